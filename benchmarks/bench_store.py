@@ -1,0 +1,154 @@
+"""How long reading the tracking store takes, and how much memory: SQL tables against MLflow's search API.
+
+    python benchmarks/bench_store.py --runs 100000 --api-runs 5000
+
+Makes a SQLite store that MLflow itself initialised, fills it by bulk insertion with runs of 30 params, 40 metrics and
+15 tags, and loads it with both readers, each in a process of its own. Prints seconds (imports included) and the peak
+resident memory of each, the frames' shapes, and whether both readers gave the same frame where both read all runs.
+The search API takes milliseconds a run, so it reads a smaller store unless `--api-runs` says otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from paradnn.units import METRICS
+
+ROOT = Path(__file__).resolve().parents[1]
+N_PARAMS, N_METRICS, N_TAGS = 30, 40, 15
+
+CHILD = """
+import hashlib, json, resource, sys, time, warnings
+start = time.perf_counter()
+import pandas as pd
+from analysis.store import load
+uri, reader = sys.argv[1:3]
+frame = load(uri, reader=reader)
+seconds = time.perf_counter() - start
+digest = hashlib.sha256()
+for name in frame:
+    digest.update(name.encode() + str(frame[name].dtype).encode())
+    digest.update(pd.util.hash_pandas_object(frame[name], index=False).to_numpy().tobytes())
+print(json.dumps({"seconds": seconds, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+                  "rows": frame.shape[0], "columns": frame.shape[1], "digest": digest.hexdigest()[:16]}))
+"""
+
+INITIALISE = """
+import logging, sys
+logging.disable(logging.INFO)
+from mlflow import MlflowClient
+MlflowClient(sys.argv[1]).create_experiment("paradnn", artifact_location=sys.argv[2])
+"""
+
+
+def main() -> None:
+    """Make the stores, read them, print one line for each reader."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=100_000, help="runs that the SQL reader loads (default 100000)")
+    parser.add_argument("--api-runs", type=int, default=5_000, help="runs that both readers load (default 5000)")
+    parser.add_argument("--dir", type=Path, help="keep the stores in this folder and use them again (default: temporary)")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = args.dir or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        both = make_store(folder, args.api_runs)
+        pair = [measure(both, reader) for reader in ("sql", "api")]
+        print("same frame from both readers:", "yes" if pair[0]["digest"] == pair[1]["digest"] else "NO")
+        if args.runs != args.api_runs:
+            measure(make_store(folder, args.runs), "sql")
+
+
+def measure(uri: str, reader: str) -> dict[str, Any]:
+    """Load the store in a fresh process; returns its seconds, peak memory and the frame's shape and digest."""
+    done = subprocess.run([sys.executable, "-c", CHILD, uri, reader], cwd=ROOT, check=True, stdout=subprocess.PIPE)
+    result: dict[str, Any] = json.loads(done.stdout)
+    rate = 1000 * result["seconds"] / result["rows"]
+    print(f"{reader}: {result['rows']:>7,} runs x {result['columns']} columns in {result['seconds']:7.2f} s"
+          f" ({rate:.3f} ms a run), peak {result['peak_mb']:,.0f} MB", flush=True)  # fmt: skip
+    return result
+
+
+def make_store(folder: Path, runs: int) -> str:
+    """The URI of a SQLite store in `folder` with so many runs; made when it is not there yet."""
+    path = folder / f"store-{runs}.db"
+    uri = f"sqlite:///{path.resolve()}"
+    if path.exists():
+        return uri
+    start = time.perf_counter()
+    unfinished = path.with_suffix(".part")
+    unfinished.unlink(missing_ok=True)
+    subprocess.run([sys.executable, "-c", INITIALISE, f"sqlite:///{unfinished.resolve()}", (folder / "artifacts").as_uri()],
+                   check=True)  # fmt: skip
+    fill(unfinished, runs)
+    unfinished.rename(path)
+    print(f"made {path.name}: {path.stat().st_size / 1e6:,.0f} MB in {time.perf_counter() - start:.0f} s", flush=True)
+    return uri
+
+
+def fill(path: Path, runs: int, batch: int = 2_000) -> None:
+    """Insert runs of the experiment "paradnn", each with its params, latest metrics and tags, run after run."""
+    connection = sqlite3.connect(path)
+    for pragma in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-1000000"):
+        connection.execute(f"PRAGMA {pragma}")
+    (experiment,) = connection.execute("SELECT experiment_id FROM experiments WHERE name = 'paradnn'").fetchone()
+    draw = random.Random(0)
+    for first in range(0, runs, batch):
+        points = [point(draw, number) for number in range(first, min(first + batch, runs))]
+        connection.executemany(
+            "INSERT INTO runs (run_uuid, name, source_type, source_name, entry_point_name, user_id, status, start_time,"
+            " end_time, source_version, lifecycle_stage, artifact_uri, experiment_id)"
+            " VALUES (?, ?, 'UNKNOWN', '', '', 'bench', 'FINISHED', ?, ?, '', 'active', '', ?)",
+            [(entry["id"], entry["name"], entry["start"], entry["start"] + 4_000, experiment) for entry in points],
+        )
+        for table in ("params", "tags"):
+            rows = ((key, value, entry["id"]) for entry in points for key, value in entry[table].items())
+            connection.executemany(f"INSERT INTO {table} (key, value, run_uuid) VALUES (?, ?, ?)", rows)
+        connection.executemany(
+            "INSERT INTO latest_metrics (key, value, timestamp, step, is_nan, run_uuid) VALUES (?, ?, ?, 0, 0, ?)",
+            metric_rows(points),
+        )
+        connection.commit()
+    connection.close()
+
+
+def metric_rows(points: list[dict[str, Any]]) -> Iterator[tuple[str, float, int, str]]:
+    """(key, value, timestamp, run id) of every metric of every point."""
+    for entry in points:
+        for key, value in entry["metrics"].items():
+            yield key, value, entry["start"], entry["id"]
+
+
+def point(draw: random.Random, number: int) -> dict[str, Any]:
+    """One run of a fully connected model, with as many params, metrics and tags as the goal names."""
+    params = {
+        "model.name": "fc", "model.layers": str(2 ** draw.randint(2, 7)), "model.nodes": str(2 ** draw.randint(5, 13)),
+        "model.input_size": "2000", "model.output_size": "200", "batch_size": str(2 ** draw.randint(6, 14)),
+        "precision": draw.choice(["float32", "bfloat16"]), "platform.name": "cpu", "compile": "graph", "mode": "train",
+        "seed": "0", "replicate": str(number % 3), "optimizer.learning_rate": "0.1",
+    }  # fmt: skip
+    params |= {f"measure.setting_{index}": str(index / 2) for index in range(N_PARAMS - len(params))}
+    tags = {
+        "kind": "point", "schema_version": "1", "outcome": "ok", "point_id": f"{draw.getrandbits(64):016x}",
+        "environment_id": "0123456789abcdef", "protocol_id": "fedcba9876543210", "sweep_id": f"sweep-{number // 5_000}",
+        "replicate": params["replicate"], "steady": "true", "source": "measured", "device": "bench, 2 cores",
+        "host": "bench", "git_commit": "0" * 40, "version.python": "3.11.2", "mlflow.runName": f"fc-{number}",
+    }  # fmt: skip
+    metrics = {name: draw.lognormvariate(0, 3) for name in list(METRICS)[:N_METRICS]}
+    assert (len(params), len(metrics), len(tags)) == (N_PARAMS, N_METRICS, N_TAGS)
+    return {"id": uuid.UUID(int=draw.getrandbits(128)).hex, "name": f"fc-{number}", "start": 1_700_000_000_000 + 5_000 * number,
+            "params": params, "metrics": metrics, "tags": tags}  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""Hydra's door to ParaDnn's sweeps. Hydra imports this at every start, so it stays light.
+
+The sweeper expands the command line into a plan of points and hands it to the launcher as tasks of many points each,
+so that a task pays the framework's import once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hydra.core.plugins import Plugins
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+__all__ = ["ParadnnSweeper"]
+
+
+class ParadnnSweeper(Sweeper):
+    """Plans every point before the first is measured, so that a mistake costs nothing."""
+
+    def __init__(self, params: dict[str, str] | None = None) -> None:
+        self._params = params or {}
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Hydra's call before `sweep`."""
+        self._context = hydra_context
+        self._config = config
+        self._launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> Any:
+        """Plan the points, launch the tasks, return what they returned."""
+        from paradnn.sweep import planned
+
+        with planned(self._context.config_loader, self._config, arguments, self._params) as jobs:
+            returns = self._launcher.launch(jobs, initial_job_idx=0)
+        return self._values(returns)
+
+    @staticmethod
+    def _values(returns: Sequence[Any]) -> list[Any]:
+        return [entry.return_value for entry in returns]  # raises what a task raised

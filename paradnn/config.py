@@ -1,0 +1,245 @@
+"""The configuration, typed and checked once.
+
+Hydra composes plain nested mappings; here they become frozen dataclasses. Every field carries its help text and its
+bounds, so that the checks, `--help` and the documentation speak of the same thing. An error names the dotted key, the
+value and the remedy (`paradnn.errors.ConfigError`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from paradnn.errors import ConfigError
+from paradnn.schema import memory_bytes, option, read
+
+__all__ = [
+    "CNN_FAMILIES",
+    "FAMILIES",
+    "RNN_FAMILIES",
+    "Data",
+    "Framework",
+    "Measure",
+    "Optimizer",
+    "Platform",
+    "Point",
+    "Settings",
+    "Software",
+    "Sweep",
+    "Tracking",
+    "read_point",
+    "read_settings",
+]
+
+CNN_FAMILIES = ("residual", "bottleneck")
+RNN_FAMILIES = ("rnn", "lstm", "gru")
+
+# Variables that frameworks read when they are imported. An allow-list, since what is set here is also recorded.
+ENV_PREFIXES = (
+    "TF_",
+    "XLA_",
+    "OMP_",
+    "KMP_",
+    "ONEDNN_",
+    "DNNL_",
+    "MKL_",
+    "OPENBLAS_",
+    "CUDA_",
+    "NVIDIA_TF32",
+    "JAX_",
+    "TORCH_",
+    "PYTORCH_",
+    "MALLOC_",
+    "GLIBC_TUNABLES",
+)
+
+
+@dataclass(frozen=True)
+class FullyConnected:
+    """`layers` hidden layers of `nodes` rectified units between an input and an output."""
+
+    name: str = option("fc", "the family", choices=("fc",))
+    layers: int = option(4, "hidden layers (paper: 4..128)", low=1, high=10_000)
+    nodes: int = option(1024, "units of each hidden layer (paper: 32..8192)", low=1)
+    input_size: int = option(2000, "features of an example (paper: 2000..8000)", low=1)
+    output_size: int = option(200, "classes (paper: 200..1000)", low=2)
+
+
+@dataclass(frozen=True)
+class Convolutional:
+    """A residual network: a stem, four groups of blocks whose width doubles, a classifier."""
+
+    name: str = option("residual", "residual (two convolutions a block) or bottleneck (three)", choices=CNN_FAMILIES)
+    blocks: tuple[int, ...] = option(
+        (1, 1, 1, 1), "blocks in each of the four groups: one number, or four (paper: 1..8)", low=1, high=1000, length=4
+    )
+    filters: int = option(16, "filters of the first group; doubled in each that follows (paper: 16..64)", low=1)
+    image_size: int = option(200, "height and width of the image (paper: 200..300)", low=8, high=100_000)
+    output_size: int = option(500, "classes (paper: 500..1500)", low=2)
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """An embedding, stacked recurrent layers of the same width, and an output over the vocabulary at every token."""
+
+    name: str = option("rnn", "the cell: rnn (basic), lstm or gru", choices=RNN_FAMILIES)
+    layers: int = option(1, "stacked recurrent layers (paper: 1..13)", low=1, high=1000)
+    embedding_size: int = option(100, "width of the embedding and of every cell (paper: 100..900)", low=1)
+    sequence_length: int = option(10, "tokens of an example (paper: 10..90)", low=1, high=1_000_000)
+    vocab_size: int = option(32, "distinct tokens (paper: 2..1024)", low=2)
+
+
+Model = FullyConnected | Convolutional | Recurrent
+FAMILIES: dict[str, type[Model]] = {
+    "fc": FullyConnected,
+    **dict.fromkeys(CNN_FAMILIES, Convolutional),
+    **dict.fromkeys(RNN_FAMILIES, Recurrent),
+}
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """The optimizer with the constants of the paper's published programs."""
+
+    name: str = option("rmsprop", "the update rule", choices=("rmsprop", "momentum", "sgd"))
+    learning_rate: float = option(0.1, "step size", low=0.0)
+    decay: float = option(0.9, "decay of the mean square (rmsprop)", low=0.0, high=1.0)
+    momentum: float = option(0.9, "momentum (rmsprop, momentum)", low=0.0, high=1.0)
+    epsilon: float = option(1.0, "added to the mean square (rmsprop)", low=0.0)
+
+
+@dataclass(frozen=True)
+class Platform:
+    """The device the model runs on."""
+
+    name: str = option("cpu", "kind of device", choices=("cpu", "gpu", "tpu"))
+    threads: int | None = option(
+        None, "threads within an operation; null: every core the process may use", low=1, high=4096
+    )
+    index: int = option(0, "which device of that kind", low=0, high=1023)
+
+
+@dataclass(frozen=True)
+class Framework:
+    """The framework below Keras, with the variables it reads when it is imported."""
+
+    name: str = option("tensorflow", "Keras backend", choices=("tensorflow",))
+    env: Mapping[str, str] = option(
+        {}, "environment variables of the worker, such as TF_ENABLE_ONEDNN_OPTS", prefixes=ENV_PREFIXES
+    )
+
+
+@dataclass(frozen=True)
+class Software:
+    """The interpreter under test."""
+
+    name: str = option("current", "name of the software stack")
+    python: str | None = option(None, "path of the interpreter that has the framework; null: this one")
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where batches come from."""
+
+    name: str = option(
+        "synthetic", "synthetic: one random batch, on the device before timing starts", choices=("synthetic",)
+    )
+
+
+@dataclass(frozen=True)
+class Measure:
+    """The protocol of one point. Limits (`timeout`, `memory_limit`, `predict_oom`) do not change what is measured."""
+
+    min_seconds: float = option(1.0, "measure at least this long", low=0.0, high=86_400.0)
+    min_blocks: int = option(10, "and at least so many blocks", low=1, high=100_000)
+    max_seconds: float = option(120.0, "measure no longer than this, however few the blocks", low=0.0, high=864_000.0)
+    block_seconds: float = option(
+        0.1, "shortest block: enough steps between two synchronisations to last it", low=0.0, high=3600.0
+    )
+    warmup_seconds: float = option(10.0, "stop warming up after this long, steady or not", low=0.0, high=86_400.0)
+    timeout: float = option(600.0, "seconds for a whole point; longer is outcome timeout", low=0.001, high=864_000.0)
+    memory_limit: str | int = option(
+        "auto", "host memory a point may take: bytes, 8GiB, 500MB, or auto (90% of what is free)"
+    )
+    predict_oom: bool = option(True, "skip a point whose analytic memory bound alone exceeds the limit")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One model, measured once in one way: everything that decides what a run measures."""
+
+    model: Model
+    batch_size: int = option(
+        256, "examples of a step (paper: fc 64..16384, cnn 64..1024, rnn 16..1024)", low=1, high=2**40
+    )
+    precision: str = option(
+        "float32", "16-bit types are Keras mixed policies", choices=("float32", "bfloat16", "float16")
+    )
+    compile: str = option("graph", "graph (tf.function), xla (jit_compile) or eager", choices=("graph", "xla", "eager"))
+    mode: str = option("train", "a training step, or a forward pass alone", choices=("train", "inference"))
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    platform: Platform = field(default_factory=Platform)
+    framework: Framework = field(default_factory=Framework)
+    software: Software = field(default_factory=Software)
+    data: Data = field(default_factory=Data)
+    measure: Measure = field(default_factory=Measure)
+    replicate: int = option(
+        0, "repetition of the same point; sweep it for the spread between processes", low=0, high=2**31
+    )
+    seed: int = option(0, "of weights and data", low=0, high=2**31 - 1)
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """Where runs are recorded."""
+
+    name: str = option("mlflow", "mlflow: a tracking store", choices=("mlflow",))
+    uri: str | None = option(None, "tracking URI; null: MLFLOW_TRACKING_URI, else sqlite:///mlruns/mlflow.db")
+    experiment: str = option("paradnn", "MLflow experiment")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """How a multirun is laid out."""
+
+    grids: tuple[Mapping[str, Any], ...] = option((), "axes of a preset: a list of grids, their union is swept")
+    order: str = option(
+        "random", "random: drift does not look like an effect; given: as written", choices=("random", "given")
+    )
+    seed: int = option(0, "of the random order and of the sample", low=0, high=2**31 - 1)
+    sample: int | None = option(None, "measure only so many points, drawn evenly over the space; null: all", low=1)
+    name: str | None = option(None, "name of the parent run; null: the date and the families")
+    plan: str | None = option(None, "internal: the plan file of a launched task")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the driver needs beside the points themselves."""
+
+    tracking: Tracking = field(default_factory=Tracking)
+    sweep: Sweep = field(default_factory=Sweep)
+
+
+POINT_KEYS = tuple(Point.__dataclass_fields__)
+SETTINGS_KEYS = tuple(Settings.__dataclass_fields__)
+
+
+def read_point(config: Mapping[str, Any]) -> Point:
+    """The point in a composed configuration; raises ConfigError for the first value that is wrong."""
+    model = config.get("model")
+    if not isinstance(model, Mapping) or model.get("name") not in FAMILIES:
+        name = model.get("name") if isinstance(model, Mapping) else model
+        raise ConfigError("model.name", name, "no such family", f"choose one of {', '.join(FAMILIES)}")
+    rest = {key: config[key] for key in POINT_KEYS if key != "model" and key in config}
+    point = read(Point, rest, "", given={"model": read(FAMILIES[model["name"]], model, "model")})
+    memory_bytes(point.measure.memory_limit, "measure.memory_limit")
+    return point
+
+
+def read_settings(config: Mapping[str, Any]) -> Settings:
+    """What is no part of a point; raises ConfigError, for a key that is neither one's nor the other's too."""
+    unknown = [key for key in config if key not in POINT_KEYS + SETTINGS_KEYS]
+    if unknown:
+        raise ConfigError(unknown[0], config[unknown[0]], "no such key", "see python -m paradnn.train --help")
+    return read(Settings, {key: config[key] for key in SETTINGS_KEYS if key in config}, "")

@@ -1,0 +1,54 @@
+"""Every error a user can cause, in one tree.
+
+A `ParadnnError` is the user's to mend: the command line prints its one-line message and exits with `exit_code`,
+without a traceback. Any other exception that reaches the top is a fault of this tool.
+
+    ParadnnError
+      ConfigError          a key, its value and the remedy
+      StoreError           the tracking store cannot be read or written
+      WorkerError          the interpreter under test cannot be started
+      SchemaError          stored runs of another schema, or unlike runs about to be pooled
+      DataError            a file that is damaged or not what it claims to be
+"""
+
+from __future__ import annotations
+
+__all__ = ["ConfigError", "DataError", "ParadnnError", "SchemaError", "StoreError", "WorkerError"]
+
+
+class ParadnnError(Exception):
+    """Something the user can mend; the message is one line."""
+
+    exit_code = 2
+
+
+class ConfigError(ParadnnError):
+    """A configuration value is wrong: names the dotted key, the value and the remedy."""
+
+    def __init__(self, key: str, value: object, problem: str, remedy: str) -> None:
+        self.key = key
+        self.value = value
+        super().__init__(f"{key}={_short(value)}: {problem}; {remedy}")
+
+
+class StoreError(ParadnnError):
+    """The tracking store cannot be reached, read or written."""
+
+
+class WorkerError(ParadnnError):
+    """The interpreter under test cannot be started or does not answer."""
+
+
+class SchemaError(ParadnnError):
+    """Stored runs that must not be read together: the message names the key and both values."""
+
+
+class DataError(ParadnnError):
+    """A file is damaged, incomplete or of another kind than expected."""
+
+
+def _short(value: object, limit: int = 120) -> str:
+    """The value as a user would type it, on one line and not too long."""
+    text = value if isinstance(value, str) else repr(value)
+    text = " ".join(text.split()) or repr(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."

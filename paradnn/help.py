@@ -1,0 +1,84 @@
+"""The text of `--help`, made from the configuration's own dataclasses and files, so that it cannot lie."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Iterator
+
+from paradnn import config
+from paradnn.store import PROJECT_ROOT
+
+__all__ = ["help_text"]
+
+_HEAD = """\
+Measure deep-learning models on this machine; every point becomes an MLflow run.
+
+  python -m paradnn.train                                          one point
+  python -m paradnn.train model=lstm batch_size=64 compile=xla     another one
+  python -m paradnn.train -m model.nodes=32,64,128 batch_size=64,256 precision=float32,bfloat16
+                                                                   a sweep: every combination
+  python -m paradnn.train -m experiment=quick                      a preset; add axes or narrow it: model=fc
+  python -m paradnn.train --cfg job model=gru                      print a configuration
+
+Values are swept as a,b,c or range(1,9) or choice(...); lists are written model.blocks=[3,4,6,3].
+"""
+
+
+#: What each group of conf/ decides.
+_GROUPS = {
+    "data": "where batches come from",
+    "experiment": "presets: the axes of a whole sweep; needs -m",
+    "framework": "the framework below Keras",
+    "measure": "the protocol of a point: how long, how often, and its limits",
+    "model": "the family",
+    "optimizer": "the update rule, with the paper's constants",
+    "platform": "the kind of device",
+    "software": "the interpreter under test",
+    "tracking": "where runs are recorded",
+}
+
+
+def help_text() -> str:
+    """Every group with its options, every key with its default and its meaning."""
+    parts = [_HEAD, "Groups (key=option)", *_groups(), ""]
+    parts += ["Keys", *_keys(config.Point, "", skip=("model",))]
+    for title, names in (("fc", ["fc"]), ("residual, bottleneck", ["residual"]), ("rnn, lstm, gru", ["rnn"])):
+        parts += ["", f"Keys of model={title}", *_keys(config.FAMILIES[names[0]], "model.", skip=("name",))]
+    parts += ["", "Keys of a sweep and of the tracking store", *_keys(config.Settings, "", skip=())]
+    # Hydra substitutes $NAME in the text.
+    return "\n".join(parts).replace("$", "$$") + "\n"
+
+
+def _groups() -> Iterator[str]:
+    for folder in sorted((PROJECT_ROOT / "conf").iterdir()):
+        if folder.is_dir() and folder.name != "hydra":
+            names = sorted(path.stem for path in folder.glob("*.yaml"))
+            yield from _entry(folder.name, f"{' | '.join(names)}: {_GROUPS[folder.name]}")
+
+
+def _keys(cls: type, prefix: str, skip: tuple[str, ...]) -> Iterator[str]:
+    for entry in dataclasses.fields(cls):
+        if entry.name in skip or entry.name in ("plan", "grids"):
+            continue
+        key = f"{prefix}{entry.name}"
+        kind = entry.default_factory if entry.default_factory is not dataclasses.MISSING else None
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            yield from _keys(kind, f"{key}.", skip=("name",))
+            continue
+        default = entry.default if entry.default is not dataclasses.MISSING else {}
+        if isinstance(default, tuple):
+            default = default[0]
+        shown = "null" if default is None else str(default).lower() if isinstance(default, bool) else default
+        text = entry.metadata["help"]
+        if choices := entry.metadata.get("choices"):
+            text = f"{' | '.join(choices)}: {text}"
+        yield from _entry(f"{key}={shown}", text)
+
+
+def _entry(left: str, right: str) -> Iterator[str]:
+    lines = textwrap.wrap(right, 78) or [""]
+    head = f"  {left:<34}"
+    yield f"{head} {lines[0]}" if len(head) <= 36 else f"{head}\n{' ' * 37}{lines[0]}"
+    for line in lines[1:]:
+        yield " " * 37 + line

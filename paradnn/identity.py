@@ -1,0 +1,63 @@
+"""What makes two runs the same measurement: hashes of the point, of its protocol and of its limits."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from paradnn.config import Measure, Point
+from paradnn.environment import digest
+
+__all__ = ["LIMIT_KEYS", "Identity", "flatten", "limits_id", "point_id", "protocol_id", "request_of"]
+
+#: Keys of `measure` that bound a point without changing what is measured.
+LIMIT_KEYS = ("timeout", "memory_limit", "predict_oom")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A measurement as resume knows it: what and how, on what, which repetition."""
+
+    point_id: str
+    environment_id: str
+    replicate: int
+
+
+def point_id(point: Point) -> str:
+    """Hash of what is measured and how; software and hardware are the environment's, limits are no part of it."""
+    parts = asdict(point)
+    for key in ("replicate", "software", "measure"):
+        parts.pop(key)
+    return digest([parts, _protocol(point.measure)])
+
+
+def protocol_id(measure: Measure) -> str:
+    """Hash of how a point is measured."""
+    return digest(_protocol(measure))
+
+
+def limits_id(measure: Measure) -> str:
+    """Hash of what bounds a point: under other limits a timeout or an out of memory may end otherwise."""
+    return digest([getattr(measure, key) for key in LIMIT_KEYS])
+
+
+def request_of(point: Point) -> dict[str, Any]:
+    """The point as the worker receives it: plain nested mappings and lists."""
+    request = asdict(point)
+    if "blocks" in request["model"]:
+        request["model"]["blocks"] = list(request["model"]["blocks"])
+    return request
+
+
+def flatten(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one mapping with dotted keys; lists stay values."""
+    if not isinstance(values, dict):
+        return {prefix: values}
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found.update(flatten(value, f"{prefix}.{key}" if prefix else str(key)))
+    return found
+
+
+def _protocol(measure: Measure) -> dict[str, Any]:
+    return {key: value for key, value in asdict(measure).items() if key not in LIMIT_KEYS}

@@ -1,0 +1,221 @@
+"""From a worker's answer to what is stored: params, metrics, tags and artifacts of one run.
+
+Pure functions: nothing here reads a clock, a device or a store. Every summary is derived from raw values that are
+stored beside it, and every result is checked against itself; a violated check is a fault of this tool and says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from paradnn import identity
+from paradnn.config import Convolutional, FullyConnected, Point
+from paradnn.costs import Costs
+from paradnn.environment import Environment
+from paradnn.runner import Answer
+from paradnn.statistics import summarise
+from paradnn.units import PHASES, metric
+
+__all__ = ["SCHEMA_VERSION", "Record", "make_record", "point_tags", "run_name"]
+
+#: Version of what a run holds.
+#:   1  the first.
+SCHEMA_VERSION = "1"
+
+
+@dataclass(frozen=True)
+class Record:
+    """Everything one run holds. `artifacts` maps a file name to text or to a JSON-able value; times are in ms."""
+
+    name: str
+    outcome: str
+    reason: str | None
+    params: Mapping[str, str]
+    metrics: Mapping[str, float]
+    tags: Mapping[str, str]
+    artifacts: Mapping[str, Any]
+    start_time: int
+    end_time: int
+    description: str = ""
+
+
+def run_name(point: Point) -> str:
+    """A name a person recognises in a list: family, size, batch, and what is not the default."""
+    model = point.model
+    if isinstance(model, FullyConnected):
+        size = f"{model.layers}x{model.nodes}"
+    elif isinstance(model, Convolutional):
+        blocks = model.blocks
+        count = str(blocks[0]) if len(set(blocks)) == 1 else "-".join(map(str, blocks))
+        size = f"{count}x{model.filters} {model.image_size}px"
+    else:
+        size = f"{model.layers}x{model.embedding_size} t{model.sequence_length}"
+    words = [model.name, size, f"b{point.batch_size}", point.precision, point.platform.name]
+    words += [word for word, usual in ((point.compile, "graph"), (point.mode, "train")) if word != usual]
+    if point.software.name != "current":
+        words.append(point.software.name)
+    if point.replicate:
+        words.append(f"#{point.replicate}")
+    return " ".join(words)
+
+
+def point_tags(point: Point, environment: Environment) -> dict[str, str]:
+    """Tags that identify a run, known before it is measured."""
+    tags = {
+        "kind": "point",
+        "schema_version": SCHEMA_VERSION,
+        "source": "measured",
+        "point_id": identity.point_id(point),
+        "protocol_id": identity.protocol_id(point.measure),
+        "limits_id": identity.limits_id(point.measure),
+        "environment_id": environment.environment_id,
+        "replicate": str(point.replicate),
+        "device": environment.device,
+        "host": str(environment.host["host"]),
+        "git_commit": str(environment.host["git_commit"]),
+    }
+    return tags | {f"version.{name}": version for name, version in environment.software.items()}
+
+
+def make_record(
+    point: Point,
+    environment: Environment,
+    costs: Costs,
+    answer: Answer,
+    *,
+    load: float | None,
+    start_time: int,
+    end_time: int,
+) -> Record:
+    """The record of one answered point. `load` is the host's load average at its start, times are Unix milliseconds."""
+    result = answer.result
+    metrics = _costs(costs) | _phases(answer.phases) | _memory(answer) | _given("load_average", load)
+    tags = point_tags(point, environment) | {"outcome": answer.outcome}
+    if answer.outcome == "ok":
+        metrics |= _speed(point, costs, result) | {"compile_seconds": answer.phases["compile"]}
+        tags |= {"steady": str(result["steady"]).lower(), "steady_reason": result["steady_reason"]}
+        problems = _checks(point, costs, metrics, result)
+        tags["checks"] = "passed" if not problems else "failed: " + "; ".join(problems)
+    if answer.reason:
+        tags["reason"] = answer.reason
+    for name in metrics:
+        metric(name)  # a metric without a unit is a fault of this tool
+    return Record(
+        name=run_name(point),
+        outcome=answer.outcome,
+        reason=answer.reason,
+        metrics=metrics,
+        tags=tags,
+        params={key: _text(value) for key, value in identity.flatten(identity.request_of(point)).items()},
+        artifacts=_artifacts(point, environment, answer),
+        start_time=start_time,
+        end_time=end_time,
+        description=_description(point, environment, answer, metrics),
+    )
+
+
+def _costs(costs: Costs) -> dict[str, float]:
+    return {
+        "parameters": costs.parameters,
+        "flops_per_step": costs.flops_per_step,
+        "bytes_per_step": costs.bytes_per_step,
+        "arithmetic_intensity": costs.flops_per_step / costs.bytes_per_step,
+        "memory_lower_bound_bytes": costs.memory_lower_bound_bytes,
+    }
+
+
+def _phases(phases: Mapping[str, float]) -> dict[str, float]:
+    return {f"phase_{name}_seconds": phases[name] for name in PHASES if name in phases}
+
+
+def _memory(answer: Answer) -> dict[str, float]:
+    peaks = [value for value in (answer.peak_memory_bytes, answer.result.get("peak_memory_bytes")) if value]
+    found = _given("peak_memory_bytes", max(peaks, default=None))
+    baseline = answer.result.get("baseline_memory_bytes")
+    if peaks and baseline:
+        found["step_memory_bytes"] = max(peaks) - baseline
+    return found | _given("peak_device_memory_bytes", answer.result.get("peak_device_memory_bytes"))
+
+
+def _speed(point: Point, costs: Costs, result: Mapping[str, Any]) -> dict[str, float]:
+    """Step times from block times, and what follows from them."""
+    steps = result["steps_per_block"]
+    times = summarise([seconds / steps for seconds in result["blocks"]])
+    found: dict[str, float] = {
+        "step_time_ms": times.median * 1e3,
+        "step_time_min_ms": times.minimum * 1e3,
+        "step_time_max_ms": times.maximum * 1e3,
+        "examples_per_second": point.batch_size / times.median,
+        "flops_per_second": costs.flops_per_step / times.median,
+        "blocks": len(result["blocks"]),
+        "steps_per_block": steps,
+        "warmup_blocks": len(result["calibration"]) - 1 + len(result["warmup"]),
+    }
+    if times.low is not None and times.high is not None:
+        found |= {
+            "step_time_low_ms": times.low * 1e3,
+            "step_time_high_ms": times.high * 1e3,
+            "examples_per_second_low": point.batch_size / times.high,
+            "examples_per_second_high": point.batch_size / times.low,
+        }
+    return found | _given("step_time_cv", times.cv) | _given("final_loss", result.get("final_loss"))
+
+
+def _checks(point: Point, costs: Costs, metrics: Mapping[str, float], result: Mapping[str, Any]) -> list[str]:
+    """What this tool says of itself must agree; each entry is a contradiction."""
+    problems = []
+    if result["parameters"] != costs.parameters:
+        problems.append(f"the model has {result['parameters']} parameters, the analytic count is {costs.parameters}")
+    rate = point.batch_size / (metrics["step_time_ms"] / 1e3)
+    if not math.isclose(rate, metrics["examples_per_second"], rel_tol=1e-9):
+        problems.append("examples_per_second is not batch_size / step time")
+    peak = metrics.get("step_memory_bytes")
+    if point.platform.name == "cpu" and peak is not None and peak < costs.memory_lower_bound_bytes:
+        problems.append(f"the step took {peak:.0f} bytes, less than the lower bound {costs.memory_lower_bound_bytes}")
+    return problems
+
+
+def _artifacts(point: Point, environment: Environment, answer: Answer) -> dict[str, Any]:
+    raw = ("steps_per_block", "calibration", "warmup", "blocks", "steady", "steady_reason", "first_loss", "final_loss")
+    found: dict[str, Any] = {
+        "environment.json": environment.as_dict(),
+        "config.json": identity.request_of(point),
+    }
+    if "blocks" in answer.result:
+        found["blocks.json"] = {key: answer.result[key] for key in raw if key in answer.result} | {"unit": "s"}
+    if answer.stderr:
+        found["stderr.txt"] = answer.stderr
+    return found
+
+
+def _description(point: Point, environment: Environment, answer: Answer, metrics: Mapping[str, float]) -> str:
+    """What a person reading the run in the UI sees first (Markdown)."""
+    mode = "training step" if point.mode == "train" else "forward pass"
+    what = (
+        f"One {mode} of **{run_name(point)}** ({metrics['parameters']:,.0f} parameters) on {environment.device}, "
+        f"{point.framework.name} {environment.software.get(point.framework.name, '')}, compile={point.compile}."
+    )
+    if answer.outcome != "ok":
+        return f"{what}\n\nOutcome **{answer.outcome}**: {answer.reason}"
+    interval = ""
+    if "examples_per_second_low" in metrics:
+        interval = (
+            f" (95% interval {metrics['examples_per_second_low']:,.1f} to {metrics['examples_per_second_high']:,.1f})"
+        )
+    steady = "steady" if answer.result["steady"] else f"NOT steady: {answer.result['steady_reason']}"
+    return (
+        f"{what}\n\n**{metrics['examples_per_second']:,.1f} examples/s**{interval}, {metrics['step_time_ms']:.3f} ms a step, "
+        f"{metrics['flops_per_second'] / 1e9:,.2f} GFLOP/s; median of {metrics['blocks']:.0f} blocks of "
+        f"{metrics['steps_per_block']:.0f} steps, {steady}."
+    )
+
+
+def _given(name: str, value: float | None) -> dict[str, float]:
+    return {} if value is None else {name: value}
+
+
+def _text(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

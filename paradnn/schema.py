@@ -1,0 +1,179 @@
+"""Reading a plain mapping into a frozen dataclass, with one clear line for the first thing that is wrong.
+
+`option` declares a field with its help text and bounds; `read` applies them. Supported are int, float, bool, str,
+unions with None, a tuple of int (one number stands for all of them), a mapping of strings and nested dataclasses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from paradnn.errors import ConfigError
+
+__all__ = ["memory_bytes", "option", "read"]
+
+T = TypeVar("T")
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+
+
+def option(default: Any, text: str, **bounds: Any) -> Any:
+    """A dataclass field with help `text` and bounds: low, high, choices, length, prefixes."""
+    metadata = {"help": text, **bounds}
+    if isinstance(default, (dict, list)):
+        return dataclasses.field(default_factory=default.copy, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def read(cls: type[T], data: Mapping[str, Any], prefix: str, given: Mapping[str, Any] | None = None) -> T:
+    """An instance of the dataclass `cls` from `data`, whose keys stand below the dotted `prefix`.
+
+    `given` holds fields that are read already. Raises ConfigError naming key, value and remedy.
+    """
+    if not isinstance(data, Mapping):
+        raise ConfigError(prefix, data, "expects a group of keys", f"see {prefix}=... in --help")
+    types, fields = _types(cls), _fields(cls)
+    values = dict(given or {})
+    for key, value in data.items():
+        dotted = f"{prefix}.{key}" if prefix else str(key)
+        if key not in fields:
+            raise ConfigError(dotted, value, "no such key", _suggestion(str(key), prefix, list(fields)))
+        if dataclasses.is_dataclass(types[key]):
+            values[key] = read(types[key], value, dotted)
+        else:
+            values[key] = _value(value, types[key], fields[key].metadata, dotted)
+    return cls(**values)
+
+
+def memory_bytes(value: str | int, key: str) -> int | None:
+    """Bytes of a memory size such as 8GiB, 500MB or 1000000; None for "auto"; ConfigError otherwise."""
+    if isinstance(value, str) and value.strip().lower() == "auto":
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).strip().lower())
+    if not match or match[2] not in _UNITS:
+        raise ConfigError(key, value, "is not a memory size", "give bytes, a number with KiB, MiB, GiB or GB, or auto")
+    size = int(float(match[1]) * _UNITS[match[2]])
+    if size <= 0:
+        raise ConfigError(key, value, "must be positive", "give a memory size such as 8GiB")
+    return size
+
+
+@cache
+def _types(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+@cache
+def _fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
+    return {entry.name: entry for entry in dataclasses.fields(cls)}
+
+
+def _suggestion(key: str, prefix: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(key, known, n=1)
+    where = f"keys of {prefix}" if prefix else "keys"
+    return (f"did you mean {close[0]}? " if close else "") + f"{where}: {', '.join(known)}"
+
+
+def _value(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
+    """`value` as `kind` within `bounds`."""
+    if get_origin(kind) in (Union, UnionType):
+        if value is None and NoneType in get_args(kind):
+            return None
+        kinds = [entry for entry in get_args(kind) if entry is not NoneType]
+        kind = next((entry for entry in kinds if isinstance(value, entry)), kinds[0])
+    if get_origin(kind) is tuple:
+        inner = get_args(kind)[0]
+        return _integers(value, bounds, key) if inner is int else _mappings(value, key)
+    if get_origin(kind) is not None:
+        return _strings(value, bounds, key)
+    if kind is int:
+        return _bounded(_integer(value, key), bounds, key)
+    if kind is float:
+        return _bounded(_number(value, key), bounds, key)
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise ConfigError(key, value, "expects true or false", f"write {key}=true or {key}=false")
+        return value
+    return _text(value, bounds, key)
+
+
+def _integer(value: Any, key: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(key, value, "expects a whole number", f"write for example {key}=64")
+    return value
+
+
+def _number(value: Any, key: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ConfigError(key, value, "expects a finite number", f"write for example {key}=0.5")
+    return float(value)
+
+
+def _bounded(value: Any, bounds: Mapping[str, Any], key: str) -> Any:
+    low, high = bounds.get("low"), bounds.get("high")
+    if low is not None and value < low:
+        raise ConfigError(key, value, f"must be at least {low}", f"raise {key}")
+    if high is not None and value > high:
+        raise ConfigError(key, value, f"must be at most {high}", f"lower {key}")
+    # A number beyond 2**63 fits no framework's shape and no store's column.
+    if abs(value) >= 2**63:
+        raise ConfigError(key, value, "is too large", f"lower {key}")
+    return value
+
+
+def _integers(value: Any, bounds: Mapping[str, Any], key: str) -> tuple[int, ...]:
+    length = bounds["length"]
+    if not isinstance(value, (list, tuple)):
+        return (_bounded(_integer(value, key), bounds, key),) * length
+    if len(value) != length:
+        raise ConfigError(key, list(value), f"expects one number or {length}", f"write for example {key}=[3,4,6,3]")
+    return tuple(_bounded(_integer(entry, key), bounds, key) for entry in value)
+
+
+def _mappings(value: Any, key: str) -> tuple[Mapping[str, Any], ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(entry, Mapping) for entry in value):
+        raise ConfigError(key, value, "expects a list of mappings", "see conf/experiment/quick.yaml")
+    return tuple(value)
+
+
+def _strings(value: Any, bounds: Mapping[str, Any], key: str) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(
+            key, value, "expects names with values", f"write for example '+{key}.TF_ENABLE_ONEDNN_OPTS=0'"
+        )
+    for name in value:
+        prefixes = bounds.get("prefixes", ())
+        if not str(name).startswith(tuple(prefixes)):
+            raise ConfigError(
+                f"{key}.{name}",
+                value[name],
+                "is not a variable of a framework",
+                f"allowed are names that begin with {', '.join(prefixes)}",
+            )
+    return {str(name): str(entry) for name, entry in value.items()}
+
+
+def _text(value: Any, bounds: Mapping[str, Any], key: str) -> str:
+    choices = bounds.get("choices")
+    if choices is not None and value not in choices:
+        raise ConfigError(key, value, "no such choice", f"choose one of {', '.join(choices)}")
+    if not isinstance(value, str) or not value.isprintable() or len(value) > 4000:
+        raise ConfigError(key, value, "expects a line of text", f"quote it: {key}='...'")
+    return value

@@ -1,0 +1,101 @@
+"""Where the tracking store is: its address, whether it can be used, and its address without secrets.
+
+The default is `sqlite:///mlruns/mlflow.db` in this checkout with artifacts beside it, since MLflow's plain-file store
+is gone. `MLFLOW_TRACKING_URI` is honoured, `tracking.uri` comes before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from paradnn.errors import StoreError
+
+__all__ = ["PROJECT_ROOT", "StoreAddress", "locate", "locked", "use_write_ahead_log", "without_secrets"]
+
+PROJECT_ROOT = Path(__file__).resolve().parent.parent
+_SQL = ("sqlite", "postgresql", "mysql", "mssql")
+
+
+@dataclass(frozen=True)
+class StoreAddress:
+    """A tracking URI; `folder` holds the database and the artifacts of a SQLite store, else None."""
+
+    uri: str
+    folder: Path | None
+
+    @property
+    def is_sql(self) -> bool:
+        """Whether the tables can be read directly."""
+        return self.uri.startswith(_SQL)
+
+    @property
+    def artifact_location(self) -> str | None:
+        """Where a new experiment keeps artifacts; None leaves it to the server."""
+        return (self.folder / "artifacts").as_uri() if self.folder else None
+
+    @property
+    def public(self) -> str:
+        """The address as it may be shown and stored."""
+        return without_secrets(self.uri)
+
+
+def locate(uri: str | None) -> StoreAddress:
+    """The store of `tracking.uri`, of MLFLOW_TRACKING_URI, or the default; raises StoreError where it cannot be."""
+    uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{PROJECT_ROOT / 'mlruns' / 'mlflow.db'}"
+    if uri.startswith("sqlite:///"):
+        path = Path(uri.removeprefix("sqlite:///")).expanduser().absolute()
+        _prepare_folder(path, uri)
+        return StoreAddress(f"sqlite:///{path}", path.parent)
+    if not uri.startswith((*_SQL, "http://", "https://", "databricks")):
+        raise StoreError(
+            f"tracking.uri={without_secrets(uri)}: no tracking store; give sqlite:///path/of/mlflow.db, "
+            "a database or the http address of an mlflow server"
+        )
+    return StoreAddress(uri, None)
+
+
+def _prepare_folder(path: Path, uri: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"tracking.uri={uri}: {path.parent} cannot be made ({error.strerror}); give a writable path"
+        ) from None
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise StoreError(f"tracking.uri={uri}: {path} cannot be written; give a writable path")
+
+
+def without_secrets(uri: str) -> str:
+    """The address with user, password and query cut out, since they may be credentials."""
+    uri = re.sub(r"(?<=://)[^/@\s]*@", "***@", uri)
+    return re.sub(r"\?[^\s]*", "?***", uri)
+
+
+@contextlib.contextmanager
+def locked(address: StoreAddress) -> Iterator[None]:
+    """Hold the store's lock: two processes that first open a database at once would both make its tables."""
+    if address.folder is None:
+        yield
+        return
+    import fcntl
+
+    with (address.folder / ".lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def use_write_ahead_log(address: StoreAddress) -> None:
+    """Let readers and several writers work on a SQLite store at once; left as it is where the disk cannot."""
+    if address.folder is None:
+        return
+    with (
+        contextlib.suppress(sqlite3.Error),
+        contextlib.closing(sqlite3.connect(address.uri.removeprefix("sqlite:///"))) as db,
+    ):
+        db.execute("PRAGMA journal_mode=WAL")

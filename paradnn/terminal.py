@@ -1,0 +1,205 @@
+"""What a person sees while points are measured, and what they are told at the end.
+
+The progress line is drawn only when something happens: a refreshing thread would take time from the measurement.
+Without a terminal (a log file) each point is a line of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["Reporter", "describe_point", "describe_sweep", "si"]
+
+_COLOURS = {"ok": "green", "unavailable": "yellow"}
+#: Longer sweeps end with counts instead of one row for each point.
+_ROWS = 60
+
+
+class Reporter:
+    """The progress of a session: points done, outcome counts, time left."""
+
+    def __init__(self, total: int, title: str | None) -> None:
+        self._total = total
+        self._title = title
+        self._console = Console(stderr=True, highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._counts: Counter[str] = Counter()
+        self._begin = time.monotonic()
+        self._name = self._phase = ""
+
+    def __enter__(self) -> Reporter:
+        self._begin = time.monotonic()
+        if self._console.is_terminal:
+            self._live.start()
+        elif self._title:
+            self._console.print(f"{self._title}", soft_wrap=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def begin(self, name: str) -> None:
+        """A point begins."""
+        self._name, self._phase = name, "starting"
+        self._draw()
+
+    def phase(self, name: str) -> None:
+        """The point enters a phase."""
+        self._phase = name
+        self._draw()
+
+    def done(self, row: Mapping[str, Any]) -> None:
+        """The point has an outcome."""
+        self._counts[row["outcome"]] += 1
+        if self._console.is_terminal:
+            self._draw()
+        elif self._title:
+            self._console.print(f"{self._status()}  {row['name']}: {_verdict(row)}", soft_wrap=True, markup=False)
+
+    def _draw(self) -> None:
+        if self._console.is_terminal:
+            self._live.update(
+                Text(f"{self._status()}  {self._name}: {self._phase}", overflow="ellipsis", no_wrap=True), refresh=True
+            )
+
+    def _status(self) -> str:
+        done = sum(self._counts.values())
+        parts = [f"[{done}/{self._total}]", *(f"{count} {name}" for name, count in self._counts.most_common())]
+        if 0 < done < self._total:
+            left = (time.monotonic() - self._begin) / done * (self._total - done)
+            parts.append(f"{_duration(left)} left")
+        return " ".join(parts)
+
+
+def describe_point(row: Mapping[str, Any], where: str) -> str:
+    """What was found for one point, in a few lines."""
+    lines = [f"{row['name']}: {row['outcome']}" + (f" ({row['reason']})" if row.get("reason") else "")]
+    if row["outcome"] == "ok":
+        interval = ""
+        if "examples_per_second_low" in row:
+            interval = (
+                f"  (95% interval {row['examples_per_second_low']:,.1f} .. {row['examples_per_second_high']:,.1f})"
+            )
+        lines += [
+            f"  throughput   {row['examples_per_second']:,.1f} examples/s{interval}",
+            f"  step time    {row['step_time_ms']:.3f} ms, median of {row['blocks']:.0f} blocks of {row['steps_per_block']:.0f} steps, "
+            + ("steady" if row["steady"] == "true" else "NOT steady: raise measure.warmup_seconds"),
+            f"  work         {si(row['flops_per_step'])}FLOP a step, {si(row['flops_per_second'])}FLOP/s, "
+            f"{si(row['parameters'])}parameters".replace("  ", " "),
+        ]
+    if "peak_memory_bytes" in row:
+        lines.append(f"  memory       {row['peak_memory_bytes'] / 2**30:.2f} GiB at the peak")
+    if str(row.get("checks", "")).startswith("failed"):
+        lines.append(f"  SELF-CHECK   {row['checks']}: please report this")
+    lines.append(f"  run          {row['run_id']} in {where}")
+    return "\n".join(lines)
+
+
+def describe_sweep(rows: Sequence[Mapping[str, Any]], total: int, seconds: float, where: str) -> None:
+    """The closing table on standard output."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=120)
+    if rows and len(rows) <= _ROWS:
+        console.print(_point_table(rows))
+    console.print(_outcome_table(rows))
+    missing = f", {total - len(rows)} not measured" if len(rows) < total else ""
+    console.print(
+        f"{len(rows)} of {total} points in {_duration(seconds)}{missing}. Runs are in {where}",
+        soft_wrap=True,
+        markup=False,
+    )
+
+
+def _point_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("point")
+    table.add_column("outcome")
+    for heading in ("examples/s", "± 95%", "FLOP/s", "memory", "steady"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in sorted(rows, key=lambda entry: _natural(entry["name"])):
+        colour = _COLOURS.get(row["outcome"], "red")
+        if row["outcome"] != "ok":
+            table.add_row(
+                row["name"], Text(row["outcome"], colour), Text(str(row.get("reason") or ""), overflow="ellipsis")
+            )
+            continue
+        table.add_row(
+            row["name"],
+            Text("ok", colour),
+            f"{row['examples_per_second']:,.1f}",
+            _relative(row),
+            si(row["flops_per_second"]),
+            f"{row.get('peak_memory_bytes', 0) / 2**30:.2f} GiB",
+            "yes" if row["steady"] == "true" else "no",
+        )
+    return table
+
+
+def _outcome_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    families = list(dict.fromkeys(str(row["name"]).split()[0] for row in rows))
+    table.add_column("outcome")
+    for family in [*families, "all"]:
+        table.add_column(family, justify="right")
+    counts = Counter((row["outcome"], str(row["name"]).split()[0]) for row in rows)
+    for outcome, count in Counter(row["outcome"] for row in rows).most_common():
+        table.add_row(
+            Text(outcome, _COLOURS.get(outcome, "red")),
+            *(str(counts[outcome, family] or "") for family in families),
+            str(count),
+        )
+    return table
+
+
+def si(value: float) -> str:
+    """The value with three digits and an SI prefix: 12.3 G."""
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= factor:
+            return f"{value / factor:.3g} {prefix}"
+    return f"{value:.3g} "
+
+
+def _relative(row: Mapping[str, Any]) -> str:
+    if "examples_per_second_low" not in row:
+        return "-"
+    half = (row["examples_per_second_high"] - row["examples_per_second_low"]) / 2
+    return f"{half / row['examples_per_second']:.1%}"
+
+
+def _verdict(row: Mapping[str, Any]) -> str:
+    if row["outcome"] != "ok":
+        return f"{row['outcome']}: {row['reason']}"
+    return f"{row['examples_per_second']:,.1f} examples/s ± {_relative(row)}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    """Sorts b64 before b512."""
+    found, digits = [], ""
+    for letter in name + " ":
+        if letter.isdigit():
+            digits += letter
+            continue
+        if digits:
+            found.append((1, int(digits), ""))
+            digits = ""
+        found.append((0, 0, letter))
+    return found

@@ -1,0 +1,98 @@
+"""The registry of metrics: what every recorded number means.
+
+A metric that is not here is not recorded (`tracking` refuses it), and a column of the analysis frame takes its unit
+and its direction from here. `kind` says which records hold the metric, so that tables and help can be grouped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["METRICS", "PHASES", "Metric", "metric", "metric_names"]
+
+#: What the stack does for one point, in order; each has a metric `phase_<name>_seconds`.
+PHASES = ("schedule", "start", "build", "compile", "warmup", "measure", "profile", "record")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One measured or derived quantity.
+
+    `better` is "higher", "lower" or None where neither is better in itself.
+    """
+
+    name: str
+    unit: str
+    better: str | None
+    kind: str
+    description: str
+
+
+_ALL = (
+    # Speed
+    Metric("examples_per_second", "1/s", "higher", "speed", "batch_size / median step time"),
+    Metric("examples_per_second_low", "1/s", "higher", "speed", "lower end of the 95% interval"),
+    Metric("examples_per_second_high", "1/s", "higher", "speed", "upper end of the 95% interval"),
+    Metric("step_time_ms", "ms", "lower", "speed", "median over blocks of block time / steps in the block"),
+    Metric("step_time_low_ms", "ms", "lower", "speed", "lower end of the nonparametric 95% interval of the median"),
+    Metric("step_time_high_ms", "ms", "lower", "speed", "upper end of the nonparametric 95% interval of the median"),
+    Metric("step_time_min_ms", "ms", "lower", "speed", "fastest block"),
+    Metric("step_time_max_ms", "ms", "lower", "speed", "slowest block"),
+    Metric("step_time_cv", "1", "lower", "speed", "standard deviation / mean of the block step times"),
+    Metric("latency_p50_ms", "ms", "lower", "speed", "median time of one synchronised step (inference only)"),
+    Metric("latency_p90_ms", "ms", "lower", "speed", "90th percentile of one synchronised step (inference only)"),
+    Metric("latency_p99_ms", "ms", "lower", "speed", "99th percentile of one synchronised step (inference only)"),
+    # Work
+    Metric("parameters", "1", None, "work", "trainable parameters"),
+    Metric("flops_per_step", "FLOP", None, "work", "analytic matmul and convolution work of one step"),
+    Metric("flops_per_second", "FLOP/s", "higher", "work", "flops_per_step / median step time"),
+    Metric("bytes_per_step", "B", None, "work", "analytic compulsory memory traffic of one step"),
+    Metric("arithmetic_intensity", "FLOP/B", None, "work", "flops_per_step / bytes_per_step"),
+    # Against the platform's limits
+    Metric("flops_utilization", "1", "higher", "limits", "flops_per_second / measured matmul peak of this precision"),
+    Metric("flops_utilization_spec", "1", "higher", "limits", "flops_per_second / the specification's peak"),
+    Metric("peak_flops_per_second", "FLOP/s", None, "limits", "measured matmul peak used for flops_utilization"),
+    Metric("peak_bytes_per_second", "B/s", None, "limits", "measured memory bandwidth used for the roofline"),
+    Metric("infeed_fraction", "1", "lower", "limits", "share of the step spent waiting for input"),
+    # Memory and energy
+    Metric("peak_memory_bytes", "B", "lower", "memory", "peak resident memory of the point's own process"),
+    Metric("step_memory_bytes", "B", "lower", "memory", "peak resident memory less that of the loaded framework"),
+    Metric("peak_device_memory_bytes", "B", "lower", "memory", "peak device memory, as the framework reports it"),
+    Metric("memory_lower_bound_bytes", "B", None, "memory", "analytic lower bound of memory for one step"),
+    Metric("energy_per_step_joules", "J", "lower", "memory", "energy of the package or board for one step"),
+    # Measurement
+    Metric("compile_seconds", "s", "lower", "protocol", "the first step: tracing, compiling, running once"),
+    Metric("blocks", "1", None, "protocol", "blocks measured"),
+    Metric("steps_per_block", "1", None, "protocol", "steps between two synchronisations"),
+    Metric("warmup_blocks", "1", None, "protocol", "blocks run before the measured ones, calibration included"),
+    Metric("final_loss", "1", None, "protocol", "loss after the last measured block (training only)"),
+    Metric("load_average", "1", None, "protocol", "the host's one-minute load average when the point started"),
+    Metric("overhead_seconds", "s", "lower", "protocol", "schedule + start + record: what the stack itself cost"),
+    Metric("profile_slowdown", "1", None, "profile", "step time under the profiler / measured step time"),
+    Metric("profile_flops_ratio", "1", None, "profile", "FLOPs of the operation table / flops_per_step"),
+    Metric("profile_unexplained_share", "1", "lower", "profile", "share of the step in which no known operation ran"),
+) + tuple(
+    Metric(f"phase_{phase}_seconds", "s", "lower", "phases", f"wall time of the phase '{phase}'") for phase in PHASES
+)
+
+METRICS: dict[str, Metric] = {entry.name: entry for entry in _ALL}
+
+#: Metrics whose names end in an operation type, such as `op_share.MatMul`.
+FAMILIES: dict[str, Metric] = {
+    "op_share.": Metric("op_share.<type>", "1", None, "profile", "share of the profiled step in one operation type"),
+}
+
+
+def metric(name: str) -> Metric:
+    """The registry's entry for `name`; raises KeyError for a name that is not registered."""
+    if name in METRICS:
+        return METRICS[name]
+    for prefix, entry in FAMILIES.items():
+        if name.startswith(prefix) and len(name) > len(prefix):
+            return entry
+    raise KeyError(f"metric {name!r} is not in paradnn.units; add it there with its unit and formula")
+
+
+def metric_names(kind: str) -> list[str]:
+    """The registered names of one kind, in the registry's order."""
+    return [entry.name for entry in _ALL if entry.kind == kind]

@@ -1,0 +1,133 @@
+"""The fork server: reads requests, forks a child for each, says how it ended.
+
+The loop sleeps in `select` on two things, the driver's next word and the end of the child, so it takes no time from
+the measurement. When the driver is gone (standard input ends) the child is killed: nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import select
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from paradnn.worker.protocol import Channel
+
+__all__ = ["die_with_parent", "serve"]
+
+Report = Callable[[str], None]
+Handler = Callable[[Mapping[str, Any], Report], Mapping[str, Any]]
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent ends; where it cannot (not Linux), `serve` notices."""
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before the request was made
+            os._exit(1)
+
+
+def serve(channel: Channel, handler: Handler) -> None:
+    """Answer requests from standard input until it ends. `handler` runs in the child and returns its result."""
+    # What was imported stays as it is: the collector need not touch (and so copy) those pages in every child.
+    gc.collect()
+    gc.freeze()
+    wakeup, notify = os.pipe()
+    os.set_blocking(wakeup, False)
+    os.set_blocking(notify, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(notify, warn_on_full_buffer=False)
+    requests = _Lines(0)
+    while (line := requests.next()) is not None:
+        request = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            _child(request, channel, handler, closing=(wakeup, notify))
+        channel.send("exited", id=request["id"], **_wait(pid, wakeup, requests))
+
+
+def _wait(pid: int, wakeup: int, requests: _Lines) -> dict[str, Any]:
+    """Sleep until the child ends; kill it when the driver is gone."""
+    while True:
+        ended, status, usage = os.wait4(pid, os.WNOHANG)
+        if ended:
+            break
+        watched = [wakeup] if requests.ended else [wakeup, requests.descriptor]
+        ready, _, _ = select.select(watched, [], [])
+        if wakeup in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(wakeup, 4096)
+        elif requests.fill() == 0:
+            os.kill(pid, signal.SIGKILL)
+    scale = 1 if sys.platform == "darwin" else 1024
+    return {
+        "exit_code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
+        "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
+        "max_resident_bytes": usage.ru_maxrss * scale,
+    }
+
+
+def _child(request: Mapping[str, Any], channel: Channel, handler: Handler, closing: tuple[int, ...]) -> None:
+    """Measure one point and leave the process, whatever happens, without the parent's clean-up."""
+    code = 1
+    try:
+        die_with_parent()
+        # A process group of its own: the driver ends the child together with whatever it started.
+        os.setpgid(0, 0)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for descriptor in (0, *closing):
+            os.close(descriptor)
+        _redirect(request.get("stderr"))
+        channel.send("started", id=request["id"], pid=os.getpid())
+        result = handler(request["point"], lambda phase: channel.send("phase", phase=phase))
+        channel.send("result", id=request["id"], **result)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _redirect(path: str | None) -> None:
+    """Let what the framework prints go to the point's own file, so that a crash can be explained."""
+    if path:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(descriptor, 2)
+        os.dup2(descriptor, 1)
+        os.close(descriptor)
+
+
+class _Lines:
+    """Lines of a descriptor, read without the buffering that would hide them from `select`."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.ended = False
+        self._buffer = b""
+
+    def fill(self) -> int:
+        """Read what is there; 0 at the end."""
+        data = os.read(self.descriptor, 65536)
+        self._buffer += data
+        self.ended = not data
+        return len(data)
+
+    def next(self) -> str | None:
+        """The next line, waiting for it; None at the end."""
+        while b"\n" not in self._buffer:
+            if self.ended or self.fill() == 0:
+                return None
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line.decode()

@@ -1,0 +1,58 @@
+"""What differs between the frameworks below Keras, behind one protocol.
+
+Each module implements `Framework`: how devices are found, batches placed, a training or inference step compiled, the
+device synchronised and errors classified. Everything else in the worker is written once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:  # importing Keras belongs to `load`, where a failure is reported
+    from paradnn.worker.models import Workload
+
+__all__ = ["NAMES", "Framework", "Step", "Unavailable", "load"]
+
+NAMES = ("tensorflow",)
+
+
+class Unavailable(Exception):
+    """The device or software that the point asks for is not there."""
+
+
+class Step(Protocol):
+    """A compiled step with its batch in place."""
+
+    def run(self, steps: int) -> float | None:
+        """Run `steps` steps, wait until the device is done; the last loss, or None in inference."""
+
+
+class Framework(Protocol):
+    """One framework; nothing of it touches a device before `open_device`."""
+
+    name: str
+
+    def open_device(self, platform: Mapping[str, Any]) -> dict[str, Any]:
+        """Claim the device in this process; what it is called. Raises Unavailable."""
+
+    def make_step(
+        self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
+    ) -> Step:
+        """The step of `point`, its batch (inputs, targets) on the device; nothing is compiled yet."""
+
+    def peak_device_memory(self) -> int | None:
+        """Peak bytes on the device, where the framework tells."""
+
+    def classify(self, error: BaseException, phase: str) -> str | None:
+        """The outcome an exception stands for, or None where the framework has no word for it."""
+
+
+def load(name: str) -> Framework:
+    """Import the framework `name` with Keras on top of it."""
+    os.environ["KERAS_BACKEND"] = name
+    module = importlib.import_module(f"paradnn.worker.frameworks.{name}")
+    make: Callable[[], Framework] = module.make
+    return make()

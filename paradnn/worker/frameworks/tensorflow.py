@@ -1,0 +1,122 @@
+"""TensorFlow: one compiled step, called in a plain loop, synchronised once a block.
+
+Keras' own `fit` reads the loss back at every step and so waits for the device each time; the loop here does not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import tensorflow as tf
+
+from paradnn.worker.frameworks import Framework, Step, Unavailable
+from paradnn.worker.models import Workload
+from paradnn.worker.optimizers import make_optimizer
+
+__all__ = ["TensorFlow", "make"]
+
+
+class TensorFlow:
+    """See `paradnn.worker.frameworks.Framework`."""
+
+    name = "tensorflow"
+
+    def __init__(self) -> None:
+        self._device = "CPU:0"
+
+    def open_device(self, platform: Mapping[str, Any]) -> dict[str, Any]:
+        kind, index = platform["name"].upper(), int(platform["index"])
+        if platform["threads"]:
+            tf.config.threading.set_intra_op_parallelism_threads(int(platform["threads"]))
+        if kind != "CPU":
+            # Otherwise TensorFlow takes all of the memory at once and no peak can be told.
+            for gpu in tf.config.list_physical_devices("GPU"):
+                tf.config.experimental.set_memory_growth(gpu, True)
+        devices = tf.config.list_physical_devices(kind)
+        if index >= len(devices):
+            raise Unavailable(f"TensorFlow {tf.__version__} sees {len(devices)} {kind} device(s), not number {index}")
+        self._device = f"{kind}:{index}"
+        details = tf.config.experimental.get_device_details(devices[index]) if kind == "GPU" else {}
+        return {"device": self._device, "device_name": details.get("device_name")}
+
+    def make_step(
+        self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
+    ) -> Step:
+        with tf.device(self._device):
+            inputs, targets = ([tf.identity(tf.constant(array)) for array in arrays] for arrays in batch)
+            if point["mode"] == "train":
+                optimizer = make_optimizer(point["optimizer"], point["precision"])
+                optimizer.build(workload.model.trainable_variables)
+                function, arguments = _training_step(workload, optimizer), (inputs, targets)
+            else:
+                function, arguments = _inference_step(workload), (inputs,)
+        if point["compile"] != "eager":
+            function = tf.function(function, jit_compile=True if point["compile"] == "xla" else None)
+        return _Step(function, arguments, self._device, training=point["mode"] == "train")
+
+    def peak_device_memory(self) -> int | None:
+        if self._device.startswith("CPU"):
+            return None
+        return int(tf.config.experimental.get_memory_info(self._device)["peak"])
+
+    def classify(self, error: BaseException, phase: str) -> str | None:
+        if isinstance(error, tf.errors.ResourceExhaustedError):
+            return "oom_host" if self._device.startswith("CPU") else "oom_device"
+        # XLA on a GPU reports exhausted memory as an internal error.
+        if isinstance(error, (tf.errors.OpError, RuntimeError)) and "RESOURCE_EXHAUSTED" in str(error):
+            return "oom_host" if self._device.startswith("CPU") else "oom_device"
+        return "compile_error" if phase == "compile" and isinstance(error, Exception) else None
+
+
+class _Step:
+    """A function over a batch that stays on the device."""
+
+    def __init__(self, function: Any, arguments: tuple[Any, ...], device: str, *, training: bool) -> None:
+        self.function = function
+        self.arguments = arguments
+        self._device = device
+        self._training = training
+
+    def run(self, steps: int) -> float | None:
+        function, arguments = self.function, self.arguments
+        with tf.device(self._device):
+            for _ in range(steps):
+                output = function(*arguments)
+            # Reading one number back waits for all that was queued before it on the device's stream.
+            value = float(tf.reshape(output, [-1])[0])
+        return value if self._training else None
+
+
+def _training_step(workload: Workload, optimizer: keras.optimizers.Optimizer) -> Any:
+    model, loss_of = workload.model, workload.loss
+    variables = model.trainable_variables
+
+    def train_step(inputs: list[tf.Tensor], targets: list[tf.Tensor]) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            outputs = model(inputs[0] if len(inputs) == 1 else inputs, training=True)
+            loss = loss_of(targets, outputs)
+            scaled = optimizer.scale_loss(loss)
+        optimizer.apply(tape.gradient(scaled, variables), variables)
+        return loss
+
+    return train_step
+
+
+def _inference_step(workload: Workload) -> Any:
+    model = workload.model
+
+    def inference_step(inputs: list[tf.Tensor]) -> Any:
+        outputs = model(inputs[0] if len(inputs) == 1 else inputs, training=False)
+        return tf.nest.flatten(outputs)[0]
+
+    return inference_step
+
+
+def make() -> Framework:
+    """The framework, for `paradnn.worker.frameworks.load`."""
+    return TensorFlow()

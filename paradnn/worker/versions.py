@@ -1,0 +1,25 @@
+"""Versions of the software under test, read from the installed distributions without importing them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+
+__all__ = ["versions"]
+
+# Distributions whose versions make up the software under test, for each framework.
+_DISTRIBUTIONS = {
+    "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly", "tensorflow-intel", "tensorflow-macos"),
+}
+_COMMON = ("keras", "numpy", "ml-dtypes", "h5py")
+
+
+def versions(name: str) -> dict[str, str]:
+    """Versions of the software under test, read from the installed distributions without importing them."""
+    found = {"python": platform.python_version()}
+    for distribution in (*_DISTRIBUTIONS[name], *_COMMON):
+        try:
+            found[distribution] = importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
