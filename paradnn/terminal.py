@@ -97,7 +97,7 @@ def describe_point(row: Mapping[str, Any], where: str) -> str:
             f"  step time    {row['step_time_ms']:.3f} ms, median of {row['blocks']:.0f} blocks of {row['steps_per_block']:.0f} steps, "
             + ("steady" if row["steady"] == "true" else "NOT steady: raise measure.warmup_seconds"),
             f"  work         {si(row['flops_per_step'])}FLOP a step, {si(row['flops_per_second'])}FLOP/s, "
-            f"{si(row['parameters'])}parameters".replace("  ", " "),
+            f"{si(row['parameters'])}parameters",
         ]
     if "peak_memory_bytes" in row:
         lines.append(f"  memory       {row['peak_memory_bytes'] / 2**30:.2f} GiB at the peak")

@@ -222,12 +222,13 @@ class MlflowTracker:
         """Connect, and make database and experiment where they are not there yet."""
         # `mlflow run` exports its run; ours must not write into it.
         os.environ.pop("MLFLOW_RUN_ID", None)
-        for name in ("alembic", "mlflow"):
-            logging.getLogger(name).setLevel(logging.ERROR)
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
 
+        # After the import, which sets its own: that tables are made is no news to a user.
+        for name in ("alembic", "mlflow", "mlflow.store.db.utils"):
+            logging.getLogger(name).setLevel(logging.ERROR)
         try:
             with store.locked(self.address):
                 self._client = MlflowClient(self.address.uri)

@@ -118,14 +118,18 @@ def is_steady(blocks: Sequence[float], window: int = WINDOW) -> tuple[bool, str]
 
 
 def _calibrate(timed: _Timed, block_seconds: float) -> tuple[int, list[dict[str, float]]]:
-    """Steps of a block that lasts at least `block_seconds`: doubled, then sized from the last trial."""
-    steps, trials = 1, []
+    """Steps of a block that lasts at least `block_seconds`, twice in a row: the first steps are slow and mislead."""
+    steps, trials, confirmed = 1, [], False
     while True:
         seconds = timed(steps)
         trials.append({"steps": steps, "seconds": seconds})
         if seconds >= block_seconds or steps >= MAX_STEPS:
-            return steps, trials
-        # Sized with a tenth in reserve, but at most tenfold: early steps are slow and mislead.
+            if confirmed:
+                return steps, trials
+            confirmed = True
+            continue
+        confirmed = False
+        # Sized from the trial with a tenth in reserve, but at most tenfold.
         wanted = math.ceil(1.1 * block_seconds * steps / max(seconds, 1e-9))
         steps = min(MAX_STEPS, max(2 * steps, min(wanted, 10 * steps)))
 

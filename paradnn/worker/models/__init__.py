@@ -1,0 +1,33 @@
+"""The models, each family one build function in backend-neutral Keras 3.
+
+A build function turns a validated mapping into a `Workload`: the model, what a batch looks like, and the loss. The
+dtype policy is set by the caller before; whatever it is, models end in float32 logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from paradnn.worker.models.cnn import build_cnn
+from paradnn.worker.models.fc import build_fc
+from paradnn.worker.models.rnn import build_rnn
+from paradnn.worker.models.workload import ArraySpec, Workload
+
+__all__ = ["ArraySpec", "Workload", "build"]
+
+_BUILDERS = {
+    "fc": build_fc,
+    "residual": build_cnn,
+    "bottleneck": build_cnn,
+    "rnn": build_rnn,
+    "lstm": build_rnn,
+    "gru": build_rnn,
+}
+
+
+def build(model: Mapping[str, Any]) -> Workload:
+    """The workload of `model`, by its `name`; ValueError names the known families."""
+    if model["name"] not in _BUILDERS:
+        raise ValueError(f"model.name={model['name']}: no such family; known are {', '.join(_BUILDERS)}")
+    return _BUILDERS[model["name"]](model)
