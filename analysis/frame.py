@@ -44,10 +44,6 @@ _NUMBER = re.compile(r"[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|nan)", re.IGNOR
 _LARGEST = 1.7976931348623157e308  # how MLflow's SQL stores write infinity
 
 
-def _absent(length: int) -> array[float]:
-    return array("d", [math.nan]) * length
-
-
 class Run(NamedTuple):
     """What a store says of a run beside its params, metrics and tags; times are Unix milliseconds."""
 
@@ -70,35 +66,30 @@ class Records:
         unique = {run.run_id: run for run in runs}
         self.runs = list(unique.values())
         self.index = {run_id: position for position, run_id in enumerate(unique)}
-        self.params: dict[str, list[str | None]] = {}
-        self.tags: dict[str, list[str | None]] = {}
-        self.metrics: dict[str, array[float]] = {}
+        length = len(self.runs)
+        self.params: defaultdict[str, list[str | None]] = defaultdict(lambda: [None] * length)
+        self.tags: defaultdict[str, list[str | None]] = defaultdict(lambda: [None] * length)
+        self.metrics: defaultdict[str, array[float]] = defaultdict(lambda: array("d", [math.nan]) * length)
         self._shared: dict[str, str] = {}
 
-    def add_text(self, rows: Iterable[tuple[str, str, str]], columns: dict[str, list[str | None]]) -> None:
+    def add_text(self, rows: Iterable[tuple[str, str, str]], columns: defaultdict[str, list[str | None]]) -> None:
         """Rows (run id, key, value) into `params` or `tags`; rows of runs not in the index are passed over.
 
         Equal values share one object, which keeps millions of params small.
         """
-        length, find, share = len(self.runs), self.index.get, self._shared.setdefault
+        find, share = self.index.get, self._shared.setdefault
         for run_id, key, value in rows:
             position = find(run_id)
-            if position is None:
-                continue
-            if key not in columns:
-                columns[key] = [None] * length
-            columns[key][position] = share(value, value)
+            if position is not None:
+                columns[key][position] = share(value, value)
 
     def add_metrics(self, rows: Iterable[tuple[str, str, float, bool]]) -> None:
         """Rows (run id, key, value, is NaN)."""
-        length, find, columns = len(self.runs), self.index.get, self.metrics
+        find, columns = self.index.get, self.metrics
         for run_id, key, value, is_nan in rows:
             position = find(run_id)
-            if position is None:
-                continue
-            if key not in columns:
-                columns[key] = _absent(length)
-            columns[key][position] = math.nan if is_nan else value
+            if position is not None:
+                columns[key][position] = math.nan if is_nan else value
 
 
 def build(records: Records) -> pd.DataFrame:

@@ -5,10 +5,14 @@ Importing MLflow takes seconds, so it happens inside the functions.
 
 from __future__ import annotations
 
+import logging
 import math
+import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
+from analysis.address import public
 from analysis.frame import Records, Run
 from analysis.query import Query
 from paradnn.errors import StoreError
@@ -25,14 +29,12 @@ def read(uri: str, query: Query) -> Records:
     try:
         found = list(_search(uri, query))
     except MlflowException as error:
-        raise StoreError(f"cannot read {uri}: {_line(error)}") from error
-    records = Records(run for run, _ in found)
-    for run, data in found:
-        records.add_text(((run.run_id, key, value) for key, value in data.params.items() if query.wants(key)), records.params)
-        records.add_text(((run.run_id, key, value) for key, value in data.tags.items() if query.wants(key)), records.tags)
-        records.add_metrics(
-            (run.run_id, key, value, math.isnan(value)) for key, value in data.metrics.items() if query.wants(key)
-        )
+        raise StoreError(f"cannot read {public(uri)}: {_line(error)}") from error
+    records = Records(run for run, *_ in found)
+    for run, params, tags, metrics in found:
+        records.add_text(((run.run_id, key, value) for key, value in params.items()), records.params)
+        records.add_text(((run.run_id, key, value) for key, value in tags.items()), records.tags)
+        records.add_metrics((run.run_id, key, value, math.isnan(value)) for key, value in metrics.items())
     return records
 
 
@@ -43,12 +45,15 @@ def known_experiments(uri: str) -> list[str]:
     try:
         return sorted(experiment.name for experiment in _pages(_client(uri).search_experiments))
     except MlflowException as error:
-        raise StoreError(f"cannot read {uri}: {_line(error)}") from error
+        raise StoreError(f"cannot read {public(uri)}: {_line(error)}") from error
 
 
-def _search(uri: str, query: Query) -> Iterator[tuple[Run, Any]]:
-    """Each run once, with its data. Pages are counted by offset, so runs that arrive meanwhile may shift them:
-    oldest first keeps newcomers at the end, and an id seen before is passed over."""
+def _search(uri: str, query: Query) -> Iterator[tuple[Run, dict[str, str], dict[str, str], dict[str, float]]]:
+    """Each run once, with its params, tags and metrics, but not MLflow's objects, of which 100,000 fill the memory.
+
+    Pages are counted by offset, so runs that arrive meanwhile may shift them: oldest first keeps newcomers at the
+    end, and an id seen before is passed over.
+    """
     client = _client(uri)
     names = {}
     for name in query.experiments:
@@ -62,7 +67,12 @@ def _search(uri: str, query: Query) -> Iterator[tuple[Run, Any]]:
         if info.run_id not in seen and query.accepts(data.params, data.tags, info.start_time):
             seen.add(info.run_id)
             yield Run(info.run_id, info.run_name, names[info.experiment_id], info.status, info.start_time,
-                      info.end_time or None, info.artifact_uri), data  # fmt: skip
+                      info.end_time or None, info.artifact_uri), *(
+                _wanted(values, query) for values in (data.params, data.tags, data.metrics))  # fmt: skip
+
+
+def _wanted(values: dict[str, Any], query: Query) -> dict[str, Any]:
+    return {sys.intern(key): value for key, value in values.items() if query.wants(key)}
 
 
 def _pages(search: Any, *given: Any, **options: Any) -> Iterator[Any]:
@@ -89,10 +99,13 @@ def _filter(query: Query) -> str:
 
 
 def _client(uri: str) -> Any:
+    # By default a request to a server that is gone is repeated for minutes.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
     from mlflow import MlflowClient
 
+    logging.getLogger("alembic").setLevel(logging.ERROR)
     return MlflowClient(uri)
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+    return public(" ".join(str(error).split()))[:300]

@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 
+from analysis.address import public
 from analysis.frame import Records, Run
 from analysis.query import Query
 from paradnn.errors import StoreError
@@ -28,7 +30,16 @@ SCHEMES = ("sqlite", "postgresql", "postgres", "mysql", "mssql")
 #: The columns that are read.
 TABLES = {
     "experiments": ("experiment_id", "name", "lifecycle_stage"),
-    "runs": ("run_uuid", "name", "experiment_id", "status", "start_time", "end_time", "artifact_uri", "lifecycle_stage"),
+    "runs": (
+        "run_uuid",
+        "name",
+        "experiment_id",
+        "status",
+        "start_time",
+        "end_time",
+        "artifact_uri",
+        "lifecycle_stage",
+    ),
     "params": ("run_uuid", "key", "value"),
     "tags": ("run_uuid", "key", "value"),
     "latest_metrics": ("run_uuid", "key", "value", "is_nan"),
@@ -48,7 +59,7 @@ def engine_of(uri: str) -> sa.Engine:
         if url.drivername == "postgres":
             url = url.set(drivername="postgresql")
         if url.get_backend_name() == "sqlite" and not (url.database and Path(url.database).is_file()):
-            raise StoreError(f"no tracking store at {uri}: measure first with python -m paradnn.train, "
+            raise StoreError(f"no tracking store at {public(uri)}: measure first with python -m paradnn.train, "
                              "import with python -m analysis import-archive, or name another with --store")  # fmt: skip
         return sa.create_engine(url, poolclass=sa.pool.NullPool)
     except (SQLAlchemyError, NoSuchModuleError) as error:
@@ -107,7 +118,15 @@ def _selection(query: Query, workspace: list[sa.ColumnElement[bool]]) -> sa.Sele
     """The runs of a query, in the order of `frame.Run`."""
     runs = _RUNS.c
     chosen = (
-        sa.select(runs.run_uuid, runs.name, _EXPERIMENTS.c.name, runs.status, runs.start_time, runs.end_time, runs.artifact_uri)
+        sa.select(
+            runs.run_uuid,
+            runs.name,
+            _EXPERIMENTS.c.name,
+            runs.status,
+            runs.start_time,
+            runs.end_time,
+            runs.artifact_uri,
+        )
         .join_from(_RUNS, _EXPERIMENTS, runs.experiment_id == _EXPERIMENTS.c.experiment_id)
         .where(runs.lifecycle_stage == "active", _EXPERIMENTS.c.name.in_(query.experiments), *workspace)
     )
@@ -141,15 +160,18 @@ def _long(table: sa.TableClause, query: Query, chosen: sa.Select[Any] | None) ->
 
 def _rows(connection: sa.Connection, statement: sa.Select[Any]) -> Iterator[Any]:
     """A statement's rows, streamed. From SQLite they come as the driver's plain tuples, which halves the time."""
-    if connection.dialect.name != "sqlite":
-        yield from connection.execution_options(yield_per=_CHUNK).execute(statement)
-        return
+    if connection.dialect.name == "sqlite":
+        return chain.from_iterable(_chunks(connection, statement))
+    return iter(connection.execution_options(yield_per=_CHUNK).execute(statement))
+
+
+def _chunks(connection: sa.Connection, statement: sa.Select[Any]) -> Iterator[list[Any]]:
     compiled = statement.compile(dialect=connection.dialect, compile_kwargs={"render_postcompile": True})
     cursor = connection.connection.cursor()
     try:
         cursor.execute(str(compiled), tuple(compiled.params[name] for name in compiled.positiontup or ()))
         while rows := cursor.fetchmany(_CHUNK):
-            yield from rows
+            yield rows
     except sqlite3.Error as error:
         raise StoreError(f"cannot read {_shown(connection.engine)}: {_line(error)}") from error
     finally:

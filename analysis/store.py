@@ -10,7 +10,6 @@ SQL stores are read table by table (`analysis.read_sql`), tracking servers throu
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 import pandas as pd
 
 from analysis import read_sql
+from analysis.address import default_uri, public, resolve
 from analysis.frame import Records, build
 from analysis.query import Choice, Query, make_query
 from paradnn.errors import DataError, SchemaError, StoreError
@@ -34,12 +34,6 @@ SCHEMA_VERSION = "1"
 
 Reader = Literal["auto", "sql", "api"]
 Time = str | datetime | pd.Timestamp | None
-
-
-def default_uri() -> str:
-    """MLFLOW_TRACKING_URI, else the store embedded in this checkout."""
-    root = Path(__file__).resolve().parents[1]
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root / 'mlruns' / 'mlflow.db'}"
 
 
 def load(
@@ -66,7 +60,7 @@ def load(
 
     Raises StoreError when the store or an experiment is not there, SchemaError for runs of another schema.
     """
-    uri = tracking_uri or default_uri()
+    uri = resolve(tracking_uri)
     query = make_query(experiments, family, platform, outcome, since, until, tags or {}, kind, unfinished, columns)
     records = _read(uri, query, reader)
     _check_schema(records)
@@ -76,7 +70,7 @@ def load(
 def _read(uri: str, query: Query, reader: Reader) -> Records:
     tables = uri.partition(":")[0].partition("+")[0] in read_sql.SCHEMES
     if reader == "sql" and not tables:
-        raise StoreError(f"reader=sql: {uri} has no tables to read; use reader=api")
+        raise StoreError(f"reader=sql: {public(uri)} has no tables to read; use reader=api")
     if tables:
         engine = read_sql.engine_of(uri)
         surprise = read_sql.unexpected(engine)
@@ -84,7 +78,7 @@ def _read(uri: str, query: Query, reader: Reader) -> Records:
             return _found(read_sql.read(engine, query), query, read_sql.known_experiments(engine))
         if reader != "api":
             warnings.warn(f"reading through MLflow's search, which is slow: {surprise}", stacklevel=3)
-    from analysis import read_api
+    from analysis import read_api  # imports MLflow, which takes seconds
 
     return _found(read_api.read(uri, query), query, read_api.known_experiments(uri))
 
@@ -114,7 +108,7 @@ def load_table(run_id: str, name: str, tracking_uri: str | None = None) -> pd.Da
     from mlflow.artifacts import download_artifacts
     from mlflow.exceptions import MlflowException
 
-    uri = tracking_uri or default_uri()
+    uri = resolve(tracking_uri)
     if uri.partition(":")[0] in read_sql.SCHEMES:
         read_sql.engine_of(uri)  # a missing file would otherwise be created
     try:
@@ -140,7 +134,9 @@ def load_tables(frame: pd.DataFrame, name: str, tracking_uri: str | None = None)
             tables.append(_labelled(table, run_id))
     remote = [run_id for run_id, folder in local.items() if folder is None]
     with ThreadPoolExecutor(8) as pool:
-        tables += [table for table in pool.map(lambda run_id: _fetch(run_id, name, tracking_uri), remote) if table is not None]
+        tables += [
+            table for table in pool.map(lambda run_id: _fetch(run_id, name, tracking_uri), remote) if table is not None
+        ]
     if not tables:
         return pd.DataFrame({"run_id": pd.Series(dtype="str")})
     return pd.concat(tables, ignore_index=True)

@@ -57,7 +57,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=100_000, help="runs that the SQL reader loads (default 100000)")
     parser.add_argument("--api-runs", type=int, default=5_000, help="runs that both readers load (default 5000)")
-    parser.add_argument("--dir", type=Path, help="keep the stores in this folder and use them again (default: temporary)")
+    parser.add_argument(
+        "--dir", type=Path, help="keep the stores in this folder and use them again (default: temporary)"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.dir or Path(temporary)

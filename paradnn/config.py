@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paradnn.errors import ConfigError
+from paradnn.outcome import OUTCOMES
 from paradnn.schema import memory_bytes, option, read
 
 __all__ = [
@@ -194,9 +195,12 @@ class Point:
 class Tracking:
     """Where runs are recorded."""
 
-    name: str = option("mlflow", "mlflow: a tracking store", choices=("mlflow",))
+    name: str = option("mlflow", "mlflow: a tracking store; offline: one file a point", choices=("mlflow", "offline"))
     uri: str | None = option(None, "tracking URI; null: MLFLOW_TRACKING_URI, else sqlite:///mlruns/mlflow.db")
     experiment: str = option("paradnn", "MLflow experiment")
+    folder: str | None = option(
+        None, "files of tracking=offline, and of a sweep whose store went away; null: mlruns/offline"
+    )
 
 
 @dataclass(frozen=True)
@@ -217,6 +221,14 @@ class Sweep:
 class Settings:
     """What the driver needs beside the points themselves."""
 
+    resume: bool | str = option(
+        True,
+        "true: skip what has an outcome; false: measure anew; retry: measure the outcomes named in retry again",
+        choices=("retry",),
+    )
+    retry: tuple[str, ...] = option(
+        ("crash", "timeout", "unavailable"), "outcomes that resume=retry measures again", choices=tuple(OUTCOMES)
+    )
     tracking: Tracking = field(default_factory=Tracking)
     sweep: Sweep = field(default_factory=Sweep)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from paradnn import config
 from paradnn.store import PROJECT_ROOT
 
-__all__ = ["help_text"]
+__all__ = ["help_text", "known_keys"]
 
 _HEAD = """\
 Measure deep-learning models on this machine; every point becomes an MLflow run.
@@ -48,6 +48,22 @@ def help_text() -> str:
     parts += ["", "Keys of a sweep and of the tracking store", *_keys(config.Settings, "", skip=())]
     # Hydra substitutes $NAME in the text.
     return "\n".join(parts).replace("$", "$$") + "\n"
+
+
+def known_keys() -> list[str]:
+    """Every dotted key that the command line takes, of all families."""
+    found = [*_dotted(config.Point, ""), *_dotted(config.Settings, "")]
+    for family in config.FAMILIES.values():
+        found += _dotted(family, "model.")
+    return sorted(set(found))
+
+
+def _dotted(cls: type, prefix: str) -> Iterator[str]:
+    for entry in dataclasses.fields(cls):
+        kind = entry.default_factory
+        yield f"{prefix}{entry.name}"
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            yield from _dotted(kind, f"{prefix}{entry.name}.")
 
 
 def _groups() -> Iterator[str]:

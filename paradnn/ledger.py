@@ -25,7 +25,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Entry", "Ledger", "owner_tag"]
 
-_KEYS = ("point_id", "environment_id", "replicate", "outcome", "limits_id", "owner", "claim_expires", "kind", "reason")
+_KEYS = (
+    "point_id",
+    "environment_id",
+    "replicate",
+    "outcome",
+    "limits_id",
+    "owner",
+    "claim_expires",
+    "kind",
+    "reason",
+    "offline_id",
+    "sweep_id",
+)
 
 
 @dataclass(frozen=True)
@@ -78,15 +90,17 @@ class Ledger:
         if address.is_sql:
             import sqlalchemy
 
-            self._engine = sqlalchemy.create_engine(address.uri)
+            # A writer holds a SQLite database for a moment: wait for it rather than fail.
+            waiting = {"timeout": 60} if address.uri.startswith("sqlite") else {}
+            self._engine = sqlalchemy.create_engine(address.uri, connect_args=waiting)
 
     def of_environment(self, environment_id: str) -> list[Entry]:
         """Every point of one environment: finished, running or abandoned."""
-        return self._with_tag("environment_id", environment_id)
+        return self.with_tag("environment_id", environment_id)
 
     def of_point(self, identity: Identity) -> list[Entry]:
         """The runs of one measurement."""
-        return [entry for entry in self._with_tag("point_id", identity.point_id) if entry.identity == identity]
+        return [entry for entry in self.with_tag("point_id", identity.point_id) if entry.identity == identity]
 
     def running(self) -> list[Entry]:
         """Runs of any kind that are still RUNNING."""
@@ -94,7 +108,8 @@ class Ledger:
             return self._select("r.status = 'RUNNING'", {})
         return self._search("attributes.status = 'RUNNING'")
 
-    def _with_tag(self, key: str, value: str) -> list[Entry]:
+    def with_tag(self, key: str, value: str) -> list[Entry]:
+        """Runs that bear the tag `key` with `value`."""
         if self._engine is not None:
             condition = "r.run_uuid IN (SELECT run_uuid FROM tags WHERE key = :key AND value = :value)"
             return self._select(condition, {"key": key, "value": value})
@@ -106,7 +121,8 @@ class Ledger:
         names = ", ".join(f"'{key}'" for key in _KEYS)
         query = text(
             "SELECT r.run_uuid, r.status, t.key, t.value FROM runs r JOIN tags t ON t.run_uuid = r.run_uuid "
-            f"WHERE r.experiment_id = :experiment AND r.lifecycle_stage = 'active' AND t.key IN ({names}) AND {condition}"
+            "WHERE r.experiment_id = :experiment AND r.lifecycle_stage = 'active' "
+            f"AND t.key IN ({names}) AND {condition}"
         )
         found: dict[str, tuple[str, dict[str, str]]] = {}
         with self._engine.connect() as connection:

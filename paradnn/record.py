@@ -17,6 +17,7 @@ from paradnn.costs import Costs
 from paradnn.environment import Environment
 from paradnn.runner import Answer
 from paradnn.statistics import summarise
+from paradnn.store import without_secrets
 from paradnn.units import PHASES, metric
 
 __all__ = ["SCHEMA_VERSION", "Record", "make_record", "point_tags", "run_name"]
@@ -86,21 +87,26 @@ def make_record(
     costs: Costs,
     answer: Answer,
     *,
+    tags: Mapping[str, str],
     load: float | None,
     start_time: int,
     end_time: int,
 ) -> Record:
-    """The record of one answered point. `load` is the host's load average at its start, times are Unix milliseconds."""
+    """The record of one answered point.
+
+    `tags` are those its run was begun with, `load` is the host's load average at its start, times are
+    Unix milliseconds.
+    """
     result = answer.result
     metrics = _costs(costs) | _phases(answer.phases) | _memory(answer) | _given("load_average", load)
-    tags = point_tags(point, environment) | {"outcome": answer.outcome}
+    tags = {**tags, "outcome": answer.outcome}
     if answer.outcome == "ok":
         metrics |= _speed(point, costs, result) | {"compile_seconds": answer.phases["compile"]}
         tags |= {"steady": str(result["steady"]).lower(), "steady_reason": result["steady_reason"]}
         problems = _checks(point, costs, metrics, result)
         tags["checks"] = "passed" if not problems else "failed: " + "; ".join(problems)
     if answer.reason:
-        tags["reason"] = answer.reason
+        tags["reason"] = without_secrets(answer.reason)
     for name in metrics:
         metric(name)  # a metric without a unit is a fault of this tool
     return Record(
@@ -187,7 +193,7 @@ def _artifacts(point: Point, environment: Environment, answer: Answer) -> dict[s
     if "blocks" in answer.result:
         found["blocks.json"] = {key: answer.result[key] for key in raw if key in answer.result} | {"unit": "s"}
     if answer.stderr:
-        found["stderr.txt"] = answer.stderr
+        found["stderr.txt"] = without_secrets(answer.stderr)
     return found
 
 
@@ -207,9 +213,9 @@ def _description(point: Point, environment: Environment, answer: Answer, metrics
         )
     steady = "steady" if answer.result["steady"] else f"NOT steady: {answer.result['steady_reason']}"
     return (
-        f"{what}\n\n**{metrics['examples_per_second']:,.1f} examples/s**{interval}, {metrics['step_time_ms']:.3f} ms a step, "
-        f"{metrics['flops_per_second'] / 1e9:,.2f} GFLOP/s; median of {metrics['blocks']:.0f} blocks of "
-        f"{metrics['steps_per_block']:.0f} steps, {steady}."
+        f"{what}\n\n**{metrics['examples_per_second']:,.1f} examples/s**{interval}, "
+        f"{metrics['step_time_ms']:.3f} ms a step, {metrics['flops_per_second'] / 1e9:,.2f} GFLOP/s; "
+        f"median of {metrics['blocks']:.0f} blocks of {metrics['steps_per_block']:.0f} steps, {steady}."
     )
 
 

@@ -181,7 +181,7 @@ class _Worker:
                 start_new_session=True,
                 cwd=self._folder.name,
             )
-        assert self._process.stdin and self._process.stdout
+        assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._process.stdout, selectors.EVENT_READ)

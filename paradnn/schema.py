@@ -76,12 +76,12 @@ def memory_bytes(value: str | int, key: str) -> int | None:
 
 
 @cache
-def _types(cls: type) -> dict[str, Any]:
+def _types(cls: Any) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
 @cache
-def _fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
+def _fields(cls: Any) -> dict[str, dataclasses.Field[Any]]:
     return {entry.name: entry for entry in dataclasses.fields(cls)}
 
 
@@ -100,7 +100,12 @@ def _value(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
         kind = next((entry for entry in kinds if isinstance(value, entry)), kinds[0])
     if get_origin(kind) is tuple:
         inner = get_args(kind)[0]
-        return _integers(value, bounds, key) if inner is int else _mappings(value, key)
+        if inner is str:
+            values = value if isinstance(value, (list, tuple)) else (value,)
+            return tuple(_text(entry, bounds, key) for entry in values)
+        if inner is int:
+            return _integers(value, bounds, key)
+        return _mappings(value, key)
     if get_origin(kind) is not None:
         return _strings(value, bounds, key)
     if kind is int:

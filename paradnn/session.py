@@ -7,26 +7,30 @@ points falls into one of the phases schedule, start and record.
 from __future__ import annotations
 
 import contextlib
+import random
 import signal
 import time
-from collections import Counter
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from paradnn import environment as environments
 from paradnn.config import Point, Settings
 from paradnn.costs import Costs, model_costs
 from paradnn.environment import Environment, available_memory, describe_environment, software_versions
+from paradnn.fallback import open_tracker
 from paradnn.identity import Identity, point_id, request_of
 from paradnn.record import Record, make_record, point_tags, run_name
+from paradnn.resume import ResumePolicy
 from paradnn.runner import Answer, Limits, WorkerKey, WorkerPool
 from paradnn.schema import memory_bytes
+from paradnn.store import without_secrets
+from paradnn.summary import Summary
 from paradnn.sweep import SweepInfo
 from paradnn.terminal import Reporter
-from paradnn.tracking import MlflowTracker, Ticket
+from paradnn.tracker import Busy, Finished, Ticket, Tracker
 
-__all__ = ["Interrupted", "Summary", "measure_points"]
+__all__ = ["Interrupted", "measure_points"]
 
 #: The share of free memory that a point may take when `measure.memory_limit` is auto.
 _SAFE_SHARE = 0.9
@@ -34,27 +38,6 @@ _SAFE_SHARE = 0.9
 
 class Interrupted(KeyboardInterrupt):
     """The user or the system asked the sweep to end (Ctrl-C, SIGTERM)."""
-
-
-@dataclass
-class Summary:
-    """What became of the points of a session."""
-
-    total: int
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    interrupted: bool = False
-    seconds: float = 0.0
-    where: str = ""
-
-    @property
-    def outcomes(self) -> Counter[str]:
-        """How many points ended in each outcome."""
-        return Counter(row["outcome"] for row in self.rows)
-
-    @property
-    def exit_code(self) -> int:
-        """0 when every point has an outcome, 130 after an interruption."""
-        return 130 if self.interrupted else int(len(self.rows) < self.total)
 
 
 def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo | None) -> Summary:
@@ -67,55 +50,108 @@ def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo
         # The framework's import runs while the driver imports MLflow and opens the store.
         pool.prepare(WorkerKey.of(points[0]))
         reporter = Reporter(len(points), sweep.name if sweep else None)
-        tracker = MlflowTracker(settings.tracking)
-        session = _Session(pool, tracker, surroundings, reporter, Summary(len(points), where=tracker.where), sweep)
-        return session.run(points)
+        tracker = open_tracker(settings.tracking, reporter.say)
+        session = _Session(pool, tracker, surroundings, reporter, settings, sweep, Summary(len(points)))
+        try:
+            return session.run(points)
+        finally:
+            reporter.close()
 
 
 class _Session:
     def __init__(
         self,
         pool: WorkerPool,
-        tracker: MlflowTracker,
+        tracker: Tracker,
         surroundings: Mapping[WorkerKey, Environment],
         reporter: Reporter,
-        summary: Summary,
+        settings: Settings,
         sweep: SweepInfo | None,
+        summary: Summary,
     ) -> None:
         self._pool = pool
         self._tracker = tracker
         self._surroundings = surroundings
         self._reporter = reporter
+        self._resume = ResumePolicy(settings.resume, settings.retry)
         self._summary = summary
         self._sweep = sweep
         self._free_since = time.perf_counter()
 
     def run(self, points: Sequence[Point]) -> Summary:
         begin = time.perf_counter()
-        if self._sweep:
-            tags = {"sweep_id": self._sweep.sweep_id, "command": self._sweep.command}
-            self._tracker.open_sweep(self._sweep.name, f"`{self._sweep.command}`\n\nrunning ...", tags)
+        self._tracker.close_abandoned()
+        todo = self._missing(points)
+        if todo and self._sweep:
+            tags = {"sweep_id": self._sweep.sweep_id, "command": without_secrets(self._sweep.command)}
+            self._tracker.open_sweep(self._sweep.name, f"`{tags['command']}`\n\nrunning ...", tags)
         self._free_since = time.perf_counter()
-        with self._reporter:
-            try:
-                for point in points:
-                    self._one(point)
-            except KeyboardInterrupt:
-                self._summary.interrupted = True
+        self._reporter.start(self._summary.skipped)
+        try:
+            self._work(todo)
+        except KeyboardInterrupt:
+            self._summary.interrupted = True
         self._summary.seconds = time.perf_counter() - begin
-        self._close_sweep()
+        self._summary.where = self._tracker.where
+        if todo and self._sweep:
+            self._close_sweep(self._sweep)
         return self._summary
 
-    def _one(self, point: Point) -> None:
-        """Claim, measure and record one point."""
+    def _missing(self, points: Sequence[Point]) -> list[Point]:
+        """The points without an outcome that counts, each once; the others are counted as skipped."""
+        known = {}
+        if self._resume.looks:
+            known = self._tracker.finished({entry.environment_id for entry in self._surroundings.values()})
+        seen, todo = set(), []
+        for point in points:
+            identity = self._identity(point)
+            done = next((run for run in known.get(identity, []) if self._resume.counts(point, run.tags)), None)
+            if done:
+                self._skip(done)
+            elif identity in seen:
+                self._summary.repeated += 1
+            else:
+                todo.append(point)
+            seen.add(identity)
+        return todo
+
+    def _skip(self, done: Finished) -> None:
+        self._summary.skipped[done.tags["outcome"]] += 1
+        if not self._sweep:  # a single point: say what is known of it
+            metrics, tags = self._tracker.fetch(done.run_id)
+            name = tags.get("mlflow.runName") or tags.get("name") or done.run_id
+            self._summary.rows.append({"run_id": done.run_id, "name": name, "known": True, **tags, **metrics})
+
+    def _work(self, todo: Sequence[Point]) -> None:
+        """Measure point after point; what another driver holds comes again at the end."""
+        queue = deque(todo)
+        waiting = 0  # points in a row that were held by others
+        while queue:
+            point = queue.popleft()
+            if self._one(point):
+                waiting = 0
+                continue
+            queue.append(point)
+            waiting += 1
+            if waiting >= len(queue):
+                self._reporter.begin(f"waiting for {len(queue)} point(s) that another driver measures")
+                time.sleep(random.uniform(0.5, 1.5))
+
+    def _one(self, point: Point) -> bool:
+        """Claim, measure and record one point; False when another driver holds it."""
         environment = self._surroundings[WorkerKey.of(point)]
-        identity = Identity(point_id(point), environment.environment_id, point.replicate)
         tags = point_tags(point, environment) | ({"sweep_id": self._sweep.sweep_id} if self._sweep else {})
+        counts = (lambda known: self._resume.counts(point, known)) if self._resume.looks else None
         self._reporter.begin(run_name(point))
-        ticket = self._tracker.begin(identity, run_name(point), tags, point.measure.timeout, None)
-        assert isinstance(ticket, Ticket)
+        ticket = self._tracker.begin(self._identity(point), run_name(point), tags, point.measure.timeout, counts)
+        if isinstance(ticket, Busy):
+            return False
+        if isinstance(ticket, Finished):
+            self._summary.skipped[ticket.tags["outcome"]] += 1
+            self._reporter.skipped(self._summary.skipped)
+            return True
         try:
-            record = self._measure(point, environment, ticket)
+            record = self._measure(point, environment, ticket, tags)
             recording = time.perf_counter()
             run_id = self._tracker.record(ticket, record, lambda: self._late(record, recording))
         except BaseException:
@@ -123,8 +159,12 @@ class _Session:
                 self._tracker.abandon(ticket, "interrupted before its end")
             raise
         self._done(record, run_id)
+        return True
 
-    def _measure(self, point: Point, environment: Environment, ticket: Ticket) -> Record:
+    def _identity(self, point: Point) -> Identity:
+        return Identity(point_id(point), self._surroundings[WorkerKey.of(point)].environment_id, point.replicate)
+
+    def _measure(self, point: Point, environment: Environment, ticket: Ticket, tags: Mapping[str, str]) -> Record:
         costs = model_costs(
             request_of(point)["model"],
             batch_size=point.batch_size,
@@ -147,8 +187,9 @@ class _Session:
             answer.stderr,
             answer.peak_memory_bytes,
         )
+        end = int(time.time() * 1000)
         return make_record(
-            point, environment, costs, answer, load=load, start_time=ticket.start_time, end_time=int(time.time() * 1000)
+            point, environment, costs, answer, tags=tags, load=load, start_time=ticket.start_time, end_time=end
         )
 
     @staticmethod
@@ -181,19 +222,15 @@ class _Session:
         self._summary.rows.append(row)
         self._reporter.done(row)
 
-    def _close_sweep(self) -> None:
-        if not self._sweep:
-            return
+    def _close_sweep(self, sweep: SweepInfo) -> None:
         summary = self._summary
-        counts = ", ".join(f"{count} {name}" for name, count in summary.outcomes.most_common())
         state = "interrupted" if summary.interrupted else "finished"
         text = (
-            f"`{self._sweep.command}`\n\nA sweep of {summary.total} points, {state} after {summary.seconds:.0f} s: "
-            f"{counts or 'none measured'}."
+            f"`{without_secrets(sweep.command)}`\n\nA sweep of {summary.total} points, {state} after "
+            f"{summary.seconds:.0f} s: {summary.counts()}."
         )
-        metrics = {"points": float(summary.total)} | {
-            f"points.{name}": float(n) for name, n in summary.outcomes.items()
-        }
+        metrics = {"points": float(summary.total)}
+        metrics |= {f"points.{name}": float(count) for name, count in summary.outcomes.items()}
         columns = list(dict.fromkeys(key for row in summary.rows for key in row))
         table = {"columns": columns, "data": [[row.get(key) for key in columns] for row in summary.rows]}
         self._tracker.close_sweep("KILLED" if summary.interrupted else "FINISHED", text, metrics, table)
@@ -211,13 +248,15 @@ def _memory_limit(point: Point) -> int:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGTERM ends the session as Ctrl-C does."""
+    """SIGTERM and a closed terminal end the session as Ctrl-C does."""
 
     def stop(*_: Any) -> None:
         raise Interrupted
 
-    previous = signal.signal(signal.SIGTERM, stop)
+    signals = (signal.SIGTERM, signal.SIGHUP)
+    previous = [signal.signal(number, stop) for number in signals]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in zip(signals, previous, strict=True):
+            signal.signal(number, handler)

@@ -158,7 +158,7 @@ class _Builder:
             if not override.is_discrete_sweep():
                 raise ConfigError(
                     key,
-                    override.get_value_element_as_str(),
+                    str(override.input_line).partition("=")[2],
                     "is a continuous range",
                     f"name the values, as in {key}=64,128,256 or {key}=range(64,256,64)",
                 )

@@ -9,13 +9,15 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from paradnn.summary import Summary
 
 __all__ = ["Reporter", "describe_point", "describe_sweep", "si"]
 
@@ -35,20 +37,30 @@ class Reporter:
         self._counts: Counter[str] = Counter()
         self._begin = time.monotonic()
         self._name = self._phase = ""
+        self._skipped = 0
 
-    def __enter__(self) -> Reporter:
+    def start(self, skipped: Counter[str]) -> None:
+        """The work begins; `skipped` points need none."""
         self._begin = time.monotonic()
+        self._skipped = sum(skipped.values())
+        if self._title:
+            known = f", {self._skipped} skipped: the store holds their outcome already" if self._skipped else ""
+            self._console.print(f"{self._title}{known}", soft_wrap=True, markup=False)
         if self._console.is_terminal:
             self._live.start()
-        elif self._title:
-            self._console.print(f"{self._title}", soft_wrap=True)
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._console.is_terminal:
-            self._live.stop()
+    def close(self) -> None:
+        """The work ends, one way or another."""
+        self._live.stop()
+
+    def say(self, text: str) -> None:
+        """Something the user must know now."""
+        self._console.print(text, soft_wrap=True, markup=False, style="yellow")
+
+    def skipped(self, skipped: Counter[str]) -> None:
+        """Another driver's outcome turned up for a point of ours."""
+        self._skipped = sum(skipped.values())
+        self._draw()
 
     def begin(self, name: str) -> None:
         """A point begins."""
@@ -75,11 +87,11 @@ class Reporter:
             )
 
     def _status(self) -> str:
-        done = sum(self._counts.values())
+        measured = sum(self._counts.values())
+        done, left = measured + self._skipped, self._total - measured - self._skipped
         parts = [f"[{done}/{self._total}]", *(f"{count} {name}" for name, count in self._counts.most_common())]
-        if 0 < done < self._total:
-            left = (time.monotonic() - self._begin) / done * (self._total - done)
-            parts.append(f"{_duration(left)} left")
+        if measured and left > 0:
+            parts.append(f"{_duration((time.monotonic() - self._begin) / measured * left)} left")
         return " ".join(parts)
 
 
@@ -87,6 +99,7 @@ def describe_point(row: Mapping[str, Any], where: str) -> str:
     """What was found for one point, in a few lines."""
     lines = [f"{row['name']}: {row['outcome']}" + (f" ({row['reason']})" if row.get("reason") else "")]
     if row["outcome"] == "ok":
+        steady = "steady" if row["steady"] == "true" else "NOT steady: raise measure.warmup_seconds"
         interval = ""
         if "examples_per_second_low" in row:
             interval = (
@@ -94,8 +107,8 @@ def describe_point(row: Mapping[str, Any], where: str) -> str:
             )
         lines += [
             f"  throughput   {row['examples_per_second']:,.1f} examples/s{interval}",
-            f"  step time    {row['step_time_ms']:.3f} ms, median of {row['blocks']:.0f} blocks of {row['steps_per_block']:.0f} steps, "
-            + ("steady" if row["steady"] == "true" else "NOT steady: raise measure.warmup_seconds"),
+            f"  step time    {row['step_time_ms']:.3f} ms, median of {float(row['blocks']):.0f} blocks of "
+            f"{float(row['steps_per_block']):.0f} steps, {steady}",
             f"  work         {si(row['flops_per_step'])}FLOP a step, {si(row['flops_per_second'])}FLOP/s, "
             f"{si(row['parameters'])}parameters",
         ]
@@ -104,23 +117,23 @@ def describe_point(row: Mapping[str, Any], where: str) -> str:
     if str(row.get("checks", "")).startswith("failed"):
         lines.append(f"  SELF-CHECK   {row['checks']}: please report this")
     lines.append(f"  run          {row['run_id']} in {where}")
+    if row.get("known"):
+        lines.append("  The store held this outcome already; resume=false measures it anew.")
     return "\n".join(lines)
 
 
-def describe_sweep(rows: Sequence[Mapping[str, Any]], total: int, seconds: float, where: str) -> None:
+def describe_sweep(summary: Summary) -> None:
     """The closing table on standard output."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=120)
+    rows = summary.rows
     if rows and len(rows) <= _ROWS:
         console.print(_point_table(rows))
-    console.print(_outcome_table(rows))
-    missing = f", {total - len(rows)} not measured" if len(rows) < total else ""
-    console.print(
-        f"{len(rows)} of {total} points in {_duration(seconds)}{missing}. Runs are in {where}",
-        soft_wrap=True,
-        markup=False,
-    )
+    elif rows:
+        console.print(_outcome_table(rows))
+    text = f"{summary.total} points in {_duration(summary.seconds)}: {summary.counts()}. Runs are in {summary.where}"
+    console.print(text, soft_wrap=True, markup=False)
 
 
 def _point_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -149,18 +162,15 @@ def _point_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _outcome_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Families down, outcomes across."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    families = list(dict.fromkeys(str(row["name"]).split()[0] for row in rows))
-    table.add_column("outcome")
-    for family in [*families, "all"]:
-        table.add_column(family, justify="right")
-    counts = Counter((row["outcome"], str(row["name"]).split()[0]) for row in rows)
-    for outcome, count in Counter(row["outcome"] for row in rows).most_common():
-        table.add_row(
-            Text(outcome, _COLOURS.get(outcome, "red")),
-            *(str(counts[outcome, family] or "") for family in families),
-            str(count),
-        )
+    outcomes = [outcome for outcome, _ in Counter(row["outcome"] for row in rows).most_common()]
+    table.add_column("family")
+    for outcome in outcomes:
+        table.add_column(Text(outcome, _COLOURS.get(outcome, "red")), justify="right")
+    counts = Counter((str(row["name"]).split()[0], row["outcome"]) for row in rows)
+    for family in dict.fromkeys(family for family, _ in counts):
+        table.add_row(family, *(str(counts[family, outcome] or "") for outcome in outcomes))
     return table
 
 

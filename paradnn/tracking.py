@@ -7,15 +7,15 @@ finished, whatever its status says.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from paradnn import store
 from paradnn.config import Tracking
@@ -24,99 +24,85 @@ from paradnn.identity import Identity
 from paradnn.ledger import Entry, Ledger, owner_tag
 from paradnn.outcome import OUTCOMES
 from paradnn.record import SCHEMA_VERSION, Record
+from paradnn.tracker import Busy, Counts, Finished, Late, Ticket
 
-__all__ = ["Busy", "Finished", "MlflowTracker", "Ticket"]
+__all__ = ["MlflowTracker"]
 
-#: How much longer than its time limit a claim of another host is believed.
+#: How much longer than its time limit a claim of another host is believed, in seconds.
 _CLAIM_MARGIN = 600.0
 _PARENT = "mlflow.parentRunId"
 _NOTE = "mlflow.note.content"
 
-
-@dataclass(frozen=True)
-class Ticket:
-    """The right to measure a point: its run, already in the store."""
-
-    run_id: str
-    start_time: int
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True)
-class Finished:
-    """The store holds an outcome of this point already."""
+def _answers(method: F) -> F:
+    """Whatever MLflow, its database or the network raise becomes a StoreError of one line."""
 
-    run_id: str
-    outcome: str
+    @functools.wraps(method)
+    def call(self: MlflowTracker, *args: Any, **kwargs: Any) -> Any:
+        from mlflow.exceptions import MlflowException
+        from requests.exceptions import RequestException
+        from sqlalchemy.exc import SQLAlchemyError
 
+        try:
+            return method(self, *args, **kwargs)
+        except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
+            raise StoreError(f"{self.where}: {_line(error)}") from error
 
-@dataclass(frozen=True)
-class Busy:
-    """Another driver is measuring this point."""
-
-    run_id: str
+    return call  # type: ignore[return-value]
 
 
 class MlflowTracker:
-    """Records into an MLflow tracking store."""
+    """Records into an MLflow tracking store; see `paradnn.tracker.Tracker`."""
 
     def __init__(self, settings: Tracking) -> None:
-        self.address = store.locate(settings.uri)
+        self._address = store.locate(settings.uri)
         self._experiment = settings.experiment
         self._parent: str | None = None
-        self._project_run = os.environ.get("MLFLOW_RUN_ID")
-        self._open()
+        # `mlflow run` exports its run: it becomes the parent of ours, which must not write into it.
+        self._project_run = os.environ.pop("MLFLOW_RUN_ID", None)
+        try:
+            self._open()
+        except StoreError as error:
+            raise StoreError(
+                f"tracking.uri={error}; check the address, or give sqlite:///path/of/mlflow.db, or tracking=offline"
+            ) from error
 
     @property
     def where(self) -> str:
-        """The store's address as it may be shown."""
-        return self.address.public
+        return self._address.public
 
-    def finished(
-        self, environment_ids: Iterable[str], counts: Callable[[Mapping[str, str]], bool]
-    ) -> dict[Identity, Finished]:
-        """Measurements of these environments that have an outcome which `counts` (given its tags)."""
-        found = {}
+    @_answers
+    def finished(self, environment_ids: Iterable[str]) -> dict[Identity, list[Finished]]:
+        found: dict[Identity, list[Finished]] = {}
         for environment_id in environment_ids:
             for entry in self._ledger.of_environment(environment_id):
-                if entry.outcome and counts(entry.tags):
-                    found[entry.identity] = Finished(entry.run_id, entry.outcome)
+                if entry.outcome:
+                    found.setdefault(entry.identity, []).append(Finished(entry.run_id, entry.tags))
         return found
 
-    def metrics(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
-        """Metrics and tags of one run."""
+    @_answers
+    def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
         run = self._client.get_run(run_id)
         return dict(run.data.metrics), dict(run.data.tags)
 
+    @_answers
     def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
-        """Start the parent run of a multirun; the runs that follow are its children."""
         links = {_PARENT: self._project_run} if self._project_run else {}
-        run = self._client.create_run(
-            self._experiment_id,
-            run_name=name,
-            tags={
-                "kind": "sweep",
-                "schema_version": SCHEMA_VERSION,
-                "owner": owner_tag(),
-                _NOTE: description,
-                **links,
-                **tags,
-            },
-        )
-        self._parent = run.info.run_id
+        own = {"kind": "sweep", "schema_version": SCHEMA_VERSION, "owner": owner_tag(), _NOTE: description}
+        run = self._client.create_run(self._experiment_id, run_name=name, tags={**own, **links, **tags})
+        self._parent = str(run.info.run_id)
         return self._parent
 
-    def join_sweep(self, run_id: str | None) -> None:
-        """Let the runs that follow be children of a parent that another process opened."""
-        self._parent = run_id
-
+    @_answers
     def close_sweep(
         self, status: str, description: str, metrics: Mapping[str, float], table: Mapping[str, Any]
     ) -> None:
-        """End the parent run; `status` is an MLflow run status, `table` is kept as sweep.json."""
-        if self._parent is None:
-            return
         from mlflow.entities import Metric
 
+        if self._parent is None:
+            return
         self._put_artifacts(self._parent, {"sweep.json": table})
         now = _now()
         self._client.log_batch(self._parent, metrics=[Metric(key, value, now, 0) for key, value in metrics.items()])
@@ -124,76 +110,82 @@ class MlflowTracker:
         self._client.set_terminated(self._parent, status)
         self._parent = None
 
+    @_answers
     def begin(
-        self,
-        identity: Identity,
-        name: str,
-        tags: Mapping[str, str],
-        timeout: float,
-        counts: Callable[[Mapping[str, str]], bool] | None,
+        self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, counts: Counts | None
     ) -> Ticket | Finished | Busy:
-        """Claim a point and make its run. `counts` says which outcomes make measuring unnecessary; None: none does.
+        """Claim a point and make its run.
 
-        Two drivers that claim at once both see the other's run afterwards, and both withdraw and come back later: a
-        claim holds only when, after it was written, nobody else's stood beside it.
+        Two drivers that claim at once each see the other's run after making their own; both withdraw and come back
+        later. A claim holds only when, once it was written, no other stood beside it.
         """
         if counts is not None and (other := self._other(identity, counts)):
             return other
-        start = _now()
-        run = self._client.create_run(
-            self._experiment_id,
-            start_time=start,
-            run_name=name,
-            tags={
-                **tags,
-                "owner": owner_tag(),
-                "claim_expires": f"{time.time() + timeout + _CLAIM_MARGIN:.0f}",
-                **({_PARENT: self._parent} if self._parent else {}),
-            },
-        )
-        if counts is not None and (other := self._other(identity, counts, besides=run.info.run_id)):
-            self._client.delete_run(run.info.run_id)
+        expires = f"{time.time() + timeout + _CLAIM_MARGIN:.0f}"
+        ticket = self._create(identity, name, {**tags, "owner": owner_tag(), "claim_expires": expires}, _now())
+        if counts is not None and (other := self._other(identity, counts, besides=ticket.run_id)):
+            self._client.delete_run(ticket.run_id)
             return other
-        return Ticket(run.info.run_id, start)
+        return ticket
 
-    def record(self, ticket: Ticket, record: Record, late: Callable[[], Mapping[str, float]]) -> str:
-        """Write a finished point into its run; `late` gives metrics known only now. The run's id."""
-        from mlflow.entities import Metric, Param, RunTag
-
-        self._put_artifacts(ticket.run_id, record.artifacts)
-        now = _now()
-        metrics = {**record.metrics, **late()}
-        tags = {**record.tags, _NOTE: record.description}
-        self._client.log_batch(
-            ticket.run_id,
-            metrics=[Metric(key, float(value), now, 0) for key, value in metrics.items()],
-            params=[Param(key, value) for key, value in record.params.items()],
-            tags=[RunTag(key, value) for key, value in tags.items()],
-        )
-        self._client.set_terminated(ticket.run_id, "FINISHED" if record.outcome == "ok" else "FAILED", record.end_time)
+    @_answers
+    def record(self, ticket: Ticket, record: Record, late: Late) -> str:
+        self._write(ticket.run_id, record, late)
         return ticket.run_id
 
+    @_answers
     def abandon(self, ticket: Ticket, reason: str) -> None:
-        """Close the run of a point that was not measured to its end, without an outcome."""
         self._client.set_tag(ticket.run_id, "reason", reason)
         self._client.set_terminated(ticket.run_id, "KILLED")
 
+    @_answers
     def close_abandoned(self) -> int:
-        """Close runs that dead drivers left RUNNING; how many there were."""
-        count = 0
-        for entry in self._ledger.running():
-            count += self._close_if_abandoned(entry)
-        return count
+        return sum(self._close_if_abandoned(entry) for entry in self._ledger.running())
 
-    def _other(
-        self, identity: Identity, counts: Callable[[Mapping[str, str]], bool], besides: str = ""
-    ) -> Finished | Busy | None:
+    @_answers
+    def adopt(self, record: Record, run_id: str | None) -> str:
+        """Log a record that was kept offline: into the run that was begun for it, or into a new one. Its id."""
+        if run_id is None:
+            identity = Identity(record.tags["point_id"], record.tags["environment_id"], int(record.tags["replicate"]))
+            tags = {key: value for key, value in record.tags.items() if key != "outcome"} | {"owner": owner_tag()}
+            run_id = self._create(identity, record.name, tags, record.start_time).run_id
+        self._write(run_id, record, dict)
+        return run_id
+
+    @_answers
+    def entries(self, key: str, value: str) -> list[Entry]:
+        """Runs that bear the tag `key` with `value`."""
+        return self._ledger.with_tag(key, value)
+
+    def join_sweep(self, run_id: str | None) -> None:
+        """Let the runs that follow be children of a parent that is there already."""
+        self._parent = run_id
+
+    def _create(self, identity: Identity, name: str, tags: Mapping[str, str], start: int) -> Ticket:
+        parent = {_PARENT: self._parent} if self._parent else {}
+        run = self._client.create_run(self._experiment_id, start_time=start, run_name=name, tags={**tags, **parent})
+        return Ticket(run.info.run_id, identity, start)
+
+    def _write(self, run_id: str, record: Record, late: Late) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+
+        self._put_artifacts(run_id, record.artifacts)
+        now = _now()
+        self._client.log_batch(
+            run_id,
+            metrics=[Metric(key, float(value), now, 0) for key, value in {**record.metrics, **late()}.items()],
+            params=[Param(key, value) for key, value in record.params.items()],
+            tags=[RunTag(key, value) for key, value in {**record.tags, _NOTE: record.description}.items()],
+        )
+        self._client.set_terminated(run_id, _status(record.outcome), record.end_time)
+
+    def _other(self, identity: Identity, counts: Counts, besides: str = "") -> Finished | Busy | None:
         for entry in self._ledger.of_point(identity):
             if entry.run_id == besides or self._close_if_abandoned(entry):
                 continue
             if entry.outcome:
                 if counts(entry.tags):
-                    return Finished(entry.run_id, entry.outcome)
+                    return Finished(entry.run_id, entry.tags)
             elif entry.status == "RUNNING":
                 return Busy(entry.run_id)
         return None
@@ -202,7 +194,7 @@ class MlflowTracker:
         if not entry.is_abandoned():
             return False
         if entry.outcome in OUTCOMES:  # it was recorded whole, only its end was not
-            self._client.set_terminated(entry.run_id, "FINISHED" if entry.outcome == "ok" else "FAILED")
+            self._client.set_terminated(entry.run_id, _status(entry.outcome))
             return False
         self._client.set_tag(entry.run_id, "reason", "its driver was killed")
         self._client.set_terminated(entry.run_id, "KILLED")
@@ -210,50 +202,46 @@ class MlflowTracker:
 
     def _put_artifacts(self, run_id: str, artifacts: Mapping[str, Any]) -> None:
         """Store files under the run, all in one upload."""
-        if not artifacts:
-            return
         with tempfile.TemporaryDirectory(prefix="paradnn-") as folder:
             for name, content in artifacts.items():
                 text = content if isinstance(content, str) else json.dumps(content, indent=1)
                 (Path(folder) / name).write_text(text)
             self._client.log_artifacts(run_id, folder)
 
+    @_answers
     def _open(self) -> None:
         """Connect, and make database and experiment where they are not there yet."""
-        # `mlflow run` exports its run; ours must not write into it.
-        os.environ.pop("MLFLOW_RUN_ID", None)
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+        # By default a request to a server that is gone is repeated for minutes.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
         from mlflow import MlflowClient
-        from mlflow.exceptions import MlflowException
 
-        # After the import, which sets its own: that tables are made is no news to a user.
+        # After the import, which sets its own levels: that tables are made is no news to a user.
         for name in ("alembic", "mlflow", "mlflow.store.db.utils"):
             logging.getLogger(name).setLevel(logging.ERROR)
-        try:
-            with store.locked(self.address):
-                self._client = MlflowClient(self.address.uri)
-                experiment = self._client.get_experiment_by_name(self._experiment)
-                if experiment is None:
-                    store.use_write_ahead_log(self.address)
-                    self._experiment_id = self._client.create_experiment(
-                        self._experiment, self.address.artifact_location
-                    )
-                elif experiment.lifecycle_stage != "active":
-                    raise StoreError(
-                        f"tracking.experiment={self._experiment}: was deleted in {self.where}; "
-                        "restore it or choose another name"
-                    )
-                else:
-                    self._experiment_id = experiment.experiment_id
-        except StoreError:
-            raise
-        except (MlflowException, OSError, ImportError) as error:
-            line = store.without_secrets(" ".join(str(error).split()))[:300]
-            raise StoreError(
-                f"tracking.uri={self.where}: cannot be opened ({line}); check the address, "
-                "or give sqlite:///path/of/mlflow.db"
-            ) from None
-        self._ledger = Ledger(self.address, self._client, self._experiment_id)
+        with store.locked(self._address):
+            self._client = MlflowClient(self._address.uri)
+            experiment = self._client.get_experiment_by_name(self._experiment)
+            if experiment is None:
+                store.use_write_ahead_log(self._address)
+                self._experiment_id = self._client.create_experiment(self._experiment, self._address.artifact_location)
+            elif experiment.lifecycle_stage != "active":
+                raise StoreError(f"{self.where}: experiment {self._experiment} was deleted there")
+            else:
+                self._experiment_id = experiment.experiment_id
+        self._ledger = Ledger(self._address, self._client, self._experiment_id)
+
+
+def _status(outcome: str | None) -> str:
+    return "FINISHED" if outcome == "ok" else "FAILED"
+
+
+def _line(error: BaseException) -> str:
+    """The innermost cause on one line, without addresses that may hold secrets."""
+    while error.__cause__ is not None or (error.__context__ is not None and not error.__suppress_context__):
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    return store.without_secrets(" ".join(str(error).split()))[:300] or type(error).__name__
 
 
 def _now() -> int:

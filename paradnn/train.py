@@ -6,22 +6,37 @@ Bad input ends in one line and exit code 2. The framework is never imported here
 from __future__ import annotations
 
 import os
-import re
 import sys
 
 import hydra
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from paradnn.errors import ParadnnError
 from paradnn.help import help_text
+from paradnn.usage import is_input_error, one_line
 
 __all__ = ["main"]
 
 
-def _task(config: DictConfig) -> int:
-    """One task: a single point, or those of a plan. The exit code."""
+class _Task:
+    """What Hydra calls with a composed configuration: a single point, or the points of a plan.
+
+    Hydra prints a line of its own for an exception in a task, so a user's mistake is kept and raised afterwards.
+    """
+
+    def __init__(self) -> None:
+        self.exit_code = 0
+        self.error: ParadnnError | None = None
+
+    def __call__(self, config: DictConfig) -> None:
+        try:
+            self.exit_code = max(self.exit_code, _measure(config))
+        except ParadnnError as error:
+            self.error = error
+
+
+def _measure(config: DictConfig) -> int:
+    """Measure what the configuration describes; the exit code."""
     from paradnn.config import read_point, read_settings
     from paradnn.errors import ConfigError
     from paradnn.session import measure_points
@@ -34,26 +49,16 @@ def _task(config: DictConfig) -> int:
     if settings.sweep.plan:
         points, sweep = read_plan(settings)
         summary = measure_points(points, settings, sweep)
-        describe_sweep(summary.rows, summary.total, summary.seconds, summary.where)
+        describe_sweep(summary)
     else:
         if settings.sweep.grids:
-            raise ConfigError(
-                "experiment",
-                settings.sweep.name,
-                "describes a sweep",
-                "add -m: python -m paradnn.train -m experiment=...",
-            )
+            raise ConfigError("experiment", settings.sweep.name, "describes a sweep", "add -m")
         summary = measure_points([read_point(content)], settings, None)
         for row in summary.rows:
             print(describe_point(row, summary.where))
     if summary.interrupted:
         print("interrupted; the same command goes on with what is missing", file=sys.stderr)
-    global _exit_code
-    _exit_code = max(_exit_code, summary.exit_code)
     return summary.exit_code
-
-
-_exit_code = 0
 
 
 def main() -> int:
@@ -62,31 +67,24 @@ def main() -> int:
     verbose = os.environ.get("HYDRA_FULL_ERROR") == "1"
     # Hydra prints errors its own way and exits with 1, unless it is told to let them through.
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    task = _Task()
+
+    def measure(config: DictConfig) -> None:
+        task(config)
+
     try:
-        hydra.main(version_base="1.3", config_path="../conf", config_name="config")(_task)()
+        hydra.main(version_base="1.3", config_path="../conf", config_name="config")(measure)()
+        if task.error:
+            raise task.error
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except (ParadnnError, HydraException, OmegaConfBaseException) as error:
-        if verbose:
+    except Exception as error:
+        if verbose or not is_input_error(error):
             raise
-        print(f"error: {_one_line(error)}", file=sys.stderr)
+        print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
-    return _exit_code
-
-
-def _one_line(error: Exception) -> str:
-    """The message on one line; Hydra's two commonest are put in words that name the remedy."""
-    text = str(error)
-    if isinstance(error, ParadnnError):
-        return text
-    if match := re.search(
-        r"Could not (?:find|load) '([^']+)/([^'/]+)'\s*Available options in '[^']+':\s*(.*)", text, re.S
-    ):
-        return f"{match[1]}={match[2]}: no such option; choose one of {', '.join(match[3].split())}"
-    if match := re.search(r"Could not override '([^']+)'", text):
-        return f"{match[1]}: no such key; see python -m paradnn.train --help"
-    return " ".join(f"{text} {error.__cause__ or ''}".split())
+    return task.exit_code
 
 
 if __name__ == "__main__":

@@ -71,8 +71,17 @@ _ALL = (
     Metric("profile_slowdown", "1", None, "profile", "step time under the profiler / measured step time"),
     Metric("profile_flops_ratio", "1", None, "profile", "FLOPs of the operation table / flops_per_step"),
     Metric("profile_unexplained_share", "1", "lower", "profile", "share of the step in which no known operation ran"),
-) + tuple(
-    Metric(f"phase_{phase}_seconds", "s", "lower", "phases", f"wall time of the phase '{phase}'") for phase in PHASES
+    # The published measurements alone (docs/published-data.md)
+    Metric("published_flops_per_second", "FLOP/s", "higher", "published", "as printed; TPU v2: one core of eight"),
+    Metric("published_intensity", "FLOP/B", None, "published", "as printed: FLOPs / bytes of parameters, no traffic"),
+    Metric("trace_flops_utilization", "1", "higher", "published", "FLOP rate in a profiler trace / specified peak"),
+    Metric("trace_bandwidth_utilization", "1", "higher", "published", "traffic rate in a trace / specified peak"),
+    Metric("trace_arithmetic_intensity", "FLOP/B", None, "published", "FLOPs / bytes moved, both counted by a trace"),
+    Metric("trace_bytes", "B", None, "published", "memory traffic in the whole of a profiler trace"),
+    *(
+        Metric(f"phase_{phase}_seconds", "s", "lower", "phases", f"wall time of the phase '{phase}'")
+        for phase in PHASES
+    ),
 )
 
 METRICS: dict[str, Metric] = {entry.name: entry for entry in _ALL}

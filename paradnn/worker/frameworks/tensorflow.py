@@ -49,10 +49,11 @@ class TensorFlow:
     ) -> Step:
         with tf.device(self._device):
             inputs, targets = ([tf.identity(tf.constant(array)) for array in arrays] for arrays in batch)
+            arguments: tuple[Any, ...] = (inputs, targets)
             if point["mode"] == "train":
                 optimizer = make_optimizer(point["optimizer"], point["precision"])
                 optimizer.build(workload.model.trainable_variables)
-                function, arguments = _training_step(workload, optimizer), (inputs, targets)
+                function = _training_step(workload, optimizer)
             else:
                 function, arguments = _inference_step(workload), (inputs,)
         if point["compile"] != "eager":

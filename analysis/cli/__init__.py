@@ -1,0 +1,73 @@
+"""The command line: one sub-command for each analysis, all with the same options for choosing runs and for output.
+
+A new one is a `Command` with a function (frame, arguments) -> `Result` in a module's COMMANDS, listed below. Printing,
+--csv, --png, --svg and --log are done for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from analysis.cli import stored
+from analysis.cli.command import Command
+from paradnn.errors import ParadnnError
+
+__all__ = ["COMMANDS", "main"]
+
+#: Every sub-command, in the order of --help.
+COMMANDS: tuple[Command, ...] = (*stored.COMMANDS,)
+
+
+class _Parser(argparse.ArgumentParser):
+    """One line for a wrong argument, where argparse prints the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}; see {self.prog} --help\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one sub-command; returns the exit code. What a user can mend is one line on standard error and code 2."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    args.command_line = ["analysis", *(sys.argv[1:] if argv is None else argv)]
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _one_line
+            args.command.execute(args)
+            sys.stdout.flush()
+    except ParadnnError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader, such as head, has seen enough. Python would complain once more when it closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        print(f"error: {error.filename or 'file'}: {error.strerror or error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m analysis", description="Analyse the runs in a tracking store.",
+                     epilog="python -m analysis COMMAND --help tells what a command does and takes.")  # fmt: skip
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        child = commands.add_parser(
+            command.name, help=command.summary, description=command.description, epilog=f"example: {command.example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+        )  # fmt: skip
+        command.configure(child)
+        child.set_defaults(command=command)
+    return parser
+
+
+def _one_line(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"warning: {message}", file=sys.stderr)
