@@ -23,7 +23,7 @@ from typing import Any
 from analysis.address import resolve
 from analysis.store import SCHEMA_VERSION, load
 from analysis.writer import open_experiment, writing
-from paradnn.errors import DataError, StoreError
+from paradnn.errors import DataError
 
 __all__ = ["FILES", "OPERATION_COLUMNS", "Archive", "Imported", "Row", "import_archive", "read_archive"]
 

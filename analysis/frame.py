@@ -96,8 +96,9 @@ def build(records: Records) -> pd.DataFrame:
     """The frame of some records, sorted by start time and run id, with `attrs["units"]` (column -> unit).
 
     Columns: CORE, then params, metrics and tags, each in alphabetical order. Where names meet, the first of these
-    wins. Params are Int64, float64, boolean or text as all their values allow, "null" is missing; metrics float64;
-    tags text but for `replicate` and `steady`; `mlflow.*` tags are left out but for the parent run.
+    wins; a tag fills in for runs that lack the param of its name. Params are Int64, float64, boolean or text as all
+    their values allow, "null" is missing; metrics are float64; tags are text but for `replicate` and `steady`, and
+    `mlflow.*` tags are left out but for the parent run.
     """
     runs = records.runs
     empty: list[str | None] = [None] * len(runs)
@@ -115,7 +116,10 @@ def build(records: Records) -> pd.DataFrame:
     for name in ("device", "outcome"):
         columns[name] = _text(records.tags.get(name, empty))
     for name in sorted(records.params):
-        columns.setdefault(name, _typed(records.params[name]))
+        values = records.params[name]
+        if name in records.tags:
+            values = [tag if param is None else param for param, tag in zip(values, records.tags[name], strict=True)]
+        columns.setdefault(name, _typed(values))
     for name in sorted(records.metrics):
         columns.setdefault(name, _numbers(records.metrics[name]))
     for name in sorted(records.tags):
@@ -198,8 +202,8 @@ def aggregate_replicates(frame: pd.DataFrame) -> pd.DataFrame:
     group = frame.groupby(keys, sort=False, dropna=False).ngroup().to_numpy()
     ok = (frame["outcome"] == "ok").to_numpy(dtype=bool, na_value=False)
     table = pd.DataFrame({"group": group, "ok": ok, "outcome": frame["outcome"].astype("object")})
-    ending = table.groupby("group")["outcome"].agg(lambda values: _ending(list(values)))
-    chosen = table["outcome"].eq(table["group"].map(ending)) | table["group"].map(ending).isna()
+    ending = table["group"].map(_endings(table))
+    chosen = table["outcome"].eq(ending) | ending.isna()
     first = table[chosen].drop_duplicates("group").sort_values("group").index
     result = frame.loc[first].reset_index(drop=True)
     values = frame.loc[ok, measured].astype("float64").groupby(group[ok])
@@ -214,14 +218,12 @@ def aggregate_replicates(frame: pd.DataFrame) -> pd.DataFrame:
     return result
 
 
-def _ending(outcomes: list[str]) -> str | None:
-    known: defaultdict[str, int] = defaultdict(int)
-    for outcome in outcomes:
-        if isinstance(outcome, str):
-            known[outcome] += 1
-    if "ok" in known:
-        return "ok"
-    return max(known, key=lambda name: known[name]) if known else None
+def _endings(table: pd.DataFrame) -> pd.Series[str]:
+    """Group -> ok where any of its rows is ok, else its commonest outcome; groups without an outcome are absent."""
+    counts = table.groupby(["group", "outcome"]).size().reset_index(name="count")
+    counts["ok"] = counts["outcome"] == "ok"
+    best = counts.sort_values(["ok", "count", "outcome"], ascending=[False, False, True]).drop_duplicates("group")
+    return best.set_index("group")["outcome"]
 
 
 def _text(values: Sequence[str | None]) -> pd.Series:
@@ -250,9 +252,11 @@ def _typed(values: Sequence[str | None]) -> pd.Series:
         return pd.Series(pd.arrays.BooleanArray(truth, lacking))
     if distinct and all(_INTEGER.fullmatch(value) and abs(int(value)) < 2**63 for value in distinct):
         whole = {value: int(value) for value in distinct}
-        integers = np.array([whole.get(value, 0) for value in values], dtype="int64")  # type: ignore[arg-type]
+        integers = np.array([0 if value is None else whole.get(value, 0) for value in values], dtype="int64")
         return pd.Series(pd.arrays.IntegerArray(integers, lacking))
     if distinct and all(_NUMBER.fullmatch(value) for value in distinct):
         real = {value: float(value) for value in distinct}
-        return pd.Series([real.get(value, math.nan) for value in values], dtype="float64")  # type: ignore[arg-type]
+        return pd.Series(
+            [math.nan if value is None else real.get(value, math.nan) for value in values], dtype="float64"
+        )
     return _text([None if value == "null" else value for value in values])

@@ -50,8 +50,10 @@ class Query:
         return self.columns is None or key in self.columns
 
 
-def make_query(experiments: Choice, family: Choice, platform: Choice, outcome: Choice, since: Any, until: Any,
-               tags: Mapping[str, Choice], kind: Choice, unfinished: bool, columns: Collection[str] | None) -> Query:  # fmt: skip
+def make_query(
+    experiments: Choice, family: Choice, platform: Choice, outcome: Choice, since: Any, until: Any,
+    tags: Mapping[str, Choice], kind: Choice, unfinished: bool, columns: Collection[str] | None,
+) -> Query:  # fmt: skip
     """The query of `analysis.store.load`'s arguments; ConfigError for a time that is none."""
     wanted_tags = {**tags, "kind": kind, "outcome": outcome}
     if columns is not None:
@@ -75,10 +77,9 @@ def _milliseconds(name: str, value: str | datetime | pd.Timestamp | None) -> int
     if value is None:
         return None
     try:
-        stamp = pd.Timestamp(value)
+        stamp = pd.to_datetime(value, utc=True)
     except (ValueError, TypeError):
-        stamp = pd.NaT
-    if stamp is pd.NaT:
+        stamp = None
+    if stamp is None or pd.isna(stamp):
         raise ConfigError(name, value, "is not a time", "write for example 2026-01-31 or 2026-01-31T12:00:00+01:00")
-    stamp = stamp.tz_localize("UTC") if stamp.tz is None else stamp
     return int(stamp.timestamp() * 1000)

@@ -66,9 +66,11 @@ def _search(uri: str, query: Query) -> Iterator[tuple[Run, dict[str, str], dict[
         info, data = found.info, found.data
         if info.run_id not in seen and query.accepts(data.params, data.tags, info.start_time):
             seen.add(info.run_id)
-            yield Run(info.run_id, info.run_name, names[info.experiment_id], info.status, info.start_time,
-                      info.end_time or None, info.artifact_uri), *(
-                _wanted(values, query) for values in (data.params, data.tags, data.metrics))  # fmt: skip
+            yield (
+                Run(info.run_id, info.run_name, names[info.experiment_id], info.status, info.start_time,
+                    info.end_time or None, info.artifact_uri),
+                _wanted(data.params, query), _wanted(data.tags, query), _wanted(data.metrics, query),
+            )  # fmt: skip
 
 
 def _wanted(values: dict[str, Any], query: Query) -> dict[str, Any]:
@@ -87,8 +89,12 @@ def _pages(search: Any, *given: Any, **options: Any) -> Iterator[Any]:
 
 def _filter(query: Query) -> str:
     """The part of a query that MLflow's grammar can say: equality with one value, and times."""
-    parts = [f"{kind}.`{key}` = '{allowed[0]}'" for kind, filters in (("params", query.params), ("tags", query.tags))
-             for key, allowed in filters.items() if len(allowed) == 1 and not set("'\"`\\") & set(key + allowed[0])]  # fmt: skip
+    parts = [
+        f"{kind}.`{key}` = '{allowed[0]}'"
+        for kind, filters in (("params", query.params), ("tags", query.tags))
+        for key, allowed in filters.items()
+        if len(allowed) == 1 and not set("'\"`\\") & set(key + allowed[0])
+    ]
     if query.since_ms is not None:
         parts.append(f"attributes.start_time >= {query.since_ms}")
     if query.until_ms is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -165,7 +165,7 @@ def _rows(connection: sa.Connection, statement: sa.Select[Any]) -> Iterator[Any]
     return iter(connection.execution_options(yield_per=_CHUNK).execute(statement))
 
 
-def _chunks(connection: sa.Connection, statement: sa.Select[Any]) -> Iterator[list[Any]]:
+def _chunks(connection: sa.Connection, statement: sa.Select[Any]) -> Iterator[Sequence[Any]]:
     compiled = statement.compile(dialect=connection.dialect, compile_kwargs={"render_postcompile": True})
     cursor = connection.connection.cursor()
     try:

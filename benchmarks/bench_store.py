@@ -1,6 +1,6 @@
 """How long reading the tracking store takes, and how much memory: SQL tables against MLflow's search API.
 
-    python benchmarks/bench_store.py --runs 100000 --api-runs 5000
+    python -m benchmarks.bench_store --runs 100000 --api-runs 5000
 
 Makes a SQLite store that MLflow itself initialised, fills it by bulk insertion with runs of 30 params, 40 metrics and
 15 tags, and loads it with both readers, each in a process of its own. Prints seconds (imports included) and the peak
@@ -90,8 +90,8 @@ def make_store(folder: Path, runs: int) -> str:
     start = time.perf_counter()
     unfinished = path.with_suffix(".part")
     unfinished.unlink(missing_ok=True)
-    subprocess.run([sys.executable, "-c", INITIALISE, f"sqlite:///{unfinished.resolve()}", (folder / "artifacts").as_uri()],
-                   check=True)  # fmt: skip
+    given = (f"sqlite:///{unfinished.resolve()}", (folder / "artifacts").resolve().as_uri())
+    subprocess.run([sys.executable, "-c", INITIALISE, *given], check=True)
     fill(unfinished, runs)
     unfinished.rename(path)
     print(f"made {path.name}: {path.stat().st_size / 1e6:,.0f} MB in {time.perf_counter() - start:.0f} s", flush=True)
@@ -148,7 +148,8 @@ def point(draw: random.Random, number: int) -> dict[str, Any]:
     }  # fmt: skip
     metrics = {name: draw.lognormvariate(0, 3) for name in list(METRICS)[:N_METRICS]}
     assert (len(params), len(metrics), len(tags)) == (N_PARAMS, N_METRICS, N_TAGS)
-    return {"id": uuid.UUID(int=draw.getrandbits(128)).hex, "name": f"fc-{number}", "start": 1_700_000_000_000 + 5_000 * number,
+    start = 1_700_000_000_000 + 5_000 * number
+    return {"id": uuid.UUID(int=draw.getrandbits(128)).hex, "name": f"fc-{number}", "start": start,
             "params": params, "metrics": metrics, "tags": tags}  # fmt: skip
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "CNN_FAMILIES",
     "FAMILIES",
     "RNN_FAMILIES",
+    "SETTINGS_KEYS",
     "Data",
     "Framework",
     "Measure",

@@ -49,7 +49,7 @@ def read(cls: type[T], data: Mapping[str, Any], prefix: str, given: Mapping[str,
     """
     if not isinstance(data, Mapping):
         raise ConfigError(prefix, data, "expects a group of keys", f"see {prefix}=... in --help")
-    types, fields = _types(cls), _fields(cls)
+    types, fields = _types(cls), _fields(cls)  # type: ignore[arg-type]
     values = dict(given or {})
     for key, value in data.items():
         dotted = f"{prefix}.{key}" if prefix else str(key)

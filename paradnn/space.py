@@ -22,6 +22,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, OmegaConf
 
+from paradnn.config import SETTINGS_KEYS
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -119,6 +120,11 @@ class _Builder:
         found: dict[str, _Axis] = {}
         for override in self._parser.parse_overrides(list(strings)):
             key = override.get_key_element()
+            if key.lstrip("+~").split(".")[0] in SETTINGS_KEYS:
+                if override.is_sweep_override():
+                    value = str(override.input_line).partition("=")[2]
+                    raise ConfigError(key, value, "is no axis of a point", "give it one value")
+                continue
             found[key] = self._axis(key, override)
         return list(found.values())
 
@@ -162,7 +168,11 @@ class _Builder:
                     "is a continuous range",
                     f"name the values, as in {key}=64,128,256 or {key}=range(64,256,64)",
                 )
-            strings = tuple(f"{key}={value}" for value in override.sweep_string_iterator())
+            strings = tuple(
+                f"{key}={value}" for value in itertools.islice(override.sweep_string_iterator(), MAX_POINTS + 1)
+            )
+            if len(strings) > MAX_POINTS:
+                raise ConfigError(key, str(override.input_line).partition("=")[2], "has too many values", "name fewer")
             values = tuple(entry.value() for entry in self._parser.parse_overrides(list(strings)))
         else:
             strings = (str(override.input_line),)

@@ -15,7 +15,10 @@ FC = {"model": {"name": "fc"}}
     ("config", "message"),
     [
         ({"model": {"name": "fc", "nodes": 0}}, "model.nodes=0: must be at least 1; raise model.nodes"),
-        ({"model": {"name": "fc", "nodes": "x"}}, "model.nodes=x: expects a whole number; write for example model.nodes=64"),
+        (
+            {"model": {"name": "fc", "nodes": "x"}},
+            "model.nodes=x: expects a whole number; write for example model.nodes=64",
+        ),
         ({"model": {"name": "fc", "nodes": True}}, "model.nodes=True: expects a whole number"),
         ({"model": {"name": "fc", "nods": 3}}, "model.nods=3: no such key; did you mean nodes?"),
         ({"model": {"name": "foo"}}, "model.name=foo: no such family; choose one of fc, residual"),
@@ -26,7 +29,10 @@ FC = {"model": {"name": "fc"}}
         ({**FC, "measure": {"min_seconds": float("nan")}}, "measure.min_seconds=nan: expects a finite number"),
         ({**FC, "measure": {"memory_limit": "lots"}}, "measure.memory_limit=lots: is not a memory size"),
         ({**FC, "measure": {"predict_oom": "maybe"}}, "measure.predict_oom=maybe: expects true or false"),
-        ({**FC, "framework": {"env": {"AWS_SECRET": "x"}}}, "framework.env.AWS_SECRET=x: is not a variable of a framework"),
+        (
+            {**FC, "framework": {"env": {"AWS_SECRET": "x"}}},
+            "framework.env.AWS_SECRET=x: is not a variable of a framework",
+        ),
         ({**FC, "optimizer": 3}, "optimizer=3: expects a group of keys"),
     ],
 )

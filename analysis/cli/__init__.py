@@ -13,14 +13,14 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from analysis.cli import stored
 from analysis.cli.command import Command
+from analysis.cli.stored import COMMANDS as STORED
 from paradnn.errors import ParadnnError
 
 __all__ = ["COMMANDS", "main"]
 
 #: Every sub-command, in the order of --help.
-COMMANDS: tuple[Command, ...] = (*stored.COMMANDS,)
+COMMANDS: tuple[Command, ...] = (*STORED,)
 
 
 class _Parser(argparse.ArgumentParser):

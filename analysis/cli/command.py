@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from analysis.cli import options, output
+from analysis.cli.options import add_selection, add_store, load_chosen
+from analysis.cli.output import add_output, deliver
+from analysis.cli.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
-__all__ = ["Argument", "Command", "Result", "argument"]
+__all__ = ["Argument", "Command", "argument"]
 
 Argument = tuple[tuple[str, ...], dict[str, Any]]
 
@@ -21,20 +22,6 @@ Argument = tuple[tuple[str, ...], dict[str, Any]]
 def argument(*flags: str, **settings: Any) -> Argument:
     """What `argparse.ArgumentParser.add_argument` is given."""
     return flags, settings
-
-
-@dataclass(frozen=True)
-class Result:
-    """What an analysis found.
-
-    `text` says it in words; `figure` draws it when asked for; `sources` are the run ids it rests on, None for all
-    runs of the frame.
-    """
-
-    table: pd.DataFrame
-    text: str = ""
-    figure: Callable[[], Figure] | None = None
-    sources: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -59,16 +46,16 @@ class Command:
         """Add the command's own arguments and the shared ones."""
         for flags, settings in self.arguments:
             parser.add_argument(*flags, **settings)
-        options.add_store(parser)
+        add_store(parser)
         if self.selects:
-            options.add_selection(parser)
+            add_selection(parser)
         if self.analyse is not None:
-            output.add_output(parser, figures=self.draws)
+            add_output(parser, figures=self.draws)
 
     def execute(self, args: argparse.Namespace) -> None:
         """Do it, and print, write and log what came out."""
         if self.act is not None:
             self.act(args)
         if self.analyse is not None:
-            frame = options.load_chosen(args, self.columns)
-            output.deliver(self.analyse(frame, args), frame, args)
+            frame = load_chosen(args, self.columns)
+            deliver(self.analyse(frame, args), frame, args)

@@ -35,7 +35,7 @@ def add_store(parser: argparse.ArgumentParser) -> None:
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """The options that choose runs; all of them must hold."""
-    group = parser.add_argument_group("which runs (A,B means A or B)")
+    group = parser.add_argument_group("which runs (F, P and O take several: A,B)")
     group.add_argument(
         "--family", metavar="F", type=_several, help="model family: fc, residual, bottleneck, rnn, lstm, gru"
     )
@@ -49,12 +49,12 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--tag", metavar="KEY=VALUE", action="append", default=[], type=_pair, help="tag of the runs, repeatable"
     )
-    group.add_argument("--where", metavar="COLUMN=VALUE", action="append", default=[],
-                       help="condition on any column, with = != < <= > >=, repeatable: 'model.nodes>=1024'")  # fmt: skip
+    conditions = "condition on any column, with = != < <= > >=, repeatable: 'model.nodes>=1024'"
+    group.add_argument("--where", metavar="COLUMN=VALUE", action="append", default=[], help=conditions)
     group.add_argument("--unfinished", action="store_true", help="also runs that have no outcome")
     group.add_argument("--pool", action="store_true", help="treat runs of unlike environments or protocols as alike")
-    group.add_argument("--reader", choices=("auto", "sql", "api"), default="auto",
-                       help="how the store is read (default: its tables where it has any, else MLflow's search)")  # fmt: skip
+    readers = "how the store is read (default: its tables where it has any, else MLflow's search)"
+    group.add_argument("--reader", choices=("auto", "sql", "api"), default="auto", help=readers)
 
 
 def load_chosen(args: argparse.Namespace, columns: Collection[str] | None = None) -> pd.DataFrame:
@@ -85,14 +85,11 @@ def select(frame: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
             close = difflib.get_close_matches(name, list(frame.columns), n=1)
             raise ConfigError("--where", condition, f"these runs have no column {name}",
                               f"did you mean {close[0]}?" if close else "see python -m analysis export")  # fmt: skip
-        column = frame[name]
-        values = [
-            _value(part.strip(), column, condition) for part in (text.split(",") if sign in ("=", "!=") else [text])
-        ]
-        if sign in ("=", "!="):
-            chosen = column.isin(values) == (sign == "=")
-        else:
-            chosen = _COMPARE[sign](column, values[0])
+        column, equality = frame[name], sign in ("=", "!=")
+        # A comma divides values, unless it is part of one, as in the name of a device.
+        parts = text.split(",") if equality and text not in set(column.dropna().astype("str")) else [text]
+        values = [_value(part.strip(), column, condition) for part in parts]
+        chosen = column.isin(values) == (sign == "=") if equality else _COMPARE[sign](column, values[0])
         frame = frame[chosen.fillna(False).astype(bool)]
     return frame.reset_index(drop=True)
 

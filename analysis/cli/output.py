@@ -16,7 +16,7 @@ from paradnn.errors import ConfigError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.cli.command import Result
+    from analysis.cli.result import Result
 
 __all__ = ["add_output", "deliver"]
 
@@ -31,8 +31,8 @@ def add_output(parser: argparse.ArgumentParser, figures: bool) -> None:
     if figures:
         group.add_argument("--png", metavar="FILE", help="draw the figure as PNG")
         group.add_argument("--svg", metavar="FILE", help="draw the figure as SVG")
-    group.add_argument("--log", action="store_true",
-                       help="put the result into the store, as a run of kind=analysis that names its sources")  # fmt: skip
+    logged = "put the result into the store, as a run of kind=analysis that names its sources"
+    group.add_argument("--log", action="store_true", help=logged)
 
 
 def deliver(result: Result, frame: pd.DataFrame, args: argparse.Namespace) -> None:
@@ -72,7 +72,7 @@ def _writable(path: str, option: str) -> Path:
 def _draw(result: Result, path: Path, kind: str) -> None:
     if result.figure is None:
         raise ConfigError(f"--{kind}", str(path), "there is nothing to draw", "choose other runs")
-    result.figure().savefig(path, format=kind, bbox_inches="tight", **({"dpi": 150} if kind == "png" else {}))
+    result.figure().savefig(path, format=kind, bbox_inches="tight", dpi=150)
 
 
 def _log(result: Result, frame: pd.DataFrame, args: argparse.Namespace) -> str:
@@ -89,7 +89,7 @@ def _log(result: Result, frame: pd.DataFrame, args: argparse.Namespace) -> str:
             experiment_id, run_name=args.command.name, tags=_tags(sources, frame, args)
         ).info.run_id
         files = Path(folder)
-        table = json.loads(result.table.to_json(orient="split", index=False, date_format="iso"))
+        table = json.loads(result.table.to_json(orient="split", index=False, date_format="iso", double_precision=15))
         (files / "result.json").write_text(json.dumps(table), encoding="utf-8")
         (files / "sources.json").write_text(json.dumps(sources), encoding="utf-8")
         if result.text:
@@ -104,6 +104,7 @@ def _log(result: Result, frame: pd.DataFrame, args: argparse.Namespace) -> str:
 
 
 def _tags(sources: list[str], frame: pd.DataFrame, args: argparse.Namespace) -> dict[str, Any]:
+    from analysis.address import public
     from analysis.store import SCHEMA_VERSION
 
     used = frame[frame["run_id"].isin(sources)]
@@ -111,7 +112,7 @@ def _tags(sources: list[str], frame: pd.DataFrame, args: argparse.Namespace) -> 
     listed = ",".join(sources)
     tags = {
         "kind": "analysis", "schema_version": SCHEMA_VERSION, "analysis": args.command.name,
-        "command_line": shlex.join(args.command_line)[:_TAG_LENGTH], "source_count": str(len(sources)),
+        "command_line": shlex.join(map(public, args.command_line))[:_TAG_LENGTH], "source_count": str(len(sources)),
         "sources": listed if len(listed) <= _TAG_LENGTH else "see sources.json",
         "source_sweeps": ",".join(sweeps)[:_TAG_LENGTH],
     }  # fmt: skip

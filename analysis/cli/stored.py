@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.cli import options
-from analysis.cli.command import Command, Result, argument
+from analysis.cli.command import Command, argument
+from analysis.cli.options import load_chosen
+from analysis.cli.result import Result
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def export(args: argparse.Namespace) -> None:
         raise ConfigError("FILE", args.file, "is of no known kind", "name a .csv or .parquet file")
     if not path.parent.is_dir():
         raise ConfigError("FILE", args.file, f"there is no folder {path.parent}", "make it first")
-    frame = options.load_chosen(args)
+    frame = load_chosen(args)
     if suffix == ".csv":
         frame.to_csv(path, index=False)
     else:
@@ -80,7 +81,7 @@ COMMANDS = (
     Command(
         name="import-archive", summary="log the published ParaDnn measurements (TPU v2, V100) as runs",
         description="Log the data files of the ParaDnn paper's artifact as runs, marked source=published.\n"
-                    "They are in github.com/Emma926/paradnn, folder scripts/data. What is there already is not logged again.",
+                    "They are in github.com/Emma926/paradnn, folder scripts/data. What is there is not logged again.",
         example="python -m analysis import-archive ../paradnn-original/scripts/data",
         arguments=(argument("dir", metavar="DIR", help="folder with tpu_fc.json, gpu_fc.json, fc_trace_10sec*.json"),),
         act=import_archive, selects=False,

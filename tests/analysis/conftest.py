@@ -1,0 +1,119 @@
+"""One real MLflow store for all tests of the analysis, made once: its migrations take seconds."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+START = 1_760_000_000_000  # 2025-10-09 08:53:20 UTC, in ms; runs start one minute apart
+MINUTE = 60_000
+
+
+class Writer:
+    """Logs runs as the driver does, with what the contract asks for as defaults."""
+
+    def __init__(self, uri: str, experiment: str, artifacts: Path) -> None:
+        from mlflow import MlflowClient
+
+        self.client = MlflowClient(uri)
+        self.experiment_id = self.client.create_experiment(experiment, artifacts.as_uri())
+        self.count = 0
+
+    def run(
+        self, params: dict[str, str], metrics: dict[str, float], table: list[list[Any]] | None = None, **tags: str
+    ) -> str:
+        """One run; returns its id. A tag's dots are written as double underscores; an empty outcome leaves it out."""
+        from mlflow.entities import Metric, Param, RunTag
+
+        start = START + self.count * MINUTE
+        self.count += 1
+        given = {
+            "kind": "point", "schema_version": "1", "outcome": "ok", "source": "measured",
+            "device": "Test CPU, 2 cores", "environment_id": "env-a", "protocol_id": "proto-a", "host": "n1",
+            "version.tensorflow": "2.21.0",
+            "point_id": "point-" + "-".join(params.values()), "replicate": "0", "steady": "true",
+        }  # fmt: skip
+        given |= {key.replace("__", "."): value for key, value in tags.items()}
+        given = {key: value for key, value in given.items() if value}
+        run = self.client.create_run(self.experiment_id, start_time=start, run_name=f"run {self.count}")
+        if table is not None:
+            text = json.dumps({"columns": ["type", "share"], "data": table})
+            self.client.log_text(run.info.run_id, text, "operation_types.json")
+        self.client.log_batch(
+            run.info.run_id,
+            [Metric(key, value, start, 0) for key, value in metrics.items()],
+            [Param(key, value) for key, value in params.items()],
+            [RunTag(key, value) for key, value in given.items()],
+        )
+        if "outcome" in given:
+            status = "FINISHED" if given["outcome"] == "ok" else "FAILED"
+            self.client.set_terminated(run.info.run_id, status, start + 5_000)
+        return run.info.run_id
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """MLflow's own use of SQLAlchemy is deprecated there; warnings are errors otherwise."""
+    item.add_marker(pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy"))
+
+
+@pytest.fixture(scope="session")
+def blank_store(empty_database: Path) -> Callable[[Path], str]:
+    """Makes a store without runs at a path and returns its URI: a copy of one that MLflow initialised."""
+    for name in ("alembic", "mlflow"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+    def make(path: Path) -> str:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(empty_database, path)
+        return f"sqlite:///{path}"
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path], str]) -> str:
+    """The URI of a store that holds what a reader can meet. Read only.
+
+    30 fully connected points (layers 1..5, batch 16..96; 5 of them out of memory, with no speed) and 4 lstm points,
+    one run that is unfinished, one deleted, one of kind sweep, one in the experiment "other".
+    """
+    folder = tmp_path_factory.mktemp("store")
+    uri = blank_store(folder / "mlflow.db")
+    writer = Writer(uri, "paradnn", folder / "artifacts")
+    sweep = writer.run({}, {}, kind="sweep", outcome="")
+    for layers in range(1, 6):
+        for batch in range(16, 97, 16):
+            point = fc(layers, batch)
+            if batch == 96:
+                writer.run(point, {"parameters": 1e3 * layers}, outcome="oom_device", reason='it\'s "full", 100%')
+                continue
+            table = [["MatMul", 0.75], ["Add", 0.25]] if layers == 1 else None
+            writer.run(point, {"examples_per_second": 10.0 * batch / layers, "parameters": 1e3 * layers}, table,
+                       sweep_id="s1", **{"mlflow.parentRunId": sweep})  # fmt: skip
+    odd = {"examples_per_second": math.nan, "step_time_cv": math.inf, "final_loss": -math.inf}
+    for number, precision in enumerate(("float32", "bfloat16") * 2):
+        limit, epsilon = ("auto", "1e-07") if number else ("8GiB", "1")
+        params = {"model.name": "lstm", "batch_size": "16", "precision": precision, "platform.name": "gpu",
+                  "measure.memory_limit": limit, "optimizer.epsilon": epsilon}  # fmt: skip
+        writer.run(params, odd if number == 0 else {"examples_per_second": 5.0}, device="Test GPU",
+                   environment_id="env-b", version__tensorflow="2.20.0", replicate=str(number // 2),
+                   point_id=f"point-lstm-{precision}")  # fmt: skip
+    writer.run(fc(9, 9), {}, outcome="")
+    writer.client.delete_run(writer.run(fc(8, 8), {"examples_per_second": 1.0}))
+    other = Writer(uri, "other", folder / "artifacts")
+    other.run(fc(7, 7), {"examples_per_second": 2.0})
+    return uri
+
+
+def fc(layers: int, batch: int) -> dict[str, str]:
+    """The params of a fully connected point on a CPU."""
+    return {"model.name": "fc", "model.layers": str(layers), "batch_size": str(batch), "precision": "float32",
+            "platform.name": "cpu", "platform.threads": "null", "optimizer.learning_rate": "0.1", "replicate": "0",
+            "measure.predict_oom": "true" if layers % 2 else "false"}  # fmt: skip

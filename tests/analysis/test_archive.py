@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.archive import import_archive, read_archive
+from analysis.store import load, load_tables
+from paradnn.errors import DataError, StoreError
+from paradnn.units import metric
+
+LABEL = "layer_{}-node_{}-input_2000-output_1000-bs_{}"
+
+
+def measured(points: list[tuple[int, int, int]], states: dict[str, str], share: float) -> dict[str, list[Any]]:
+    """A file like tpu_fc.json: `share` of a step's FLOPs are counted, ten steps a second."""
+    weights = np.array([2000 * nodes + (layers - 1) * nodes**2 + 1000 * nodes for layers, nodes, _ in points], float)
+    batches = np.array([batch for *_, batch in points], float)
+    work = 6e-9 * share * weights * batches
+    columns = {"params": weights, "fl": work, "flops": 10 * work, "step_per_sec": np.full(len(points), 10.0),
+               "example_per_sec": 10 * batches, "intensity": work * 1e9 / (4 * weights)}  # fmt: skip
+    return {"labels": [LABEL.format(*point) for point in points], "err_jobs": list(states),
+            "states": list(states.values()), **{name: list(values) for name, values in columns.items()}}  # fmt: skip
+
+
+def write(folder: Path, **files: Any) -> Path:
+    """The files of an archive, in the published layout; returns the folder."""
+    traced = LABEL.format(4, 32, 64)
+    contents = {
+        "tpu_fc": measured([(4, 32, 64), (4, 32, 128), (8, 64, 64)],
+                           {LABEL.format(64, 8192, 64): "OOM", LABEL.format(64, 8192, 128): "NaN value"}, 1 / 8),
+        "gpu_fc": measured([(4, 32, 64), (8, 64, 64)], {LABEL.format(4, 32, 128): "no error but not finished"}, 1),
+        "fc_trace_10sec": {"labels": [traced], "flops_perc": [5.0], "memory_bandwidth": [50.0], "intensity": [7.5],
+                           "rawMB": [1000.0], "infeed": [25.0], "time_perc": [100], "infeed_trace": [[25.0, 26.0]]},
+        "fc_trace_10sec_opbreakdown": {
+            "labels": [f"{traced}-{kind}" for kind in ("output fusion", "while", "after-all")],
+            "flops_perc": [40.0, 900.0, 0.0], "memory_bandwidth": [60.0, 100, 0], "time_perc": [30.0, 0.5, 0.1],
+            "intensity": [50.0, 7.0, float("nan")], "rawMB": [800.0, 10.0, 0.0],
+        },
+    } | files  # fmt: skip
+    for name, content in contents.items():
+        if content is not None:
+            (folder / f"{name}.json").write_text(content if isinstance(content, str) else json.dumps(content))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The published files where PARADNN_ARCHIVE names their folder, else small ones of the same layout."""
+    if "PARADNN_ARCHIVE" in os.environ:
+        return Path(os.environ["PARADNN_ARCHIVE"])
+    return write(tmp_path_factory.mktemp("archive"))
+
+
+@pytest.fixture(scope="module")
+def imported(archive: Path, tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path], str]) -> str:
+    """The URI of a store that holds the archive, imported once."""
+    uri = blank_store(tmp_path_factory.mktemp("imported") / "mlflow.db")
+    import_archive(archive, uri)
+    return uri
+
+
+def raw(archive: Path, name: str) -> dict[str, list[Any]]:
+    return json.loads((archive / f"{name}.json").read_text())
+
+
+def test_every_entry_becomes_a_run_with_its_outcome(archive: Path, imported: str) -> None:
+    tpu, gpu = raw(archive, "tpu_fc"), raw(archive, "gpu_fc")
+    frame = load(imported)
+    for device, platform, content in (("TPU v2", "tpu", tpu), ("V100", "gpu", gpu)):
+        runs = frame[frame["device"] == device]
+        assert (len(runs[runs["outcome"] == "ok"]), len(runs)) == (
+            len(content["labels"]), len(content["labels"]) + len(content["err_jobs"]),
+        )  # fmt: skip
+        assert set(runs["platform.name"]) == {platform}
+        failed = runs[runs["outcome"] != "ok"].set_index("archive_label")["reason"]
+        assert failed.str.removesuffix(" (state in the archive)").to_dict() == dict(
+            zip(content["err_jobs"], content["states"], strict=True)
+        )
+    assert (frame["outcome"] == "oom_device").sum() == tpu["states"].count("OOM")
+    assert set(frame["source"]) == {"published"}
+    assert set(frame["status"]) == {"FINISHED", "FAILED"}
+
+
+def test_numbers_arrive_in_this_projects_units(archive: Path, imported: str) -> None:
+    frame = load(imported, outcome="ok")
+    for name, device, cores in (("tpu_fc", "TPU v2", 8), ("gpu_fc", "V100", 1)):
+        content = raw(archive, name)
+        expected = pd.DataFrame({key: content[key] for key in content if len(content[key]) == len(content["labels"])})
+        runs = frame[frame["device"] == device].set_index("archive_label").loc[content["labels"]]
+        shape = np.array([[int(number) for number in re.findall(r"\d+", label)] for label in content["labels"]])
+        columns = ["model.layers", "model.nodes", "model.input_size", "model.output_size", "batch_size"]
+        np.testing.assert_array_equal(runs[columns].to_numpy(int), shape)
+        for column, values in {
+            "examples_per_second": expected["example_per_sec"],
+            "step_time_ms": 1000 / expected["step_per_sec"],
+            "flops_per_second": expected["flops"] * 1e9 * cores,
+            "flops_per_step": expected["fl"] * 1e9 * cores,
+            "published_flops_per_second": expected["flops"] * 1e9,
+            "parameters": expected["params"],
+            "published_intensity": expected["intensity"],
+        }.items():
+            np.testing.assert_allclose(runs[column], values, rtol=1e-12, err_msg=column)
+        # Independent of the file's FLOPs: three products of a batch with each weight, two operations each.
+        weights = shape[:, 2] * shape[:, 1] + (shape[:, 0] - 1) * shape[:, 1] ** 2 + shape[:, 1] * shape[:, 3]
+        ratio = runs["flops_per_step"] / (6 * shape[:, 4] * weights)
+        assert ratio.between(0.98, 1.15).all(), "the whole board's work, not one core's"
+
+
+def test_traces_and_operations_stand_with_their_point(archive: Path, imported: str) -> None:
+    traces, operations = raw(archive, "fc_trace_10sec"), raw(archive, "fc_trace_10sec_opbreakdown")
+    frame = load(imported, platform="tpu").set_index("archive_label")
+    traced = frame.loc[traces["labels"]]
+    np.testing.assert_allclose(traced["trace_flops_utilization"], np.array(traces["flops_perc"]) / 100)
+    np.testing.assert_allclose(traced["trace_bandwidth_utilization"], np.array(traces["memory_bandwidth"]) / 100)
+    np.testing.assert_allclose(traced["infeed_fraction"], np.array(traces["infeed"]) / 100)
+    assert frame["trace_bytes"].notna().sum() == len(traces["labels"])
+    tables = load_tables(frame.reset_index(), "operation_types.json", imported)
+    assert len(tables) == len(operations["labels"])
+    names = tables["run_id"].map(frame.reset_index().set_index("run_id")["archive_label"]) + "-" + tables["type"]
+    tables = tables.set_index(names).loc[operations["labels"]]
+    np.testing.assert_allclose(tables["share"], np.array(operations["time_perc"]) / 100)
+    np.testing.assert_allclose(tables["bytes"], np.array(operations["rawMB"]) * 1e6)
+    loop = tables["type"] == "while"
+    np.testing.assert_allclose(
+        tables.loc[~loop, "flops_per_second"], np.array(operations["flops_perc"])[~loop] * 1.8e12
+    )
+    assert tables.loc[loop, "flops_per_second"].isna().all(), "the loop's rate is not its own"
+    shares = traced[[name for name in traced if name.startswith("op_share.")]].sum(axis=1)
+    np.testing.assert_allclose(shares, tables.groupby("run_id")["share"].sum().loc[traced["run_id"]])
+
+
+def test_an_archive_is_imported_once(archive: Path, imported: str) -> None:
+    before = load(imported)
+    again = import_archive(archive, imported)
+    assert (again.logged, again.present) == (0, len(before))
+    pd.testing.assert_frame_equal(load(imported), before)
+
+
+def test_an_interrupted_import_is_finished(tmp_path: Path, blank_store: Callable[[Path], str]) -> None:
+    folder, uri = write(tmp_path), blank_store(tmp_path / "mlflow.db")
+
+    def interrupt(done: int, total: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        import_archive(folder, uri, progress=interrupt)
+    finished = import_archive(folder, uri)
+    assert (finished.logged, finished.present) == (5, 3)
+    assert load(uri)["point_id"].is_unique
+
+
+def test_metrics_are_registered_and_platforms_are_apart(tmp_path: Path) -> None:
+    rows = read_archive(write(tmp_path)).rows
+    assert {metric(name).name for row in rows.values() for name in row.metrics}
+    assert len({row.point_id for row in rows.values()}) == len(rows) == 8
+
+
+def damage(**changes: Any) -> dict[str, list[Any]]:
+    content = measured([(4, 32, 64), (8, 64, 64)], {LABEL.format(4, 32, 128): "OOM"}, 1)
+    for name, value in changes.items():
+        content[name][0] = value
+    return content
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (damage(flops=float("nan")), r"gpu_fc.json row 0 \(layer_4-node_32-.*\): flops=nan is not positive; left out"),
+        (damage(params="12m"), r"row 0 .*: params='12m' is not a number; left out"),
+        (damage(step_per_sec=-1), r"row 0 .*: step_per_sec=-1 is not positive; left out"),
+        (damage(example_per_sec=9), r"row 0 .*: example_per_sec is not step_per_sec x batch size; left out"),
+        (damage(labels="layer_4-node_32"), r"row 0 \(layer_4-node_32\): its label is not of a model; left out"),
+        (damage(labels=LABEL.format(8, 64, 64)), r"row 1 .*: is there twice; left out"),
+        (damage(states=" "), r"err_jobs 0 .*: has no state; left out"),
+        (damage(err_jobs=LABEL.format(4, 32, 64)), r"err_jobs 0 .*: is there twice; left out"),
+    ],
+)
+def test_damaged_rows_are_named_and_left_out(tmp_path: Path, content: dict[str, list[Any]], line: str) -> None:
+    archive = read_archive(
+        write(tmp_path, tpu_fc=None, fc_trace_10sec=None, fc_trace_10sec_opbreakdown=None, gpu_fc=content)
+    )
+    assert len(archive.damaged) == 1
+    assert re.search(line, archive.damaged[0])
+    assert len(archive.rows) == 2
+
+
+def test_damaged_traces_are_named_and_left_out(tmp_path: Path) -> None:
+    traces = {"labels": [LABEL.format(4, 32, 64), "x"], "flops_perc": [170.0, 1.0], "memory_bandwidth": [1.0, 1.0],
+              "intensity": [1.0, 1.0], "rawMB": [1.0, 1.0], "infeed": [0.0, 0.0]}  # fmt: skip
+    numbers = ("flops_perc", "memory_bandwidth", "intensity", "rawMB", "time_perc")
+    operations = {"labels": [LABEL.format(4, 32, 64), "layer_4-x"]} | {name: [1.0, 1.0] for name in numbers}
+    archive = read_archive(write(tmp_path, fc_trace_10sec=traces, fc_trace_10sec_opbreakdown=operations))
+    assert [line.partition(": ")[2] for line in archive.damaged] == [
+        "flops_perc=170.0 is over 100%; left out", "its label is not of a model; left out",
+        *["its label is not of a model and an operation; left out"] * 2,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "gpu_fc.json is damaged: .*; fetch it again"),
+        ("[]", "gpu_fc.json is not the published file: it has no list 'labels'"),
+        (measured([(4, 32, 64)], {}, 1) | {"fl": [1, 2]}, "gpu_fc.json is damaged: 'fl' has 2 entries, 'labels' has 1"),
+    ],
+)
+def test_a_file_that_is_something_else_is_refused(tmp_path: Path, content: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_archive(write(tmp_path, gpu_fc=content))
+
+
+def test_nothing_to_import_and_nowhere_to_put_it(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"holds neither of tpu_fc\.json, gpu_fc\.json; they are in github\.com/Emma926"
+    ):
+        read_archive(tmp_path)
+    with pytest.raises(StoreError, match="cannot write to nonsense://x"):
+        import_archive(write(tmp_path), "nonsense://x")

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import analysis.cli
+from analysis.cli import COMMANDS, main
+from analysis.cli.command import Command, argument
+from analysis.cli.options import select
+from analysis.cli.result import Result
+from analysis.store import load
+from paradnn.errors import ConfigError
+from tests.analysis.test_archive import write
+from tests.conftest import ROOT
+
+
+def test_runs_counts_what_the_store_holds(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "--store", store, "--unfinished", "--csv", "-"]) == 0
+    table = pd.read_csv(StringIO(capsys.readouterr().out)).set_index(["family", "device"])
+    assert list(table) == ["runs", "ok", "oom_device", "unfinished", "first", "last"]
+    assert list(table.loc[("fc", "Test CPU, 2 cores")])[:4] == [31, 25, 5, 1]
+    assert list(table.loc[("lstm", "Test GPU")])[:4] == [4, 4, 0, 0]
+    assert table.loc[("fc", "Test CPU, 2 cores"), "first"] == "2025-10-09 08:54"
+
+
+def test_runs_prints_a_table_and_a_sentence(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "--store", store, "--family", "lstm,gru"]) == 0
+    out = capsys.readouterr().out
+    assert "lstm Test GPU" in out
+    assert out.endswith("4 runs, 4 of them measured\n")
+    assert main(["runs", "--store", store, "--family", "gru"]) == 0
+    assert capsys.readouterr().out == "no such runs in the store\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        (["--platform", "cpu", "--outcome", "ok"], 25),
+        (["--device", "Test CPU, 2 cores", "--since", "2025-10-09T09:00"], 24),
+        (["--tag", "sweep_id=s1", "--where", "batch_size>=48", "--where", "model.layers=1,2"], 6),
+        (["--where", "precision!=float32", "--reader", "api"], 2),
+        (["--where", "device=Test CPU, 2 cores"], 30),
+        (["--experiment", "other", "--experiment", "paradnn"], 35),
+    ],
+)
+def test_options_choose_runs(store: str, options: list[str], count: int, tmp_path: Path) -> None:
+    path = tmp_path / "frame.csv"
+    assert main(["export", str(path), "--store", store, *options]) == 0
+    assert len(pd.read_csv(path)) == count
+
+
+def test_parquet_keeps_types_and_units(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "frame.parquet"
+    assert main(["export", str(path), "--store", store]) == 0
+    frame = load(store)
+    pd.testing.assert_frame_equal(pd.read_parquet(path), frame)
+    assert pd.read_parquet(path).attrs == frame.attrs
+    assert capsys.readouterr().out == f"34 runs with {frame.shape[1]} columns written to {path}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["runs", "--store", "sqlite:////nowhere/x.db"], "no tracking store at sqlite:////nowhere/x.db: measure first"),
+        (["runs", "--experiment", "nope"], "experiment=nope: no such experiment in the store"),
+        (["runs", "--where", "batchsize=1"], "--where=batchsize=1: these runs have no column batchsize"),
+        (["runs", "--where", "model.layers=many"], "--where=model.layers=many: 'many' is no value of model.layers"),
+        (["runs", "--where", "nonsense"], "--where=nonsense: is not a condition; write for example"),
+        (["runs", "--since", "when"], "since=when: is not a time"),
+        (["runs", "--csv", "/nowhere/x.csv"], "--csv=/nowhere/x.csv: there is no folder /nowhere"),
+        (["export", "frame.xlsx"], "FILE=frame.xlsx: is of no known kind; name a .csv or .parquet file"),
+        (["export", "/nowhere/x.csv"], "FILE=/nowhere/x.csv: there is no folder /nowhere"),
+        (["import-archive", "/nowhere"], "/nowhere: holds neither of tpu_fc.json, gpu_fc.json"),
+        (["import-archive", "/x", "--experiment", "a", "--experiment", "b"], "an import goes into one experiment"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_line(
+    store: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = arguments if "--store" in arguments else [*arguments, "--store", store]
+    assert main(given) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["rums"], ["runs", "--tag", "x"], ["runs", "--reader", "psychic"], ["runs", "--exp"]]
+)
+def test_wrong_arguments_are_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_help_is_there_for_every_command_and_costs_no_heavy_import() -> None:
+    code = (
+        "import sys\nfrom analysis.cli import main\ntry: main([*sys.argv[1:], '--help'])\nfinally: print(*sys.modules)"
+    )
+    for command in (None, *COMMANDS):
+        given = [] if command is None else [command.name]
+        done = subprocess.run(
+            [sys.executable, "-c", code, *given], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert (command.example if command else "import-archive") in done.stdout
+        assert not {"mlflow", "pandas", "matplotlib"}.intersection(done.stdout.splitlines()[-1].split())
+
+
+def test_the_module_runs_and_a_closed_pipe_is_no_error(store: str) -> None:
+    command = f"{sys.executable} -m analysis runs --store '{store}' --csv - | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"
+    assert done.stderr == ""
+
+
+def test_an_archive_is_imported_from_the_command_line(
+    tmp_path: Path, blank_store: Callable[[Path], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write(folder, fc_trace_10sec_opbreakdown=None)
+    content = json.loads((folder / "gpu_fc.json").read_text())
+    content["fl"][1] = None
+    (folder / "gpu_fc.json").write_text(json.dumps(content))
+    uri = blank_store(tmp_path / "mlflow.db")
+    for logged, present in ((7, "none were there before"), (0, "7 were there already")):
+        assert main(["import-archive", str(folder), "--store", uri]) == 0
+        captured = capsys.readouterr()
+        assert captured.out == f"logged {logged} published runs, {present}, left out 1 damaged entries\n"
+        assert captured.err.startswith("damaged: gpu_fc.json row 1 (layer_8-node_64-")
+
+
+def draw_speed(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
+    """An analysis as a new command would bring it."""
+    from matplotlib.figure import Figure
+
+    def draw() -> Figure:
+        figure = Figure()
+        figure.subplots().plot(frame["batch_size"], frame["examples_per_second"], ".")
+        return figure
+
+    table = frame.groupby(args.by)["examples_per_second"].median().reset_index()
+    return Result(table, f"{len(table)} groups", draw)
+
+
+@pytest.fixture
+def speed_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = Command(
+        name="speed", summary="median speed", description="Median speed by a column.", example="speed --by batch_size",
+        analyse=draw_speed, arguments=(argument("--by", default="batch_size"),), draws=True,
+    )  # fmt: skip
+    monkeypatch.setattr(analysis.cli, "COMMANDS", (*COMMANDS, command))
+
+
+@pytest.mark.usefixtures("speed_command")
+def test_a_new_command_gets_csv_and_figures(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [str(tmp_path / f"out.{kind}") for kind in ("csv", "png", "svg")]
+    assert main(["speed", "--store", store, "--family", "fc", "--outcome", "ok",
+                 "--csv", files[0], "--png", files[1], "--svg", files[2]]) == 0  # fmt: skip
+    assert capsys.readouterr().out.endswith("5 groups\n")
+    frame = load(store, family="fc", outcome="ok")
+    expected = frame.groupby("batch_size")["examples_per_second"].median()
+    assert pd.read_csv(files[0])["examples_per_second"].tolist() == expected.tolist()
+    assert Path(files[1]).read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in Path(files[2]).read_text()
+
+
+@pytest.mark.usefixtures("speed_command")
+def test_a_logged_result_links_its_sources(
+    tmp_path: Path, store: str, blank_store: Callable[[Path], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "mlflow.db"
+    copy.write_bytes(Path(store.removeprefix("sqlite:///")).read_bytes())
+    uri = f"sqlite:///{copy}"
+    assert main(["speed", "--store", uri, "--tag", "sweep_id=s1", "--log"]) == 0
+    run_id = capsys.readouterr().err.removeprefix("logged as run ").strip()
+    logged = load(uri, kind="analysis")
+    assert list(logged["run_id"]) == [run_id]
+    row, sources = logged.iloc[0], load(uri, tags={"sweep_id": "s1"})
+    assert row["sources"] == ",".join(sources["run_id"])
+    assert (row["source_count"], row["source_sweeps"], row["analysis"]) == ("25", "s1", "speed")
+    assert row["command_line"].endswith("speed --store " + uri + " --tag sweep_id=s1 --log")
+    folder = Path(row["artifact_uri"].removeprefix("file://"))
+    assert {path.name for path in folder.iterdir()} == {
+        "result.json",
+        "result.txt",
+        "sources.json",
+        "figure.png",
+        "figure.svg",
+    }
+    assert json.loads((folder / "sources.json").read_text()) == list(sources["run_id"])
+    assert len(load(uri)) == len(load(store)), "a result is no point"
+
+
+def test_select_compares_by_type() -> None:
+    frame = pd.DataFrame({
+        "n": pd.array([1, 2, None], "Int64"), "x": [0.5, float("nan"), 2.0], "s": ["a", "b, c", None],
+        "b": pd.array([True, None, False], "boolean"),
+        "t": pd.to_datetime(["2026-01-01", "2026-01-02", None], utc=True),
+    })  # fmt: skip
+    expected = {
+        "n>=1": [0, 1], "n=1,2": [0, 1], "n!=1": [1, 2], "x<2.5": [0, 2], "s=b, c": [1], "s=a,b": [0], "s>a": [1],
+        "b=true": [0], "b!=true": [1, 2], "t>2026-01-01T12:00": [1],
+    }  # fmt: skip
+    for condition, rows in expected.items():
+        assert list(select(frame.assign(row=range(3)), [condition])["row"]) == rows, condition
+    with pytest.raises(ConfigError, match="'maybe' is no value of b; that column holds boolean"):
+        select(frame, ["b=maybe"])

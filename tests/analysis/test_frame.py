@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.frame import CORE, Records, Run, aggregate_replicates, build, families, require_alike
+from analysis.store import load
+from paradnn.errors import SchemaError
+
+
+def records_of(**params: list[str | None]) -> Records:
+    """Records of as many runs as the params have values, started one millisecond apart."""
+    count = len(next(iter(params.values())))
+    records = Records(Run(f"r{i:04}", None, "paradnn", "FINISHED", i, None, None) for i in range(count))
+    for name, values in params.items():
+        records.add_text(((f"r{i:04}", name, v) for i, v in enumerate(values) if v is not None), records.params)
+    return records
+
+
+@pytest.mark.parametrize(
+    ("texts", "dtype", "values"),
+    [
+        (["1", "-20", None], "Int64", [1, -20, pd.NA]),
+        (["1", "0.5"], "float64", [1.0, 0.5]),
+        (["1e-07", "inf", "-.5", "2."], "float64", [1e-07, math.inf, -0.5, 2.0]),
+        (["true", "null", "false"], "boolean", [True, pd.NA, False]),
+        (["1", "auto"], "str", ["1", "auto"]),
+        (["007", "1_000"], "str", ["007", "1_000"]),
+        (["9223372036854775807"], "Int64", [2**63 - 1]),
+        (["9223372036854775808"], "float64", [2.0**63]),
+        (["[1, 1, 1, 1]", "null"], "str", ["[1, 1, 1, 1]", math.nan]),
+        (["null", None], "str", [math.nan, math.nan]),
+        (["", "1"], "str", ["", "1"]),
+    ],
+)
+def test_params_are_typed_by_what_all_their_values_allow(
+    texts: list[str | None], dtype: str, values: list[object]
+) -> None:
+    column = build(records_of(x=texts))["x"]
+    pd.testing.assert_series_equal(column, pd.Series(values, dtype=dtype, name="x"))
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.none()).filter(any))
+def test_numbers_survive_the_way_through_text(numbers: list[float | None]) -> None:
+    column = build(records_of(x=[None if number is None else str(number) for number in numbers]))["x"]
+    assert [None if pd.isna(value) else float(value) for value in column] == [
+        None if number is None else float(number) for number in numbers
+    ]
+
+
+def test_a_frame_without_runs_has_its_core_columns() -> None:
+    frame = build(Records([]))
+    assert tuple(frame) == CORE
+    assert frame.empty
+
+
+def test_a_param_wins_over_a_tag_run_by_run() -> None:
+    records = records_of(replicate=["3", None])
+    records.add_text([("r0000", "replicate", "0"), ("r0001", "replicate", "1"), ("r9", "replicate", "7")], records.tags)
+    assert list(build(records)["replicate"]) == [3, 1]
+
+
+def test_families_come_in_the_papers_order(store: str) -> None:
+    assert families(load(store)) == ["fc", "lstm"]
+    assert families(pd.DataFrame({"family": ["squeezenet", "gru", None, "fc", "densenet"]})) == [
+        "fc", "gru", "densenet", "squeezenet",
+    ]  # fmt: skip
+
+
+def test_unlike_runs_are_refused_and_the_message_says_why(store: str) -> None:
+    frame = load(store)
+    with pytest.raises(SchemaError) as caught:
+        require_alike(frame)
+    assert str(caught.value) == (
+        "these runs are unlike: environment_id = env-a (30 runs), env-b (4 runs), differing in "
+        "device (Test CPU, 2 cores / Test GPU), platform.name (cpu / gpu), version.tensorflow (2.21.0 / 2.20.0); "
+        "choose with --tag environment_id=..., or pool them with --pool"
+    )
+    pooled = require_alike(frame, pool=True)
+    assert pooled.attrs["pooled"].startswith("environment_id = env-a (30 runs), env-b (4 runs)")
+    assert "pooled" not in frame.attrs
+    assert require_alike(frame[frame["family"] == "fc"]) is not None
+
+
+def test_many_environments_are_counted_and_a_missing_one_is_one_of_them() -> None:
+    ids = ["a", "a", "b", "c", "d", None]
+    frame = pd.DataFrame({"environment_id": ids, "host": ["n1", "n1", "n2", "n3", "n4", "n5"], "noise": range(6)})
+    with pytest.raises(
+        SchemaError, match=r"= a \(2 runs\), .* and 2 more, differing in host \(n1 / n2 / n3 / 2 more\);"
+    ):
+        require_alike(frame)
+
+
+def test_replicates_become_their_median_with_count_and_spread() -> None:
+    speeds = [10.0, 14.0, 12.0, 5.0, math.nan, math.nan]
+    frame = pd.DataFrame({
+        "point_id": ["p", "p", "p", "q", "q", "o"], "environment_id": "e", "batch_size": [1, 1, 1, 2, 2, 3],
+        "outcome": ["ok", "ok", "ok", "ok", "crash", "oom_host"], "replicate": [0, 1, 2, 0, 1, 0],
+        "examples_per_second": speeds, "parameters": [7.0] * 6, "memory_note": "x",
+    })  # fmt: skip
+    frame.attrs["units"] = {"examples_per_second": "1/s"}
+    result = aggregate_replicates(frame.sample(frac=1, random_state=1)).set_index("point_id").loc[["p", "q", "o"]]
+    np.testing.assert_allclose(result["examples_per_second"], [12.0, 5.0, math.nan])
+    np.testing.assert_allclose(
+        result["examples_per_second_spread"], [np.std(speeds[:3], ddof=1) / 12, math.nan, math.nan]
+    )
+    assert list(result["replicates"]) == [3, 1, 0]
+    assert list(result["replicates_failed"]) == [0, 1, 1]
+    assert list(result["outcome"]) == ["ok", "ok", "oom_host"]
+    assert list(result["batch_size"]) == [1, 2, 3]
+    assert list(result["parameters"]) == [7.0] * 3, "an out-of-memory point keeps what is known of it"
+    assert result.attrs["units"] == {
+        "examples_per_second": "1/s",
+        "examples_per_second_spread": "1",
+        "parameters_spread": "1",
+    }
+
+
+def test_replicates_of_unlike_environments_stay_apart(store: str) -> None:
+    frame = load(store)
+    twice = pd.concat([frame, frame.assign(environment_id="env-c")], ignore_index=True)
+    assert len(aggregate_replicates(frame)) == 32, "two lstm points have two replicates each"
+    assert len(aggregate_replicates(twice)) == 64
+    with pytest.raises(SchemaError, match="point_id: "):
+        aggregate_replicates(frame.drop(columns="point_id"))

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import read_sql
+from analysis.store import default_uri, load, load_table, load_tables
+from paradnn.errors import ConfigError, DataError, SchemaError, StoreError
+from tests.conftest import ROOT
+
+QUERIES = {
+    "all": {},
+    "family": {"family": "lstm"},
+    "two families": {"family": ["fc", "lstm"], "platform": ("gpu", "tpu")},
+    "outcome": {"outcome": "oom_device"},
+    "times": {"since": "2025-10-09T08:55", "until": "2025-10-09T09:10+00:00"},
+    "tags": {"tags": {"sweep_id": "s1", "replicate": ["0", "1"]}},
+    "quotes": {"tags": {"reason": 'it\'s "full", 100%'}},
+    "unfinished": {"unfinished": True},
+    "unfinished outcome": {"unfinished": True, "outcome": "ok"},
+    "kinds": {"kind": None, "unfinished": True},
+    "sweeps": {"kind": "sweep", "unfinished": True},
+    "columns": {"columns": ["batch_size", "examples_per_second", "replicate"]},
+    "experiments": {"experiments": ["other", "paradnn"]},
+    "none": {"family": "gru"},
+}
+
+
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
+def test_both_readers_give_the_same_frame(store: str, query: dict[str, object]) -> None:
+    tables, api = load(store, reader="sql", **query), load(store, reader="api", **query)
+    pd.testing.assert_frame_equal(tables, api, check_exact=True)
+    assert tables.attrs == api.attrs
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [("all", 34), ("family", 4), ("outcome", 5), ("tags", 25), ("quotes", 5), ("unfinished", 35), ("kinds", 36),
+     ("sweeps", 1), ("experiments", 35), ("two families", 4), ("none", 0)],
+)  # fmt: skip
+def test_a_query_finds_the_runs_that_were_logged(store: str, query: str, count: int) -> None:
+    assert len(load(store, **QUERIES[query])) == count
+
+
+def test_since_counts_and_until_does_not(store: str) -> None:
+    # Runs start a minute apart from 08:53:20, the sweep's parent run first.
+    frame = load(store, since="2025-10-09T08:55:20", until=pd.Timestamp("2025-10-09T08:58:20"))
+    assert list(frame["run_name"]) == ["run 3", "run 4", "run 5"]
+
+
+def test_every_value_arrives_typed(store: str) -> None:
+    frame = load(store)
+    row = frame[(frame["model.layers"] == 3) & (frame["batch_size"] == 32)].iloc[0]
+    assert row["examples_per_second"] == 10.0 * 32 / 3
+    assert row["family"] == "fc"
+    assert row["status"] == "FINISHED"
+    assert row["start_time"].tz is not None
+    assert (row["end_time"] - row["start_time"]).total_seconds() == 5
+    assert row["parent_run_id"] == load(store, kind="sweep", unfinished=True)["run_id"].item()
+    kinds = {"batch_size": "Int64", "model.layers": "Int64", "replicate": "Int64", "optimizer.epsilon": "float64",
+             "measure.predict_oom": "boolean", "steady": "boolean", "measure.memory_limit": "str", "point_id": "str",
+             "schema_version": "str", "version.tensorflow": "str", "platform.threads": "str"}  # fmt: skip
+    assert {name: str(frame[name].dtype) for name in kinds} == kinds
+    assert frame["platform.threads"].isna().all(), '"null" is missing'
+    assert not [name for name in frame if name.startswith("mlflow.")]
+
+
+def test_nan_and_infinities_are_what_was_logged(store: str) -> None:
+    row = load(store, family="lstm").iloc[0]
+    assert np.isnan(row["examples_per_second"])
+    assert row["step_time_cv"] == np.inf
+    assert row["final_loss"] == -np.inf
+
+
+def test_columns_limits_what_is_read_but_not_what_is_found(store: str) -> None:
+    frame = load(store, family="fc", platform="cpu", columns=["parameters"])
+    assert len(frame) == 30
+    assert "parameters" in frame
+    assert "batch_size" not in frame
+
+
+def test_units_come_with_the_frame(store: str) -> None:
+    assert load(store).attrs["units"]["examples_per_second"] == "1/s"
+
+
+def test_a_missing_store_or_experiment_is_one_line(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'none.db'}")
+    for reader in ("auto", "api"):
+        with pytest.raises(StoreError, match=r"^no tracking store at sqlite:///.*none\.db: measure first .*--store$"):
+            load(reader=reader)
+    assert not list(tmp_path.iterdir()), "nothing was made by looking"
+    with pytest.raises(
+        StoreError, match="experiment=nope: no such experiment in the store; it has Default, other, paradnn"
+    ):
+        load(store, experiments="nope")
+    with pytest.raises(StoreError, match="reader=sql: http://nowhere:1 has no tables to read; use reader=api"):
+        load("http://nowhere:1", reader="sql")
+    with pytest.raises(ConfigError, match="since=yesterday-ish: is not a time"):
+        load(store, since="yesterday-ish")
+
+
+def test_another_database_is_not_turned_into_a_store(tmp_path: Path) -> None:
+    path = tmp_path / "mine.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE mine (x INTEGER)")
+    connection.close()
+    with pytest.raises(StoreError, match="holds no MLflow tables"):
+        load(f"sqlite:///{path}")
+    path.write_text("not a database at all, but long enough to be looked at as if it were one" * 20)
+    with pytest.raises(StoreError, match=r"cannot read sqlite:///.*file is not a database"):
+        load(f"sqlite:///{path}")
+
+
+def test_a_driver_that_is_missing_and_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg2", None)
+    with pytest.raises(
+        StoreError, match=r"cannot open a postgresql.* store: .*psycopg2.*; install that driver"
+    ) as caught:
+        load("postgresql+psycopg2://me:secret@localhost/x")
+    assert "secret" not in str(caught.value)
+
+
+def test_tables_of_another_kind_are_read_through_the_api(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = load(store)
+    monkeypatch.setitem(read_sql.TABLES, "params", ("run_uuid", "key", "value", "colour"))
+    with pytest.warns(UserWarning, match=r"through MLflow's search, which is slow: its tables lack params\.colour"):
+        frame = load(store)
+    pd.testing.assert_frame_equal(frame, expected)
+
+
+def test_runs_of_another_schema_are_refused(store: str, tmp_path: Path) -> None:
+    path = tmp_path / "newer.db"
+    path.write_bytes(Path(store.removeprefix("sqlite:///")).read_bytes())
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE tags SET value = '2' WHERE key = 'schema_version' AND rowid = "
+                           "(SELECT max(rowid) FROM tags WHERE key = 'schema_version' AND run_uuid IN "
+                           "(SELECT run_uuid FROM params WHERE value = 'lstm'))")  # fmt: skip
+    connection.close()
+    with pytest.raises(SchemaError, match=r"schema_version=2 in run \w+, but this analysis reads schema_version=1"):
+        load(f"sqlite:///{path}")
+    assert len(load(f"sqlite:///{path}", family="fc")) == 30
+
+
+def test_a_run_that_is_being_written_is_whole_or_absent(store: str, tmp_path: Path) -> None:
+    """Another connection holds a write transaction: readers see the store as it was before."""
+    path = tmp_path / "busy.db"
+    path.write_bytes(Path(store.removeprefix("sqlite:///")).read_bytes())
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("DELETE FROM latest_metrics")
+    frame = load(f"sqlite:///{path}")
+    connection.execute("ROLLBACK")
+    connection.close()
+    pd.testing.assert_frame_equal(frame, load(store))
+
+
+def test_tables_of_one_run_and_of_many(store: str) -> None:
+    frame = load(store, family="fc", outcome="ok")
+    tables = load_tables(frame, "operation_types.json", store)
+    assert list(tables) == ["run_id", "type", "share"]
+    assert len(tables) == 2 * 5, "five runs have a table of two rows"
+    first = tables["run_id"].iloc[0]
+    pd.testing.assert_frame_equal(load_table(first, "operation_types.json", store),
+                                  pd.DataFrame({"type": ["MatMul", "Add"], "share": [0.75, 0.25]}))  # fmt: skip
+    remote = load_tables(frame.assign(artifact_uri=None), "operation_types.json", store)
+    pd.testing.assert_frame_equal(remote, tables)
+    assert load_tables(frame, "nothing.json", store).empty
+    with pytest.raises(StoreError, match=r"has no table nothing\.json: profile it"):
+        load_table(first, "nothing.json", store)
+
+
+def test_a_damaged_table_is_named(tmp_path: Path) -> None:
+    (tmp_path / "operations.json").write_text('{"columns": ["a"]}')
+    frame = pd.DataFrame({"run_id": ["r1"], "artifact_uri": [tmp_path.as_uri()]})
+    with pytest.raises(DataError, match=r"operations\.json of run r1 is damaged"):
+        load_tables(frame, "operations.json")
+
+
+def test_the_default_store_is_the_checkouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert default_uri() == f"sqlite:///{ROOT / 'mlruns' / 'mlflow.db'}"
+
+
+def test_reading_tables_imports_neither_mlflow_nor_a_framework(store: str) -> None:
+    code = (
+        "import sys\nfrom analysis.store import load\nload(sys.argv[1])\n"
+        "print({'mlflow', 'tensorflow', 'keras', 'matplotlib'}.intersection(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, store], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,99 @@
+"""Shared by all tests: the command line as a user runs it, on a store of the test's own."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+#: Axes that make a point as short as it can be.
+TINY = (
+    "model.layers=1 model.nodes=8 model.input_size=16 model.output_size=4 batch_size=4 "
+    "measure.min_seconds=0.02 measure.min_blocks=6 measure.block_seconds=0.002 measure.warmup_seconds=0.2"
+).split()
+
+
+@dataclass(frozen=True)
+class Store:
+    """A SQLite tracking store, read with plain SQL: an oracle that shares no code with the package."""
+
+    folder: Path
+
+    @property
+    def uri(self) -> str:
+        return f"sqlite:///{self.folder / 'mlflow.db'}"
+
+    def query(self, sql: str, *values: object) -> list[tuple]:
+        with closing(sqlite3.connect(self.folder / "mlflow.db", timeout=60)) as database:
+            return database.execute(sql, values).fetchall()
+
+    def runs(self, kind: str = "point") -> list[dict[str, str]]:
+        """Status and tags of every run of a kind that is not deleted."""
+        found: dict[str, dict[str, str]] = {}
+        rows = self.query(
+            "SELECT r.run_uuid, r.status, t.key, t.value FROM runs r JOIN tags t USING (run_uuid) "
+            "WHERE r.lifecycle_stage = 'active'"
+        )
+        for run_id, status, key, value in rows:
+            found.setdefault(run_id, {"run_id": run_id, "status": status})[key] = value
+        return [run for run in found.values() if run.get("kind") == kind]
+
+    def values(self, table: str, run_id: str) -> dict[str, object]:
+        """Params or latest_metrics of a run."""
+        return dict(self.query(f"SELECT key, value FROM {table} WHERE run_uuid = ?", run_id))
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated database without runs: its making costs seconds and is paid once."""
+    folder = tmp_path_factory.mktemp("empty")
+    code = f"from mlflow import MlflowClient; MlflowClient('sqlite:///{folder}/mlflow.db').search_experiments()"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def store(tmp_path: Path, empty_database: Path) -> Store:
+    """A fresh store."""
+    folder = tmp_path / "store"
+    folder.mkdir()
+    (folder / "mlflow.db").write_bytes(empty_database.read_bytes())
+    return Store(folder)
+
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def environment(store: Store | None = None) -> dict[str, str]:
+    """The environment of a command; it must not see the developer's own store."""
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "HYDRA_"))}
+    if store:
+        environ["MLFLOW_TRACKING_URI"] = store.uri
+    return environ
+
+
+def run(arguments: Sequence[str], store: Store | None = None, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    """`python -m ...` in the checkout."""
+    return subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=ROOT, env=environment(store), capture_output=True, text=True, timeout=timeout, check=False,
+    )  # fmt: skip
+
+
+def children_of(pid: int) -> list[int]:
+    """Every living descendant of a process."""
+    import psutil
+
+    try:
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except psutil.Error:
+        return []

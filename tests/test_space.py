@@ -1,0 +1,122 @@
+"""Sweeps: the presets' sizes, and the fast composition against Hydra's own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig, OmegaConf
+
+from paradnn.config import read_point
+from paradnn.errors import ConfigError
+from paradnn.help import help_text
+from paradnn.identity import point_id
+from paradnn.space import Plan, expand, plain
+from tests.conftest import ROOT
+
+
+@pytest.fixture(autouse=True)
+def hydra() -> Iterator[None]:
+    OmegaConf.register_new_resolver("paradnn_help", help_text, replace=True)
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        yield
+
+
+def plan_of(*arguments: str) -> Plan:
+    fixed = [entry for entry in arguments if "," not in entry and "(" not in entry]
+    master: DictConfig = compose("config", overrides=fixed, return_hydra_config=True)
+    return expand(GlobalHydra.instance().config_loader(), master, list(arguments), {})
+
+
+@pytest.mark.parametrize(
+    ("experiment", "points", "families"),
+    [("paper_fc", 9720, 1), ("paper_cnn", 2160, 2), ("paper_rnn", 2160, 3), ("quick", 16, 6)],
+)
+def test_presets_compose_to_the_stated_number_of_distinct_points(experiment: str, points: int, families: int) -> None:
+    read = [read_point(config) for config in plan_of(f"experiment={experiment}").configs()]
+    assert len(read) == points
+    assert len({point_id(point) for point in read}) == points
+    per_family = [len([point for point in read if point.model.name == name]) for name in {p.model.name for p in read}]
+    assert len(per_family) == families
+    if experiment.startswith("paper"):
+        assert set(per_family) == {points // families}
+
+
+def test_the_fast_composition_is_hydras() -> None:
+    axes = {
+        "model": ["fc", "fc"],
+        "precision": ["float32", "bfloat16"],
+        "model.nodes": ["32", "64"],
+        "measure": ["quick", "standard"],
+        "optimizer.learning_rate": ["0.1", "1e-3"],
+        "+framework.env.TF_ENABLE_ONEDNN_OPTS": ["0", "1"],
+    }
+    plan = plan_of(*(f"{key}={','.join(dict.fromkeys(values))}" for key, values in axes.items()), "sweep.order=given")
+    combinations = itertools.product(*(dict.fromkeys(values) for values in axes.values()))
+    expected = [
+        plain(compose("config", overrides=[f"{key}={value}" for key, value in zip(axes, choice, strict=True)]))
+        for choice in combinations
+    ]
+    found = list(plan.configs())
+    assert [read_point(config) for config in found] == [read_point(config) for config in expected]
+    assert len(found) == 32
+
+
+def test_random_order_is_the_same_points_and_reproducible() -> None:
+    arguments = ("model.nodes=range(1,30)", "batch_size=1,2")
+    given = list(plan_of(*arguments, "sweep.order=given").points)
+    shuffled = list(plan_of(*arguments).points)
+    assert shuffled != given
+    assert sorted(map(str, shuffled)) == sorted(map(str, given))
+    assert shuffled == list(plan_of(*arguments).points)
+
+
+def test_lists_are_values() -> None:
+    plan = plan_of("model=residual", "model.blocks=[1,2,3,4],2")
+    assert {read_point(config).model.blocks for config in plan.configs()} == {(1, 2, 3, 4), (2, 2, 2, 2)}
+
+
+def test_a_family_narrows_a_preset_and_axes_widen_it() -> None:
+    plan = plan_of("experiment=quick", "model=fc,lstm", "precision=float32,bfloat16")
+    read = [read_point(config) for config in plan.configs()]
+    assert {point.model.name for point in read} == {"fc", "lstm"}
+    assert len(read) == 2 * (6 + 2)
+
+
+@pytest.mark.parametrize("count", [7, 50, 300])
+def test_a_sample_is_spread_over_every_axis(count: int) -> None:
+    read = [read_point(config) for config in plan_of("experiment=paper_fc", f"sweep.sample={count}").configs()]
+    assert len({point_id(point) for point in read}) == count
+    if count >= 50:
+        assert {point.model.layers for point in read} == {4, 8, 16, 32, 64, 128}
+        assert {point.batch_size for point in read} == {2**power for power in range(6, 15)}
+
+
+def test_a_sample_of_every_point_is_every_point() -> None:
+    assert len(plan_of("model.nodes=1,2,3", "batch_size=1,2", "sweep.sample=6").points) == 6
+    assert len(plan_of("model.nodes=1,2,3", "batch_size=1,2", "sweep.sample=99").points) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("model=fc,residual", "model.nodes=8"), "model.nodes=8: no such key; keys of model=residual are name, blocks"),
+        (("batch_size=interval(1,9)",), r"batch_size=interval\(1,9\): is a continuous range"),
+        (("batch_size=range(1,20000000)",), r"batch_size=range\(1,20000000\): has too many values"),
+        (("batch_size=range(1,2000)", "model.nodes=range(1,2000)"), "3,996,001 points: is more than 1,000,000"),
+        (("sweep.order=given,random",), "sweep.order=given,random: is no axis of a point"),
+        (("experiment=paper_fc", "model=lstm"), "model=lstm: is no family of this experiment"),
+    ],
+)
+def test_a_sweep_that_makes_no_sense_is_refused(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_of(*arguments)
+
+
+def test_a_saved_plan_is_the_same(tmp_path) -> None:
+    plan = plan_of("model=fc,lstm", "batch_size=1,2")
+    plan.save(tmp_path / "plan.json")
+    assert list(Plan.load(tmp_path / "plan.json").configs()) == list(plan.configs())
