@@ -63,7 +63,7 @@ def read_plan(settings: Settings) -> tuple[list[Point], SweepInfo]:
     info = SweepInfo(
         sweep_id=path.stem,
         name=f"{name}, {len(points)} points",
-        command=" ".join(["python -m paradnn.train", *map(_quoted, sys.argv[1:])]),
+        command=" ".join(["python", *map(_quoted, sys.orig_argv[1:])]),
     )
     return points, info
 

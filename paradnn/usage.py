@@ -9,18 +9,40 @@ from __future__ import annotations
 import difflib
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from paradnn.errors import ParadnnError
 from paradnn.help import known_keys
 
-__all__ = ["is_input_error", "one_line"]
+__all__ = ["as_axes", "is_input_error", "one_line"]
 
 _PARSERS = {"hydra", "omegaconf", "antlr4", "yaml", "argparse.py"}
+
+
+def as_axes(arguments: Sequence[str]) -> list[str]:
+    """In a multirun, every key of a model as an axis, if only of one value: `model.nodes=8` as `model.nodes=choice(8)`.
+
+    Hydra first composes a configuration from what is not swept. With `model=lstm,gru` swept, a key of theirs would
+    meet the default model there and be refused.
+    """
+    if not {"-m", "--multirun"} & set(arguments):
+        return list(arguments)
+    parser = OverridesParser.create()
+    found = []
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        try:
+            single = key.startswith("model.") and equals and not parser.parse_override(argument).is_sweep_override()
+        except HydraException:
+            single = False  # Hydra itself will say what is wrong with it
+        found.append(f"{key}=choice({value})" if single else argument)
+    return found
 
 
 def is_input_error(error: BaseException) -> bool:
@@ -52,7 +74,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _unknown_key(key: str) -> str:
-    given = next((entry for entry in sys.argv[1:] if entry.lstrip("+~").startswith(f"{key}=")), key)
+    given = next((entry for entry in sys.orig_argv if entry.lstrip("+~").startswith(f"{key}=")), key)
     close = difflib.get_close_matches(key, known_keys(), n=1)
     hint = f"did you mean {close[0]}? " if close else ""
     return f"{given}: no such key; {hint}python -m paradnn.train --help lists them"

@@ -15,6 +15,7 @@ from paradnn.errors import ConfigError
 from paradnn.help import help_text
 from paradnn.identity import point_id
 from paradnn.space import Plan, expand, plain
+from paradnn.usage import as_axes
 from tests.conftest import ROOT
 
 
@@ -72,6 +73,16 @@ def test_random_order_is_the_same_points_and_reproducible() -> None:
     assert shuffled != given
     assert sorted(map(str, shuffled)) == sorted(map(str, given))
     assert shuffled == list(plan_of(*arguments).points)
+
+
+def test_a_key_of_a_swept_model_is_an_axis_of_one_value() -> None:
+    arguments = as_axes(["-m", "model=lstm,gru", "model.embedding_size=4", "batch_size=8", "model.vocab_size=2,4"])
+    assert arguments[2:] == ["model.embedding_size=choice(4)", "batch_size=8", "model.vocab_size=2,4"]
+    assert {read_point(config).model.embedding_size for config in plan_of(*arguments[1:]).configs()} == {4}
+    [blocks] = as_axes(["model.blocks=[1,2,3,4]", "-m"])[:1]
+    read = [read_point(config) for config in plan_of("model=residual", blocks).configs()]
+    assert [point.model.blocks for point in read] == [(1, 2, 3, 4)]
+    assert as_axes(["model.nodes=8"]) == ["model.nodes=8"]
 
 
 def test_lists_are_values() -> None:
