@@ -15,6 +15,13 @@ from paradnn.errors import StoreError
 
 __all__ = ["open_experiment", "writing"]
 
+# A server that is gone is otherwise asked again for minutes; each run prints its address, each upload a bar.
+_QUIET = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
+
 
 def open_experiment(uri: str | None, name: str) -> tuple[Any, str]:
     """An MlflowClient and the id of the experiment, both made where they are not there yet; StoreError otherwise.
@@ -23,7 +30,8 @@ def open_experiment(uri: str | None, name: str) -> tuple[Any, str]:
     log, so that it can be read while it is written.
     """
     address = resolve(uri)
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
+    for variable, value in _QUIET.items():
+        os.environ.setdefault(variable, value)
     with writing(address):
         from mlflow import MlflowClient
 

@@ -138,7 +138,7 @@ def _bounded(value: Any, bounds: Mapping[str, Any], key: str) -> Any:
     if high is not None and value > high:
         raise ConfigError(key, value, f"must be at most {high}", f"lower {key}")
     # A number beyond 2**63 fits no framework's shape and no store's column.
-    if abs(value) >= 2**63:
+    if isinstance(value, int) and abs(value) >= 2**63:
         raise ConfigError(key, value, "is too large", f"lower {key}")
     return value
 
@@ -146,7 +146,8 @@ def _bounded(value: Any, bounds: Mapping[str, Any], key: str) -> Any:
 def _integers(value: Any, bounds: Mapping[str, Any], key: str) -> tuple[int, ...]:
     length = bounds["length"]
     if not isinstance(value, (list, tuple)):
-        return (_bounded(_integer(value, key), bounds, key),) * length
+        number: int = _bounded(_integer(value, key), bounds, key)
+        return (number,) * length
     if len(value) != length:
         raise ConfigError(key, list(value), f"expects one number or {length}", f"write for example {key}=[3,4,6,3]")
     return tuple(_bounded(_integer(entry, key), bounds, key) for entry in value)

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from paradnn.errors import ParadnnError
 from paradnn.help import help_text
-from paradnn.usage import as_axes, is_input_error, one_line
+from paradnn.usage import as_axes, is_input_error, one_line, split_overrides
 
 __all__ = ["main"]
 
@@ -72,8 +72,8 @@ def main() -> int:
     def measure(config: DictConfig) -> None:
         task(config)
 
-    sys.argv[1:] = as_axes(sys.argv[1:])
     try:
+        sys.argv[1:] = as_axes(split_overrides(sys.argv[1:]))
         hydra.main(version_base="1.3", config_path="../conf", config_name="config")(measure)()
         if task.error:
             raise task.error

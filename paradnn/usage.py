@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,12 +18,26 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from paradnn.errors import ParadnnError
+from paradnn.errors import ConfigError, ParadnnError
 from paradnn.help import known_keys
 
-__all__ = ["as_axes", "is_input_error", "one_line"]
+__all__ = ["as_axes", "is_input_error", "one_line", "split_overrides"]
 
 _PARSERS = {"hydra", "omegaconf", "antlr4", "yaml", "argparse.py"}
+
+
+def split_overrides(arguments: Sequence[str]) -> list[str]:
+    """`overrides="a=1 b=2"` as the overrides it holds: a project's parameter arrives as one word."""
+    found: list[str] = []
+    for argument in arguments:
+        if argument.startswith("overrides="):
+            try:
+                found += shlex.split(argument.removeprefix("overrides="))
+            except ValueError as error:
+                raise ConfigError("overrides", argument, f"cannot be split ({error})", "close the quotation") from None
+        else:
+            found.append(argument)
+    return found
 
 
 def as_axes(arguments: Sequence[str]) -> list[str]:

@@ -16,10 +16,17 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 #: Axes that make a point as short as it can be.
-TINY = (
-    "model.layers=1 model.nodes=8 model.input_size=16 model.output_size=4 batch_size=4 "
-    "measure.min_seconds=0.02 measure.min_blocks=6 measure.block_seconds=0.002 measure.warmup_seconds=0.2"
-).split()
+TINY = [
+    "model.layers=1",
+    "model.nodes=8",
+    "model.input_size=16",
+    "model.output_size=4",
+    "batch_size=4",
+    "measure.min_seconds=0.02",
+    "measure.min_blocks=6",
+    "measure.block_seconds=0.002",
+    "measure.warmup_seconds=0.2",
+]
 
 
 @dataclass(frozen=True)

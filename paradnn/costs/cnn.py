@@ -49,7 +49,7 @@ class _Network:
                 saved=outputs,  # batch normalisation needs its input again
             )
         )
-        # The rectified output replaces the normalised one; it is the next layer's input and so saved too.
+        # The rectified output is saved too, unless a compiler computes it again from the convolution's: not counted.
         self.layers.append(
             Layer(f"{name}_norm", parameters=2 * width, fixed_parameters=2 * width, read=outputs, written=outputs)
         )

@@ -53,7 +53,7 @@ class TensorFlow:
             if point["mode"] == "train":
                 optimizer = make_optimizer(point["optimizer"], point["precision"])
                 optimizer.build(workload.model.trainable_variables)
-                function = _training_step(workload, optimizer)
+                function = _training_step(workload, optimizer, dense=point["compile"] == "xla")
             else:
                 function, arguments = _inference_step(workload), (inputs,)
         if point["compile"] != "eager":
@@ -93,7 +93,11 @@ class _Step:
         return value if self._training else None
 
 
-def _training_step(workload: Workload, optimizer: keras.optimizers.Optimizer) -> Any:
+def _training_step(workload: Workload, optimizer: keras.optimizers.Optimizer, dense: bool) -> Any:
+    """Forward, gradients and update. `dense`: an embedding's gradient as a whole matrix.
+
+    TensorFlow gives it as slices, which Keras' optimizers add up by an operation that XLA cannot compile.
+    """
     model, loss_of = workload.model, workload.loss
     variables = model.trainable_variables
 
@@ -102,7 +106,10 @@ def _training_step(workload: Workload, optimizer: keras.optimizers.Optimizer) ->
             outputs = model(inputs[0] if len(inputs) == 1 else inputs, training=True)
             loss = loss_of(targets, outputs)
             scaled = optimizer.scale_loss(loss)
-        optimizer.apply(tape.gradient(scaled, variables), variables)
+        gradients = tape.gradient(scaled, variables)
+        if dense:
+            gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        optimizer.apply(gradients, variables)
         return loss
 
     return train_step

@@ -1,0 +1,54 @@
+# The commands that people and CI use; each does all the set-up it needs.
+#   make demo       first report: install, sweep a few points of every family, say how to look at them
+#   make test       install, then lint, type-check and test
+#   make ui         the MLflow UI on http://127.0.0.1:5000
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PORT ?= 5000
+
+.PHONY: demo test lint format ui install install-dev benchmarks clean
+
+install: $(VENV)/.installed
+install-dev: $(VENV)/.installed-dev
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit("ParaDnn needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(VENV)/.installed $@
+
+demo: install
+	$(BIN)/python -m paradnn.train -m experiment=quick
+	@echo
+	@echo "Look at the runs:  make ui   and open http://127.0.0.1:$(PORT)"
+	@echo "Measure your own:  $(BIN)/python -m paradnn.train -m model=lstm model.embedding_size=100,200 batch_size=16,64"
+
+test: install-dev lint
+	$(BIN)/python -m pytest
+
+lint: install-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: install-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+ui: install
+	$(BIN)/mlflow ui --host 127.0.0.1 --port $(PORT) --backend-store-uri sqlite:///$(CURDIR)/mlruns/mlflow.db
+
+benchmarks: install
+	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/repeatability.py
+	$(BIN)/python benchmarks/fidelity.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,262 @@
+"""Models and their analytic costs against Keras' counts, TensorFlow's FLOP counter and the memory of real steps."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from paradnn.costs import model_costs
+from paradnn.runner import Limits, WorkerKey, WorkerPool
+from paradnn.worker.data import synthetic_batch
+from paradnn.worker.frameworks.tensorflow import TensorFlow
+from paradnn.worker.models import build
+from paradnn.worker.optimizers import make_optimizer
+from paradnn.worker.point import POLICIES
+
+STEP = {"batch_size": 4, "precision": "float32", "mode": "train", "optimizer": "rmsprop"}
+
+
+def fc(layers=2, nodes=24, input_size=20, output_size=10) -> dict[str, Any]:
+    return {"name": "fc", "layers": layers, "nodes": nodes, "input_size": input_size, "output_size": output_size}
+
+
+def cnn(name: str, blocks=(1, 1, 1, 1), filters=4, image_size=64, output_size=7) -> dict[str, Any]:
+    return {
+        "name": name,
+        "blocks": list(blocks),
+        "filters": filters,
+        "image_size": image_size,
+        "output_size": output_size,
+    }
+
+
+def rnn(name: str, layers=2, embedding_size=6, sequence_length=5, vocab_size=11) -> dict[str, Any]:
+    return {"name": name, "layers": layers, "embedding_size": embedding_size, "sequence_length": sequence_length,
+            "vocab_size": vocab_size}  # fmt: skip
+
+
+# Even sizes: where a stride of 2 does not divide the image, the profiler only estimates a gradient.
+FAMILIES = [fc(), fc(layers=1), cnn("residual", (1, 2, 1, 1)), cnn("bottleneck", (2, 1, 1, 2)), cnn("bottleneck", image_size=32),
+            rnn("rnn"), rnn("lstm"), rnn("gru", layers=1)]  # fmt: skip
+RESNET50 = cnn("bottleneck", (3, 4, 6, 3), 64, 224, 1000)
+RESNET18 = cnn("residual", (2, 2, 2, 2), 64, 224, 1000)
+
+
+def label(model: dict[str, Any]) -> str:
+    return "-".join(str(value) for value in model.values())
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    yield
+    keras.config.set_dtype_policy("float32")
+    keras.backend.clear_session()
+
+
+@pytest.mark.parametrize("model", [*FAMILIES, RESNET50, RESNET18], ids=label)
+def test_parameters_are_keras_own(model: dict[str, Any]) -> None:
+    built = build(model).model
+    costs = model_costs(model, **STEP)
+    assert costs.parameters == sum(math.prod(v.shape) for v in built.trainable_variables)
+    assert costs.parameters + costs.non_trainable_parameters == built.count_params()
+
+
+def test_the_published_parameter_counts() -> None:
+    assert model_costs(RESNET50, **STEP).parameters == 25_557_032
+    assert model_costs(RESNET18, **STEP).parameters == 11_689_512
+
+
+PRODUCTS = {"MatMul", "BatchMatMulV2", "Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"}
+
+
+def counted_flops(function: Any, *arguments: Any) -> int:
+    """FLOPs of matrix products and convolutions in the graph of `function`, as TensorFlow's profiler counts them."""
+    graph = tf.function(function).get_concrete_function(*arguments).graph
+    options = tf.compat.v1.profiler.ProfileOptionBuilder(tf.compat.v1.profiler.ProfileOptionBuilder.float_operation())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        kinds = {node.name: node.type for node in needed(graph)}
+        profile = tf.compat.v1.profiler.profile(graph, options=options.with_empty_output().build())
+    total, stack = 0, list(profile.children)
+    while stack:
+        node = stack.pop()
+        stack += node.children
+        if kinds.get(node.name) in PRODUCTS:
+            total += node.float_ops
+    return total
+
+
+def needed(graph: Any) -> set[Any]:
+    """The operations that lead to an output: a gradient that nobody asked for is built but never run."""
+    found: set[Any] = set()
+    stack = [tensor.op for tensor in graph.outputs]
+    while stack:
+        operation = stack.pop()
+        if operation not in found:
+            found.add(operation)
+            stack += [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
+    return found
+
+
+def unrolled(model: dict[str, Any]) -> Any:
+    """The model, its recurrent layers unrolled: the profiler does not multiply a loop's body by its trips."""
+    built = build(model).model
+    if not any(isinstance(layer, keras.layers.RNN) for layer in built.layers):
+        return built
+    return keras.models.clone_model(
+        built, clone_function=lambda layer: layer.__class__.from_config(
+            {**layer.get_config(), **({"unroll": True} if isinstance(layer, keras.layers.RNN) else {})}))  # fmt: skip
+
+
+@pytest.mark.parametrize("model", [*FAMILIES, fc(4, 1024, 2000, 1000)], ids=label)
+def test_flops_are_those_of_tensorflows_counter(model: dict[str, Any]) -> None:
+    batch = 256 if model.get("nodes") == 1024 else 4
+    workload, network = build(model), unrolled(model)
+    inputs, targets = (tuple(map(tf.constant, arrays)) for arrays in synthetic_batch(workload, batch, 0))
+
+    def forward():
+        return network(inputs[0], training=True)
+
+    def backward():
+        with tf.GradientTape() as tape:
+            loss = workload.loss(targets, network(inputs[0], training=True))
+        return tape.gradient(loss, network.trainable_variables)
+
+    costs = model_costs(model, **{**STEP, "batch_size": batch})
+    assert counted_flops(forward) == costs.forward_flops
+    assert counted_flops(backward) == costs.flops_per_step
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("model", [fc(), cnn("residual", image_size=16), cnn("bottleneck", image_size=16), rnn("rnn"),
+                                   rnn("lstm"), rnn("gru")], ids=label)  # fmt: skip
+def test_steps_are_finite_in_every_precision(model: dict[str, Any], precision: str) -> None:
+    keras.config.set_dtype_policy(POLICIES[precision])
+    keras.utils.set_random_seed(0)
+    workload = build(model)
+    batch = synthetic_batch(workload, 4, 0)
+    optimizer = {"name": "rmsprop", "learning_rate": 0.1, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0}
+    settings = {"mode": "train", "compile": "graph", "precision": precision, "optimizer": optimizer}
+    step = TensorFlow().make_step(workload, batch, settings)
+    losses = [step.run(1) for _ in range(3)]
+    assert all(math.isfinite(loss) for loss in losses)
+    assert workload.model(batch[0][0]).dtype == tf.float32
+    kernels = [layer for layer in workload.model.layers if isinstance(layer, (keras.layers.Dense, keras.layers.Conv2D))]
+    assert {layer.compute_dtype for layer in kernels} == {precision}
+
+
+def test_a_training_step_is_a_hand_written_one() -> None:
+    """One SGD step of a two-layer network against the same in plain NumPy."""
+    workload = build(fc(layers=1, nodes=5, input_size=3, output_size=4))
+    (x,), (y,) = synthetic_batch(workload, 6, 1)
+    w0, b0, w1, b1 = (v.numpy() for v in workload.model.trainable_variables)
+    settings = {
+        "mode": "train",
+        "compile": "xla",
+        "precision": "float32",
+        "optimizer": {"name": "sgd", "learning_rate": 0.5},
+    }
+    loss = TensorFlow().make_step(workload, ([x], [y]), settings).run(1)
+    hidden = np.maximum(x @ w0 + b0, 0)
+    logits = hidden @ w1 + b1
+    shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    assert loss == pytest.approx(-np.log(shares[np.arange(6), y]).mean(), rel=1e-5)
+    error = (shares - np.eye(4)[y]) / 6
+    back = (error @ w1.T) * (hidden > 0)
+    expected = [w0 - 0.5 * x.T @ back, b0 - 0.5 * back.sum(0), w1 - 0.5 * hidden.T @ error, b1 - 0.5 * error.sum(0)]
+    for variable, value in zip(workload.model.trainable_variables, expected, strict=True):
+        np.testing.assert_allclose(variable.numpy(), value, atol=1e-5)
+
+
+def test_optimizers_keep_the_variables_that_the_memory_bound_counts() -> None:
+    for name, slots in (("sgd", 0), ("momentum", 1), ("rmsprop", 2)):
+        optimizer = make_optimizer(
+            {"name": name, "learning_rate": 0.1, "momentum": 0.9, "decay": 0.9, "epsilon": 1.0}, "float32"
+        )
+        variable = keras.Variable(np.zeros((7, 3), "float32"))
+        optimizer.build([variable])
+        assert len([v for v in optimizer.variables if v.shape == (7, 3)]) == slots
+
+
+BIG = [({**fc(3, 2048, 1000, 100)}, 512), (cnn("residual", filters=16, image_size=96), 32),
+       (cnn("bottleneck", filters=16, image_size=96), 32), (rnn("lstm", 1, 256, 40, 64), 128)]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    """A real worker: this process' TensorFlow has its threads already and cannot be forked."""
+    with WorkerPool() as workers:
+        yield workers
+
+
+@pytest.mark.parametrize("mode", ["train", "inference"])
+@pytest.mark.parametrize("compile_mode", ["graph", "xla"])
+@pytest.mark.parametrize(("model", "batch"), BIG, ids=lambda value: label(value) if isinstance(value, dict) else "")
+def test_the_memory_bound_is_below_a_real_step(
+    pool: WorkerPool, model: dict[str, Any], batch: int, compile_mode: str, mode: str
+) -> None:
+    key = WorkerKey(sys.executable, "tensorflow", None, "cpu", ())
+    answer = pool.measure(key, point(model, batch, compile_mode, mode), Limits(100, None), lambda phase: None)
+    assert answer.outcome == "ok", answer.reason
+    grown = answer.result["peak_memory_bytes"] - answer.result["baseline_memory_bytes"]
+    costs = model_costs(model, batch_size=batch, precision="float32", mode=mode, optimizer="rmsprop")
+    assert costs.memory_lower_bound_bytes < grown
+    if mode == "train" and model["name"] == "fc":
+        assert costs.memory_lower_bound_bytes > grown / 8  # and says something
+
+
+BROKEN = """
+import json, sys
+import tensorflow as tf
+from paradnn.worker import point
+from paradnn.worker.frameworks.tensorflow import TensorFlow
+
+build = point.build
+
+def broken(model):
+    workload = build(model)
+    strings = lambda targets, outputs: tf.reduce_sum(tf.cast(tf.strings.length(tf.strings.as_string(outputs)), tf.float32))
+    return type(workload)(workload.model, workload.inputs, workload.targets, strings)
+
+point.build = broken
+print(json.dumps(point.measure_point(json.load(sys.stdin), TensorFlow(), lambda phase: None)))
+"""
+
+
+def test_a_step_that_cannot_be_compiled_is_an_outcome() -> None:
+    """A loss that XLA has no kernel for, through the worker's own path."""
+    settings = json.dumps(point(fc(), 4, "xla", "train"))
+    done = subprocess.run([sys.executable, "-c", BROKEN], input=settings, capture_output=True, text=True, check=True)
+    answer = json.loads(done.stdout)
+    assert answer["outcome"] == "compile_error"
+    assert answer["reason"].startswith("compile: ")
+    assert "\n" not in answer["reason"]
+
+
+def test_exhausted_memory_is_told_apart_by_device() -> None:
+    framework = TensorFlow()
+    error = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+    assert framework.classify(error, "measure") == "oom_host"
+    framework._device = "GPU:0"
+    assert framework.classify(error, "measure") == "oom_device"
+    assert framework.classify(RuntimeError("RESOURCE_EXHAUSTED: out of memory"), "compile") == "oom_device"
+    assert framework.classify(ValueError("shape"), "measure") is None
+
+
+def point(model: dict[str, Any], batch: int, compile_mode: str, mode: str) -> dict[str, Any]:
+    return {
+        "model": model, "batch_size": batch, "precision": "float32", "compile": compile_mode, "mode": mode, "seed": 0,
+        "optimizer": {"name": "rmsprop", "learning_rate": 0.1, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0},
+        "platform": {"name": "cpu", "threads": None, "index": 0},
+        "measure": {"min_seconds": 0.0, "min_blocks": 1, "max_seconds": 1.0, "block_seconds": 0.0, "warmup_seconds": 0.0},
+    }  # fmt: skip
