@@ -150,7 +150,8 @@ def _integers(value: Any, bounds: Mapping[str, Any], key: str) -> tuple[int, ...
         return (number,) * length
     if len(value) != length:
         raise ConfigError(key, list(value), f"expects one number or {length}", f"write for example {key}=[3,4,6,3]")
-    return tuple(_bounded(_integer(entry, key), bounds, key) for entry in value)
+    numbers: tuple[int, ...] = tuple(_bounded(_integer(entry, key), bounds, key) for entry in value)
+    return numbers
 
 
 def _mappings(value: Any, key: str) -> tuple[Mapping[str, Any], ...]:

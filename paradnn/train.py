@@ -11,8 +11,8 @@ import sys
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from paradnn.errors import ParadnnError
 from paradnn.help import help_text
+from paradnn.store import PROJECT_ROOT
 from paradnn.usage import as_axes, is_input_error, one_line, split_overrides
 
 __all__ = ["main"]
@@ -21,17 +21,17 @@ __all__ = ["main"]
 class _Task:
     """What Hydra calls with a composed configuration: a single point, or the points of a plan.
 
-    Hydra prints a line of its own for an exception in a task, so a user's mistake is kept and raised afterwards.
+    Hydra prints a line of its own for an exception in a task, so it is kept and raised afterwards.
     """
 
     def __init__(self) -> None:
         self.exit_code = 0
-        self.error: ParadnnError | None = None
+        self.error: Exception | None = None
 
     def __call__(self, config: DictConfig) -> None:
         try:
             self.exit_code = max(self.exit_code, _measure(config))
-        except ParadnnError as error:
+        except Exception as error:
             self.error = error
 
 
@@ -74,7 +74,7 @@ def main() -> int:
 
     try:
         sys.argv[1:] = as_axes(split_overrides(sys.argv[1:]))
-        hydra.main(version_base="1.3", config_path="../conf", config_name="config")(measure)()
+        hydra.main(version_base="1.3", config_path=str(PROJECT_ROOT / "conf"), config_name="config")(measure)()
         if task.error:
             raise task.error
     except KeyboardInterrupt:
@@ -85,6 +85,9 @@ def main() -> int:
             raise
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
+    finally:
+        if not verbose:
+            del os.environ["HYDRA_FULL_ERROR"]
     return task.exit_code
 
 

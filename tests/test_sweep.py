@@ -22,13 +22,14 @@ def swept(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Sto
     grids = (
         "sweep.grids=[{model: fc, model.nodes: 8, precision: 'float32,bfloat16'},"
         "{model: 'residual,bottleneck', model.filters: 2, model.image_size: 8},"
-        "{model: 'rnn,lstm,gru', model.embedding_size: 4, model.sequence_length: 3}]"
+        "{model: 'rnn,lstm,gru', model.embedding_size: 4, model.sequence_length: 3},"
+        "{model: gru, model.embedding_size: 4, model.sequence_length: 3, compile: xla}]"
     )
     axes = [grids, "batch_size=4", "sweep.name=families"]
     done = run(["paradnn.train", "-m", *axes, *FAST], store)
     assert done.returncode == 0, done.stderr
-    assert "7 points" in done.stdout
-    assert "7 ok" in done.stdout
+    assert "8 points" in done.stdout
+    assert "8 ok" in done.stdout
     return store
 
 
@@ -40,9 +41,9 @@ def test_every_family_is_measured_and_nested_under_one_parent(swept: Store) -> N
     assert {swept.values("params", point["run_id"])["model.name"] for point in points} == set(FAMILIES)
     assert {point["status"] for point in points} == {"FINISHED"}
     assert {point["outcome"] for point in points} == {"ok"}
-    assert len({point["mlflow.runName"] for point in points}) == 7
-    assert "families, 7 points" in parent["mlflow.runName"]
-    assert "7 ok" in parent["mlflow.note.content"]
+    assert len({point["mlflow.runName"] for point in points}) == 8
+    assert "families, 8 points" in parent["mlflow.runName"]
+    assert "8 ok" in parent["mlflow.note.content"]
 
 
 def test_metrics_are_registered_and_agree_with_the_raw_blocks(swept: Store) -> None:
@@ -105,9 +106,8 @@ def test_a_single_point_says_what_it_found(store: Store) -> None:
 
 
 def test_compile_modes_precisions_and_optimizers_all_train(store: Store) -> None:
-    done = run(
-        ["paradnn.train", "-m", "compile=graph,xla,eager", "precision=float32,float16", "optimizer=rmsprop,momentum,sgd",
-         *TINY], store)  # fmt: skip
+    axes = ["compile=graph,xla,eager", "precision=float32,float16", "optimizer=rmsprop,momentum,sgd"]
+    done = run(["paradnn.train", "-m", *axes, *TINY], store)
     assert done.returncode == 0, done.stderr
     points = store.runs()
     assert len(points) == 18

@@ -46,8 +46,16 @@ def rnn(name: str, layers=2, embedding_size=6, sequence_length=5, vocab_size=11)
 
 
 # Even sizes: where a stride of 2 does not divide the image, the profiler only estimates a gradient.
-FAMILIES = [fc(), fc(layers=1), cnn("residual", (1, 2, 1, 1)), cnn("bottleneck", (2, 1, 1, 2)), cnn("bottleneck", image_size=32),
-            rnn("rnn"), rnn("lstm"), rnn("gru", layers=1)]  # fmt: skip
+FAMILIES = [
+    fc(),
+    fc(layers=1),
+    cnn("residual", (1, 2, 1, 1)),
+    cnn("bottleneck", (2, 1, 1, 2)),
+    cnn("bottleneck", image_size=32),
+    rnn("rnn"),
+    rnn("lstm"),
+    rnn("gru", layers=1),
+]
 RESNET50 = cnn("bottleneck", (3, 4, 6, 3), 64, 224, 1000)
 RESNET18 = cnn("residual", (2, 2, 2, 2), 64, 224, 1000)
 
@@ -225,8 +233,10 @@ build = point.build
 
 def broken(model):
     workload = build(model)
-    strings = lambda targets, outputs: tf.reduce_sum(tf.cast(tf.strings.length(tf.strings.as_string(outputs)), tf.float32))
-    return type(workload)(workload.model, workload.inputs, workload.targets, strings)
+    def loss(targets, outputs):
+        return tf.reduce_sum(tf.cast(tf.strings.length(tf.strings.as_string(outputs)), tf.float32))
+
+    return type(workload)(workload.model, workload.inputs, workload.targets, loss)
 
 point.build = broken
 print(json.dumps(point.measure_point(json.load(sys.stdin), TensorFlow(), lambda phase: None)))
@@ -254,9 +264,15 @@ def test_exhausted_memory_is_told_apart_by_device() -> None:
 
 
 def point(model: dict[str, Any], batch: int, compile_mode: str, mode: str) -> dict[str, Any]:
+    protocol = {"min_seconds": 0.0, "min_blocks": 1, "max_seconds": 1.0, "block_seconds": 0.0, "warmup_seconds": 0.0}
     return {
-        "model": model, "batch_size": batch, "precision": "float32", "compile": compile_mode, "mode": mode, "seed": 0,
+        "model": model,
+        "batch_size": batch,
+        "precision": "float32",
+        "compile": compile_mode,
+        "mode": mode,
+        "seed": 0,
         "optimizer": {"name": "rmsprop", "learning_rate": 0.1, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0},
         "platform": {"name": "cpu", "threads": None, "index": 0},
-        "measure": {"min_seconds": 0.0, "min_blocks": 1, "max_seconds": 1.0, "block_seconds": 0.0, "warmup_seconds": 0.0},
-    }  # fmt: skip
+        "measure": protocol,
+    }

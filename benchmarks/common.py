@@ -1,0 +1,46 @@
+"""Shared by the benchmarks: the command line on a store of its own, and its runs read back with plain SQL."""
+
+from __future__ import annotations
+
+import csv
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def train(arguments: Sequence[str], folder: Path) -> None:
+    """`python -m paradnn.train`, recording into `folder`."""
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "HYDRA_"))}
+    environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder / 'mlflow.db'}"
+    done = subprocess.run([sys.executable, "-m", "paradnn.train", *arguments], cwd=ROOT, env=environ, text=True,
+                          capture_output=True, check=False)  # fmt: skip
+    if done.returncode:
+        sys.exit(f"paradnn.train failed: {done.stderr}")
+
+
+def runs(folder: Path) -> list[dict[str, str | float]]:
+    """Metrics, params and tags of every point, in the order in which they were measured."""
+    found: dict[str, dict[str, str | float]] = {}
+    with closing(sqlite3.connect(folder / "mlflow.db")) as database:
+        for run_id, start in database.execute("SELECT run_uuid, start_time FROM runs ORDER BY start_time"):
+            found[run_id] = {"start_time": start}
+        for table in ("tags", "params", "latest_metrics"):
+            for run_id, key, value in database.execute(f"SELECT run_uuid, key, value FROM {table}"):
+                found[run_id][key] = value
+    return [run for run in found.values() if run.get("kind") == "point"]
+
+
+def save(name: str, rows: Sequence[Mapping[str, object]]) -> None:
+    """The rows as benchmarks/results/<name>.csv."""
+    RESULTS.mkdir(exist_ok=True)
+    with (RESULTS / f"{name}.csv").open("w", newline="") as handle:
+        writer = csv.DictWriter(handle, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,63 @@
+"""Whatever is typed: a point, or one clear line. Never a traceback."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import pytest
+
+from paradnn import train
+from paradnn.config import Point
+from paradnn.costs import model_costs
+from paradnn.identity import point_id, request_of
+from paradnn.record import run_name
+from paradnn.summary import Summary
+
+KEYS = """model model.layers model.nodes model.input_size model.output_size model.blocks model.filters model.vocab_size
+batch_size precision compile mode optimizer optimizer.learning_rate platform platform.threads framework framework.env
+measure measure.min_seconds measure.min_blocks measure.timeout measure.memory_limit measure.predict_oom replicate seed
+resume retry sweep sweep.sample sweep.order tracking.experiment data software foo model.foo experiment"""
+VALUES = """0 1 -1 8 64 1e9 1e400 -0.0 nan inf null true false abc ä Ω 日本 '' "" ' " [ ] [] [1,2] [3,4,6,3] {}
+{a:1} {a:{b:1}} ${x} ${oc.env:HOME} 1,2 fc lstm residual xla float32 sgd 99999999999999999999 8GiB auto 0x10 1_000
+../x range(1,3) choice() interval(1,2) glob(*) a=b \\ %s {0} \x07 $HOME"""
+
+
+def overrides(generator: random.Random) -> list[str]:
+    """One to three overrides, most of them for keys that are there."""
+    found = []
+    for _ in range(generator.randint(1, 3)):
+        prefix = generator.choice(["", "", "", "", "", "+", "++", "~"])
+        found.append(f"{prefix}{generator.choice(KEYS.split())}={generator.choice(VALUES.split())}")
+    return ["-m", *found] if generator.random() < 0.3 else found
+
+
+def test_600_command_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Everything up to the first measurement, on the real command line's path; a point that passes has its costs."""
+    accepted: list[Point] = []
+
+    def keep(points: list[Point], settings: object, sweep: object) -> Summary:
+        accepted.extend(points)
+        for point in points:
+            request = request_of(point)
+            model_costs(request["model"], batch_size=point.batch_size, precision=point.precision, mode=point.mode,
+                        optimizer=point.optimizer.name)  # fmt: skip
+            assert point_id(point)
+            assert run_name(point)
+        return Summary(len(points), interrupted=False, repeated=len(points))
+
+    monkeypatch.setattr("paradnn.session.measure_points", keep)
+    generator, codes = random.Random(7), []
+    for _ in range(600):
+        arguments = overrides(generator)
+        monkeypatch.setattr(sys, "argv", ["train", *arguments])
+        codes.append(train.main())
+        captured = capsys.readouterr()
+        assert codes[-1] in (0, 2), arguments
+        if codes[-1] == 2:
+            lines = captured.err.strip().splitlines()
+            assert len(lines) == 1, (arguments, captured.err)
+            assert lines[0].startswith("error: ")
+            assert len(lines[0]) > len("error: ")
+    assert codes.count(2) > 100
+    assert len(accepted) > 10

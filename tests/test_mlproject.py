@@ -1,0 +1,113 @@
+"""`mlflow run` as a user and as a remote host would: real runs of tiny points."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import ROOT, TINY, Store, environment
+
+AXES = " ".join(entry for entry in TINY if not entry.startswith("batch_size"))
+
+
+def mlflow_run(store: Store, uri: str, *arguments: str, cwd: Path = ROOT) -> None:
+    environ = environment(store)
+    environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
+    command = [sys.executable, "-m", "mlflow", "run", uri, "--env-manager", "local", *arguments]
+    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_every_parameter_is_passed_on_and_documented() -> None:
+    project = yaml.safe_load((ROOT / "MLproject").read_text())
+    text = (ROOT / "docs" / "mlflow-projects.md").read_text()
+    for name, entry in project["entry_points"].items():
+        assert f"`{name}`" in text
+        for parameter in entry["parameters"]:
+            assert f"{parameter}={{{parameter}}}" in entry["command"]
+            assert f"`{parameter}`" in text
+
+
+def test_a_sweep_under_mlflow_run_leaves_the_projects_run_alone(store: Store) -> None:
+    overrides = f"model.nodes=8,9 batch_size=4 {AXES.replace('model.nodes=8', '')}"
+    arguments = ["-e", "sweep", "--experiment-name", "paradnn", "-P", "experiment=none", "-P", f"overrides={overrides}"]
+    mlflow_run(store, ".", *arguments)
+    [parent] = store.runs("sweep")
+    points = store.runs()
+    assert [point["outcome"] for point in points] == ["ok", "ok"]
+    assert {point["mlflow.parentRunId"] for point in points} == {parent["run_id"]}
+    [[project, status]] = store.query(
+        "SELECT run_uuid, status FROM runs JOIN tags USING (run_uuid) WHERE key = 'mlflow.project.entryPoint'"
+    )
+    assert parent["mlflow.parentRunId"] == project
+    assert status == "FINISHED"
+    assert store.values("latest_metrics", project) == {}
+
+
+@pytest.fixture
+def git_url(tmp_path: Path) -> Iterator[str]:
+    """This checkout's tracked and new files, committed in a repository that `git daemon` serves on loopback."""
+    work, served = tmp_path / "work", tmp_path / "served"
+    listing = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in listing.stdout.split("\n"):
+        if name and (ROOT / name).is_file():
+            (work / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, work / name)
+    author = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
+    for command in (["init", "-q", "-b", "main"], ["add", "-A"], [*author, "commit", "-q", "-m", "all"]):
+        subprocess.run(["git", *command], cwd=work, check=True)
+    subprocess.run(["git", "clone", "-q", "--bare", str(work), str(served / "paradnn.git")], check=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [
+        "git",
+        "daemon",
+        "--listen=127.0.0.1",
+        f"--port={port}",
+        "--export-all",
+        f"--base-path={served}",
+        str(served),
+    ]
+    daemon = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(100):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+        yield f"git://127.0.0.1:{port}/paradnn.git"
+    finally:
+        daemon.kill()
+        subprocess.run(["pkill", "-f", f"port={port}"], check=False)
+        daemon.wait()
+
+
+def test_a_point_from_a_git_address(store: Store, git_url: str, tmp_path: Path) -> None:
+    mlflow_run(
+        store,
+        git_url,
+        "-e",
+        "train",
+        "-P",
+        "batch_size=4",
+        "-P",
+        "compile=xla",
+        "-P",
+        f"overrides={AXES}",
+        cwd=tmp_path,
+    )
+    [point] = store.runs()
+    assert point["outcome"] == "ok"
+    assert store.values("params", point["run_id"])["compile"] == "xla"
