@@ -140,9 +140,11 @@ class WorkerPool:
         except BaseException:
             self._drop(key)
             raise
-        if not worker.alive:
-            self._drop(key)
-        return answer
+        if worker.alive:
+            return answer
+        self._drop(key)
+        # A worker that somebody ended while it slept says nothing of this point: a new one measures it.
+        return answer if worker.reached_point else self._get(key).measure(point, limits, on_phase)
 
     def close(self) -> None:
         """End every worker and its child."""
@@ -170,6 +172,7 @@ class _Worker:
         self._points = 0
         self._ready = False
         self.alive = True
+        self.reached_point = True  # whether the latest point had a child, or the import itself failed
         with self._log.open("wb") as log:
             # A session of its own: Ctrl-C in the terminal reaches the driver alone, which then ends the worker.
             self._process = subprocess.Popen(
@@ -195,6 +198,7 @@ class _Worker:
                 "unavailable", problem, {}, {"start": time.perf_counter() - watch.begin}, self._tail(self._log)
             )
         self._points += 1
+        self.reached_point = False
         stderr = Path(self._folder.name) / f"point-{self._points}.log"
         self._send({"id": self._points, "point": point, "stderr": str(stderr)})
         ending = self._follow(watch, limits, time.perf_counter(), on_phase)
@@ -237,6 +241,7 @@ class _Worker:
                 name = event["event"]
                 if name == "started":
                     watch.pid, watch.started = event["pid"], time.perf_counter()
+                    self.reached_point = True
                 elif name == "phase":
                     watch.phase = event["phase"]
                     on_phase(watch.phase)

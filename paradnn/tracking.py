@@ -32,6 +32,11 @@ __all__ = ["MlflowTracker"]
 _CLAIM_MARGIN = 600.0
 _PARENT = "mlflow.parentRunId"
 _NOTE = "mlflow.note.content"
+_SOURCE = {"mlflow.source.name": "paradnn.train", "mlflow.source.type": "LOCAL"}
+_ABOUT = (
+    "ParaDnn: one run for each measured point, nested under the sweep that measured it. The tag `outcome` says how a "
+    "point ended; metrics and their units are explained in docs/metrics.md."
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -90,7 +95,7 @@ class MlflowTracker:
     @_answers
     def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
         links = {_PARENT: self._project_run} if self._project_run else {}
-        own = {"kind": "sweep", "schema_version": SCHEMA_VERSION, "owner": owner_tag(), _NOTE: description}
+        own = {**_SOURCE, "kind": "sweep", "schema_version": SCHEMA_VERSION, "owner": owner_tag(), _NOTE: description}
         run = self._client.create_run(self._experiment_id, run_name=name, tags={**own, **links, **tags})
         self._parent = str(run.info.run_id)
         return self._parent
@@ -163,7 +168,9 @@ class MlflowTracker:
 
     def _create(self, identity: Identity, name: str, tags: Mapping[str, str], start: int) -> Ticket:
         parent = {_PARENT: self._parent} if self._parent else {}
-        run = self._client.create_run(self._experiment_id, start_time=start, run_name=name, tags={**tags, **parent})
+        run = self._client.create_run(
+            self._experiment_id, start_time=start, run_name=name, tags={**_SOURCE, **tags, **parent}
+        )
         return Ticket(run.info.run_id, identity, start)
 
     def _write(self, run_id: str, record: Record, late: Late) -> None:
@@ -225,7 +232,10 @@ class MlflowTracker:
             experiment = self._client.get_experiment_by_name(self._experiment)
             if experiment is None:
                 store.use_write_ahead_log(self._address)
-                self._experiment_id = self._client.create_experiment(self._experiment, self._address.artifact_location)
+                # The kind makes the UI show runs, with their descriptions, rather than traces.
+                about = {"mlflow.experimentKind": "custom_model_development", _NOTE: _ABOUT}
+                place = self._address.artifact_location
+                self._experiment_id = self._client.create_experiment(self._experiment, place, about)
             elif experiment.lifecycle_stage != "active":
                 raise StoreError(f"{self.where}: experiment {self._experiment} was deleted there")
             else:

@@ -1,0 +1,93 @@
+"""python -m benchmarks.kill [--sweeps 50] [--minutes 30]
+
+A sweep of 30 tiny points whose driver is killed (SIGKILL) at a random moment, and started again, until it ends by
+itself; then the next sweep. After each: every point measured once, no finished run lost, none left RUNNING, no process
+left over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+
+from benchmarks.common import ROOT, runs, train
+
+TINY = [
+    *("model.layers=1", "model.input_size=16", "model.output_size=4", "batch_size=4", "measure.min_seconds=0.02"),
+    *("measure.min_blocks=6", "measure.block_seconds=0.002", "measure.warmup_seconds=0.1"),
+]
+
+
+def finished(folder: Path) -> set[str]:
+    """Ids of the runs that have an outcome."""
+    with closing(sqlite3.connect(folder / "mlflow.db", timeout=60)) as database:
+        return {row[0] for row in database.execute("SELECT run_uuid FROM tags WHERE key = 'outcome'")}
+
+
+def one_sweep(folder: Path, first: int) -> tuple[int, list[str]]:
+    """Kill and start again until done; how often it was killed, and what went wrong."""
+    environ = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"}
+    command = [sys.executable, "-m", "paradnn.train", "-m", f"model.nodes=range({first},{first + 30})", *TINY]
+    kills, problems, seen = 0, [], set()
+    while True:
+        process = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        try:
+            # Start-up takes some seconds, the whole sweep some more: a moment anywhere in it.
+            process.wait(random.uniform(1.0, 16.0))
+        except subprocess.TimeoutExpired:
+            started = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+            time.sleep(3.0)
+            problems += [f"process {pid} lives on" for pid in started if psutil.pid_exists(pid)]
+        lost = seen - finished(folder)
+        problems += [f"run {run_id} lost" for run_id in lost]
+        seen = finished(folder)
+        if process.returncode == 0:
+            return kills, problems
+        if process.returncode > 0:
+            return kills, [*problems, f"exit code {process.returncode}: {process.stderr.read().decode()[-300:]}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sweeps", type=int, default=50)
+    parser.add_argument("--minutes", type=float, default=120.0, help="begin no new sweep after so long")
+    given = parser.parse_args()
+    begin, kills, sweeps, problems = time.monotonic(), 0, 0, []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        train(["model.nodes=4", *TINY], folder)
+        while sweeps < given.sweeps and time.monotonic() - begin < 60 * given.minutes:
+            killed, found = one_sweep(folder, 100 + 30 * sweeps)
+            kills, sweeps, problems = kills + killed, sweeps + 1, problems + found
+            points = [run for run in runs(folder) if run.get("outcome")]
+            counts = Counter(run["point_id"] for run in points)
+            problems += [f"{point} measured {count} times" for point, count in counts.items() if count > 1]
+            if len(counts) != 1 + 30 * sweeps:
+                problems.append(f"{len(counts)} points measured, not {1 + 30 * sweeps}")
+            with closing(sqlite3.connect(folder / "mlflow.db", timeout=60)) as database:
+                [running] = database.execute("SELECT count(*) FROM runs WHERE status = 'RUNNING'").fetchone()
+            if running:
+                problems.append(f"{running} runs left RUNNING")
+            print(f"sweep {sweeps}: killed {killed} times, {len(problems)} problems so far", flush=True)
+    print(f"{sweeps} sweeps of 30 points, {kills} kills: {len(problems)} problems")
+    for problem in problems:
+        print(f"  {problem}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""python -m benchmarks.resume
+
+How long the same command takes when the store holds an outcome for every one of its points: the 9,720 of paper_fc,
+whose runs are put into a real store by plain SQL, and are then all skipped by a real command.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from contextlib import closing
+from pathlib import Path
+
+from benchmarks.common import ROOT, runs, train
+
+POINTS = """
+import json, sys
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+from paradnn.config import read_point
+from paradnn.identity import limits_id, point_id
+from paradnn.space import expand
+OmegaConf.register_new_resolver("paradnn_help", lambda: "")
+with initialize_config_dir(sys.argv[1] + "/conf", version_base="1.3"):
+    master = compose("config", overrides=["experiment=paper_fc"], return_hydra_config=True)
+    plan = expand(GlobalHydra.instance().config_loader(), master, ["experiment=paper_fc"], {})
+points = [read_point(config) for config in plan.configs()]
+json.dump([(point_id(point), limits_id(point.measure)) for point in points], sys.stdout)
+"""
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        train(["model.nodes=8", "model.layers=1", "measure=quick"], folder)
+        [real] = runs(folder)
+        command = [sys.executable, "-c", POINTS, str(ROOT)]
+        points = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+        with closing(sqlite3.connect(folder / "mlflow.db")) as database:
+            columns = [row[1] for row in database.execute("PRAGMA table_info(runs)")]
+            first = database.execute("SELECT * FROM runs WHERE status = 'FINISHED'").fetchone()
+            row = dict(zip(columns, first, strict=True))
+            for point_id, limits_id in points:
+                row["run_uuid"] = uuid.uuid4().hex
+                database.execute(f"INSERT INTO runs VALUES ({','.join('?' * len(row))})", list(row.values()))
+                tags = {
+                    "kind": "point",
+                    "point_id": point_id,
+                    "limits_id": limits_id,
+                    "replicate": "0",
+                    "outcome": "ok",
+                }
+                tags |= {"environment_id": real["environment_id"]}
+                tags |= {f"version.{number}": "1.0" for number in range(10)}
+                rows = [(key, value, row["run_uuid"]) for key, value in tags.items()]
+                database.executemany("INSERT INTO tags (key, value, run_uuid) VALUES (?, ?, ?)", rows)
+            database.commit()
+        for _ in range(3):
+            begin = time.perf_counter()
+            train(["-m", "experiment=paper_fc"], folder)
+            print(
+                f"{len(points)} points checked and skipped: {time.perf_counter() - begin:.1f} s for the whole command"
+            )
+        assert len([run for run in runs(folder) if run.get("outcome")]) == len(points) + 1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""The pool of workers: a real worker, ended under the driver's feet."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from paradnn.config import read_point
+from paradnn.identity import request_of
+from paradnn.outcome import Ending, classify
+from paradnn.runner import Limits, WorkerKey, WorkerPool
+
+MEASURE = {"min_seconds": 0.02, "min_blocks": 2, "block_seconds": 0.002, "warmup_seconds": 0.1}
+POINT = read_point({"model": {"name": "fc", "layers": 1, "nodes": 8}, "batch_size": 4, "measure": MEASURE})
+
+
+def workers() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if "paradnn.worker" in child.cmdline()]
+
+
+def test_a_worker_that_dies_in_its_sleep_is_replaced() -> None:
+    key, limits, phases = WorkerKey.of(POINT), Limits(60, None), []
+    with WorkerPool() as pool:
+        first = pool.measure(key, request_of(POINT), limits, phases.append)
+        assert (first.outcome, phases) == ("ok", ["build", "compile", "warmup", "measure"])
+        [worker] = workers()
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.wait()
+        assert pool.measure(key, request_of(POINT), limits, phases.append).outcome == "ok"
+    assert workers() == []
+
+
+@pytest.mark.parametrize(
+    ("ending", "stderr", "expected"),
+    [
+        (Ending(None, 9, "timeout", "compile"), "", ("timeout", "over 60 s, in phase compile")),
+        (Ending(None, 9, "memory", "build"), "", ("oom_host", "took 3.00 GiB in phase build, the limit is 2.00 GiB")),
+        (
+            Ending(None, 6, None, "warmup"),
+            "what(): std::bad_alloc",
+            ("oom_host", "an allocation failed in phase warmup"),
+        ),
+        (Ending(None, 9, None, "measure"), "", ("oom_host", "killed by the system in phase measure")),
+        (Ending(None, 11, None, "measure"), "x\nlast words\n", ("crash", "SIGSEGV in phase measure: last words")),
+        (Ending(3, None, None, "build"), "", ("crash", "exit code 3 in phase build: nothing on standard error")),
+        (Ending(None, None, "worker", "start"), "", ("crash", "the worker died in phase start")),
+    ],
+)
+def test_endings_from_outside(ending: Ending, stderr: str, expected: tuple[str, str]) -> None:
+    outcome, reason = classify(ending, {}, stderr, timeout=60, memory_limit=2 * 2**30, peak=3 * 2**30)
+    assert outcome == expected[0]
+    assert reason is not None
+    assert reason.startswith(expected[1])
+
+
+def test_what_the_child_says_of_itself_is_believed() -> None:
+    ending = Ending(None, 9, "timeout", "measure")
+    assert classify(ending, {"outcome": "nan", "reason": "why"}, "", 1, None, 0) == ("nan", "why")
