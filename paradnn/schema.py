@@ -144,14 +144,13 @@ def _bounded(value: Any, bounds: Mapping[str, Any], key: str) -> Any:
 
 
 def _integers(value: Any, bounds: Mapping[str, Any], key: str) -> tuple[int, ...]:
-    length = bounds["length"]
+    length: int = bounds["length"]
     if not isinstance(value, (list, tuple)):
         number: int = _bounded(_integer(value, key), bounds, key)
         return (number,) * length
     if len(value) != length:
         raise ConfigError(key, list(value), f"expects one number or {length}", f"write for example {key}=[3,4,6,3]")
-    numbers: tuple[int, ...] = tuple(_bounded(_integer(entry, key), bounds, key) for entry in value)
-    return numbers
+    return tuple(_bounded(_integer(entry, key), bounds, key) for entry in value)
 
 
 def _mappings(value: Any, key: str) -> tuple[Mapping[str, Any], ...]:
