@@ -22,7 +22,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, OmegaConf
 
-from paradnn.config import SETTINGS_KEYS
+from paradnn.config import SETTINGS_KEYS, read_settings
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -81,14 +81,14 @@ def expand(loader: ConfigLoader, master: DictConfig, arguments: Sequence[str], p
     `arguments` are the command line's overrides, `params` those of `hydra.sweeper.params`; the command line wins.
     Raises ConfigError, or Hydra's own errors for overrides that cannot be composed.
     """
-    sweep = plain(master)["sweep"]
+    sweep = read_settings(plain(master)).sweep
     builder = _Builder(loader, master)
     plan = Plan(builder.bases, [])
-    sampled = sweep["sample"]
-    rest = [entry for entry in arguments if not (sweep["grids"] and entry.startswith("model="))]
+    sampled = sweep.sample
+    rest = [entry for entry in arguments if not (sweep.grids and entry.startswith("model="))]
     grids = [
         builder.axes([*_strings(params), *_strings(grid), *rest])
-        for grid in builder.of_families(sweep["grids"], arguments) or [{}]
+        for grid in builder.of_families(sweep.grids, arguments) or [{}]
     ]
     sizes = [_size(axes) for axes in grids]
     if sum(sizes) > MAX_POINTS:
@@ -98,10 +98,10 @@ def expand(loader: ConfigLoader, master: DictConfig, arguments: Sequence[str], p
     shares = _shares(sizes, sampled) if sampled else sizes
     for axes, size, share in zip(grids, sizes, shares, strict=True):
         combinations = itertools.product(*(range(len(axis.strings)) for axis in axes))
-        chosen = combinations if share >= size else _spread(axes, share, int(sweep["seed"]))
+        chosen = combinations if share >= size else _spread(axes, share, sweep.seed)
         plan.points.extend(builder.point(axes, choice) for choice in chosen)
-    if sweep["order"] == "random":
-        random.Random(sweep["seed"]).shuffle(plan.points)
+    if sweep.order == "random":
+        random.Random(sweep.seed).shuffle(plan.points)
     return plan
 
 

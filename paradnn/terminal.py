@@ -108,7 +108,7 @@ def describe_point(row: Mapping[str, Any], where: str) -> str:
         lines += [
             f"  throughput   {row['examples_per_second']:,.1f} examples/s{interval}",
             f"  step time    {row['step_time_ms']:.3f} ms, median of {float(row['blocks']):.0f} blocks of "
-            f"{float(row['steps_per_block']):.0f} steps, {steady}",
+            f"{_steps(row['steps_per_block'])}, {steady}",
             f"  work         {si(row['flops_per_step'])}FLOP a step, {si(row['flops_per_second'])}FLOP/s, "
             f"{si(row['parameters'])}parameters",
         ]
@@ -180,6 +180,10 @@ def si(value: float) -> str:
         if abs(value) >= factor:
             return f"{value / factor:.3g} {prefix}"
     return f"{value:.3g} "
+
+
+def _steps(count: float) -> str:
+    return "1 step" if count == 1 else f"{count:.0f} steps"
 
 
 def _relative(row: Mapping[str, Any]) -> str:

@@ -215,10 +215,24 @@ class MlflowTracker:
                 (Path(folder) / name).write_text(text)
             self._client.log_artifacts(run_id, folder)
 
+    def _make_experiment(self, place: str | None, about: Mapping[str, str]) -> str:
+        """Make the experiment, or take it from another driver that made it in the same moment."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return str(self._client.create_experiment(self._experiment, place, dict(about)))
+        except MlflowException:
+            experiment = self._client.get_experiment_by_name(self._experiment)
+            if experiment is None:
+                raise
+            return str(experiment.experiment_id)
+
     @_answers
     def _open(self) -> None:
         """Connect, and make database and experiment where they are not there yet."""
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+        # MLflow prints each run's address, the password in it included.
+        os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
         # By default a request to a server that is gone is repeated for minutes.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
@@ -235,7 +249,7 @@ class MlflowTracker:
                 # The kind makes the UI show runs, with their descriptions, rather than traces.
                 about = {"mlflow.experimentKind": "custom_model_development", _NOTE: _ABOUT}
                 place = self._address.artifact_location
-                self._experiment_id = self._client.create_experiment(self._experiment, place, about)
+                self._experiment_id = self._make_experiment(place, about)
             elif experiment.lifecycle_stage != "active":
                 raise StoreError(f"{self.where}: experiment {self._experiment} was deleted there")
             else:
