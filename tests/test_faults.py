@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psutil
 import pytest
@@ -61,10 +61,14 @@ def wait_for(condition, seconds: float = 90.0) -> bool:
 
 
 def measuring_child(process: subprocess.Popen[str]) -> int | None:
-    """The forked child of the worker, if a point is being measured."""
-    for worker in psutil.Process(process.pid).children():
-        for child in worker.children():
-            return child.pid
+    """The forked child of the worker, if a point is being measured.
+
+    The driver has short-lived children besides (`git`, `lscpu`), which may be gone between two looks.
+    """
+    for child in psutil.Process(process.pid).children():
+        with suppress(psutil.NoSuchProcess):
+            if "paradnn.worker" in child.cmdline():
+                return next((grandchild.pid for grandchild in child.children()), None)
     return None
 
 
