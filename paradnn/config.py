@@ -151,7 +151,10 @@ class Data:
 
 @dataclass(frozen=True)
 class Measure:
-    """The protocol of one point. Limits (`timeout`, `memory_limit`, `predict_oom`) do not change what is measured."""
+    """The protocol of one point.
+
+    Limits (`timeout`, `memory_limit`, `predict_oom`) and extras (`profile`, `keep_trace`) do not change what is timed.
+    """
 
     min_seconds: float = option(1.0, "measure at least this long", low=0.0, high=86_400.0)
     min_blocks: int = option(10, "and at least so many blocks", low=1, high=100_000)
@@ -165,6 +168,8 @@ class Measure:
         "auto", "host memory a point may take: bytes, 8GiB, 500MB, or auto (90% of what is free)"
     )
     predict_oom: bool = option(True, "skip a point whose analytic memory bound alone exceeds the limit")
+    profile: bool = option(False, "after timing, profile some steps: a table of operations and a figure on the run")
+    keep_trace: bool = option(False, "profile, and keep the trace with the run (TensorBoard's profiler opens it)")
 
 
 @dataclass(frozen=True)
@@ -226,6 +231,9 @@ class Settings:
         True,
         "true: skip what has an outcome; false: measure anew; retry: measure the outcomes named in retry again",
         choices=("retry",),
+    )
+    ceilings: bool = option(
+        True, "state utilisation against this machine's measured ceilings; measured once where there are none"
     )
     retry: tuple[str, ...] = option(
         ("crash", "timeout", "unavailable"), "outcomes that resume=retry measures again", choices=tuple(OUTCOMES)

@@ -62,7 +62,7 @@ def describe_environment(platform_name: str, software: Mapping[str, str]) -> Env
         device = ", ".join(sorted({entry["name"] for entry in _nvidia()})) or "no GPU"
     elif platform_name == "tpu":
         hardware["accelerators"] = []
-        device = os.environ.get("TPU_ACCELERATOR_TYPE", "no TPU")
+        device = f"TPU {os.environ['TPU_ACCELERATOR_TYPE']}" if "TPU_ACCELERATOR_TYPE" in os.environ else "no TPU"
     return Environment(device=device, hardware=hardware, software=dict(software), host=_host())
 
 

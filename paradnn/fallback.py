@@ -48,7 +48,7 @@ class ResilientTracker:
         return self._store.finished(environment_ids)
 
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
-        return self._store.fetch(run_id)
+        return self._try(lambda tracker: tracker.fetch(run_id))
 
     def close_abandoned(self) -> int:
         return self._store.close_abandoned()

@@ -8,10 +8,12 @@ from typing import Any
 from paradnn.config import Measure, Point
 from paradnn.environment import digest
 
-__all__ = ["LIMIT_KEYS", "Identity", "flatten", "limits_id", "point_id", "protocol_id", "request_of"]
+__all__ = ["EXTRA_KEYS", "LIMIT_KEYS", "Identity", "flatten", "limits_id", "point_id", "protocol_id", "request_of"]
 
 #: Keys of `measure` that bound a point without changing what is measured.
 LIMIT_KEYS = ("timeout", "memory_limit", "predict_oom")
+#: Keys of `measure` that ask for more than the timing, and leave that as it is.
+EXTRA_KEYS = ("profile", "keep_trace")
 
 
 @dataclass(frozen=True)
@@ -60,4 +62,4 @@ def flatten(values: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _protocol(measure: Measure) -> dict[str, Any]:
-    return {key: value for key, value in asdict(measure).items() if key not in LIMIT_KEYS}
+    return {key: value for key, value in asdict(measure).items() if key not in LIMIT_KEYS + EXTRA_KEYS}

@@ -31,6 +31,7 @@ _KEYS = (
     "replicate",
     "outcome",
     "limits_id",
+    "extras",
     "owner",
     "claim_expires",
     "kind",
@@ -81,7 +82,7 @@ def owner_tag() -> str:
 
 
 class Ledger:
-    """Reads identities and claims from the store."""
+    """Reads identities and claims from the store, the newest run first."""
 
     def __init__(self, address: StoreAddress, client: MlflowClient, experiment_id: str) -> None:
         self._client = client
@@ -122,7 +123,7 @@ class Ledger:
         query = text(
             "SELECT r.run_uuid, r.status, t.key, t.value FROM runs r JOIN tags t ON t.run_uuid = r.run_uuid "
             "WHERE r.experiment_id = :experiment AND r.lifecycle_stage = 'active' "
-            f"AND t.key IN ({names}) AND {condition}"
+            f"AND t.key IN ({names}) AND {condition} ORDER BY r.start_time DESC"
         )
         found: dict[str, tuple[str, dict[str, str]]] = {}
         with self._engine.connect() as connection:
@@ -143,7 +144,7 @@ class Ledger:
                 condition,
                 max_results=1000,
                 page_token=token,
-                order_by=["attributes.start_time ASC"],
+                order_by=["attributes.start_time DESC"],
             )
             for run in page:
                 if run.info.run_id not in seen:  # pages are offsets: a new run shifts them

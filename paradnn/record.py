@@ -6,30 +6,45 @@ stored beside it, and every result is checked against itself; a violated check i
 
 from __future__ import annotations
 
+import base64
+import io
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paradnn import identity
 from paradnn.config import Convolutional, FullyConnected, Point
 from paradnn.costs import Costs
 from paradnn.environment import Environment
+from paradnn.figures import point_figure
+from paradnn.operations import TABLES, profile_artifacts, profile_metrics, profile_tags
 from paradnn.runner import Answer
-from paradnn.statistics import summarise
+from paradnn.statistics import quantile, summarise
 from paradnn.store import without_secrets
 from paradnn.units import PHASES, metric
 
-__all__ = ["SCHEMA_VERSION", "Record", "make_record", "point_tags", "run_name"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["SCHEMA_VERSION", "Record", "file_content", "image", "make_record", "point_tags", "run_name", "version_tags"]
 
 #: Version of what a run holds.
 #:   1  the first.
 SCHEMA_VERSION = "1"
 
+#: How far matmul and convolution FLOPs of a profile may be from the analytic count: a compiler pads, and drops or adds
+#: the products at the ends of a recurrence (docs/metrics.md).
+FLOPS_MARGIN = 0.1
+
 
 @dataclass(frozen=True)
 class Record:
-    """Everything one run holds. `artifacts` maps a file name to text or to a JSON-able value; times are in ms."""
+    """Everything one run holds; times are in ms.
+
+    `artifacts` maps a file name to text, to a JSON-able value, or to {"base64": ...}: see `file_content`.
+    """
 
     name: str
     outcome: str
@@ -78,7 +93,26 @@ def point_tags(point: Point, environment: Environment) -> dict[str, str]:
         "host": str(environment.host["host"]),
         "git_commit": str(environment.host["git_commit"]),
     }
-    return tags | {f"version.{name}": version for name, version in environment.software.items()}
+    return tags | version_tags(environment)
+
+
+def version_tags(environment: Environment) -> dict[str, str]:
+    """The versions of the software under test."""
+    return {f"version.{name}": version for name, version in environment.software.items()}
+
+
+def image(figure: Figure) -> dict[str, str]:
+    """A figure as the content of a PNG artifact."""
+    target = io.BytesIO()
+    figure.savefig(target, format="png", dpi=110)
+    return {"base64": base64.b64encode(target.getvalue()).decode()}
+
+
+def file_content(content: Any) -> bytes:
+    """An artifact's content as the bytes of its file."""
+    if isinstance(content, Mapping) and set(content) == {"base64"}:
+        return base64.b64decode(content["base64"])
+    return (content if isinstance(content, str) else json.dumps(content, indent=1)).encode()
 
 
 def make_record(
@@ -88,21 +122,31 @@ def make_record(
     answer: Answer,
     *,
     tags: Mapping[str, str],
+    limits: Mapping[str, float],
     load: float | None,
     start_time: int,
     end_time: int,
 ) -> Record:
     """The record of one answered point.
 
-    `tags` are those its run was begun with, `load` is the host's load average at its start, times are
-    Unix milliseconds.
+    `tags` are those its run was begun with, `limits` what the platform can do at most (`paradnn.peaks.limits_of`),
+    `load` is the host's load average at its start, times are Unix milliseconds.
     """
     result = answer.result
     metrics = _costs(costs) | _phases(answer.phases) | _memory(answer) | _given("load_average", load)
     tags = {**tags, "outcome": answer.outcome}
     if answer.outcome == "ok":
         metrics |= _speed(point, costs, result) | {"compile_seconds": answer.phases["compile"]}
+        metrics |= _latency(result) | _energy(metrics, result) | _utilisation(metrics, limits)
         tags |= {"steady": str(result["steady"]).lower(), "steady_reason": result["steady_reason"]}
+        tags["energy_source"] = result["energy_source"]
+        if profile := result.get("profile"):
+            metrics |= profile_metrics(profile, costs.flops_per_step, point.precision)
+            tags |= profile_tags(profile, point.precision)
+            if "operations" in profile:
+                # What `mlflow.log_table` notes, so that the UI and `mlflow.load_table` find the tables.
+                tables = [{"path": f"{name}.json", "type": "table"} for name in TABLES]
+                tags["mlflow.loggedArtifacts"] = json.dumps(tables)
         problems = _checks(point, costs, metrics, result)
         tags["checks"] = "passed" if not problems else "failed: " + "; ".join(problems)
     if answer.reason:
@@ -116,7 +160,7 @@ def make_record(
         metrics=metrics,
         tags=tags,
         params={key: _text(value) for key, value in identity.flatten(identity.request_of(point)).items()},
-        artifacts=_artifacts(point, environment, answer),
+        artifacts=_artifacts(point, environment, answer, metrics),
         start_time=start_time,
         end_time=end_time,
         description=_description(point, environment, answer, metrics),
@@ -138,11 +182,13 @@ def _phases(phases: Mapping[str, float]) -> dict[str, float]:
 
 
 def _memory(answer: Answer) -> dict[str, float]:
-    peaks = [value for value in (answer.peak_memory_bytes, answer.result.get("peak_memory_bytes")) if value]
-    found = _given("peak_memory_bytes", max(peaks, default=None))
+    """Peaks: the child's own, taken before the profiler; of a child that did not live to tell, what was seen."""
+    own, seen = answer.result.get("peak_memory_bytes"), answer.peak_memory_bytes
+    peak = own if answer.outcome == "ok" and own else max(own or 0, seen or 0) or None
+    found = _given("peak_memory_bytes", peak)
     baseline = answer.result.get("baseline_memory_bytes")
-    if peaks and baseline:
-        found["step_memory_bytes"] = max(peaks) - baseline
+    if peak and baseline:
+        found["step_memory_bytes"] = peak - baseline
     return found | _given("peak_device_memory_bytes", answer.result.get("peak_device_memory_bytes"))
 
 
@@ -170,6 +216,33 @@ def _speed(point: Point, costs: Costs, result: Mapping[str, Any]) -> dict[str, f
     return found | _given("step_time_cv", times.cv) | _given("final_loss", result.get("final_loss"))
 
 
+def _latency(result: Mapping[str, Any]) -> dict[str, float]:
+    """Quantiles of single synchronised steps; p99 only of a hundred or more."""
+    times = result.get("latencies", ())
+    shares = [share for share in (50, 90, 99) if len(times) >= (100 if share == 99 else 10)]
+    found = {f"latency_p{share}_ms": quantile(times, share / 100) * 1e3 for share in shares}
+    return found | ({"latency_steps": float(len(times))} if times else {})
+
+
+def _energy(metrics: Mapping[str, float], result: Mapping[str, Any]) -> dict[str, float]:
+    if result["energy_joules"] is None:
+        return {}
+    return {"energy_per_step_joules": result["energy_joules"] / (metrics["blocks"] * metrics["steps_per_block"])}
+
+
+def _utilisation(metrics: Mapping[str, float], limits: Mapping[str, float]) -> dict[str, float]:
+    """The limits, and the share of each that was reached; the attainable roof is Williams et al.'s (CACM 2009)."""
+    found, rate = dict(limits), metrics["flops_per_second"]
+    peak, bandwidth = limits.get("peak_flops_per_second"), limits.get("peak_bytes_per_second")
+    if peak:
+        found["flops_utilization"] = rate / peak
+    if peak and bandwidth:
+        found["roofline_fraction"] = rate / min(peak, metrics["arithmetic_intensity"] * bandwidth)
+    if "spec_flops_per_second" in limits:
+        found["flops_utilization_spec"] = rate / limits["spec_flops_per_second"]
+    return found
+
+
 def _checks(point: Point, costs: Costs, metrics: Mapping[str, float], result: Mapping[str, Any]) -> list[str]:
     """What this tool says of itself must agree; each entry is a contradiction."""
     problems = []
@@ -178,13 +251,19 @@ def _checks(point: Point, costs: Costs, metrics: Mapping[str, float], result: Ma
     rate = point.batch_size / (metrics["step_time_ms"] / 1e3)
     if not math.isclose(rate, metrics["examples_per_second"], rel_tol=1e-9):
         problems.append("examples_per_second is not batch_size / step time")
+    shares = sum(value for key, value in metrics.items() if key.startswith("category_share."))
+    if shares and not math.isclose(shares + metrics["profile_unexplained_share"], 1.0, abs_tol=1e-3):
+        problems.append(f"the shares of the profile sum to {shares + metrics['profile_unexplained_share']:.4f}")
+    ratio = metrics.get("profile_flops_ratio")
+    if ratio is not None and abs(ratio - 1) > FLOPS_MARGIN:
+        problems.append(f"the profile's FLOPs are {ratio:.3f} times the analytic ones")
     peak = metrics.get("step_memory_bytes")
     if point.platform.name == "cpu" and peak is not None and peak < costs.memory_lower_bound_bytes:
         problems.append(f"the step took {peak:.0f} bytes, less than the lower bound {costs.memory_lower_bound_bytes}")
     return problems
 
 
-def _artifacts(point: Point, environment: Environment, answer: Answer) -> dict[str, Any]:
+def _artifacts(point: Point, environment: Environment, answer: Answer, metrics: Mapping[str, float]) -> dict[str, Any]:
     raw = ("steps_per_block", "calibration", "warmup", "blocks", "steady", "steady_reason", "first_loss", "final_loss")
     found: dict[str, Any] = {
         "environment.json": environment.as_dict(),
@@ -194,7 +273,11 @@ def _artifacts(point: Point, environment: Environment, answer: Answer) -> dict[s
         found["blocks.json"] = {key: answer.result[key] for key in raw if key in answer.result} | {"unit": "s"}
     if answer.stderr:
         found["stderr.txt"] = without_secrets(answer.stderr)
-    return found
+    profile = answer.result.get("profile", {})
+    if "operations" in profile:
+        types, operations = profile["operation_types"], profile["operations"]
+        found["breakdown.png"] = image(point_figure(run_name(point), types, operations, metrics, point.precision))
+    return found | profile_artifacts(profile)
 
 
 def _description(point: Point, environment: Environment, answer: Answer, metrics: Mapping[str, float]) -> str:
@@ -211,10 +294,11 @@ def _description(point: Point, environment: Environment, answer: Answer, metrics
         interval = (
             f" (95% interval {metrics['examples_per_second_low']:,.1f} to {metrics['examples_per_second_high']:,.1f})"
         )
+    used = f", {metrics['flops_utilization']:.0%} of the measured peak" if "flops_utilization" in metrics else ""
     steady = "steady" if answer.result["steady"] else f"NOT steady: {answer.result['steady_reason']}"
     return (
         f"{what}\n\n**{metrics['examples_per_second']:,.1f} examples/s**{interval}, "
-        f"{metrics['step_time_ms']:.3f} ms a step, {metrics['flops_per_second'] / 1e9:,.2f} GFLOP/s; "
+        f"{metrics['step_time_ms']:.3f} ms a step, {metrics['flops_per_second'] / 1e9:,.2f} GFLOP/s{used}; "
         f"median of {metrics['blocks']:.0f} blocks of {metrics['steps_per_block']:.0f} steps, {steady}."
     )
 

@@ -6,10 +6,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from paradnn.config import Point
-from paradnn.identity import limits_id
+from paradnn.identity import EXTRA_KEYS, limits_id
 from paradnn.outcome import LIMIT_OUTCOMES
 
-__all__ = ["ResumePolicy"]
+__all__ = ["ResumePolicy", "wanted_extras"]
+
+
+def wanted_extras(point: Point) -> set[str]:
+    """What `point` asks for beside its timing: names of settings; a kept trace brings its profile along."""
+    wanted = {key for key in EXTRA_KEYS if getattr(point.measure, key)}
+    return wanted | {"profile"} if wanted else wanted
 
 
 @dataclass(frozen=True)
@@ -28,11 +34,13 @@ class ResumePolicy:
         """Whether a run with these tags stands for `point`, whose identity it shares.
 
         An outcome that a limit caused counts under the same limits alone: with more time or memory the point may end
-        otherwise.
+        otherwise. Where a profile or its trace is asked for, a measured run without it does not count.
         """
         outcome = tags.get("outcome")
         if outcome is None:
             return False
         if outcome in LIMIT_OUTCOMES and tags.get("limits_id") != limits_id(point.measure):
+            return False
+        if outcome == "ok" and wanted_extras(point) - set(tags.get("extras", "").split()):
             return False
         return not (self.resume == "retry" and outcome in self.retry)

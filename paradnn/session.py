@@ -20,6 +20,7 @@ from paradnn.costs import Costs, model_costs
 from paradnn.environment import Environment, available_memory, describe_environment, software_versions
 from paradnn.fallback import open_tracker
 from paradnn.identity import Identity, point_id, request_of
+from paradnn.peaks import Ceilings, CeilingsKeeper, limits_of
 from paradnn.record import Record, make_record, point_tags, run_name
 from paradnn.resume import ResumePolicy
 from paradnn.runner import Answer, Limits, WorkerKey, WorkerPool
@@ -30,7 +31,7 @@ from paradnn.sweep import SweepInfo
 from paradnn.terminal import Reporter
 from paradnn.tracker import Busy, Finished, Ticket, Tracker
 
-__all__ = ["Interrupted", "measure_points"]
+__all__ = ["Interrupted", "measure_ceilings", "measure_points"]
 
 #: The share of free memory that a point may take when `measure.memory_limit` is auto.
 _SAFE_SHARE = 0.9
@@ -58,6 +59,17 @@ def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo
             reporter.close()
 
 
+def measure_ceilings(point: Point, settings: Settings) -> tuple[Ceilings | None, str]:
+    """Measure the ceilings of a point's platform anew; also where they are recorded."""
+    environment = _environment(point)
+    with WorkerPool() as pool, _interruptible():
+        pool.prepare(WorkerKey.of(point))
+        reporter = Reporter(1, None)
+        tracker = open_tracker(settings.tracking, reporter.say)
+        tracker.close_abandoned()
+        return CeilingsKeeper(pool, tracker, reporter.say).of(point, environment, anew=True), tracker.where
+
+
 class _Session:
     def __init__(
         self,
@@ -74,6 +86,7 @@ class _Session:
         self._surroundings = surroundings
         self._reporter = reporter
         self._resume = ResumePolicy(settings.resume, settings.retry)
+        self._ceilings = CeilingsKeeper(pool, tracker, reporter.say) if settings.ceilings else None
         self._summary = summary
         self._sweep = sweep
         self._free_since = time.perf_counter()
@@ -140,6 +153,10 @@ class _Session:
     def _one(self, point: Point) -> bool:
         """Claim, measure and record one point; False when another driver holds it."""
         environment = self._surroundings[WorkerKey.of(point)]
+        begin = time.perf_counter()
+        ceilings = self._ceilings.of(point, environment) if self._ceilings else None
+        # Measuring them is no cost of this point.
+        self._free_since += time.perf_counter() - begin
         tags = point_tags(point, environment) | ({"sweep_id": self._sweep.sweep_id} if self._sweep else {})
         counts = (lambda known: self._resume.counts(point, known)) if self._resume.looks else None
         self._reporter.begin(run_name(point))
@@ -151,7 +168,7 @@ class _Session:
             self._reporter.skipped(self._summary.skipped)
             return True
         try:
-            record = self._measure(point, environment, ticket, tags)
+            record = self._measure(point, environment, ceilings, ticket, tags)
             recording = time.perf_counter()
             run_id = self._tracker.record(ticket, record, lambda: self._late(record, recording))
         except BaseException:
@@ -164,7 +181,14 @@ class _Session:
     def _identity(self, point: Point) -> Identity:
         return Identity(point_id(point), self._surroundings[WorkerKey.of(point)].environment_id, point.replicate)
 
-    def _measure(self, point: Point, environment: Environment, ticket: Ticket, tags: Mapping[str, str]) -> Record:
+    def _measure(
+        self,
+        point: Point,
+        environment: Environment,
+        ceilings: Ceilings | None,
+        ticket: Ticket,
+        tags: Mapping[str, str],
+    ) -> Record:
         costs = model_costs(
             request_of(point)["model"],
             batch_size=point.batch_size,
@@ -188,8 +212,21 @@ class _Session:
             answer.peak_memory_bytes,
         )
         end = int(time.time() * 1000)
+        if ceilings:
+            tags = {**tags, "ceilings_run": ceilings.run_id}
+            if share := ceilings.emulated(point.precision):
+                note = f"{point.precision} products are emulated here: {share:.2f} of float32's rate"
+                tags = {**tags, "emulation_note": note}
         return make_record(
-            point, environment, costs, answer, tags=tags, load=load, start_time=ticket.start_time, end_time=end
+            point,
+            environment,
+            costs,
+            answer,
+            tags=tags,
+            limits=limits_of(point, environment, ceilings),
+            load=load,
+            start_time=ticket.start_time,
+            end_time=end,
         )
 
     @staticmethod
@@ -217,6 +254,7 @@ class _Session:
             "reason": record.reason,
             "steady": record.tags.get("steady"),
             "checks": record.tags.get("checks"),
+            **{key: record.tags[key] for key in ("emulation_note", "precision_note") if key in record.tags},
             **record.metrics,
         }
         self._summary.rows.append(row)

@@ -112,6 +112,7 @@ def describe_point(row: Mapping[str, Any], where: str) -> str:
             f"  work         {si(row['flops_per_step'])}FLOP a step, {si(row['flops_per_second'])}FLOP/s, "
             f"{si(row['parameters'])}parameters",
         ]
+        lines += _limit_lines(row)
     if "peak_memory_bytes" in row:
         lines.append(f"  memory       {row['peak_memory_bytes'] / 2**30:.2f} GiB at the peak")
     if str(row.get("checks", "")).startswith("failed"):
@@ -120,6 +121,28 @@ def describe_point(row: Mapping[str, Any], where: str) -> str:
     if row.get("known"):
         lines.append("  The store held this outcome already; resume=false measures it anew.")
     return "\n".join(lines)
+
+
+def _limit_lines(row: Mapping[str, Any]) -> list[str]:
+    """How far the point is from what the platform can do, where its time went, how long one step takes alone."""
+    lines = []
+    if "flops_utilization" in row:
+        text = f"  utilisation  {row['flops_utilization']:.1%} of the measured matmul peak"
+        if "flops_utilization_spec" in row:
+            text += f", {row['flops_utilization_spec']:.1%} of the specified one"
+        lines.append(text)
+    if "latency_p50_ms" in row:
+        shares = [share for share in (50, 90, 99) if f"latency_p{share}_ms" in row]
+        quantiles = ", ".join(f"p{share} {row[f'latency_p{share}_ms']:.3f} ms" for share in shares)
+        lines.append(f"  latency      {quantiles}")
+    leading = [(key.removeprefix("op_share."), row[key]) for key in row if key.startswith("op_share.")][:4]
+    if leading:
+        lines.append(f"  time goes to {', '.join(f'{name} {share:.0%}' for name, share in leading)}")
+    if note := row.get("emulation_note") or row.get("precision_note"):
+        lines.append(f"  note         {note}")
+    if "energy_per_step_joules" in row:
+        lines.append(f"  energy       {row['energy_per_step_joules']:.3g} J a step")
+    return lines
 
 
 def describe_sweep(summary: Summary) -> None:

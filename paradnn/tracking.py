@@ -8,7 +8,6 @@ finished, whatever its status says.
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import os
 import tempfile
@@ -23,7 +22,7 @@ from paradnn.errors import StoreError
 from paradnn.identity import Identity
 from paradnn.ledger import Entry, Ledger, owner_tag
 from paradnn.outcome import OUTCOMES
-from paradnn.record import SCHEMA_VERSION, Record
+from paradnn.record import SCHEMA_VERSION, Record, file_content
 from paradnn.tracker import Busy, Counts, Finished, Late, Ticket
 
 __all__ = ["MlflowTracker"]
@@ -211,8 +210,9 @@ class MlflowTracker:
         """Store files under the run, all in one upload."""
         with tempfile.TemporaryDirectory(prefix="paradnn-") as folder:
             for name, content in artifacts.items():
-                text = content if isinstance(content, str) else json.dumps(content, indent=1)
-                (Path(folder) / name).write_text(text)
+                path = Path(folder) / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(file_content(content))
             self._client.log_artifacts(run_id, folder)
 
     def _make_experiment(self, place: str | None, about: Mapping[str, str]) -> str:

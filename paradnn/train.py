@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
@@ -15,7 +16,7 @@ from paradnn.help import help_text
 from paradnn.store import PROJECT_ROOT
 from paradnn.usage import as_axes, is_input_error, one_line, split_overrides
 
-__all__ = ["main"]
+__all__ = ["main", "run_command"]
 
 
 class _Task:
@@ -24,13 +25,14 @@ class _Task:
     Hydra prints a line of its own for an exception in a task, so it is kept and raised afterwards.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, action: Callable[[DictConfig], int]) -> None:
+        self._action = action
         self.exit_code = 0
         self.error: Exception | None = None
 
     def __call__(self, config: DictConfig) -> None:
         try:
-            self.exit_code = max(self.exit_code, _measure(config))
+            self.exit_code = max(self.exit_code, self._action(config))
         except Exception as error:
             self.error = error
 
@@ -62,12 +64,17 @@ def _measure(config: DictConfig) -> int:
 
 
 def main() -> int:
-    """Run Hydra and turn what the user can mend into one line; the process' exit code."""
+    """Measure one point or a sweep; the process' exit code."""
+    return run_command(_measure)
+
+
+def run_command(action: Callable[[DictConfig], int]) -> int:
+    """Run Hydra with `action` and turn what the user can mend into one line; the process' exit code."""
     OmegaConf.register_new_resolver("paradnn_help", help_text, replace=True)
     verbose = os.environ.get("HYDRA_FULL_ERROR") == "1"
     # Hydra prints errors its own way and exits with 1, unless it is told to let them through.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    task = _Task()
+    task = _Task(action)
 
     def measure(config: DictConfig) -> None:
         task(config)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 __all__ = ["METRICS", "PHASES", "Metric", "metric", "metric_names"]
 
 #: What the stack does for one point, in order; each has a metric `phase_<name>_seconds`.
-PHASES = ("schedule", "start", "build", "compile", "warmup", "measure", "profile", "record")
+PHASES = ("schedule", "start", "build", "compile", "warmup", "measure", "latency", "profile", "record")
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,11 @@ _ALL = (
     Metric("flops_utilization_spec", "1", "higher", "limits", "flops_per_second / the specification's peak"),
     Metric("peak_flops_per_second", "FLOP/s", None, "limits", "measured matmul peak used for flops_utilization"),
     Metric("peak_bytes_per_second", "B/s", None, "limits", "measured memory bandwidth used for the roofline"),
+    Metric("spec_flops_per_second", "FLOP/s", None, "limits", "the specification's peak in this precision"),
+    Metric("spec_bytes_per_second", "B/s", None, "limits", "the specification's memory bandwidth"),
+    Metric(
+        "roofline_fraction", "1", "higher", "limits", "flops_per_second / min(peak, intensity x bandwidth), measured"
+    ),
     Metric("infeed_fraction", "1", "lower", "limits", "share of the step spent waiting for input"),
     # Memory and energy
     Metric("peak_memory_bytes", "B", "lower", "memory", "peak resident memory of the point's own process"),
@@ -68,8 +73,12 @@ _ALL = (
     Metric("final_loss", "1", None, "protocol", "loss after the last measured block (training only)"),
     Metric("load_average", "1", None, "protocol", "the host's one-minute load average when the point started"),
     Metric("overhead_seconds", "s", "lower", "protocol", "schedule + start + record: what the stack itself cost"),
+    Metric("latency_steps", "1", None, "protocol", "synchronised steps behind the latency quantiles"),
+    Metric("profile_steps", "1", None, "profile", "steps under the profiler"),
+    Metric("profile_step_time_ms", "ms", None, "profile", "step time under the profiler"),
     Metric("profile_slowdown", "1", None, "profile", "step time under the profiler / measured step time"),
-    Metric("profile_flops_ratio", "1", None, "profile", "FLOPs of the operation table / flops_per_step"),
+    Metric("profile_flops_ratio", "1", None, "profile", "matmul and convolution FLOPs of the table / flops_per_step"),
+    Metric("profile_precision_share", "1", None, "profile", "share of those FLOPs that ran in the type asked for"),
     Metric("profile_unexplained_share", "1", "lower", "profile", "share of the step in which no known operation ran"),
     # The published measurements alone (docs/published-data.md)
     Metric("published_flops_per_second", "FLOP/s", "higher", "published", "as printed; TPU v2: one core of eight"),
@@ -89,6 +98,15 @@ METRICS: dict[str, Metric] = {entry.name: entry for entry in _ALL}
 #: Metrics whose names end in an operation type, such as `op_share.MatMul`.
 FAMILIES: dict[str, Metric] = {
     "op_share.": Metric("op_share.<type>", "1", None, "profile", "share of the profiled step in one operation type"),
+    "category_share.": Metric(
+        "category_share.<category>", "1", None, "profile", "share of the profiled step in one category of operations"
+    ),
+    "peak_flops_per_second.": Metric(
+        "peak_flops_per_second.<precision>", "FLOP/s", None, "limits", "fastest measured matmul of a ceilings run"
+    ),
+    "peak_bytes_per_second.": Metric(
+        "peak_bytes_per_second.<array>", "B/s", None, "limits", "measured bandwidth over arrays of one size"
+    ),
 }
 
 

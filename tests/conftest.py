@@ -26,6 +26,7 @@ TINY = [
     "measure.min_blocks=6",
     "measure.block_seconds=0.002",
     "measure.warmup_seconds=0.2",
+    "ceilings=false",
 ]
 
 

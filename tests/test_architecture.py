@@ -41,7 +41,7 @@ def test_imports_run_one_way(path: Path) -> None:
         assert not heads(names) & (FRAMEWORKS | {"analysis"})
     elif place.parts[0] == "analysis":
         assert not heads(names) & FRAMEWORKS
-        allowed = ("paradnn.errors", "paradnn.units", "paradnn.hardware")
+        allowed = ("paradnn.errors", "paradnn.units", "paradnn.hardware", "paradnn.style")
         assert all(name.startswith(allowed) for name in names if name.startswith("paradnn."))
 
 

@@ -30,7 +30,7 @@ def main() -> int:
     start = time.perf_counter()
     try:
         framework = frameworks.load(arguments.framework)
-        from paradnn.worker.point import measure_point
+        from paradnn.worker.point import answer
     except Exception as error:
         channel.send("failed", reason=f"{type(error).__name__}: {error}")
         return 1
@@ -41,7 +41,7 @@ def main() -> int:
         versions=versions(arguments.framework),
         python=sys.executable,
     )
-    serve(channel, lambda point, report: measure_point(point, framework, report))
+    serve(channel, lambda request, report: answer(request, framework, report))
     return 0
 
 

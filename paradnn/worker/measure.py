@@ -54,8 +54,9 @@ def measure_steps(
     protocol: Protocol,
     phase: Callable[[str], AbstractContextManager[None]],
     clock: Callable[[], float] = time.perf_counter,
+    before: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-    """Calibrate, warm up and measure.
+    """Calibrate, warm up and measure; `before` is called just before the first measured block.
 
     Returns steps_per_block, calibration (steps and seconds of each trial), warmup and blocks (seconds of each block),
     steady, steady_reason, final_loss. Raises NotFinite.
@@ -73,6 +74,8 @@ def measure_steps(
             verdict, reason = is_steady(warmup)
     with phase("measure"):
         blocks: list[float] = []
+        if before:
+            before()
         begin = clock()
         while not _enough(clock() - begin, len(blocks), protocol):
             blocks.append(timed(steps))

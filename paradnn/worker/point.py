@@ -1,4 +1,4 @@
-"""One point, in a forked child: build, compile, warm up, measure, answer.
+"""One request, in a forked child: a point is built, compiled, warmed up, measured and profiled; ceilings are measured.
 
 Every way this can end within Python is an outcome with a one-line reason; what ends the process itself is classified
 by the driver, which watches from outside.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import statistics
 import sys
 import time
 import traceback
@@ -16,56 +17,91 @@ from typing import Any
 
 import keras
 
+from paradnn.worker.breakdown import profile_steps
+from paradnn.worker.ceilings import measure_ceilings
 from paradnn.worker.data import synthetic_batch
+from paradnn.worker.energy import open_meter
 from paradnn.worker.frameworks import Framework, Unavailable
 from paradnn.worker.measure import NotFinite, Protocol, measure_steps
 from paradnn.worker.models import build
 
-__all__ = ["measure_point"]
+__all__ = ["answer"]
 
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 
-def measure_point(point: Mapping[str, Any], framework: Framework, report: Callable[[str], None]) -> dict[str, Any]:
-    """Measure `point`; `report` is called with the name of each phase as it begins.
+#: Synchronised steps for the latency quantiles: at least so many (p99 needs a hundred), at most so long.
+_LATENCY_STEPS = 200
+_LATENCY_SECONDS = 10.0
 
-    Returns outcome, reason, phases (name -> seconds), and what was measured before the point ended.
+
+def answer(request: Mapping[str, Any], framework: Framework, report: Callable[[str], None]) -> dict[str, Any]:
+    """Do what `request` asks for; `report` is called with the name of each phase as it begins.
+
+    Returns outcome, reason, phases (name -> seconds), and what was measured before the request ended.
     """
     phases = _Phases(report)
-    answer: dict[str, Any] = {"outcome": "ok", "reason": None, "phases": phases.seconds}
-    answer["baseline_memory_bytes"] = _resident("VmRSS")
+    found: dict[str, Any] = {"outcome": "ok", "reason": None, "phases": phases.seconds}
+    found["baseline_memory_bytes"] = _resident("VmRSS")
     try:
-        _measure(point, framework, phases, answer)
+        with phases("build"):
+            found.update(framework.open_device(request["platform"]))
+        if request.get("task") == "ceilings":
+            found.update(measure_ceilings(request, framework, phases))
+        else:
+            _measure(request, framework, phases, found)
     except Unavailable as error:
-        answer.update(outcome="unavailable", reason=str(error))
+        found.update(outcome="unavailable", reason=str(error))
     except NotFinite as error:
-        answer.update(outcome="nan", reason=str(error))
+        found.update(outcome="nan", reason=str(error))
     except MemoryError as error:
-        answer.update(outcome="oom_host", reason=f"{phases.current}: {_line(error)}")
+        found.update(outcome="oom_host", reason=f"{phases.current}: {_line(error)}")
     except Exception as error:
         traceback.print_exc()
         outcome = framework.classify(error, phases.current) or "crash"
-        answer.update(outcome=outcome, reason=f"{phases.current}: {_line(error)}")
-    answer["peak_memory_bytes"] = _resident("VmHWM")
-    return answer
+        found.update(outcome=outcome, reason=f"{phases.current}: {_line(error)}")
+    found.setdefault("peak_memory_bytes", _resident("VmHWM"))
+    return found
 
 
-def _measure(point: Mapping[str, Any], framework: Framework, phases: _Phases, answer: dict[str, Any]) -> None:
+def _measure(point: Mapping[str, Any], framework: Framework, phases: _Phases, found: dict[str, Any]) -> None:
+    settings = point["measure"]
     with phases("build"):
-        answer.update(framework.open_device(point["platform"]))
         keras.utils.set_random_seed(point["seed"])
         keras.config.set_dtype_policy(POLICIES[point["precision"]])
         workload = build(point["model"])
-        answer["parameters"] = sum(math.prod(v.shape) for v in workload.model.trainable_variables)
+        found["parameters"] = sum(math.prod(v.shape) for v in workload.model.trainable_variables)
         batch = synthetic_batch(workload, point["batch_size"], point["seed"])
         step = framework.make_step(workload, batch, point)
         del batch
     with phases("compile"):
-        answer["first_loss"] = step.run(1)
-    protocol = Protocol.of(point["measure"])
-    measured = measure_steps(step.run, protocol, phases)
-    answer.update(measured)
-    answer["peak_device_memory_bytes"] = framework.peak_device_memory()
+        found["first_loss"] = step.run(1)
+    meter = open_meter(point["platform"]["name"], int(point["platform"]["index"]))
+    measured = measure_steps(step.run, Protocol.of(settings), phases, before=meter.start)
+    found.update(measured)
+    found.update(energy_joules=meter.joules(), energy_source=meter.source)
+    if point["mode"] == "inference":
+        with phases("latency"):
+            found["latencies"] = _latencies(step.run)
+    # Before the profiler, whose buffers are none of the model's memory.
+    found["peak_memory_bytes"] = _resident("VmHWM")
+    found["peak_device_memory_bytes"] = framework.peak_device_memory()
+    if settings["profile"] or settings["keep_trace"]:
+        with phases("profile"):
+            times = [seconds / measured["steps_per_block"] for seconds in measured["blocks"]]
+            found["profile"] = profile_steps(framework, step, statistics.median(times), settings["keep_trace"])
+
+
+def _latencies(run: Callable[[int], float | None]) -> list[float]:
+    """Seconds of single synchronised steps."""
+    found: list[float] = []
+    begin = now = time.perf_counter()
+    while len(found) < _LATENCY_STEPS and now - begin < _LATENCY_SECONDS:
+        run(1)
+        end = time.perf_counter()
+        found.append(end - now)
+        now = end
+    return found
 
 
 class _Phases:
@@ -84,7 +120,7 @@ class _Phases:
         try:
             yield
         finally:
-            self.seconds[name] = time.perf_counter() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
 def _line(error: BaseException) -> str:

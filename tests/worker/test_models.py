@@ -6,7 +6,6 @@ import json
 import math
 import subprocess
 import sys
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +21,7 @@ from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.models import build
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.point import POLICIES
+from tests.worker.counter import counted_flops
 
 STEP = {"batch_size": 4, "precision": "float32", "mode": "train", "optimizer": "rmsprop"}
 
@@ -84,38 +84,6 @@ def test_the_published_parameter_counts() -> None:
     assert model_costs(RESNET18, **STEP).parameters == 11_689_512
 
 
-PRODUCTS = {"MatMul", "BatchMatMulV2", "Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"}
-
-
-def counted_flops(function: Any, *arguments: Any) -> int:
-    """FLOPs of matrix products and convolutions in the graph of `function`, as TensorFlow's profiler counts them."""
-    graph = tf.function(function).get_concrete_function(*arguments).graph
-    options = tf.compat.v1.profiler.ProfileOptionBuilder(tf.compat.v1.profiler.ProfileOptionBuilder.float_operation())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        kinds = {node.name: node.type for node in needed(graph)}
-        profile = tf.compat.v1.profiler.profile(graph, options=options.with_empty_output().build())
-    total, stack = 0, list(profile.children)
-    while stack:
-        node = stack.pop()
-        stack += node.children
-        if kinds.get(node.name) in PRODUCTS:
-            total += node.float_ops
-    return total
-
-
-def needed(graph: Any) -> set[Any]:
-    """The operations that lead to an output: a gradient that nobody asked for is built but never run."""
-    found: set[Any] = set()
-    stack = [tensor.op for tensor in graph.outputs]
-    while stack:
-        operation = stack.pop()
-        if operation not in found:
-            found.add(operation)
-            stack += [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
-    return found
-
-
 def unrolled(model: dict[str, Any]) -> Any:
     """The model, its recurrent layers unrolled: the profiler does not multiply a loop's body by its trips."""
     built = build(model).model
@@ -141,8 +109,8 @@ def test_flops_are_those_of_tensorflows_counter(model: dict[str, Any]) -> None:
         return tape.gradient(loss, network.trainable_variables)
 
     costs = model_costs(model, **{**STEP, "batch_size": batch})
-    assert counted_flops(forward) == costs.forward_flops
-    assert counted_flops(backward) == costs.flops_per_step
+    assert counted_flops(tf.function(forward).get_concrete_function().graph) == costs.forward_flops
+    assert counted_flops(tf.function(backward).get_concrete_function().graph) == costs.flops_per_step
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
@@ -239,7 +207,7 @@ def broken(model):
     return type(workload)(workload.model, workload.inputs, workload.targets, loss)
 
 point.build = broken
-print(json.dumps(point.measure_point(json.load(sys.stdin), TensorFlow(), lambda phase: None)))
+print(json.dumps(point.answer(json.load(sys.stdin), TensorFlow(), lambda phase: None)))
 """
 
 

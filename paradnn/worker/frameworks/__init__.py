@@ -9,7 +9,11 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from paradnn.worker.profile.shapes import Cost
 
 if TYPE_CHECKING:  # importing Keras belongs to `load`, where a failure is reported
     from paradnn.worker.models import Workload
@@ -29,6 +33,9 @@ class Step(Protocol):
     def run(self, steps: int) -> float | None:
         """Run `steps` steps, wait until the device is done; the last loss, or None in inference."""
 
+    def kernel_cost(self, name: str, kind: str) -> Cost:
+        """What one of the framework's own kernels costs, by its name and type in a trace."""
+
 
 class Framework(Protocol):
     """One framework; nothing of it touches a device before `open_device`."""
@@ -42,6 +49,12 @@ class Framework(Protocol):
         self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
     ) -> Step:
         """The step of `point`, its batch (inputs, targets) on the device; nothing is compiled yet."""
+
+    def make_kernel(self, name: str, size: int, precision: str, compile: str) -> Callable[[int], None]:
+        """A function that runs a kernel so many times and waits; see `paradnn.worker.ceilings` for the names."""
+
+    def trace(self, folder: Path) -> AbstractContextManager[Callable[[], AbstractContextManager[Any]]]:
+        """Profile into `folder`; what the function gives marks the steps that count. Raises Unavailable."""
 
     def peak_device_memory(self) -> int | None:
         """Peak bytes on the device, where the framework tells."""

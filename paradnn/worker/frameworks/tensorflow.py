@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -15,9 +16,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import tensorflow as tf
 
+from paradnn.worker.ceilings import REPEATS
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.models import Workload
 from paradnn.worker.optimizers import make_optimizer
+from paradnn.worker.profile.graph import GraphCosts, categorise
+from paradnn.worker.profile.shapes import Cost
+from paradnn.worker.profile.trace import WINDOW
 
 __all__ = ["TensorFlow", "make"]
 
@@ -59,8 +64,38 @@ class TensorFlow:
             else:
                 function, arguments = _inference_step(workload), (inputs,)
         if point["compile"] != "eager":
-            function = tf.function(function, jit_compile=True if point["compile"] == "xla" else None)
-        return _Step(function, arguments, self._placed, training=point["mode"] == "train")
+            function = tf.function(function, jit_compile=_jit(point["compile"]))
+        return _Step(function, arguments, self._placed, point)
+
+    def make_kernel(self, name: str, size: int, precision: str, compile: str) -> Callable[[int], None]:
+        with self._placed():
+            if name == "matmul":
+                left, right = (tf.cast(tf.random.normal([size, size]), precision) for _ in range(2))
+                function, arguments = tf.function(tf.matmul, jit_compile=_jit(compile)), [left, right]
+            else:
+                function, arguments = _repeated_add(size, precision), [tf.ones([size], precision)]
+
+        def run(times: int) -> None:
+            with self._placed():
+                for _ in range(times):
+                    output = function(*arguments)
+                float(tf.cast(tf.reshape(output, [-1])[0], tf.float32))
+
+        return run
+
+    @contextlib.contextmanager
+    def trace(self, folder: Path) -> Iterator[Callable[[], contextlib.AbstractContextManager[Any]]]:
+        # No Python events: they would be most of the trace and most of the slowdown.
+        levels = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
+        try:
+            tf.profiler.experimental.start(str(folder), levels)
+        except tf.errors.OpError as error:
+            raise Unavailable(f"TensorFlow's profiler: {error.message}") from error
+        try:
+            # A function, since the annotation begins when it is made.
+            yield lambda: tf.profiler.experimental.Trace(WINDOW)
+        finally:
+            tf.profiler.experimental.stop()
 
     def _placed(self) -> contextlib.AbstractContextManager[Any]:
         """A device scope only where the default placement would choose another device.
@@ -87,11 +122,13 @@ class TensorFlow:
 class _Step:
     """A function over a batch that stays on the device."""
 
-    def __init__(self, function: Any, arguments: tuple[Any, ...], placed: Any, *, training: bool) -> None:
+    def __init__(self, function: Any, arguments: tuple[Any, ...], placed: Any, point: Mapping[str, Any]) -> None:
         self.function = function
         self.arguments = arguments
         self._placed = placed
-        self._training = training
+        self._training = point["mode"] == "train"
+        self._traced = point["compile"] == "graph"
+        self._costs: GraphCosts | None = None
 
     def run(self, steps: int) -> float | None:
         function, arguments = self.function, self.arguments
@@ -101,6 +138,30 @@ class _Step:
             # Reading one number back waits for all that was queued before it on the device's stream.
             value = float(tf.reshape(output, [-1])[0])
         return value if self._training else None
+
+    def kernel_cost(self, name: str, kind: str) -> Cost:
+        if not self._traced:
+            return Cost(kind, categorise(kind))
+        if self._costs is None:
+            graph = self.function.get_concrete_function(*self.arguments).graph
+            self._costs = GraphCosts(graph.as_graph_def(add_shapes=True))
+        return self._costs.cost(name, kind)
+
+
+def _jit(compile: str) -> bool | None:
+    return True if compile == "xla" else None
+
+
+def _repeated_add(size: int, precision: str) -> Any:
+    """REPEATS times `variable += values` in place: reads two arrays and writes one, without new memory."""
+    variable = tf.Variable(tf.zeros([size], precision))
+
+    def add(values: tf.Tensor) -> tf.Tensor:
+        for _ in range(REPEATS):
+            variable.assign_add(values)
+        return variable[:1]
+
+    return tf.function(add)
 
 
 def _training_step(workload: Workload, optimizer: keras.optimizers.Optimizer, dense: bool) -> Any:

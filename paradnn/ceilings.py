@@ -1,0 +1,45 @@
+"""`python -m paradnn.ceilings`: measure what this machine can do at most, and record it. Wiring only.
+
+The configuration and its keys are those of `python -m paradnn.train`; what counts is platform and framework. A sweep
+measures ceilings itself where the store has none, so this is for looking, and for measuring them anew.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from omegaconf import DictConfig
+
+from paradnn.train import run_command
+
+__all__ = ["main"]
+
+
+def _measure_ceilings(config: DictConfig) -> int:
+    """Measure what the composed configuration names, and say what was found."""
+    from paradnn.config import read_point, read_settings
+    from paradnn.session import measure_ceilings
+    from paradnn.space import plain
+    from paradnn.terminal import si
+
+    content = plain(config)
+    ceilings, where = measure_ceilings(read_point(content), read_settings(content))
+    if ceilings is None:
+        return 1
+    for precision, rate in ceilings.flops_per_second.items():
+        share = ceilings.emulated(precision)
+        note = f"  ({share:.2f} of float32's: emulated, not accelerated)" if share else ""
+        print(f"matmul, {precision:9} {si(rate)}FLOP/s{note}")
+    if ceilings.bytes_per_second:
+        print(f"main memory       {si(ceilings.bytes_per_second)}B/s")
+    print(f"run               {ceilings.run_id} in {where}")
+    return 0
+
+
+def main() -> int:
+    """`python -m paradnn.ceilings platform=cpu`: the same configuration and the same keys as paradnn.train."""
+    return run_command(_measure_ceilings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""A worker's profile as what is stored: metrics, tags, tables and a figure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["TABLES", "profile_artifacts", "profile_metrics", "profile_tags"]
+
+#: The tables of a profile, as files on the run (`mlflow.load_table` reads them).
+TABLES = ("operations", "operation_types")
+#: How many types of operations have a metric of their own.
+_LEADING = 10
+
+
+def profile_metrics(profile: Mapping[str, Any], flops_per_step: float, precision: str) -> dict[str, float]:
+    """Shares of the leading types and of all categories, and how far the profile agrees with what is known.
+
+    `profile_flops_ratio` compares matmul and convolution FLOPs with the analytic count; where the kernels' shapes are
+    not known (eager mode) it is left out.
+    """
+    if "operations" not in profile:
+        return {}
+    found = {
+        "profile_steps": float(profile["steps"]),
+        "profile_step_time_ms": profile["step_seconds"] * 1e3,
+        "profile_slowdown": profile["slowdown"],
+        "profile_unexplained_share": profile["unexplained_share"],
+    }
+    if profile["product_flops"] and flops_per_step:
+        found["profile_flops_ratio"] = profile["product_flops"] / flops_per_step
+        found["profile_precision_share"] = profile["product_types"].get(precision, 0.0)
+    categories: defaultdict[str, float] = defaultdict(float)
+    rows = _rows(profile["operation_types"])[:-1]
+    for row in rows:
+        categories[row["category"]] += row["share"]
+    found |= {f"category_share.{name}": share for name, share in categories.items()}
+    return found | {f"op_share.{_key(row['type'])}": row["share"] for row in rows[:_LEADING]}
+
+
+def profile_tags(profile: Mapping[str, Any], precision: str) -> dict[str, str]:
+    """What is no number: what the run holds beside its timing, and in which types its products ran."""
+    if "unavailable" in profile:
+        return {"profile": f"unavailable: {profile['unavailable']}", "extras": "profile keep_trace"}
+    tags = {"profile": "ok", "extras": "profile keep_trace" if "trace" in profile else "profile"}
+    types = profile["product_types"]
+    if types:
+        tags["matmul_types"] = ", ".join(f"{name} {share:.1%}" for name, share in types.items())
+        if types.get(precision, 0.0) < 0.99:
+            tags["precision_note"] = f"{1 - types.get(precision, 0.0):.0%} of the products did not run in {precision}"
+    return tags
+
+
+def profile_artifacts(profile: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables, and the trace under the path where TensorBoard looks for it."""
+    if "operations" not in profile:
+        return {}
+    found: dict[str, Any] = {f"{name}.json": profile[name] for name in TABLES}
+    return found | {f"trace/{path}": {"base64": content} for path, content in profile.get("trace", {}).items()}
+
+
+def _key(kind: str) -> str:
+    """A type as part of a metric's name: MLflow allows letters, digits and _ - . / : and space."""
+    return "".join(letter if letter.isalnum() or letter in "_-. /:" else "_" for letter in kind)
+
+
+def _rows(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]

@@ -1,0 +1,176 @@
+"""What a machine can do at most: found in the store, or measured once and recorded as a run of its own.
+
+Every point's utilisation is stated against these ceilings, which were measured in the same framework, with the same
+threads, in the same environment.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from paradnn.config import Point
+from paradnn.environment import Environment, available_memory, digest
+from paradnn.figures import ceilings_figure
+from paradnn.hardware import find_hardware
+from paradnn.identity import Identity, flatten
+from paradnn.record import SCHEMA_VERSION, Record, image, version_tags
+from paradnn.runner import Answer, Limits, WorkerKey, WorkerPool
+from paradnn.tracker import Busy, Finished, Tracker
+from paradnn.worker.ceilings import ARRAY_BYTES
+
+__all__ = ["Ceilings", "CeilingsKeeper", "ceilings_identity", "limits_of"]
+
+#: Changes with what is measured: ceilings of another version are not used.
+_VERSION = 1
+_TIMEOUT = 600.0
+#: Seconds between two looks while another driver measures the ceilings.
+_LOOK = 1.0
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """The ceilings of one environment: precision -> FLOP/s, and B/s of main memory; `run_id` is where they stand."""
+
+    run_id: str
+    flops_per_second: Mapping[str, float]
+    bytes_per_second: float | None
+
+    @classmethod
+    def of(cls, run_id: str, metrics: Mapping[str, float]) -> Ceilings:
+        """The ceilings in a run's metrics."""
+        prefix = "peak_flops_per_second."
+        peaks = {key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)}
+        return cls(run_id, peaks, metrics.get("peak_bytes_per_second"))
+
+    def emulated(self, precision: str) -> float | None:
+        """How fast 16-bit products are against float32's where they are slower: the platform emulates them."""
+        ours, full = self.flops_per_second.get(precision), self.flops_per_second.get("float32")
+        return ours / full if ours and full and ours < full else None
+
+
+def ceilings_identity(point: Point, environment: Environment) -> Identity:
+    """What the ceilings for `point` are called: they depend on device, threads and framework settings alone."""
+    parts = {"ceilings": _VERSION, "platform": asdict(point.platform), "framework": asdict(point.framework)}
+    return Identity(digest(parts), environment.environment_id, 0)
+
+
+def limits_of(point: Point, environment: Environment, ceilings: Ceilings | None) -> dict[str, float]:
+    """What the platform can do at most at the point's precision, measured and specified; unknown is left out."""
+    found: dict[str, float | None] = {}
+    if ceilings:
+        found["peak_flops_per_second"] = ceilings.flops_per_second.get(point.precision)
+        found["peak_bytes_per_second"] = ceilings.bytes_per_second
+    if hardware := find_hardware(environment.device):
+        found["spec_flops_per_second"] = hardware.peak_flops.get(point.precision)
+        found["spec_bytes_per_second"] = hardware.bandwidth
+    return {key: value for key, value in found.items() if value}
+
+
+class CeilingsKeeper:
+    """Finds or measures ceilings, each once a session."""
+
+    def __init__(self, pool: WorkerPool, tracker: Tracker, say: Callable[[str], None]) -> None:
+        self._pool = pool
+        self._tracker = tracker
+        self._say = say
+        self._known: dict[Identity, Ceilings | None] = {}
+
+    def of(self, point: Point, environment: Environment, *, anew: bool = False) -> Ceilings | None:
+        """The ceilings for `point`; None where they cannot be measured, which is said once. `anew` measures again."""
+        identity = ceilings_identity(point, environment)
+        if anew or identity not in self._known:
+            self._known[identity] = self._obtain(point, environment, identity, anew)
+        return self._known[identity]
+
+    def _obtain(self, point: Point, environment: Environment, identity: Identity, anew: bool) -> Ceilings | None:
+        name = f"ceilings {point.framework.name} {point.platform.name}"
+        tags = {
+            "kind": "ceilings", "schema_version": SCHEMA_VERSION, "source": "measured", "point_id": identity.point_id,
+            "environment_id": identity.environment_id, "replicate": "0", "device": environment.device,
+            "host": str(environment.host["host"]), **version_tags(environment),
+        }  # fmt: skip
+        deadline = time.monotonic() + _TIMEOUT
+        while time.monotonic() < deadline:
+            counts = None if anew else (lambda known: known.get("outcome") == "ok")
+            ticket = self._tracker.begin(identity, name, tags, _TIMEOUT, counts)
+            if isinstance(ticket, Finished):
+                return Ceilings.of(ticket.run_id, self._tracker.fetch(ticket.run_id)[0])
+            if not isinstance(ticket, Busy):
+                break
+            time.sleep(_LOOK)
+        else:
+            return None
+        self._say(f"measuring the ceilings of {environment.device} ({point.framework.name}), once: about half a minute")
+        try:
+            answer = self._pool.measure(WorkerKey.of(point), _request(point), _limits(), lambda _: None)
+            record = _record(name, point, environment, answer, tags, ticket.start_time)
+            run_id = self._tracker.record(ticket, record, dict)
+        except BaseException:
+            self._tracker.abandon(ticket, "interrupted before its end")
+            raise
+        if answer.outcome != "ok":
+            self._say(f"no ceilings ({answer.outcome}: {answer.reason}): utilisation stays unknown")
+            return None
+        return Ceilings.of(run_id, record.metrics)
+
+
+def _limits() -> Limits:
+    return Limits(_TIMEOUT, int(0.9 * available_memory()))
+
+
+def _request(point: Point) -> dict[str, Any]:
+    """A quarter of the free memory bounds the arrays: what does not fit a cache is large enough."""
+    return {"task": "ceilings", "platform": asdict(point.platform), "memory_bytes": available_memory() // 4}
+
+
+def _record(
+    name: str, point: Point, environment: Environment, answer: Answer, tags: Mapping[str, str], start: int
+) -> Record:
+    result = answer.result
+    metrics = _metrics(result) if answer.outcome == "ok" else {}
+    params = {"platform": asdict(point.platform), "framework": asdict(point.framework)}
+    tables = {f"{key}.json": _table(result[key]) for key in ("matmul", "bandwidth") if result.get(key)}
+    figure = {"ceilings.png": image(ceilings_figure(result["matmul"], result["bandwidth"]))} if metrics else {}
+    return Record(
+        name=name, outcome=answer.outcome, reason=answer.reason,
+        params={key: str(value) for key, value in flatten(params).items()}, metrics=metrics,
+        tags={**tags, "outcome": answer.outcome} | ({"reason": answer.reason} if answer.reason else {}),
+        artifacts={"environment.json": environment.as_dict(), **tables, **figure},
+        start_time=start, end_time=int(time.time() * 1000), description=_description(environment, metrics),
+    )  # fmt: skip
+
+
+def _metrics(result: Mapping[str, Any]) -> dict[str, float]:
+    """The fastest product of each precision; the bandwidth over the largest arrays, and over each size."""
+    found: dict[str, float] = {}
+    for row in result["matmul"]:
+        key = f"peak_flops_per_second.{row['precision']}"
+        found[key] = max(found.get(key, 0.0), row["flops_per_second"])
+    for row in result["bandwidth"]:
+        found[f"peak_bytes_per_second.{_size(row['array_bytes'])}"] = row["bytes_per_second"]
+    if result["bandwidth"] and result["bandwidth"][-1]["array_bytes"] == ARRAY_BYTES[-1]:
+        found["peak_bytes_per_second"] = result["bandwidth"][-1]["bytes_per_second"]
+    return found
+
+
+def _description(environment: Environment, metrics: Mapping[str, float]) -> str:
+    peaks = ", ".join(
+        f"{value / 1e9:,.1f} GFLOP/s in {key.rpartition('.')[2]}"
+        for key, value in metrics.items()
+        if key.startswith("peak_flops_per_second.")
+    )
+    memory = metrics.get("peak_bytes_per_second")
+    moved = f" Main memory: {memory / 1e9:,.1f} GB/s." if memory else ""
+    return f"Ceilings of {environment.device}, measured in the framework. Matrix products: {peaks}.{moved}"
+
+
+def _size(value: int) -> str:
+    return f"{value // 2**20}MiB" if value >= 2**20 else f"{value // 2**10}KiB"
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    columns = list(rows[0])
+    return {"columns": columns, "data": [[row[key] for key in columns] for row in rows]}

@@ -1,0 +1,82 @@
+"""What this machine can do at most, in the framework and with the threads that the models run in.
+
+Two kernels: square matrix products in each precision over a range of sizes, compiled both ways, and the sum of two
+arrays in place over sizes from cache to memory (STREAM's add, McCalpin 1995, without its third array: what is read
+and written is exactly three arrays, whether or not the processor reads a line before writing it).
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from paradnn.worker.measure import Protocol, measure_steps
+
+if TYPE_CHECKING:
+    from paradnn.worker.frameworks import Framework
+
+__all__ = ["ARRAY_BYTES", "REPEATS", "measure_ceilings"]
+
+#: How often the bandwidth kernel adds within one call, so that dispatch is not what small arrays measure.
+REPEATS = 32
+
+_PRECISIONS = ("float32", "bfloat16", "float16")
+_MATMUL_SIZES = (256, 512, 1024, 2048, 4096, 8192)
+#: Bytes of one of the two arrays.
+ARRAY_BYTES = tuple(2**exponent for exponent in range(14, 30, 2))
+_PROTOCOL = Protocol(min_seconds=0.25, min_blocks=5, max_seconds=2.0, block_seconds=0.03, warmup_seconds=0.3)
+#: A size whose single product would take longer than this is left out.
+_LONGEST = 0.5
+
+
+def measure_ceilings(
+    request: Mapping[str, Any], framework: Framework, phase: Callable[[str], Any]
+) -> dict[str, list[dict[str, Any]]]:
+    """Matmul and bandwidth rates.
+
+    Returns matmul: precision, size, compile, flops_per_second, low, high, blocks; and bandwidth: array_bytes,
+    bytes_per_second, low, high, blocks. Rates are medians over blocks, low and high their quartiles.
+    """
+    memory = request["memory_bytes"]
+    with phase("matmul"):
+        matmul = [row for precision in _PRECISIONS for row in _matmul(framework, precision, memory)]
+    with phase("bandwidth"):
+        bandwidth = [_bandwidth(framework, size) for size in ARRAY_BYTES if 4 * size < memory]
+    return {"matmul": matmul, "bandwidth": bandwidth}
+
+
+def _matmul(framework: Framework, precision: str, memory: int) -> list[dict[str, Any]]:
+    rows = []
+    for compile in ("graph", "xla"):
+        for size in _MATMUL_SIZES:
+            if 4 * 4 * size * size > memory:
+                break
+            run = framework.make_kernel("matmul", size, precision, compile)
+            run(1)
+            begin = time.perf_counter()
+            run(1)
+            seconds = time.perf_counter() - begin
+            rows.append(
+                {"precision": precision, "size": size, "compile": compile}
+                | _rates(run, 2.0 * size**3, "flops_per_second")
+            )
+            # The next size has eight times the work.
+            if 8 * seconds > _LONGEST:
+                break
+    return rows
+
+
+def _bandwidth(framework: Framework, array_bytes: int) -> dict[str, Any]:
+    run = framework.make_kernel("add", array_bytes // 4, "float32", "graph")
+    run(1)
+    return {"array_bytes": array_bytes} | _rates(run, 3.0 * array_bytes * REPEATS, "bytes_per_second")
+
+
+def _rates(run: Callable[[int], None], work: float, name: str) -> dict[str, Any]:
+    measured = measure_steps(run, _PROTOCOL, lambda _: nullcontext())
+    rates = [work * measured["steps_per_block"] / seconds for seconds in measured["blocks"]]
+    low, middle, high = statistics.quantiles(rates, n=4, method="inclusive") if len(rates) > 1 else rates * 3
+    return {name: middle, "low": low, "high": high, "blocks": len(rates)}

@@ -1,0 +1,224 @@
+"""What the instructions of a compiled program cost, from its HLO.
+
+A fusion costs what the instructions within it compute; what it moves are its own inputs and outputs, since what lies
+between stays in registers. A slice out of a larger buffer, and an update of a slice within one, move the slice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from paradnn.worker.profile.shapes import (
+    Cost,
+    Shape,
+    convolution_flops,
+    matmul_flops,
+    reduce_flops,
+    spatial_pairs,
+    total_bytes,
+)  # fmt: skip
+
+__all__ = ["HloCosts"]
+
+_DTYPES = {1: "pred", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "uint8", 7: "uint16", 8: "uint32", 9: "uint64",
+           10: "float16", 11: "float32", 12: "float64", 15: "complex64", 16: "bfloat16", 18: "complex128"}  # fmt: skip
+
+_FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"}
+_CONTAINERS = {"while", "call", "conditional"}
+_MOVEMENT = {
+    "copy", "transpose", "reshape", "broadcast", "concatenate", "slice", "dynamic-slice", "dynamic-update-slice",
+    "gather", "scatter", "pad", "reverse", "iota", "convert", "bitcast-convert", "copy-start", "copy-done",
+}  # fmt: skip
+_COLLECTIVE = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective")
+
+
+class HloCosts:
+    """Costs of the instructions of some modules, by the names of instruction and module."""
+
+    def __init__(self, modules: Sequence[Any]) -> None:
+        self._computations = {(id(m), c.id): c for m in modules for c in m.computations}
+        self._home: dict[tuple[str, str], tuple[Any, Any, dict[int, Any]]] = {}
+        for module in modules:
+            for computation in module.computations:
+                by_id = {instruction.id: instruction for instruction in computation.instructions}
+                for instruction in computation.instructions:
+                    self._home[module.name, instruction.name] = (module, instruction, by_id)
+
+    def cost(self, name: str, module_name: str) -> Cost:
+        """The cost of one execution of an instruction; of unknown kind where no module has it."""
+        if (module_name, name) not in self._home:
+            return Cost("unknown", "other")
+        module, instruction, by_id = self._home[module_name, name]
+        opcode = instruction.opcode
+        if opcode in _CONTAINERS:
+            return Cost(opcode, "control", 0.0, 0.0)
+        flops, products, dtype = self._flops(module, instruction, by_id)
+        kind, category = self._kind(module, instruction)
+        return Cost(kind, category, flops, self._bytes(module, instruction, by_id), products, dtype)
+
+    def _inner(self, module: Any, instruction: Any) -> list[Any]:
+        """The instructions of what a fusion computes."""
+        return [
+            entry
+            for called in instruction.called_computation_ids
+            for entry in self._computations[id(module), called].instructions
+        ]
+
+    def _kind(self, module: Any, instruction: Any) -> tuple[str, str]:
+        opcode = instruction.opcode
+        if opcode != "fusion":
+            if opcode == "custom-call":
+                return f"custom-call {instruction.custom_call_target}", _category(_custom(instruction) or opcode)
+            return opcode, _category(opcode)
+        opcodes = [entry.opcode for entry in self._inner(module, instruction)]
+        for wanted in ("convolution", "dot", "reduce-window", "reduce", "scatter", "gather"):
+            if wanted in opcodes:
+                return f"fusion with {wanted}", _category(wanted)
+        working = [opcode for opcode in opcodes if opcode not in _FREE]
+        moving = all(opcode in _MOVEMENT for opcode in working)
+        return ("fusion moving data", "data movement") if moving else ("fusion elementwise", "elementwise")
+
+    def _flops(self, module: Any, instruction: Any, by_id: dict[int, Any]) -> tuple[float | None, float, str | None]:
+        """FLOPs, those in products, and the type the products multiply."""
+        opcode = instruction.opcode
+        output = _shapes(instruction.shape)
+        operands = [shape for key in instruction.operand_ids for shape in _shapes(by_id[key].shape)]
+        if opcode == "fusion":
+            return self._fusion(module, instruction)
+        if opcode == "dot" or _custom(instruction) == "dot":
+            flops = _dot(instruction, operands, output)
+            return flops, flops or 0.0, operands[0].dtype if operands else None
+        if opcode == "convolution" or _custom(instruction) == "convolution":
+            flops = _convolution(instruction, operands, output) if instruction.window.dimensions else None
+            return flops, flops or 0.0, operands[0].dtype
+        if opcode in ("reduce", "reduce-window", "select-and-scatter"):
+            window = math.prod(dimension.size for dimension in instruction.window.dimensions)
+            elements = operands[0].elements if opcode == "reduce" else output[0].elements * window
+            return float(reduce_flops(elements)), 0.0, None
+        if opcode in _FREE or opcode in _MOVEMENT:
+            return 0.0, 0.0, None
+        if opcode == "custom-call":
+            return None, 0.0, None
+        return float(sum(shape.elements for shape in output)), 0.0, None
+
+    def _fusion(self, module: Any, instruction: Any) -> tuple[float | None, float, str | None]:
+        total, products, dtype = 0.0, 0.0, None
+        for called in instruction.called_computation_ids:
+            computation = self._computations[id(module), called]
+            by_id = {entry.id: entry for entry in computation.instructions}
+            for entry in computation.instructions:
+                flops, product, kind = self._flops(module, entry, by_id)
+                total, products, dtype = total + (flops or 0.0), products + product, dtype or kind
+        return total, products, dtype
+
+    def _bytes(self, module: Any, instruction: Any, by_id: dict[int, Any]) -> float:
+        opcode = instruction.opcode
+        output = total_bytes(_shapes(instruction.shape))
+        operands = [total_bytes(_shapes(by_id[key].shape)) for key in instruction.operand_ids]
+        if opcode in _FREE:
+            return 0.0
+        if opcode in ("dynamic-slice", "slice", "gather"):
+            return 2.0 * output
+        if opcode == "dynamic-update-slice":
+            return 2.0 * operands[1]
+        if opcode == "fusion" and instruction.called_computation_ids:
+            computation = self._computations[id(module), instruction.called_computation_ids[0]]
+            return _fusion_bytes(computation, operands, output)
+        return float(output + sum(operands))
+
+
+def _fusion_bytes(computation: Any, operands: Sequence[int], output: int) -> float:
+    """What a fusion reads and writes: of a sliced parameter the slices, of an updated one the updates."""
+    by_id = {entry.id: entry for entry in computation.instructions}
+    users: dict[int, list[Any]] = {}
+    for entry in computation.instructions:
+        for key in entry.operand_ids:
+            users.setdefault(key, []).append(entry)
+    moved = 0.0
+    for entry in computation.instructions:
+        if entry.opcode != "parameter":
+            continue
+        whole = float(operands[entry.parameter_number])
+        moved += min(whole, _read_of(entry, users, by_id, whole))
+    updates = [entry for entry in computation.instructions if entry.opcode == "dynamic-update-slice"]
+    root = by_id[computation.root_id]
+    while root.opcode == "bitcast":
+        root = by_id[root.operand_ids[0]]
+    if root.opcode == "dynamic-update-slice":
+        return moved + total_bytes(_shapes(by_id[root.operand_ids[1]].shape))
+    if root.opcode == "tuple" and updates:
+        written = {key: total_bytes(_shapes(by_id[key].shape)) for key in root.operand_ids}
+        written |= {e.id: total_bytes(_shapes(by_id[e.operand_ids[1]].shape)) for e in updates if e.id in written}
+        return moved + sum(written.values())
+    return moved + output
+
+
+def _read_of(entry: Any, users: dict[int, list[Any]], by_id: dict[int, Any], whole: float) -> float:
+    """Bytes that are read of a value: those of its slices, nothing where it is only updated in place."""
+    total = 0.0
+    for user in users.get(entry.id, []):
+        if user.opcode == "bitcast":
+            total += _read_of(user, users, by_id, whole)
+        elif user.opcode in ("dynamic-slice", "slice", "gather") and user.operand_ids[0] == entry.id:
+            total += total_bytes(_shapes(user.shape))
+        elif user.opcode == "dynamic-update-slice" and user.operand_ids[0] == entry.id:
+            continue
+        else:
+            return whole
+    return total
+
+
+def _dot(instruction: Any, operands: Sequence[Shape], output: Sequence[Shape]) -> float | None:
+    if not operands or not output:
+        return None
+    contracting = instruction.dot_dimension_numbers.lhs_contracting_dimensions
+    left = operands[0].dimensions
+    # A library's product contracts the last dimension of its left side.
+    contracted = math.prod(left[index] for index in contracting) if contracting else left[-1]
+    return matmul_flops(output[0].dimensions, contracted)
+
+
+def _convolution(instruction: Any, operands: Sequence[Shape], output: Sequence[Shape]) -> float:
+    numbers = instruction.convolution_dimension_numbers
+    dimensions = output[0].dimensions
+    spatial = list(numbers.output_spatial_dimensions)
+    outer = [size for index, size in enumerate(dimensions) if index not in spatial]
+    pairs = [
+        spatial_pairs(dimensions[index], w.size, w.stride, w.padding_low, w.window_dilation, w.base_dilation)
+        for index, w in zip(spatial, instruction.window.dimensions, strict=True)
+    ]
+    channels = operands[1].dimensions[numbers.kernel_input_feature_dimension]
+    return convolution_flops(outer, pairs, int(channels)) / max(1, int(instruction.batch_group_count))
+
+
+def _custom(instruction: Any) -> str | None:
+    """What a library call computes, by its name."""
+    target = instruction.custom_call_target.lower()
+    if "conv" in target:
+        return "convolution"
+    return "dot" if any(word in target for word in ("matmul", "gemm", "dot")) else None
+
+
+def _category(opcode: str) -> str:
+    if opcode == "dot":
+        return "matmul"
+    if opcode == "convolution":
+        return "convolution"
+    if opcode.startswith(_COLLECTIVE):
+        return "communication"
+    if opcode in ("reduce", "reduce-window", "select-and-scatter", "sort"):
+        return "reduction"
+    if opcode in _CONTAINERS or opcode in _FREE:
+        return "control"
+    if opcode in _MOVEMENT:
+        return "data movement"
+    return "other" if opcode == "custom-call" else "elementwise"
+
+
+def _shapes(shape: Any) -> list[Shape]:
+    """The tensors of a shape, which may be a tuple of them."""
+    if shape.tuple_shapes:
+        return [entry for part in shape.tuple_shapes for entry in _shapes(part)]
+    return [Shape(_DTYPES.get(shape.element_type, "unknown"), tuple(shape.dimensions))]

@@ -1,0 +1,100 @@
+"""FLOPs and bytes of one operation from its shapes: the only place where they are counted.
+
+The rules are those of `paradnn.costs` and of XLA's and TensorFlow's own cost analyses: a multiply-accumulate is two
+FLOPs, an elementwise operation one for each element of its output, a reduction one for each element of its input;
+padding counts as work, the holes of a dilated convolution do not. Bytes are every input read once and every output
+written once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+__all__ = [
+    "BYTES",
+    "Cost",
+    "Shape",
+    "convolution_flops",
+    "matmul_flops",
+    "reduce_flops",
+    "spatial_pairs",
+    "total_bytes",
+]
+
+#: Bytes of an element, by the name of its type in TensorFlow and in HLO.
+BYTES = {
+    "pred": 1, "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8,
+    "uint64": 8, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A tensor: the name of its element type and its dimensions."""
+
+    dtype: str
+    dimensions: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """How many elements it has."""
+        return math.prod(self.dimensions)
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes it takes; a type that is not known (a handle, a token) takes none."""
+        return self.elements * BYTES.get(self.dtype, 0)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one execution of an operation costs; None where the shapes do not tell.
+
+    `kind` is the operation's type in the framework's words, `category` in ours: matmul, convolution, elementwise,
+    reduction, data movement, control, other. `product_flops` is the part of `flops` in matrix products and
+    convolutions, `dtype` the type in which those multiply.
+    """
+
+    kind: str
+    category: str
+    flops: float | None = None
+    bytes: float | None = None
+    product_flops: float = 0.0
+    dtype: str | None = None
+
+
+def matmul_flops(output: Sequence[int], contracted: int) -> int:
+    """2 x elements of the product x length of the contracted dimension; batched products included."""
+    return 2 * math.prod(output) * contracted
+
+
+def convolution_flops(output: Sequence[int], kernel: Sequence[int], channels: int) -> int:
+    """2 x output elements x kernel positions x input channels of the kernel (those of one group)."""
+    return 2 * math.prod(output) * math.prod(kernel) * channels
+
+
+def reduce_flops(elements: int) -> int:
+    """One operation for each element that is reduced."""
+    return elements
+
+
+def spatial_pairs(outputs: int, size: int, stride: int, padding: int, dilation: int, base_dilation: int) -> int:
+    """Pairs of an output and a kernel position, along one dimension, whose input is not a hole between its elements.
+
+    A strided convolution's input gradient is a convolution over an input spread out by `base_dilation`; the
+    positions between are zeros that nobody multiplies.
+    """
+    if base_dilation <= 1:
+        return outputs * size
+    return sum(
+        (index * stride + position * dilation - padding) % base_dilation == 0
+        for index in range(outputs)
+        for position in range(size)
+    )
+
+
+def total_bytes(shapes: Iterable[Shape]) -> int:
+    """The bytes of several tensors."""
+    return sum(shape.bytes for shape in shapes)

@@ -1,0 +1,128 @@
+"""Reads a trace: which operations ran when, and the compiled programs that the profiler put beside them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paradnn.worker.profile.protos import HloProto, XSpace
+from paradnn.worker.profile.timeline import Event
+
+__all__ = ["COMPILED", "WINDOW", "Trace", "read_trace"]
+
+#: How the kind of a compiled program's event begins; the module's name follows.
+COMPILED = "hlo:"
+#: The annotation around the profiled steps.
+WINDOW = "paradnn_steps"
+
+# TensorFlow's kernels are named "scope/name:Type"; the runtime's own functions ("Executor::Process") are not kernels.
+_KERNEL = re.compile(r"([^:]+):([A-Za-z_]\w*)")
+_EAGER = "EagerLocalExecute: "
+# A function's call and the loops within it contain the operations that are wanted.
+_CONTAINER = re.compile(r"(__inference|__forward|__backward)_|(Stateful)?PartitionedCall$|(Stateless)?(While|If|Case)$")
+
+
+@dataclass
+class Trace:
+    """The profiled steps: how many `seconds` they took, what ran (0 is their beginning), and the HLO modules.
+
+    `compiled` events carry an instruction of a compiled program, `kernels` are a framework's own operations.
+    """
+
+    seconds: float
+    kernels: list[Event] = field(default_factory=list)
+    compiled: list[Event] = field(default_factory=list)
+    modules: list[Any] = field(default_factory=list)
+
+
+def read_trace(folder: Path) -> Trace:
+    """The newest trace under `folder`; ValueError where there is none or it lacks the annotated steps."""
+    files = sorted(folder.glob("**/*.xplane.pb"), key=lambda path: path.stat().st_mtime)
+    if not files:
+        raise ValueError(f"the profiler wrote no trace into {folder}")
+    space = XSpace()
+    space.ParseFromString(files[-1].read_bytes())
+    origin, duration = _window(space)
+    trace = Trace(duration * 1e-12)
+    # Where a device has a plane of its own the host's events are only launches.
+    device = [plane for plane in space.planes if plane.name.startswith(("/device:GPU", "/device:TPU"))]
+    for plane in device or [plane for plane in space.planes if plane.name.startswith("/host:CPU")]:
+        _read_plane(plane, trace, origin)
+    for plane in space.planes:
+        trace.modules += list(_modules(plane))
+    return trace
+
+
+def _window(space: Any) -> tuple[int, int]:
+    """Start and duration of the annotated steps, in picoseconds."""
+    for plane in space.planes:
+        wanted = {key for key, entry in plane.event_metadata.items() if entry.name == WINDOW}
+        for line in plane.lines if wanted else ():
+            for event in line.events:
+                if event.metadata_id in wanted:
+                    return _picoseconds(line, event), event.duration_ps
+    raise ValueError(f"the trace has no event {WINDOW}")
+
+
+def _read_plane(plane: Any, trace: Trace, origin: int) -> None:
+    names = {key: entry.name for key, entry in plane.event_metadata.items()}
+    stats = {key: entry.name for key, entry in plane.stat_metadata.items()}
+    wanted = {key for key, name in stats.items() if name in ("hlo_op", "hlo_module", "_p", "_c")}
+    ends: dict[int, float] = {}
+    found: list[tuple[str, str, str, float, float, int | None]] = []
+    for number, line in enumerate(plane.lines):
+        lane = f"{line.name}#{number}"
+        for event in line.events:
+            name = names.get(event.metadata_id, "")
+            # Whole picoseconds since 1970 do not fit a float: subtract first.
+            start = (_picoseconds(line, event) - origin) * 1e-12
+            end = start + event.duration_ps * 1e-12
+            values = {stats[stat.metadata_id]: stat for stat in event.stats if stat.metadata_id in wanted}
+            if "hlo_op" in values:
+                producer = _number(values["_p"]) if "_p" in values else None
+                module = _string(values["hlo_module"], stats) if "hlo_module" in values else ""
+                found.append((lane, _string(values["hlo_op"], stats), module, start, end, producer))
+            elif name.startswith("end: ") and "_c" in values:
+                ends[_number(values["_c"])] = start
+            elif kernel := _kernel(name):
+                trace.kernels.append(Event(lane, *kernel, start, end))
+    for index, (lane, name, module, start, end, producer) in enumerate(found):
+        # An instruction that ends on another thread has an event of its own there, and runs on until then.
+        finish = ends.get(producer, end) if producer is not None else end
+        own = f"{lane}/{index}" if finish > end else lane
+        trace.compiled.append(Event(own, name, f"{COMPILED}{module}", start, max(end, finish)))
+
+
+def _kernel(name: str) -> tuple[str, str] | None:
+    if name.startswith(_EAGER):
+        kind = name.removeprefix(_EAGER)
+        return None if _CONTAINER.match(kind) else (kind, kind)
+    match = _KERNEL.fullmatch(name)
+    if match is None or _CONTAINER.match(match[2]):
+        return None
+    return match[1], match[2]
+
+
+def _modules(plane: Any) -> Iterator[Any]:
+    stats = {key: entry.name for key, entry in plane.stat_metadata.items()}
+    for metadata in plane.event_metadata.values():
+        for stat in metadata.stats:
+            if stats.get(stat.metadata_id, "").lower().replace("_", " ") == "hlo proto":
+                proto = HloProto()
+                proto.ParseFromString(stat.bytes_value)
+                yield proto.hlo_module
+
+
+def _picoseconds(line: Any, event: Any) -> int:
+    return int(line.timestamp_ns) * 1000 + int(event.offset_ps)
+
+
+def _string(stat: Any, names: dict[int, str]) -> str:
+    return names.get(stat.ref_value, "") if stat.ref_value else str(stat.str_value)
+
+
+def _number(stat: Any) -> int:
+    return int(stat.uint64_value or stat.int64_value)
