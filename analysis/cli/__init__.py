@@ -13,14 +13,40 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from analysis.cli.boxplot import COMMANDS as BOXPLOT
+from analysis.cli.claims import COMMANDS as CLAIMS
 from analysis.cli.command import Command
+from analysis.cli.compare import COMMANDS as COMPARE
+from analysis.cli.heatmap import COMMANDS as HEATMAP
+from analysis.cli.infeed import COMMANDS as INFEED
+from analysis.cli.overhead import COMMANDS as OVERHEAD
+from analysis.cli.parameters import COMMANDS as PARAMETERS
+from analysis.cli.roofline import COMMANDS as ROOFLINE
+from analysis.cli.scaling import COMMANDS as SCALING
+from analysis.cli.sensitivity import COMMANDS as SENSITIVITY
+from analysis.cli.software import COMMANDS as SOFTWARE
+from analysis.cli.speedup import COMMANDS as SPEEDUP
 from analysis.cli.stored import COMMANDS as STORED
 from paradnn.errors import ParadnnError
 
 __all__ = ["COMMANDS", "main"]
 
 #: Every sub-command, in the order of --help.
-COMMANDS: tuple[Command, ...] = (*STORED,)
+COMMANDS: tuple[Command, ...] = (
+    *STORED,
+    *HEATMAP,
+    *SENSITIVITY,
+    *BOXPLOT,
+    *OVERHEAD,
+    *PARAMETERS,
+    *ROOFLINE,
+    *SPEEDUP,
+    *COMPARE,
+    *SCALING,
+    *INFEED,
+    *SOFTWARE,
+    *CLAIMS,
+)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -1,0 +1,8 @@
+"""Claims about platforms as statements that a frame answers: supported, refuted, or not enough data.
+
+    python -m analysis claims
+    python -m analysis claims --file my.yaml
+
+`observations.yaml` holds the fourteen observations of the paper's Table 1. A claim is one or more checks, each of a
+kind in `analysis.claims.kinds`; `analysis.claims.load` reads them, `analysis.claims.judge` answers them.
+"""

@@ -1,0 +1,256 @@
+"""The numbers behind a check: an effect with its 95% interval, or what is missing to find one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.claims import kinds
+from analysis.claims.kinds import Bound, Check
+from analysis.claims.select import Conditions, choose, in_words
+from analysis.claims.sides import Data, paired_operations, paired_points, points, side, versions
+from analysis.methods.pairing import join_columns
+from analysis.methods.quantiles import Estimate, quantile_interval, share_interval
+from analysis.methods.regression import NotEnoughData, Regression, regress
+from analysis.methods.sensitivity import encode
+from paradnn.errors import ParadnnError
+
+__all__ = ["Finding", "evaluate"]
+
+#: Model columns that are no hyperparameters of size.
+_NAMES = ("model.name",)
+#: What may set runs apart without being a hyperparameter: its effect is taken out of a weight.
+_SETTINGS = ("device", "environment_id", "precision", "compile", "mode")
+_SETTING_PREFIXES = ("optimizer.", "platform.", "framework.", "data.", "software.")
+_SMALLEST = float(np.nextafter(0, 1))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An answer to a check: `quantity` says what `value` is, `missing` why there is none or no answer.
+
+    `answer` is "supported", "refuted" or "not enough data"; an interval that straddles the bound is the last, with
+    `points` above 0.
+    """
+
+    check: Check
+    answer: str
+    quantity: str = ""
+    value: float = np.nan
+    low: float = np.nan
+    high: float = np.nan
+    needed: str = ""
+    points: int = 0
+    missing: str = ""
+
+
+def evaluate(check: Check, data: Data) -> Finding:
+    """Find a check's numbers; what stands in the way is told in the finding."""
+    try:
+        return _EVALUATORS[type(check)](check, data)
+    except ParadnnError as problem:
+        return Finding(check, "not enough data", missing=str(problem))
+
+
+def _finding(
+    check: Check, quantity: str, estimates: Sequence[Estimate], bound: Bound, count: int, needed: str = ""
+) -> Finding:
+    """The answer of one estimate, or of several that must all hold: the one that says least for the claim."""
+    answers: list[str] = [bound.answer(estimate.low, estimate.high) for estimate in estimates]
+    answer = next((word for word in ("refuted", "not enough data") if word in answers), "supported")
+    worst = estimates[answers.index(answer)]
+    missing = ""
+    if answer == "not enough data":
+        unknown = not np.isfinite([worst.low, worst.high]).all()
+        missing = (
+            f"{count} points are too few"
+            if unknown
+            else "undecided: the interval holds both sides; measure more points"
+        )
+    return Finding(check, answer, quantity, *worst, needed or str(bound), count, missing)
+
+
+def _trend(check: kinds.Trend, data: Data) -> Finding:
+    rows = _rows(check, data, [check.of])
+    found = _weights(check, rows, [check.of])
+    weight = _weight(found, check.of)
+    bound = Bound(low=_SMALLEST) if check.direction == "rises" else Bound(high=-_SMALLEST)
+    return _finding(check, f"{check.scale} weight", [weight], bound, found.rows,
+                    "above 0" if check.direction == "rises" else "below 0")  # fmt: skip
+
+
+def _ranking(check: kinds.Ranking, data: Data) -> Finding:
+    rows = _rows(check, data, [check.larger, *check.than])
+    signs = np.sign(_weights(check, rows, [check.larger, *check.than]).weights["weight"])
+    estimates, count = [], 0
+    for other in check.than:
+        # w1 z1 + w2 z2 = (w1 + w2) / 2 (z1 + z2) + (w1 - w2) / 2 (z1 - z2), with signs such that both weights are
+        # positive: the weight of the last column is half the difference of their sizes.
+        design, response = _design(check, rows, [check.larger, *check.than])
+        scores = (design - design.mean()) / design.std()
+        one, two = (scores[name] * signs[name] for name in (check.larger, other))
+        rest = scores.drop(columns=[check.larger, other])
+        both = pd.concat([(one - two).rename("difference"), (one + two).rename("sum"), rest], axis=1)
+        found = regress(both, response)
+        estimates.append(_weight(found, "difference", 2 / float(both["difference"].std())))
+        count = found.rows
+    return _finding(check, f"difference of {check.scale} weights", estimates, Bound(low=_SMALLEST), count, "above 0")
+
+
+def _compare(check: kinds.Compare, data: Data) -> Finding:
+    found = paired_points(data, check.where, check.a, check.b, check.metric)
+    wins = int((found["speedup"] > check.margin).sum())
+    return _finding(check, "share of points", [share_interval(wins, len(found))], check.bound, len(found))
+
+
+def _ratio(check: kinds.Ratio, data: Data) -> Finding:
+    name = "median speedup" if check.quantile == 0.5 else f"{100 * check.quantile:g}th percentile of speedups"
+    pairs: list[tuple[Conditions, Conditions]]
+    if check.successive:
+        names = versions(data, check.where, check.successive)
+        pairs = [({check.successive: (new,)}, {check.successive: (old,)}) for old, new in itertools.pairwise(names)]
+    else:
+        pairs = [(check.a, check.b)]
+    estimates, counts = [], []
+    for a, b in pairs:
+        if not check.paired:
+            samples = [points(data, {**check.where, **each}, check.metric)[check.metric] for each in (a, b)]
+            estimates.append(_apart(samples, check.quantile))
+            counts.append(min(len(sample) for sample in samples))
+            name = "ratio of medians" if check.quantile == 0.5 else f"ratio of {100 * check.quantile:g}th percentiles"
+            continue
+        found = (paired_operations(data, check.where, a, b, check.operations, check.metric) if check.operations
+                 else paired_points(data, check.where, a, b, check.metric))  # fmt: skip
+        estimates.append(quantile_interval(found["speedup"], check.quantile))
+        counts.append(len(found))
+    return _finding(check, name, estimates, check.bound, min(counts))
+
+
+def _apart(samples: list[pd.Series[Any]], quantile: float) -> Estimate:
+    """A's quantile over B's. Each has an interval at 97.5%, so that both hold at once in 95% (Bonferroni)."""
+    one, two = (quantile_interval(sample, quantile, level=0.975) for sample in samples)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return Estimate(*(float(np.divide(top, bottom)) for top, bottom in
+                          ((one.value, two.value), (one.low, two.high), (one.high, two.low))))  # fmt: skip
+
+
+def _threshold(check: kinds.Threshold, data: Data) -> Finding:
+    values = points(data, check.where, check.metric)[check.metric]
+    name = "median" if check.quantile == 0.5 else f"{100 * check.quantile:g}th percentile"
+    return _finding(check, name, [quantile_interval(values, check.quantile)], check.bound, len(values))
+
+
+def _share(check: kinds.Share, data: Data) -> Finding:
+    runs = side(data, check.where)
+    profiled = data.operations[data.operations["run_id"].isin(runs["run_id"])]
+    if profiled.empty:
+        raise NotEnoughData(f"none of these {len(runs)} runs was profiled; measure with measure.profile=true")
+    needed = [name for name in check.operations if name not in profiled]
+    if needed:
+        raise NotEnoughData(f"the operation tables do not say {', '.join(needed)}")
+    parts = choose(profiled, check.operations).groupby("run_id")["share"].sum()
+    shares = parts.reindex(profiled["run_id"].unique(), fill_value=0.0)
+    identity = runs.set_index("run_id")["point_id"].reindex(shares.index)
+    shares = shares.groupby(identity.to_numpy()).median()
+    name = "median share" if check.quantile == 0.5 else f"{100 * check.quantile:g}th percentile of shares"
+    return _finding(check, name, [quantile_interval(shares, check.quantile)], check.bound, len(shares))
+
+
+def _outcome(check: kinds.OutcomeShare, data: Data) -> Finding:
+    sides = [side(data, {**check.where, **each}) for each in (check.a, check.b)]
+    keys, _ = join_columns(*sides)
+    ended = [
+        rows[rows["outcome"].isin(wanted)]
+        for rows, wanted in zip(sides, (check.a_outcome, check.b_outcome), strict=True)
+    ]
+    if ended[1].empty:
+        raise NotEnoughData(f"no point ended as {'|'.join(check.b_outcome)} with {in_words(check.b)}")
+    asked, there, wanted = (_points(rows, keys) for rows in (ended[1], sides[0], ended[0]))
+    both = asked & there
+    if not both:
+        raise NotEnoughData(f"none of the {len(asked)} points that did was tried with {in_words(check.a)}")
+    return _finding(check, "share of points", [share_interval(len(both & wanted), len(both))], check.bound, len(both))
+
+
+def _scaling(check: kinds.Scaling, data: Data) -> Finding:
+    from analysis.methods.scaling import scaling
+
+    rows = side(data, check.where, check.metric)
+    families = scaling(rows, check.metric, check.by, data.pool).families
+    estimates = [Estimate(*family.fraction) for family in families]
+    return _finding(check, "non-parallel fraction", estimates, check.bound, sum(family.points for family in families))
+
+
+_EVALUATORS: dict[type, Callable[[Any, Data], Finding]] = {
+    kinds.Trend: _trend, kinds.Ranking: _ranking, kinds.Compare: _compare, kinds.Ratio: _ratio,
+    kinds.Threshold: _threshold, kinds.Share: _share, kinds.OutcomeShare: _outcome, kinds.Scaling: _scaling,
+}  # fmt: skip
+
+
+def _points(rows: pd.DataFrame, keys: list[str]) -> set[tuple[str, ...]]:
+    return set(rows[keys].astype("string").fillna("").itertuples(index=False, name=None))
+
+
+def _rows(check: kinds.Trend | kinds.Ranking, data: Data, columns: Sequence[str]) -> pd.DataFrame:
+    """The rows a regression is over, its response in the column `response`."""
+    wanted = [*columns, *(check.given or ())]
+    if check.a:
+        rows = paired_points(data, check.where, check.a, check.b, check.metric, wanted)
+        rows = rows.assign(response=rows["speedup"])
+    else:
+        rows = points(data, check.where, check.metric)
+        rows = rows.assign(response=rows[check.metric])
+    for name in wanted:
+        if name not in rows or rows[name].notna().sum() == 0:
+            raise NotEnoughData(f"no run says {name}")
+    return rows[rows[wanted].notna().all(axis=1)]
+
+
+def _weights(check: kinds.Trend | kinds.Ranking, rows: pd.DataFrame, columns: Sequence[str]) -> Regression:
+    design, response = _design(check, rows, columns)
+    words = [name for name in columns if name not in design]
+    if words:
+        raise NotEnoughData(f"{words[0]} is a word, not a number")
+    found = regress(design, response)
+    for name in columns:
+        if name not in found.weights.index:
+            reason = f"goes with {', '.join(found.collinear[name])}" if name in found.collinear else "does not vary"
+            raise NotEnoughData(f"{name} {reason} in these {found.rows} points")
+    return found
+
+
+def _weight(found: Regression, term: str, scale: float = 1.0) -> Estimate:
+    value, low, high = (scale * found.weights[name].loc[term] for name in ("weight", "low", "high"))
+    return Estimate(float(value), float(low), float(high))
+
+
+def _design(
+    check: kinds.Trend | kinds.Ranking, rows: pd.DataFrame, columns: Sequence[str]
+) -> tuple[pd.DataFrame, np.ndarray[Any, Any]]:
+    """(what the response is regressed on, the response), as ranks unless the check's scale is linear.
+
+    Beside `columns` stand the hyperparameters that vary, or those the check gives, and whatever else sets the runs
+    apart. Ranks make a weight the same for any monotone scale of either side (Iman and Conover, Technometrics 21,
+    1979). A column that is no hyperparameter, such as parameters, depends on them all: only batch_size stands beside.
+    """
+    derived = any(name != "batch_size" and not name.startswith("model.") for name in columns)
+    if check.given is not None:
+        others = list(check.given)
+    elif derived:
+        others = ["batch_size"]
+    else:
+        others = [name for name in rows.columns if name == "batch_size" or str(name).startswith("model.")]
+    settings = [name for name in rows.columns if name in _SETTINGS or str(name).startswith(_SETTING_PREFIXES)]
+    names = [name for name in dict.fromkeys([*columns, *others, *settings])
+             if name in rows and name not in _NAMES and rows[name].notna().all()
+             and (name in columns or rows[name].nunique() > 1)]  # fmt: skip
+    design = encode(rows, names)[0]
+    response = rows["response"].astype("float64")
+    if check.scale == "rank":
+        design, response = design.rank(), response.rank()
+    return design.reset_index(drop=True), response.to_numpy(dtype="float64")

@@ -1,0 +1,96 @@
+"""The answer to a claim from those of its checks, as a table and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analysis.claims.evaluate import Finding, evaluate
+from analysis.claims.kinds import Claim
+from analysis.claims.sides import Data
+
+__all__ = ["ANSWERS", "Verdict", "judge", "table", "text"]
+
+#: What a claim or a check may be.
+ANSWERS = ("supported", "refuted", "not enough data")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim with the findings of its checks.
+
+    Refuted where any check is; supported where some check is and each one that has data is; else not enough data.
+    """
+
+    claim: Claim
+    findings: tuple[Finding, ...]
+
+    @property
+    def answer(self) -> str:
+        """One of ANSWERS."""
+        found = {finding.answer for finding in self.findings if finding.points}
+        return next((word for word in ("refuted", "not enough data", "supported") if word in found), "not enough data")
+
+    @property
+    def measured(self) -> int:
+        """How many checks have data."""
+        return sum(finding.points > 0 for finding in self.findings)
+
+
+def judge(claims: Sequence[Claim], data: Data) -> tuple[Verdict, ...]:
+    """Answer every claim over one frame."""
+    return tuple(Verdict(claim, tuple(evaluate(check, data) for check in claim.checks)) for claim in claims)
+
+
+def table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
+    """A row for each check, with its claim's answer, its effect and interval, and what is missing."""
+    rows = [
+        {"claim": verdict.claim.id, "claim_answer": verdict.answer, "check": str(finding.check),
+         "answer": finding.answer, "quantity": finding.quantity, "value": finding.value, "low": finding.low,
+         "high": finding.high, "needed": finding.needed, "points": finding.points, "missing": finding.missing}
+        for verdict in verdicts for finding in verdict.findings
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def text(verdicts: Sequence[Verdict]) -> str:
+    """Each claim in a paragraph, and a line that counts the answers."""
+    counts = {word: sum(verdict.answer == word for verdict in verdicts) for word in ANSWERS}
+    counted = ", ".join(f"{count} {word}" for word, count in counts.items())
+    closing = (
+        f"{len(verdicts)} claims: {counted}. Intervals are 95% for each check by itself, over the points as a sample "
+        "of their design space; an interval that holds both sides of a claim leaves it undecided."
+    )
+    return "\n".join([*(_paragraph(verdict) for verdict in verdicts), closing])
+
+
+def _paragraph(verdict: Verdict) -> str:
+    claim, total = verdict.claim, len(verdict.findings)
+    partly = f", as far as measured: {verdict.measured} of {total} checks" if 0 < verdict.measured < total else ""
+    proof = f" ({claim.proof})" if claim.proof else ""
+    lines = [f"{claim.id}. {claim.says.rstrip('.')}{proof}: {verdict.answer.upper()}{partly}"]
+    lines += [f"   {_sentence(finding)}" for finding in verdict.findings if finding.points]
+    missing: dict[str, list[str]] = {}
+    for finding in verdict.findings:
+        if not finding.points:
+            missing.setdefault(finding.missing, []).append(str(finding.check))
+    lines += [f"   not enough data: {reason} ({len(checks)} check{'s'[: len(checks) != 1]})" for reason, checks in
+              missing.items()]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _sentence(finding: Finding) -> str:
+    if np.isfinite(finding.low) or np.isfinite(finding.high):
+        interval = f" (95% interval {_number(finding.low)} to {_number(finding.high)})"
+    else:
+        interval = " (no interval)"
+    what = f"{finding.quantity} {_number(finding.value)}{interval} over {finding.points} points"
+    reason = f"; {finding.missing}" if finding.missing else ""
+    return f"{finding.answer}: {finding.check}: {what}, {finding.needed} is needed{reason}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if np.isfinite(value) else "unknown"

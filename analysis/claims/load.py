@@ -1,0 +1,242 @@
+"""Reading claims from YAML: every wrong entry is one line naming file, claim, key and remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from analysis.claims.kinds import KINDS, Bound, Check, Claim, OutcomeShare, Ratio, Scaling, Share, Threshold, Trend
+from analysis.claims.select import Conditions, parse_comparison
+from paradnn.errors import ConfigError, DataError
+
+__all__ = ["load_claims", "observations", "parse_claims"]
+
+_CLAIM_KEYS = ("id", "says", "proof", "where", "checks")
+_BOUNDS = ("at_least", "at_most", "between")
+_REQUIRED: dict[type, tuple[str, ...]] = {
+    Trend: ("metric", "of", "direction"), Ratio: ("bound",), Threshold: ("metric", "bound"),
+    Share: ("operations", "bound"), OutcomeShare: ("a", "b", "bound"), Scaling: ("bound",),
+    KINDS["ranking"]: ("metric", "larger", "than"), KINDS["compare"]: ("a", "b", "bound"),
+}  # fmt: skip
+
+
+def observations() -> tuple[Claim, ...]:
+    """The paper's fourteen observations."""
+    source = resources.files("analysis.claims").joinpath("observations.yaml")
+    return parse_claims(source.read_text(encoding="utf-8"), "observations.yaml")
+
+
+def load_claims(path: Path) -> tuple[Claim, ...]:
+    """The claims in a user's file; DataError when it cannot be read, ConfigError for a wrong entry."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        problem = error.strerror if isinstance(error, OSError) else "is not text"
+        raise DataError(f"{path}: {problem or error}; name a YAML file of claims") from None
+    return parse_claims(text, str(path))
+
+
+def parse_claims(text: str, source: str) -> tuple[Claim, ...]:
+    """The claims in a YAML text; `source` names it in messages."""
+    try:
+        entries = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "cannot be read"
+        raise DataError(f"{source}{where}: is not YAML: {' '.join(str(problem).split())}; mend that line") from None
+    if not isinstance(entries, list) or not entries:
+        raise DataError(f"{source}: holds no list of claims; begin each with '- id: ...', see observations.yaml")
+    claims = [_claim(entry, number, source) for number, entry in enumerate(entries, 1)]
+    seen: set[str] = set()
+    for claim in claims:
+        if claim.id in seen:
+            raise ConfigError(f"{source}: claim {claim.id}: id", claim.id, "is there twice", "give each claim its own")
+        seen.add(claim.id)
+    return tuple(claims)
+
+
+def _claim(entry: Any, number: int, source: str) -> Claim:
+    place = f"{source}: claim {entry.get('id', number) if isinstance(entry, dict) else number}"
+    if not isinstance(entry, dict):
+        raise ConfigError(place, entry, "is no mapping", "write its keys: id, says, checks")
+    _known(entry, _CLAIM_KEYS, place)
+    for key in ("id", "says", "checks"):
+        if entry.get(key) in (None, "", []):
+            raise ConfigError(f"{place}: {key}", "(none)", "is missing", f"write {key}: ...")
+    if not isinstance(entry["checks"], list):
+        raise ConfigError(f"{place}: checks", entry["checks"], "is no list", "begin each check with '- kind: ...'")
+    shared = _conditions(entry.get("where", {}), f"{place}: where")
+    checks = [_check(check, shared, f"{place}: check {place_in}") for place_in, check in enumerate(entry["checks"], 1)]
+    return Claim(str(entry["id"]), _text(entry["says"], f"{place}: says"), tuple(checks),
+                 _text(entry.get("proof", ""), f"{place}: proof"))  # fmt: skip
+
+
+def _check(entry: Any, shared: Conditions, place: str) -> Check:
+    if not isinstance(entry, dict):
+        raise ConfigError(place, entry, "is no mapping", "write its keys, first kind: ...")
+    kind = KINDS.get(str(entry.get("kind")))
+    if kind is None:
+        raise ConfigError(
+            f"{place}: kind", entry.get("kind", "(none)"), "no such kind", f"choose of {', '.join(KINDS)}"
+        )
+    fields = {field.name for field in dataclasses.fields(kind)}
+    allowed = ["kind", *(fields - {"bound"}), *(_BOUNDS if "bound" in fields else ())]
+    _known(entry, allowed, place)
+    given: dict[str, Any] = {name: _PARSERS[name](value, f"{place}: {name}")
+                             for name, value in entry.items() if name in _PARSERS}  # fmt: skip
+    given["where"] = {**shared, **given.get("where", {})}
+    if "bound" in fields:
+        given |= _bound(entry, place)
+    for name in _REQUIRED[kind]:
+        if name not in given:
+            wanted = " or ".join(_BOUNDS) if name == "bound" else name
+            raise ConfigError(
+                f"{place}: {wanted}", "(none)", f"is missing in a {entry['kind']}", f"write {wanted}: ..."
+            )
+    _sides(entry, kind, place)
+    return kind(**given)
+
+
+def _sides(entry: Mapping[str, Any], kind: type, place: str) -> None:
+    """A and B go together, and a ratio has either them or versions that follow each other."""
+    if ("a" in entry) != ("b" in entry):
+        lacking = "b" if "a" in entry else "a"
+        raise ConfigError(f"{place}: {lacking}", "(none)", "is missing", "a speedup has two sides: write a: and b:")
+    if kind is Ratio and ("a" in entry) == ("successive" in entry):
+        given = "both" if "a" in entry else "neither"
+        raise ConfigError(f"{place}: a, b or successive", given, "a ratio has two sides, or versions in a row",
+                          "write a: and b:, or successive: version.tensorflow")  # fmt: skip
+    if kind is Ratio and "operations" in entry and entry.get("paired") is False:
+        raise ConfigError(f"{place}: paired", False, "operations are always paired", "leave it out")
+
+
+def _known(entry: Mapping[Any, Any], allowed: Any, place: str) -> None:
+    for key, value in entry.items():
+        if key not in allowed:
+            close = difflib.get_close_matches(str(key), sorted(allowed), n=1)
+            advice = f"did you mean {close[0]}?" if close else f"keys here: {', '.join(sorted(allowed))}"
+            raise ConfigError(f"{place}: {key}", value, "no such key", advice)
+
+
+def _bound(entry: Mapping[str, Any], place: str) -> dict[str, Bound]:
+    given = [name for name in _BOUNDS if name in entry]
+    if len(given) > 1:
+        raise ConfigError(f"{place}: {given[1]}", entry[given[1]], f"stands beside {given[0]}", "write one bound")
+    if not given:
+        return {}
+    key, value = f"{place}: {given[0]}", entry[given[0]]
+    if given[0] == "between":
+        if not isinstance(value, list) or len(value) != 2:
+            raise ConfigError(key, value, "expects two numbers", "write between: [2.0, 2.6]")
+        low, high = (_number(part, key) for part in value)
+        if low >= high:
+            raise ConfigError(key, value, "has its ends the wrong way round", "write the smaller number first")
+        return {"bound": Bound(low, high)}
+    number = _number(value, key)
+    return {"bound": Bound(low=number) if given[0] == "at_least" else Bound(high=number)}
+
+
+def _conditions(value: Any, key: str) -> Conditions:
+    if not isinstance(value, dict):
+        raise ConfigError(key, value, "is no mapping", f"write {key.rpartition(' ')[2]}: {{platform.name: cpu}}")
+    found = {}
+    for name, wanted in value.items():
+        values = tuple(wanted) if isinstance(wanted, list) else (wanted,)
+        for part in values:
+            if not isinstance(part, (str, int, float, bool)) or part == "":
+                raise ConfigError(f"{key}: {name}", part, "is no value", "write a value, a list of them, or '>=1024'")
+            compared = parse_comparison(part)
+            if compared and compared[0] != "!=":
+                _number_of_text(compared[1], f"{key}: {name}", part)
+        if not values:
+            raise ConfigError(f"{key}: {name}", wanted, "is empty", "write a value")
+        found[str(name)] = values
+    return found
+
+
+def _number_of_text(text: str, key: str, value: Any) -> None:
+    try:
+        float(text)
+    except ValueError:
+        raise ConfigError(key, value, "compares with no number", "write for example '>=1024'") from None
+
+
+def _some(value: Any, key: str) -> Conditions:
+    found = _conditions(value, key)
+    if not found:
+        raise ConfigError(key, value, "chooses nothing", "write for example {platform.name: gpu}")
+    return found
+
+
+def _text(value: Any, key: str) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(key, value, "expects text", "quote it")
+    return " ".join(value.split())
+
+
+def _texts(value: Any, key: str) -> tuple[str, ...]:
+    values = tuple(_text(part, key) for part in (value if isinstance(value, list) else [value]))
+    if not values:
+        raise ConfigError(key, value, "is empty", "name at least one")
+    return values
+
+
+def _given(value: Any, key: str) -> tuple[str, ...]:
+    return () if value == [] else _texts(value, key)
+
+
+def _number(value: Any, key: str) -> float:
+    if isinstance(value, str):
+        # YAML 1.1 reads 1e8 as text.
+        try:
+            value = float(value)
+        except ValueError:
+            raise ConfigError(key, value, "expects a number", "write for example 0.5") from None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ConfigError(key, value, "expects a finite number", "write for example 0.5")
+    return float(value)
+
+
+def _quantile(value: Any, key: str) -> float:
+    number = _number(value, key)
+    if not 0 < number < 1:
+        raise ConfigError(key, value, "must lie between 0 and 1", "0.5 is the median, 0.9 the 90th percentile")
+    return number
+
+
+def _margin(value: Any, key: str) -> float:
+    number = _number(value, key)
+    if number <= 0:
+        raise ConfigError(key, value, "must be positive", "1.1 asks for a tenth more speed")
+    return number
+
+
+def _flag(value: Any, key: str) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(key, value, "expects true or false", "write true or false")
+    return value
+
+
+def _one_of(*choices: str) -> Callable[[Any, str], str]:
+    def parse(value: Any, key: str) -> str:
+        if value not in choices:
+            raise ConfigError(key, value, "no such choice", f"choose one of {', '.join(choices)}")
+        return str(value)
+
+    return parse
+
+
+_PARSERS: dict[str, Callable[[Any, str], Any]] = {
+    "where": _conditions, "name": _text, "metric": _text, "a": _some, "b": _some, "given": _given,
+    "scale": _one_of("rank", "linear"), "of": _text, "direction": _one_of("rises", "falls"), "larger": _text,
+    "than": _texts, "margin": _margin, "quantile": _quantile, "successive": _text, "operations": _some,
+    "paired": _flag, "a_outcome": _texts, "b_outcome": _texts, "by": _text,
+}  # fmt: skip

@@ -1,0 +1,89 @@
+"""`infeed`: which models wait for their input, and what a faster input pipeline could bring."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import TYPE_CHECKING
+
+from analysis.cli.command import Command, argument
+from analysis.cli.pooled import pooled
+from analysis.cli.result import Result
+from analysis.readable import short
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from analysis.methods.infeed import GroupInfeed, Infeed
+    from analysis.methods.quantiles import Estimate
+
+__all__ = ["COMMANDS"]
+
+
+def infeed(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
+    """Every point with its wait and its headroom, and in words which are input-bound."""
+    from analysis.methods.infeed import infeed as analyse
+
+    found = analyse(frame, args.against, args.threshold, args.pool)
+
+    def draw() -> Figure:
+        from analysis.figures.infeed import draw_infeed
+
+        return draw_infeed(found)
+
+    lines = [line for group in found.groups for line in _describe(group, found)]
+    lines += [f"{reason}." for reason in found.lacking]
+    lines += pooled(frame, found.pooled)
+    lines.append("Intervals are 95%, over points as a sample of their design space. Headroom is a bound: the step "
+                 "without the wait.")  # fmt: skip
+    table = found.points.rename(columns={"size": found.against})
+    return Result(table, "\n".join(lines), draw, found.run_ids)
+
+
+def _describe(group: GroupInfeed, found: Infeed) -> list[str]:
+    rows = found.points[(found.points["family"] == group.family) & (found.points["device"] == group.device)]
+    bound, free = rows[rows["input_bound"]], rows[~rows["input_bound"]]
+    lines = [
+        f"{group.name}: {group.bound} of {group.points} points are input-bound, {_percent(group.share)}: they wait for "
+        f"more than {found.threshold:.0%} of the step. Median wait {_percent(group.median)}."
+    ]
+    size = found.against.replace("_", " ")
+    value, low, high = group.correlation
+    if not math.isnan(value):
+        told = "falls with" if high < 0 else "rises with" if low > 0 else "is not told to depend on"
+        lines.append(f"  The wait {told} {size}: rank correlation {value:+.2f} ({low:+.2f} to {high:+.2f}).")
+    if len(bound):
+        others = f"; the others have {_range(free)}" if len(free) else ""
+        middle, most = bound["headroom"].median(), bound["headroom"].max()
+        lines.append(f"  Input-bound are models of {_range(bound)} {size}{others}.")
+        lines.append(
+            f"  Without the wait they would be up to {middle:.3g}x as fast in the median, {most:.3g}x at most."
+        )
+    return lines
+
+
+def _range(rows: pd.DataFrame) -> str:
+    return f"{short(rows['size'].min())} to {short(rows['size'].max())}"
+
+
+def _percent(value: Estimate) -> str:
+    return f"{100 * value.value:.3g}% ({100 * value.low:.3g}% to {100 * value.high:.3g}%)"
+
+
+#: What this module adds to the command line.
+COMMANDS = (
+    Command(
+        name="infeed", summary="share of the step spent waiting for input, against the size of the model",
+        description="Show which models wait for their input, how the wait falls with the size of the model, and the\n"
+                    "speedup that an input pipeline without cost would bring at most.",
+        example="python -m analysis infeed --family residual,bottleneck --against parameters",
+        arguments=(
+            argument("--against", default="flops_per_example", metavar="SIZE",
+                     help="flops_per_example (default), flops_per_step or parameters"),
+            argument("--threshold", type=float, default=0.1, metavar="SHARE",
+                     help="share of the step above which a model is input-bound (default: 0.1)"),
+        ),
+        analyse=infeed, draws=True,
+    ),
+)  # fmt: skip

@@ -1,0 +1,85 @@
+"""The sub-command `parameters`: the range of trainable parameters of each family, the paper's Figure 1."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from analysis.cli.command import Command
+from analysis.cli.result import Result
+from analysis.readable import short
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.methods.parameters import ParameterRanges
+
+__all__ = ["COMMANDS"]
+
+
+def parameters(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
+    """Ranges of the parametric families, and the real models."""
+    import pandas as pd
+
+    from analysis.methods.parameters import parameter_ranges
+
+    if frame.empty:
+        return Result(frame[["family"]], "no such runs in the store")
+    found = parameter_ranges(frame)
+    real = found.real.groupby("family", as_index=False, sort=False)["parameters"].agg(
+        models="size", minimum="min", median="median", maximum="max"
+    )
+    tables = [part for part in (found.ranges, real.assign(span=real["maximum"] / real["minimum"])) if len(part)]
+    table = pd.concat(tables, ignore_index=True) if tables else found.ranges
+
+    def draw() -> Any:
+        from analysis.figures.parameters import draw_parameters
+
+        return draw_parameters(found)
+
+    return Result(table, "\n".join(_lines(found)), draw if len(table) else None)
+
+
+def _lines(found: ParameterRanges) -> list[str]:
+    lines = [_range(row) for row in found.ranges.to_dict("records")]
+    if len(found.ranges) > 1:
+        low, high = found.ranges["minimum"].min(), found.ranges["maximum"].max()
+        lines.append(f"All families together reach from {_short(low)} to {_short(high)}.")
+    for row in found.real.to_dict("records"):
+        around = found.ranges[
+            (found.ranges["minimum"] <= row["parameters"]) & (found.ranges["maximum"] >= row["parameters"])
+        ]
+        place = f"within the range of {', '.join(around['family'])}" if len(around) else "outside every family's range"
+        lines.append(f"{row['family']}: {_short(row['parameters'])}, {place}.")
+    if not len(found.real):
+        lines.append("No runs of real models, such as resnet50, are among these.")
+    if found.unknown:
+        lines.append(f"{found.unknown} runs do not tell their parameters.")
+    return lines
+
+
+def _range(row: Mapping[Any, Any]) -> str:
+    """One family's range; a single model is no range."""
+    if row["models"] == 1:
+        return f"{row['family']}: 1 model of {_short(row['minimum'])} trainable parameters."
+    ends = f"{_short(row['minimum'])} to {_short(row['maximum'])}"
+    return (f"{row['family']}: {row['models']} models from {ends} trainable parameters, "
+            f"a factor of {_short(row['span'])}; half of them between {_short(row['q25'])} and {_short(row['q75'])}, "
+            f"median {_short(row['median'])}.")  # fmt: skip
+
+
+def _short(value: float) -> str:
+    return short(value, digits=3)
+
+
+#: What this module adds to the command line.
+COMMANDS = (
+    Command(
+        name="parameters", summary="the range of trainable parameters of each family, with real models as points",
+        description="Trainable parameters of the distinct models of each family, whatever became of their runs.\n"
+                    "Real models, such as resnet50, stand as points where there are runs of them.",
+        example="python -m analysis parameters --png parameters.png",
+        analyse=parameters, draws=True,
+    ),
+)  # fmt: skip

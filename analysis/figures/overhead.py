@@ -1,0 +1,51 @@
+"""Where the wall time of points goes: a bar for each family, stacked by phase."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from analysis.figures.style import COLOURS, figure, finish
+from analysis.methods.overhead import OVERHEAD_PHASES, Overhead
+
+__all__ = ["draw_overhead"]
+
+#: Phases of the stack itself share a colour and differ in hatch, so do those that the model costs.
+_LOOK = {
+    "schedule": (COLOURS[1], ""), "start": (COLOURS[1], "////"), "record": (COLOURS[1], "xxxx"),
+    "build": (COLOURS[5], ""), "compile": (COLOURS[5], "////"), "warmup": (COLOURS[5], "...."),
+    "measure": (COLOURS[2], ""), "latency": (COLOURS[2], "////"), "profile": (COLOURS[3], ""),
+}  # fmt: skip
+
+
+def draw_overhead(result: Overhead) -> Figure:
+    """Share of wall time by phase, families below each other, mean seconds of a point at the end of each bar."""
+    table = result.families
+    families = list(dict.fromkeys(table["family"]))
+    drawn, axes = figure(8.0, 1.9 + 0.5 * len(families))
+    left = np.zeros(len(families))
+    for phase in dict.fromkeys(table["phase"]):
+        shares = table[table["phase"] == phase].set_index("family")["share"].reindex(families).fillna(0).to_numpy()
+        colour, hatch = _LOOK.get(phase, (COLOURS[6], ""))
+        label = f"{phase} (stack)" if phase in OVERHEAD_PHASES else phase
+        axes.barh(range(len(families)), shares, left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.6,
+                  height=0.6, label=label)  # fmt: skip
+        for place, share in enumerate(shares):
+            if share >= 0.08:
+                axes.text(left[place] + share / 2, place, f"{share:.0%}", ha="center", va="center", fontsize=8,
+                          bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1})  # fmt: skip
+        left += shares
+    means = table.groupby("family")["seconds"].sum()
+    points = table.groupby("family")["points"].first()
+    for place, name in enumerate(families):
+        axes.text(1.01, place, f"{means[name]:.3g} s a point", va="center", fontsize=8)
+    axes.set_yticks(range(len(families)), [f"{name} ({points[name]})" for name in families])
+    axes.set_ylim(len(families) - 0.5, -0.5)
+    axes.set_xlim(0, 1.17)
+    axes.set_xticks(np.linspace(0, 1, 6))
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+    finish(axes, "Where the time of a point goes, by family (points)", "share of wall time")
+    axes.yaxis.grid(False)
+    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    return drawn

@@ -1,0 +1,76 @@
+"""Scaling over devices: each point on many against itself on one, and Amdahl's law through all of them (Figure 4)."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.figures.style import colour_of, figure, finish, marker_of, quantity
+from analysis.methods.scaling import Scaling, amdahl_speedup
+from paradnn.units import metric as registered
+
+__all__ = ["draw_scaling"]
+
+_LINE = "#555555"
+
+
+def draw_scaling(found: Scaling) -> Figure:
+    """Left the rate of each device against that of one alone, with x = y where nothing is lost; right the speedup
+    over the count, with each family's fitted law, its interval as a band, and the line without loss."""
+    drawn, (both,) = figure(11.0, 4.8, 1, 2)
+    _rates(both[0], found)
+    _speedups(both[1], found)
+    handles, labels = both[0].get_legend_handles_labels()
+    drawn.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+    return drawn
+
+
+def _rates(axes: Axes, found: Scaling) -> None:
+    for family in found.families:
+        rows = found.pairs[found.pairs["family"] == family.family]
+        axes.plot(rows["one"], rows["many"] / rows["devices"], marker_of(family.family), color=colour_of(family.family),
+                  markersize=5, alpha=0.6, markeredgewidth=0, linestyle="none",
+                  label=f"{family.family}: non-parallel {_percent(family.fraction)}")  # fmt: skip
+    each = found.pairs["many"] / found.pairs["devices"]
+    ends = [min(found.pairs["one"].min(), each.min()), max(found.pairs["one"].max(), each.max())]
+    axes.plot(ends, ends, "--", color=_LINE, linewidth=1, label="nothing lost")
+    axes.set(xscale="log", yscale="log")
+    unit = registered(found.metric).unit
+    name = "examples/s" if found.metric == "examples_per_second" else found.metric.replace("_", " ")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(quantity("" if unit == "1/s" else unit))
+    finish(axes, f"Each of n {_counted(found.by)} against one alone", f"{name} on one", f"{name} of each of n")
+
+
+def _speedups(axes: Axes, found: Scaling) -> None:
+    most = int(found.pairs["devices"].max())
+    counts = np.geomspace(1, most, 100)
+    reach = len(found.families)
+    for number, family in enumerate(found.families):
+        colour, rows = colour_of(family.family), found.pairs[found.pairs["family"] == family.family]
+        # Families stand beside each other at each count.
+        shift = 2 ** (0.08 * (number - (reach - 1) / 2))
+        axes.plot(rows["devices"] * shift, rows["speedup"], marker_of(family.family), color=colour, markersize=4,
+                  alpha=0.5, markeredgewidth=0, linestyle="none")  # fmt: skip
+        axes.plot(counts, amdahl_speedup(family.fraction.value, counts), color=colour, linewidth=1.8)
+        if np.isfinite(family.fraction.low):
+            low, high = (amdahl_speedup(end, counts) for end in (family.fraction.low, family.fraction.high))
+            axes.fill_between(counts, low, high, color=colour, alpha=0.2, linewidth=0)
+    axes.plot(counts, counts, "--", color=_LINE, linewidth=1)
+    axes.axhline(1, color=_LINE, linewidth=0.8)
+    ticks = sorted({1, *(int(count) for count in found.pairs["devices"])})
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set_xticks(ticks, [str(count) for count in ticks])
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
+    finish(axes, "Speedup, and Amdahl's law fitted", _counted(found.by), "speedup over one")
+
+
+def _counted(by: str) -> str:
+    return by.rpartition(".")[2]
+
+
+def _percent(value: tuple[float, float, float]) -> str:
+    middle, low, high = (f"{100 * number:.1f}%" for number in value)
+    return f"{middle} ({low} to {high})" if np.isfinite(value[1]) else middle

@@ -1,0 +1,114 @@
+"""Which columns of a frame an analysis is about: hyperparameters by name, and the metric to explain.
+
+Users write `nodes` for `model.nodes`; a wrong name is answered with the nearest right one. Used by every method that
+takes "any hyperparameter" or "any metric".
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from analysis.frame import families
+from paradnn.errors import ConfigError
+from paradnn.units import METRICS
+
+__all__ = ["Group", "blocks_of", "choose_metric", "find_column", "find_metric", "groups", "hyperparameters", "settings"]
+
+#: Hyperparameters that are not of the model itself, in the order they are listed in.
+_RUN = ("batch_size", "precision", "compile", "mode")
+#: Settings that also change what is measured, though they are no hyperparameters.
+_SETTINGS = ("optimizer.", "platform.", "framework.", "data.", "software.")
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one model family on one device."""
+
+    family: str
+    device: str
+    rows: pd.DataFrame
+
+    @property
+    def name(self) -> str:
+        """Such as "fc on TPU v2"."""
+        return f"{self.family} on {self.device}"
+
+
+def groups(frame: pd.DataFrame) -> list[Group]:
+    """The frame by family, in the paper's order, and device, by name; a run without either is under "(none)"."""
+    family, device = (frame[name].astype("object").fillna("(none)") for name in ("family", "device"))
+    present = set(zip(family, device, strict=True))
+    order = [*families(frame), "(none)"]
+    ordered = sorted(present, key=lambda pair: (order.index(pair[0]), pair[1]))
+    return [Group(*pair, frame[(family == pair[0]) & (device == pair[1])]) for pair in ordered]
+
+
+def hyperparameters(frame: pd.DataFrame) -> list[str]:
+    """The columns `model.*` (but the name), batch_size, precision, compile and mode that any of these runs has."""
+    model = [name for name in frame.columns if str(name).startswith("model.") and name != "model.name"]
+    return [name for name in (*model, *_RUN) if name in frame and frame[name].notna().any()]
+
+
+def settings(frame: pd.DataFrame) -> list[str]:
+    """Columns of the configuration that are no hyperparameters but may change speed, and vary among these runs."""
+    named = [name for name in frame.columns if str(name).startswith(_SETTINGS)]
+    return [name for name in named if frame[name].nunique(dropna=False) > 1]
+
+
+def find_column(frame: pd.DataFrame, name: str, option: str) -> str:
+    """The hyperparameter column that a user means, with or without `model.`; ConfigError if there is none."""
+    for candidate in (name, f"model.{name}"):
+        if candidate in frame and frame[candidate].notna().any():
+            return candidate
+    known = [column for column in frame.columns if frame[column].notna().any()]
+    raise ConfigError(option, name, "these runs have no such hyperparameter", _advice(name, known, frame))
+
+
+def find_metric(frame: pd.DataFrame, name: str, option: str = "--metric") -> str:
+    """`name`, if it is a column of numbers that an ok run has a value in; else ConfigError says what there is."""
+    held = frame.loc[_ok(frame)]
+    if name in held and pd.api.types.is_numeric_dtype(held[name]) and held[name].notna().any():
+        return name
+    known = [column for column in METRICS if column in held and held[column].notna().any()]
+    if name in METRICS:
+        raise ConfigError(option, name, "none of these runs has a value of it", f"they have {', '.join(known[:8])}")
+    close = difflib.get_close_matches(name, known, n=1)
+    raise ConfigError(option, name, "is no metric of these runs",
+                      f"did you mean {close[0]}?" if close else f"they have {', '.join(known[:8])}")  # fmt: skip
+
+
+def choose_metric(frame: pd.DataFrame, candidates: Sequence[str]) -> str:
+    """The first candidate that at least nine of ten ok runs have, else the one that most of them have.
+
+    ConfigError when no ok run has any of them.
+    """
+    held = frame.loc[_ok(frame)]
+    share = {name: float(held[name].notna().mean()) for name in candidates if name in held and len(held)}
+    if not any(share.values()):
+        raise ConfigError("--metric", "(none given)", f"no measured run has {', '.join(candidates)}",
+                          "measure first, choose other runs, or name a metric")  # fmt: skip
+    return next((name for name, part in share.items() if part >= 0.9), max(share, key=lambda name: share[name]))
+
+
+def blocks_of(text: object) -> list[int] | None:
+    """The counts in a value such as "[3, 4, 6, 3]" of `model.blocks`; None for what is no list of numbers."""
+    try:
+        value = json.loads(str(text))
+    except ValueError:
+        return None
+    counts = value if isinstance(value, list) else None
+    return counts if counts and all(isinstance(count, int) for count in counts) else None
+
+
+def _ok(frame: pd.DataFrame) -> pd.Series:
+    return frame["outcome"].eq("ok").fillna(False).astype(bool)
+
+
+def _advice(name: str, known: Sequence[str], frame: pd.DataFrame) -> str:
+    close = difflib.get_close_matches(name, [*known, *(str(column).removeprefix("model.") for column in known)], n=1)
+    return f"did you mean {close[0]}?" if close else f"they have {', '.join(hyperparameters(frame))}"

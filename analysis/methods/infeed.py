@@ -1,0 +1,149 @@
+"""Which models wait for their input: the share of the step spent in infeed against the size of the model.
+
+The paper's Figure 5 shows that larger models wait less, since what the host does for an example is fixed while the
+device's work grows. Here each point gets a verdict and a bound on what a faster input pipeline could bring, and each
+family on each device the share of its models that are input-bound and how strongly waiting falls with size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from analysis.frame import aggregate_replicates, require_alike
+from analysis.methods.columns import Group, groups, hyperparameters
+from analysis.methods.quantiles import LEVEL, Estimate, quantile_interval, share_interval
+from analysis.methods.regression import NotEnoughData
+from paradnn.errors import ConfigError
+
+__all__ = ["SIZES", "THRESHOLD", "GroupInfeed", "Infeed", "infeed", "rank_correlation"]
+
+#: What may stand for the size of a model. FLOPs for an example are flops_per_step / batch_size: what the host does for
+#: an example is fixed, so that this is what the wait should fall with.
+SIZES = ("flops_per_example", "flops_per_step", "parameters")
+#: A model that waits for more than this share of the step is input-bound.
+THRESHOLD = 0.1
+
+
+@dataclass(frozen=True)
+class GroupInfeed:
+    """One family on one device: how many points are input-bound, the typical wait, and its rank correlation with size.
+
+    `share` is of points with a wait above the threshold, `median` of `infeed_fraction`.
+    """
+
+    family: str
+    device: str
+    points: int
+    bound: int
+    share: Estimate
+    median: Estimate
+    correlation: Estimate
+
+    @property
+    def name(self) -> str:
+        """Such as "residual on TPU v2"."""
+        return f"{self.family} on {self.device}"
+
+
+@dataclass(frozen=True)
+class Infeed:
+    """`points` has a row for each point, the longest wait first: family, device, its hyperparameters, `size` (the
+    column `against`), `infeed_fraction`, `headroom` (the speedup that an input without cost would bring at most) and
+    `input_bound`. `lacking` says in words which groups have nothing, `run_ids` are the runs used,
+    `pooled` says what differed among runs that were pooled.
+    """
+
+    against: str
+    threshold: float
+    points: pd.DataFrame
+    groups: tuple[GroupInfeed, ...]
+    lacking: tuple[str, ...]
+    run_ids: tuple[str, ...]
+    pooled: tuple[str, ...] = ()
+
+
+def infeed(
+    frame: pd.DataFrame, against: str = "flops_per_example", threshold: float = THRESHOLD, pool: bool = False
+) -> Infeed:  # fmt: skip
+    """Judge every point with an `infeed_fraction` f: input-bound above the threshold, headroom 1 / (1 - f).
+
+    The headroom is Amdahl's bound: the rest of the step stays as it is. Shares have Clopper and Pearson's interval,
+    medians that of order statistics, Spearman's correlation with size the one of `rank_correlation`. Only ok runs
+    count; replicates become their median. ConfigError for another size or threshold, NotEnoughData where no run has
+    both columns, SchemaError for unlike runs of one group.
+    """
+    if against not in SIZES:
+        raise ConfigError("--against", against, "is no size of a model", f"choose {' or '.join(SIZES)}")
+    if not 0 < threshold < 1:
+        raise ConfigError("--threshold", threshold, "is no share of the step", "give one between 0 and 1, such as 0.1")
+    parts, found, lacking, used, pooled = [], [], [], [], []
+    if {"flops_per_step", "batch_size"} <= set(frame.columns):
+        frame = frame.assign(flops_per_example=frame["flops_per_step"] / frame["batch_size"].astype("Float64"))
+    for group in groups(frame):
+        rows = _measured(group, against)
+        if rows.empty:
+            lacking.append(f"{group.name}: no measured run has both infeed_fraction and {against}")
+            continue
+        used += list(rows["run_id"])
+        rows = require_alike(rows, pool=pool)
+        pooled += [rows.attrs["pooled"]] if rows.attrs.get("pooled") else []
+        points = _judged(aggregate_replicates(rows), group, against, threshold)
+        parts.append(points)
+        found.append(_summary(group, points))
+    if not parts:
+        raise NotEnoughData(f"not enough data: {'; '.join(lacking) or 'there are no runs'}; "
+                            "measure with a real input pipeline, and profile")  # fmt: skip
+    table = pd.concat(parts, ignore_index=True).sort_values("infeed_fraction", ascending=False, kind="stable")
+    return Infeed(
+        against, threshold, table.reset_index(drop=True), tuple(found), tuple(lacking), tuple(used), tuple(pooled)
+    )
+
+
+def rank_correlation(x: pd.Series, y: pd.Series) -> Estimate:
+    """Spearman's correlation with its 95% interval: Fisher's z with variance (1 + r^2 / 2) / (n - 3).
+
+    Source: Bonett and Wright, Psychometrika 65, 2000. NaN where either does not vary; ends NaN below five points.
+    """
+    if x.nunique() < 2 or y.nunique() < 2:
+        return Estimate(np.nan, np.nan, np.nan)
+    value = float(stats.spearmanr(x, y).statistic)
+    if len(x) < 5:
+        return Estimate(value, np.nan, np.nan)
+    # At a perfect correlation z is infinite.
+    bounded = float(np.clip(value, -1 + 1e-12, 1 - 1e-12))
+    reach = stats.norm.ppf((1 + LEVEL) / 2) * np.sqrt((1 + bounded**2 / 2) / (len(x) - 3))
+    low, high = np.tanh(np.arctanh(bounded) + np.array([-reach, reach]))
+    return Estimate(value, float(low), float(high))
+
+
+def _measured(group: Group, against: str) -> pd.DataFrame:
+    rows = group.rows
+    if "infeed_fraction" not in rows or against not in rows:
+        return rows.iloc[:0]
+    ok = rows["outcome"].eq("ok").fillna(False).astype(bool)
+    return rows[ok & rows["infeed_fraction"].between(0, 1) & (rows[against] > 0)]
+
+
+def _judged(rows: pd.DataFrame, group: Group, against: str, threshold: float) -> pd.DataFrame:
+    names = [name for name in hyperparameters(rows) if name in rows]
+    waiting = rows["infeed_fraction"].astype("float64")
+    with np.errstate(divide="ignore"):
+        headroom = 1 / (1 - waiting)
+    found = rows[names].assign(size=rows[against].astype("float64"), infeed_fraction=waiting, headroom=headroom,
+                               input_bound=waiting > threshold)  # fmt: skip
+    found.insert(0, "family", group.family)
+    found.insert(1, "device", group.device)
+    return found
+
+
+def _summary(group: Group, points: pd.DataFrame) -> GroupInfeed:
+    bound = int(points["input_bound"].sum())
+    return GroupInfeed(
+        family=group.family, device=group.device, points=len(points), bound=bound,
+        share=share_interval(bound, len(points)), median=quantile_interval(points["infeed_fraction"]),
+        correlation=rank_correlation(points["size"], points["infeed_fraction"]),
+    )  # fmt: skip

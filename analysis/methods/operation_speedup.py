@@ -1,0 +1,165 @@
+"""The speedup of single operations against their arithmetic intensity, and the bandwidth gain it implies (Figure 6).
+
+An operation left of the ridge is limited by memory: what it gains from B to A is what the memory gained. Starts from
+operation tables (`analysis.operations.load_types`), paired by point and type of operation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analysis.methods.operation_roofline import MINIMUM_SHARE
+from analysis.methods.pairing import CONFIDENCE, RESULT_COLUMNS, join_columns, pair
+from analysis.methods.regression import NotEnoughData
+from analysis.methods.speedup import geometric_mean
+
+__all__ = ["LEVELS", "TYPE", "OperationSpeedup", "operation_speedup"]
+
+#: The column that names an operation's type; `type` itself tells no point.
+TYPE = "operation_type"
+
+LEVELS = COMPUTE, MATMUL, OTHER, ACROSS, TRANSFER, UNKNOWN = (
+    "compute-bound", "memory-bound MatMul", "memory-bound, other", "across a ridge", "between devices",
+    "ridge unknown",
+)  # fmt: skip
+
+# Types whose work is that of matrix products. XLA on a TPU names a product, with what follows it, output fusion.
+_PRODUCTS = re.compile(r"matmul|gemm|\bdot\b|conv|einsum|output fusion", re.IGNORECASE)
+
+# Types whose bytes go from device to device, which tells nothing of either's memory.
+_TRANSFERS = re.compile(r"cross-replica|all-?reduce|all-?gather|all-?to-?all|reduce-?scatter|collective|nccl",
+                        re.IGNORECASE)  # fmt: skip
+
+_IDENTITY = ("run_id", "family", "device", "outcome", "batch_size", "precision", "compile", "mode", "devices")
+_IDENTITY_PREFIXES = ("model.", "optimizer.", "data.", "platform.", "framework.", "software.")
+
+
+@dataclass(frozen=True)
+class OperationSpeedup:
+    """The result.
+
+    `operations`: a row for each type of operation in each pair of points, with the columns of `pairing.pair` (a, b in
+    FLOP/s), `operation_type`, `arithmetic_intensity` (FLOP/B, the geometric mean of both sides), `share` of the time
+    on the side where it is greater, `bandwidth_gain` and `level` (one of LEVELS). `levels`: a row for each level, with
+    operations, points, geometric mean and interval of the speedup, and where memory limits the mean `bandwidth_gain`.
+    `gain`: (mean, low, high) of the bandwidth gain, from the level `gain_from`; NaN without memory-bound operations.
+    `small`: operations left out for their share.
+    """
+
+    operations: pd.DataFrame
+    levels: pd.DataFrame
+    gain: tuple[float, float, float]
+    gain_from: str
+    small: int
+
+
+def operation_speedup(
+    a: pd.DataFrame, b: pd.DataFrame, types: pd.DataFrame, ridges: Sequence[float] = (),
+    on: Sequence[str] | None = None, minimum_share: float = MINIMUM_SHARE,
+) -> OperationSpeedup:  # fmt: skip
+    """Pair the operation types of two sides by point and type, and tell what limits them.
+
+    speedup = FLOP/s of A / FLOP/s of B while the operation runs. Only operations with FLOPs and a rate on both sides,
+    and with at least `minimum_share` of the time on one, as in the paper. `ridges` are the ridge points of the sides
+    (FLOP/B): an operation is memory-bound left of them all, compute-bound right of them all.
+
+    Bandwidth gain: FLOP/s = intensity x B/s, so it is speedup x intensity on B / intensity on A, over operations that
+    memory limits on both sides. That takes out what a larger batch brings to matrix products, as the paper reasons
+    (section 4.5: 3x at twice the batch is 1.5x of bandwidth). It is taken from operations that are no products where
+    there are any, since these may keep operands on the chip. Exchanges between devices are a level of their own. Means
+    are of points (the geometric mean of a point's operations counts once), intervals by bootstrap over points. Raises
+    NotEnoughData naming what lacks, and as `pair` does.
+    """
+    one, two = _rows("A", a, types), _rows("B", b, types)
+    keys = join_columns(one, two)[0] if on is None else list(on)
+    carried = ("intensity_a", "intensity_b", "share_a", "share_b")
+    found = pair(one, two, "flops_per_second", [*keys, TYPE], carried)
+    if found.empty:
+        raise NotEnoughData("no type of operation has FLOPs in a point of both sides; "
+                            f"A has {_listed(one[TYPE])}; B has {_listed(two[TYPE])}")  # fmt: skip
+    attrs = found.attrs
+    share = found[["share_a", "share_b"]].max(axis=1)
+    large = share.isna() | (share >= minimum_share)
+    small = int((~large).sum())
+    found, share = found[large].reset_index(drop=True), share[large].reset_index(drop=True)
+    intensity_a, intensity_b = found.pop("intensity_a"), found.pop("intensity_b")
+    found = found.drop(columns=["share_a", "share_b"])
+    intensity = np.sqrt(intensity_a * intensity_b)
+    place = list(found.columns).index("a")
+    found.insert(place, "arithmetic_intensity", intensity)
+    found.insert(place + 1, "share", share)
+    found["bandwidth_gain"] = found["speedup"] * intensity_b / intensity_a
+    found["level"] = _levels(intensity_a, intensity_b, found[TYPE], ridges)
+    found.attrs = attrs
+    levels = _by_level(found)
+    source = next((level for level in (OTHER, MATMUL) if (found["level"] == level).any()), "")
+    here = found["level"] == source
+    gain = _mean(found.loc[here, "bandwidth_gain"], _points(found)[here.to_numpy()])
+    return OperationSpeedup(found, levels, gain, source, small)
+
+
+def _by_level(found: pd.DataFrame) -> pd.DataFrame:
+    points, rows = _points(found), []
+    for level in LEVELS:
+        here = (found["level"] == level).to_numpy()
+        if here.any():
+            mean, low, high = _mean(found.loc[here, "speedup"], points[here])
+            gain = _mean(found.loc[here, "bandwidth_gain"], points[here])[0] if level in (MATMUL, OTHER) else np.nan
+            rows.append({"level": level, "operations": int(here.sum()), "points": len(set(points[here])),
+                         "geometric_mean": mean, "geometric_mean_low": low, "geometric_mean_high": high,
+                         "bandwidth_gain": gain})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _rows(name: str, side: pd.DataFrame, types: pd.DataFrame) -> pd.DataFrame:
+    """A side's operations with FLOPs and a rate, with what tells their point."""
+    known = [column for column in side if column in _IDENTITY or str(column).startswith(_IDENTITY_PREFIXES)]
+    rows = types.merge(side[known], on="run_id")
+    if rows.empty:
+        raise NotEnoughData(f"none of the {len(side)} runs of {name} was profiled; measure them with a profile")
+    works = (rows["flops"] > 0) & (rows["flops_per_second"] > 0) & (rows["arithmetic_intensity"] > 0)
+    if not works.any():
+        raise NotEnoughData(f"no operation of {name} has FLOPs, a rate and an intensity")
+    suffix = name.lower()
+    renamed = {"type": TYPE, "arithmetic_intensity": f"intensity_{suffix}", "share": f"share_{suffix}"}
+    rows = rows[works].rename(columns=renamed)
+    # A row is one type of a run.
+    return rows.assign(run_id=rows["run_id"] + " " + rows[TYPE])
+
+
+def _levels(
+    intensity_a: pd.Series, intensity_b: pd.Series, types: pd.Series, ridges: Sequence[float]
+) -> np.ndarray:  # fmt: skip
+    """What limits each operation on both sides."""
+    level = np.full(len(types), UNKNOWN, dtype=object)
+    if len(ridges):
+        least, greatest = np.minimum(intensity_a, intensity_b), np.maximum(intensity_a, intensity_b)
+        level[:] = ACROSS
+        level[greatest < min(ridges)] = OTHER
+        level[(greatest < min(ridges)) & types.str.contains(_PRODUCTS)] = MATMUL
+        level[least >= max(ridges)] = COMPUTE
+    level[types.str.contains(_TRANSFERS)] = TRANSFER
+    return level
+
+
+def _points(found: pd.DataFrame) -> np.ndarray:
+    """A number for each pair of points, the same for all its operations."""
+    made = (*RESULT_COLUMNS, TYPE, "arithmetic_intensity", "share", "bandwidth_gain", "level")
+    keys = [name for name in found.columns if name not in made]
+    return found.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
+
+
+def _mean(values: pd.Series, points: np.ndarray) -> tuple[float, float, float]:
+    """The geometric mean over points and its interval."""
+    logs = np.log(values.to_numpy(dtype="float64"))
+    return geometric_mean(np.exp(pd.Series(logs).groupby(points).mean().to_numpy()), CONFIDENCE)
+
+
+def _listed(values: pd.Series, limit: int = 6) -> str:
+    names = sorted(set(values))
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -1,0 +1,245 @@
+"""Roofline: what limits a model or an operation, arithmetic or memory traffic, and how near it comes to that limit.
+
+A roof belongs to a device and a precision. Its two ceilings are those that the runs carry as measured; where they carry
+none, the specification's; where neither is known they stay unknown, and so do verdict and share. Out come the roofs,
+one row for each point placed under them, what could not be placed and why, and a summary for each family.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+
+from analysis.frame import families
+from analysis.methods.quantiles import quantile_interval
+
+__all__ = ["VERDICTS", "Roof", "Roofline", "Specification", "find_roofs", "roofline", "summary", "verdict"]
+
+MEMORY, COMPUTE, RIDGE, UNKNOWN = VERDICTS = ("memory-bound", "compute-bound", "at the ridge", "unknown")
+
+#: Columns of a point that say which model it is; kept where the frame has them.
+_MODEL = ("batch_size", "model.layers", "model.nodes", "model.blocks", "model.filters", "model.embedding_size")
+
+
+class Specification(Protocol):
+    """What a data sheet says of a device."""
+
+    @property
+    def peak_flops(self) -> Mapping[str, float]:
+        """Precision -> FLOP/s."""
+
+    @property
+    def bandwidth(self) -> float | None:
+        """Memory bandwidth in B/s."""
+
+
+@dataclass(frozen=True)
+class Roof:
+    """The ceilings of a device at a precision; None is unknown.
+
+    `peak` in FLOP/s and `bandwidth` in B/s, each with its source: measured, specification or unknown. `ridge_low` and
+    `ridge_high` enclose the ridge points of all measured pairs of ceilings (both the ridge where there is one pair).
+    """
+
+    device: str
+    precision: str
+    peak: float | None
+    bandwidth: float | None
+    peak_source: str
+    bandwidth_source: str
+    ridge_low: float | None = None
+    ridge_high: float | None = None
+
+    @property
+    def ridge(self) -> float | None:
+        """The intensity in FLOP/B above which arithmetic limits: peak / bandwidth (Williams et al. 2009)."""
+        return None if self.peak is None or self.bandwidth is None else self.peak / self.bandwidth
+
+    @property
+    def source(self) -> str:
+        """Where the ceilings come from, in words."""
+        if self.peak_source == self.bandwidth_source:
+            return self.peak_source
+        return f"peak: {self.peak_source}, bandwidth: {self.bandwidth_source}"
+
+    def attainable(self, intensity: Any) -> np.ndarray:
+        """The roof in FLOP/s at an intensity in FLOP/B: min(peak, intensity x bandwidth), NaN where it is unknown.
+
+        Source: Williams, Waterman, Patterson, "Roofline", Communications of the ACM 52(4), 2009.
+        """
+        values = np.asarray(intensity, dtype="float64")
+        if self.peak is None or self.bandwidth is None:
+            return np.full(values.shape, np.nan)
+        return np.minimum(self.peak, values * self.bandwidth)
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The result: roofs, points and, by reason, how many runs have no place.
+
+    `points` has one row a run: run_id, device, precision, family, what of `_MODEL` the frame has,
+    arithmetic_intensity (FLOP/B), traffic ("analytic" or "trace"), flops_per_second with its interval
+    `rate_low`..`rate_high`, attainable (FLOP/s), share (rate / attainable) with `share_low`..`share_high`, verdict and
+    infeed_fraction. Unknown numbers are NaN.
+    """
+
+    roofs: tuple[Roof, ...]
+    points: pd.DataFrame
+    left_out: Mapping[str, int]
+
+    def roof_of(self, device: str, precision: str) -> Roof:
+        """The roof over the points of a device and a precision."""
+        return next(roof for roof in self.roofs if (roof.device, roof.precision) == (device, precision))
+
+
+def roofline(frame: pd.DataFrame, specification: Callable[[str], Specification | None]) -> Roofline:
+    """Place the measured runs of a frame (one row a run) under the roofs of their devices.
+
+    `specification` finds a device's data sheet. A run's place is `arithmetic_intensity` and `flops_per_second`: exact
+    work over compulsory traffic, so the true intensity is at most this. A published run that was traced is placed by
+    its trace instead, counted traffic and the trace's own rate (fraction x specified peak), since both come from the
+    same execution. `published_intensity` is no traffic and places nothing.
+    """
+    rows = _with_keys(frame)
+    measured = rows[rows["outcome"].eq("ok").fillna(False).astype(bool)].reset_index(drop=True)
+    left_out = {"not measured, such as out of memory": len(rows) - len(measured)}
+    roofs = find_roofs(measured, specification)
+    points, reasons = _place(measured, specification)
+    left_out |= {reason: int(reasons.eq(reason).sum()) for reason in reasons.dropna().unique()}
+    table = _under(points, roofs)
+    return Roofline(roofs, table, {reason: count for reason, count in left_out.items() if count})
+
+
+def find_roofs(frame: pd.DataFrame, specification: Callable[[str], Specification | None]) -> tuple[Roof, ...]:
+    """A roof for each device and precision in a frame: medians over its runs of the measured ceilings
+    (`peak_flops_per_second`, `peak_bytes_per_second`), else the specification's."""
+    rows = _with_keys(frame)
+    return tuple(
+        _roof(str(device), str(precision), group, specification(str(device)))
+        for (device, precision), group in rows.groupby(["device", "precision"], sort=True)
+    )
+
+
+def verdict(intensity: Any, roof: Roof) -> np.ndarray:
+    """What limits at each intensity: memory-bound left of the ridge, else compute-bound.
+
+    Where measured ceilings differ from run to run, "at the ridge" between the lowest and the highest ridge point; and
+    "unknown" without both ceilings or without an intensity.
+    """
+    values = np.asarray(intensity, dtype="float64")
+    ridge = roof.ridge
+    if ridge is None:
+        return np.full(values.shape, UNKNOWN, dtype=object)
+    low, high = (ridge if edge is None else edge for edge in (roof.ridge_low, roof.ridge_high))
+    found = np.where(values < low, MEMORY, np.where(values >= high, COMPUTE, RIDGE)).astype(object)
+    found[np.isnan(values)] = UNKNOWN
+    return found
+
+
+def summary(points: pd.DataFrame) -> pd.DataFrame:
+    """One row for each device, precision and family: points, how many under each verdict, quartiles and the best of
+    their share of the roof with the 95% interval of the median, the range of their intensities (FLOP/B), how many are
+    above the roof (share > 1)."""
+    rows = []
+    for (device, precision, family), group in points.groupby(["device", "precision", "family"], sort=False):
+        counts = {name.replace("-", "_").replace(" ", "_"): int((group["verdict"] == name).sum()) for name in VERDICTS}
+        quarter, middle, three = _quartiles(group["share"])
+        interval = quantile_interval(group["share"].dropna())
+        rows.append(
+            {"device": device, "precision": precision, "family": family, "points": len(group), **counts,
+             "share_q25": quarter, "share_median": middle, "share_q75": three, "share_best": group["share"].max(),
+             "median_low": interval.low, "median_high": interval.high,
+             "above_roof": int((group["share"] > 1).sum()),
+             "lowest_intensity": group["arithmetic_intensity"].min(),
+             "highest_intensity": group["arithmetic_intensity"].max()}
+        )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _quartiles(values: pd.Series) -> tuple[float, float, float]:
+    known = values.dropna()
+    low, middle, high = np.percentile(known, [25, 50, 75]) if len(known) else [math.nan] * 3
+    return float(low), float(middle), float(high)
+
+
+def _with_keys(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with the columns that place a run, NaN or "(unknown)" where it lacks them."""
+    names = ("arithmetic_intensity", "flops_per_second", "trace_arithmetic_intensity", "trace_flops_utilization",
+             "published_intensity", "infeed_fraction", "peak_flops_per_second", "peak_bytes_per_second",
+             "step_time_ms", "step_time_low_ms", "step_time_high_ms")  # fmt: skip
+    numbers = {name: frame[name].astype("float64") if name in frame else np.nan for name in names}
+    texts = {
+        name: frame[name].astype("object").where(frame[name].notna(), "(unknown)") if name in frame else "(unknown)"
+        for name in ("device", "precision", "family")
+    }
+    return frame.assign(**numbers, **texts)
+
+
+def _roof(device: str, precision: str, group: pd.DataFrame, sheet: Specification | None) -> Roof:
+    ceilings = group[["peak_flops_per_second", "peak_bytes_per_second"]]
+    ceilings = ceilings.where(np.isfinite(ceilings) & (ceilings > 0))
+    specified = (sheet.peak_flops.get(precision), sheet.bandwidth) if sheet is not None else (None, None)
+    (peak, peak_source), (bandwidth, bandwidth_source) = (
+        _ceiling(ceilings[name], given) for name, given in zip(ceilings, specified, strict=True)
+    )
+    low = high = None
+    if peak is not None and bandwidth is not None:
+        peaks = ceilings["peak_flops_per_second"].fillna(peak)
+        ridges = peaks / ceilings["peak_bytes_per_second"].fillna(bandwidth)
+        low, high = float(ridges.min()), float(ridges.max())
+    return Roof(device, precision, peak, bandwidth, peak_source, bandwidth_source, low, high)
+
+
+def _ceiling(measured: pd.Series, specified: float | None) -> tuple[float | None, str]:
+    known = measured.dropna()
+    if len(known):
+        return float(known.median()), "measured"
+    return (float(specified), "specification") if specified else (None, "unknown")
+
+
+def _place(rows: pd.DataFrame, specification: Callable[[str], Specification | None]) -> tuple[pd.DataFrame, pd.Series]:
+    """The runs that have a place, with it; and for every row the reason why it has none, or None."""
+    keys = list(zip(rows["device"], rows["precision"], strict=True))
+    sheets = {device: specification(device) for device in set(rows["device"])}
+    peaks = {(device, kind): sheet.peak_flops.get(kind) for device, kind in set(keys) if (sheet := sheets[device])}
+    specified = np.array([peaks.get(key) or np.nan for key in keys], dtype="float64")
+    traced = (rows["trace_arithmetic_intensity"] > 0) & (rows["trace_flops_utilization"] > 0) & ~np.isnan(specified)
+    intensity = rows["arithmetic_intensity"].where(~traced, rows["trace_arithmetic_intensity"])
+    rate = rows["flops_per_second"].where(~traced, rows["trace_flops_utilization"] * specified)
+    # The rate's interval is the step time's, turned over; a trace has none.
+    slow, fast = (rows[f"step_time_{end}_ms"] for end in ("high", "low"))
+    points = rows[["run_id", "device", "precision", "family", *(name for name in _MODEL if name in rows)]].assign(
+        arithmetic_intensity=intensity, traffic=np.where(traced, "trace", "analytic"), flops_per_second=rate,
+        rate_low=(rate * rows["step_time_ms"] / slow).where(~traced),
+        rate_high=(rate * rows["step_time_ms"] / fast).where(~traced), infeed_fraction=rows["infeed_fraction"],
+    )  # fmt: skip
+    no_traffic, no_rate = ~(intensity > 0), ~(rate > 0)
+    printed = no_traffic & rows["published_intensity"].notna()
+    reasons = pd.Series(None, index=rows.index, dtype="object")
+    reasons[no_rate] = "without a FLOP rate"
+    reasons[no_traffic] = "without an arithmetic intensity"
+    reasons[printed] = "published without counted traffic"
+    return points[reasons.isna()].reset_index(drop=True), reasons
+
+
+def _under(points: pd.DataFrame, roofs: tuple[Roof, ...]) -> pd.DataFrame:
+    """The points with attainable rate, share and verdict, sorted by device, precision, family, best share first."""
+    table = points.assign(attainable=np.nan, verdict=UNKNOWN)
+    for roof in roofs:
+        here = (table["device"] == roof.device) & (table["precision"] == roof.precision)
+        intensity = table.loc[here, "arithmetic_intensity"]
+        table.loc[here, "attainable"] = roof.attainable(intensity)
+        table.loc[here, "verdict"] = verdict(intensity, roof)
+    for name, rate in (("share", "flops_per_second"), ("share_low", "rate_low"), ("share_high", "rate_high")):
+        table[name] = table[rate] / table["attainable"]
+    place = {name: position for position, name in enumerate(families(table))}
+    table = table.assign(_place=table["family"].map(place).fillna(len(place)))
+    order = ["device", "precision", "_place", "share"]
+    return table.sort_values(order, ascending=[True, True, True, False], kind="stable", ignore_index=True).drop(
+        columns="_place"
+    )

@@ -1,0 +1,148 @@
+"""How speed grows with devices: each point on n devices against itself on one, and Amdahl's non-parallel fraction.
+
+The paper's Figure 4 sets the utilisation on eight cores against that on one and reads off a largest non-parallel
+fraction. Here every point on n devices is paired with the same point on one, and the fraction is fitted for each
+family with an interval. The batch is that of the whole step, so this is strong scaling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from analysis.frame import families, require_alike
+from analysis.methods.pairing import RESULT_COLUMNS, pair
+from analysis.methods.quantiles import Estimate, bootstrap_ratio, quantile_interval
+from analysis.methods.regression import NotEnoughData
+from paradnn.errors import ConfigError
+
+__all__ = ["METRICS", "FamilyScaling", "Scaling", "amdahl_fraction", "amdahl_speedup", "scaling"]
+
+#: Rates, of which n devices have n times as much where nothing is lost.
+METRICS = ("examples_per_second", "flops_per_second")
+_FOUND = (*RESULT_COLUMNS, "many", "one", "devices", "efficiency", "fraction")
+
+
+@dataclass(frozen=True)
+class FamilyScaling:
+    """The non-parallel fraction of one family's points.
+
+    `fraction` is the fit over all points and counts, `median` and `upper` (the 90th percentile) are over the fractions
+    fitted to each point by itself, `largest` is the greatest of these. `largest_batch` is the largest batch size,
+    `upper_at_largest_batch` the 90th percentile there. `efficiency` is the median of speedup / n at the largest n.
+    `slower` counts measurements that were slower than on one device, `superlinear` those above n times as fast.
+    """
+
+    family: str
+    points: int
+    measurements: int
+    counts: tuple[int, ...]
+    fraction: Estimate
+    median: Estimate
+    upper: Estimate
+    largest: float
+    largest_batch: int | None
+    upper_at_largest_batch: Estimate
+    efficiency: Estimate
+    slower: int
+    superlinear: int
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """`pairs` has a row for each point and count above one: the join columns, `devices` (the count), `one` and `many`
+    (the metric on one and on all devices), `speedup` with its interval, `efficiency` (speedup / count) and `fraction`.
+    `pooled` says what differed among runs that were pooled, `run_ids` are the measured runs.
+    """
+
+    metric: str
+    by: str
+    pairs: pd.DataFrame
+    families: tuple[FamilyScaling, ...]
+    pooled: tuple[str, ...] = ()
+    run_ids: tuple[str, ...] = ()
+
+
+def amdahl_speedup(fraction: float, count: ArrayLike) -> np.ndarray:
+    """1 / (s + (1 - s) / n) for n devices, s the non-parallel fraction (Amdahl, AFIPS 30, 1967)."""
+    n = np.asarray(count, dtype="float64")
+    return np.asarray(1 / (fraction + (1 - fraction) / n), dtype="float64")
+
+
+def amdahl_fraction(speedup: ArrayLike, count: ArrayLike) -> np.ndarray:
+    """s = (1 / speedup - 1 / n) / (1 - 1 / n), Amdahl's law solved for the fraction (Karp and Flatt, CACM 33, 1990).
+
+    Below 0 where the speedup is above n, above 1 where n devices are slower than one. n must be above 1.
+    """
+    n = np.asarray(count, dtype="float64")
+    return np.asarray((1 / np.asarray(speedup, dtype="float64") - 1 / n) / (1 - 1 / n), dtype="float64")
+
+
+def scaling(
+    frame: pd.DataFrame, metric: str = "examples_per_second", by: str = "devices", pool: bool = False
+) -> Scaling:  # fmt: skip
+    """Pair each point on n > 1 devices with itself on one, and fit the fraction of each family.
+
+    Amdahl's law says 1 / speedup - 1 / n = s (1 - 1 / n), a line through the origin: s is fitted by least squares over
+    all points and counts of a family. Its interval is a bootstrap-t over points, all counts of a point drawn together
+    (`bootstrap_ratio`), so it also allows for points that scale differently. Medians and percentiles have intervals of
+    order statistics. `by` is the column that counts devices; platform.threads will do.
+
+    Raises ConfigError for another metric, NotEnoughData where no point was measured on one device and on more,
+    SchemaError for unlike runs of a family.
+    """
+    if metric not in METRICS:
+        raise ConfigError("--metric", metric, "is no rate that grows with devices", f"choose {' or '.join(METRICS)}")
+    measured = frame[frame["outcome"].eq("ok").fillna(False).astype(bool)]
+    if by not in measured or measured[by].notna().sum() == 0:
+        raise NotEnoughData(f"{by}: no measured run says how many; measure points with {by}=1 and more")
+    if not pd.api.types.is_numeric_dtype(measured[by]):
+        raise ConfigError("--by", by, "holds no numbers", "name the column that counts devices")
+    measured = measured[measured[by].notna()]
+    alike = [require_alike(rows, pool=pool) for _, rows in measured.groupby("family", dropna=False)]
+    pooled = tuple(rows.attrs["pooled"] for rows in alike if rows.attrs.get("pooled"))
+    counts = sorted({int(count) for count in measured[by]})
+    one = measured[measured[by] == 1].drop(columns=by)
+    if one.empty or counts == [1]:
+        there = ", ".join(map(str, counts))
+        raise NotEnoughData(f"{by} = {there}: scaling needs points on 1 and on more; measure the same points on both")
+    parts = []
+    for count in counts:
+        if count > 1:
+            many = measured[measured[by] == count].drop(columns=by)
+            parts.append(pair(many, one, metric).assign(devices=count))
+    found = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+    if found.empty:
+        raise NotEnoughData(f"no point was measured with {by}=1 and with more; measure the same points on both")
+    found = found.rename(columns={"a": "many", "b": "one"})
+    found["efficiency"] = found["speedup"] / found["devices"]
+    found["fraction"] = amdahl_fraction(found["speedup"], found["devices"])
+    named = [_family(name, found[found["family"] == name]) for name in families(found)]
+    return Scaling(metric, by, found, tuple(named), pooled, tuple(measured["run_id"]))
+
+
+def _family(name: str, pairs: pd.DataFrame) -> FamilyScaling:
+    keys = [column for column in pairs.columns if column not in _FOUND]
+    point = pairs.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
+    count = pairs["devices"].to_numpy(dtype="float64")
+    room = 1 - 1 / count
+    lost = 1 / pairs["speedup"].to_numpy(dtype="float64") - 1 / count
+    above, below = np.bincount(point, lost * room), np.bincount(point, room * room)
+    each = above / below
+    most = pairs[pairs["devices"] == pairs["devices"].max()]
+    largest, at_largest = None, each
+    if "batch_size" in pairs and pairs["batch_size"].notna().any():
+        batches = pairs.groupby(point)["batch_size"].first().to_numpy(dtype="float64", na_value=np.nan)
+        largest = int(np.nanmax(batches))
+        at_largest = each[batches == largest]
+    return FamilyScaling(
+        family=name, points=len(each), measurements=len(pairs),
+        counts=tuple(sorted({int(n) for n in pairs["devices"]})),
+        fraction=bootstrap_ratio(above, below), median=quantile_interval(each), upper=quantile_interval(each, 0.9),
+        largest=float(each.max()), largest_batch=largest, upper_at_largest_batch=quantile_interval(at_largest, 0.9),
+        efficiency=quantile_interval(most["efficiency"]), slower=int((pairs["speedup"] < 1).sum()),
+        superlinear=int((pairs["speedup"] > pairs["devices"]).sum()),
+    )  # fmt: skip

@@ -1,0 +1,203 @@
+"""What performance depends on: standardised linear regression of a metric on the hyperparameters.
+
+The paper (section 4.1, Figures 2 d-f, 8 a, 9 a, 10) fits metric = w0 x layers + w1 x nodes + ... with everything on one
+scale and reads the signed weights as sensitivities. Here each weight comes with an interval that allows for unequal
+scatter, a variance inflation factor, and the error of the fit on points that it has not seen. One fit for each family
+and device; columns that cannot have a weight (constant, or a combination of others) are named instead of weighed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analysis.frame import aggregate_replicates, require_alike
+from analysis.methods.columns import Group, blocks_of, choose_metric, find_column, find_metric, groups, hyperparameters
+from analysis.methods.columns import settings as varying_settings
+from analysis.methods.regression import NotEnoughData, Regression, regress
+from paradnn.errors import ConfigError
+
+__all__ = ["DEFAULT_METRICS", "Fit", "Sensitivity", "Settings", "encode", "sensitivity"]
+
+#: What is explained unless a metric is named: the first that the runs have. On one device, peak and precision alike,
+#: the first two differ by a constant factor, so their weights are the same.
+DEFAULT_METRICS = ("flops_utilization", "flops_per_second", "examples_per_second")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to fit.
+
+    `log_hyperparameters` and `log_metric` take natural logarithms of either side, `interactions` adds all products of
+    two terms, `keep_replicates` leaves a point's runs apart and clusters errors by point, `pool` lets unlike runs pass.
+    """
+
+    log_hyperparameters: bool = False
+    log_metric: bool = False
+    interactions: bool = False
+    keep_replicates: bool = False
+    pool: bool = False
+    level: float = 0.95
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The regression of one family on one device, and what it leaves out.
+
+    `constant` maps every column without variation to its value in words, `baselines` a column of words to the value
+    its indicators are against, `left_out` outcomes to runs. `without_metric` and `incomplete` count ok runs that lack
+    the metric, and points that lack a hyperparameter. `unfitted` names what varies but has no term.
+    """
+
+    family: str
+    device: str
+    regression: Regression
+    constant: Mapping[str, str]
+    baselines: Mapping[str, str]
+    left_out: Mapping[str, int]
+    without_metric: int
+    incomplete: int
+    unfitted: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Such as "fc on TPU v2"."""
+        return f"{self.family} on {self.device}"
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """All fits of a frame; `lacking` says in words why other groups have none; `run_ids` are the runs used."""
+
+    metric: str
+    unit: str
+    settings: Settings
+    fits: tuple[Fit, ...]
+    lacking: tuple[str, ...]
+    run_ids: tuple[str, ...]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row for each weight, the most important of each fit first."""
+        parts = []
+        for fit in self.fits:
+            found = fit.regression
+            part = found.weights.sort_values("weight", key=lambda column: -column.abs(), kind="stable")
+            part = part.rename_axis("term").reset_index()
+            part.insert(0, "family", fit.family)
+            part.insert(1, "device", fit.device)
+            part.insert(2, "metric", self.metric)
+            parts.append(part.assign(points=found.clusters, r2=found.r2, r2_held_out=found.r2_held_out))
+        return pd.concat(parts, ignore_index=True)
+
+
+def sensitivity(
+    frame: pd.DataFrame, metric: str | None = None, on: Sequence[str] | None = None, settings: Settings | None = None
+) -> Sensitivity:
+    """Fit each family on each device by itself; see `regress` for the formulas. Only ok runs are fitted.
+
+    `metric` defaults to the first of DEFAULT_METRICS that the runs have, `on` to all hyperparameters that vary:
+    numbers as they are, `model.blocks` as the total of its list, words as 0/1 indicators. Replicates of a point
+    become their median unless they are kept. ConfigError when no group can be fitted, naming why; SchemaError when
+    runs of a group are unlike.
+    """
+    settings = settings or Settings()
+    metric = find_metric(frame, metric) if metric else choose_metric(frame, DEFAULT_METRICS)
+    chosen = list(dict.fromkeys(find_column(frame, name, "--on") for name in on)) if on is not None else None
+    fits: list[Fit] = []
+    lacking: list[str] = []
+    used: list[str] = []
+    for group in groups(frame):
+        try:
+            fit, run_ids = _fit(group, metric, chosen, settings)
+        except NotEnoughData as problem:
+            lacking.append(f"{group.name}: {problem}")
+            continue
+        fits.append(fit)
+        used += run_ids
+    if not fits:
+        raise NotEnoughData(f"not enough data to explain {metric}: {'; '.join(lacking) or 'there are no runs'}; "
+                            "measure more points, or choose fewer hyperparameters with --on")  # fmt: skip
+    unit = frame.attrs.get("units", {}).get(metric, "")
+    return Sensitivity(metric, unit, settings, tuple(fits), tuple(lacking), tuple(used))
+
+
+def encode(frame: pd.DataFrame, names: Sequence[str], log: bool = False) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Hyperparameters as numbers: (rows x terms, column -> the value its indicators are against).
+
+    Numbers stay (their natural logarithms with `log`), truth values are 0/1, lists of blocks become their total, and a
+    column of words becomes an indicator `column=value` for each value but one: float32, else the commonest.
+    ConfigError for a logarithm of what is not positive.
+    """
+    terms: dict[str, pd.Series] = {}
+    baselines: dict[str, str] = {}
+    for name in names:
+        column = frame[name]
+        number = _number(column)
+        if number is None:
+            words = column.astype("object")
+            counts = words.value_counts().sort_index().sort_values(ascending=False, kind="stable")
+            base = "float32" if "float32" in counts else str(counts.index[0])
+            baselines |= {name: base} if len(counts) > 1 else {}
+            others = [value for value in counts.index if value != base] or [base]
+            terms |= {f"{name}={value}": words.eq(value).astype("float64").mask(words.isna()) for value in others}
+            continue
+        if log and not pd.api.types.is_bool_dtype(column):
+            if (number <= 0).any():
+                raise ConfigError("--log-scale", name, f"holds {number.min():g}, which has no logarithm",
+                                  "leave it out with --on, or those runs with --where")  # fmt: skip
+            number = np.log(number)
+        terms[name] = number
+    return pd.DataFrame(terms, index=frame.index), baselines
+
+
+def _fit(group: Group, metric: str, chosen: list[str] | None, settings: Settings) -> tuple[Fit, list[str]]:
+    """The fit of one group and the ids of the runs it rests on."""
+    ok = group.rows["outcome"].eq("ok").fillna(False).astype(bool)
+    measured = group.rows[ok & group.rows[metric].notna()]
+    if measured.empty:
+        raise NotEnoughData(f"no measured run has {metric}")
+    measured = require_alike(measured, pool=settings.pool)
+    names = [name for name in chosen or hyperparameters(measured) if measured[name].notna().any()]
+    rows = measured if settings.keep_replicates else aggregate_replicates(measured)
+    complete = rows[names].notna().all(axis=1) if names else pd.Series(True, index=rows.index)
+    rows = rows[complete]
+    constant = {name: str(rows[name].iloc[0]) for name in names if rows[name].nunique() == 1}
+    varying = [name for name in names if name not in constant]
+    design, baselines = encode(rows, varying, settings.log_hyperparameters)
+    clusters = rows["point_id"].to_numpy(dtype=object) if settings.keep_replicates else None
+    found = regress(design, _response(rows, metric, settings.log_metric), clusters,
+                    interactions=settings.interactions, level=settings.level)  # fmt: skip
+    constant |= {name: f"{value:g} in total" for name, value in found.constant.items()}
+    left_out = group.rows.loc[~ok, "outcome"].fillna("unfinished").value_counts()
+    others = [name for name in hyperparameters(rows) if name not in names and rows[name].nunique() > 1]
+    others += [name for name in varying_settings(rows) if name not in names]
+    fit = Fit(group.family, group.device, found, constant, baselines,
+              {str(outcome): int(count) for outcome, count in left_out.items()},
+              int(ok.sum()) - len(measured), int((~complete).sum()), tuple(others))  # fmt: skip
+    return fit, list(measured["run_id"])
+
+
+def _response(rows: pd.DataFrame, metric: str, log: bool) -> np.ndarray:
+    """The metric of each row, or its natural logarithm."""
+    values: np.ndarray = rows[metric].to_numpy(dtype="float64")
+    if not log:
+        return values
+    if (values <= 0).any():
+        raise ConfigError("--log-scale", metric, f"holds {values.min():g}, which has no logarithm",
+                          "leave those runs out with --where")  # fmt: skip
+    logarithms: np.ndarray = np.log(values)
+    return logarithms
+
+
+def _number(column: pd.Series) -> pd.Series | None:
+    """A column as float64; None if it holds words."""
+    if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column):
+        return column.astype("Float64").astype("float64")
+    totals = {value: blocks_of(value) for value in column.dropna().unique()}
+    if totals and all(totals.values()):
+        return column.map({value: float(sum(counts or ())) for value, counts in totals.items()}).astype("float64")
+    return None

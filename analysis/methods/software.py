@@ -1,0 +1,166 @@
+"""What software and number formats bring: versions over a baseline, 16 bits over 32, one compilation over another.
+
+The paper's Figure 12 shows, for each model family, the speedup of every TensorFlow and CUDA version over the first,
+and of 16-bit types over 32-bit ones, by its 90th percentile. Here each bar also has its median, and both have
+intervals.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from analysis.frame import families, require_alike
+from analysis.methods.pairing import pair
+from analysis.methods.quantiles import quantile_interval, share_interval
+from analysis.methods.regression import NotEnoughData
+from paradnn.errors import ConfigError
+
+__all__ = ["COLUMNS", "PREFERRED", "Software", "order", "software"]
+
+#: What is compared unless other columns are named: of the first two, the first that varies.
+COLUMNS = ("software.name", "version.tensorflow", "precision", "compile")
+#: The baseline of a column where it is among the values; versions start from the oldest.
+PREFERRED = {"precision": ("float32",), "compile": ("graph", "eager"), "software.name": ("current",)}
+
+
+@dataclass(frozen=True)
+class Software:
+    """`table` has a row for each device, column, value and family: `over` (the baseline), `pairs`, `median` and
+    `p90` of the speedups with their intervals (`_low`, `_high`), and `faster`, the share of points above 1.
+
+    `pairs` are the points behind it. `lacking` says in words what could not be compared and why, `pooled` what
+    differed among runs that were pooled, `run_ids` are the measured runs.
+    """
+
+    metric: str
+    table: pd.DataFrame
+    pairs: pd.DataFrame
+    lacking: tuple[str, ...]
+    pooled: tuple[str, ...] = ()
+    run_ids: tuple[str, ...] = ()
+
+
+def software(
+    frame: pd.DataFrame, columns: Sequence[str] | None = None, baseline: str | None = None,
+    metric: str = "examples_per_second", pool: bool = False,
+) -> Software:  # fmt: skip
+    """Pair every value of a column with its baseline, on each device and family by itself.
+
+    `baseline` is a value of one named column; else float32, graph, current, or the oldest version. Median and 90th
+    percentile have distribution-free 95% intervals of order statistics, `faster` Clopper and Pearson's; a 90th
+    percentile has an upper end from 36 points on. Runs of a side must be alike. Raises ConfigError for a
+    column or a baseline that is not there, NotEnoughData where nothing can be paired.
+    """
+    measured = frame[frame["outcome"].eq("ok").fillna(False).astype(bool)]
+    if measured.empty:
+        raise NotEnoughData("software: no measured run to compare; measure a point with two versions or precisions")
+    chosen = _columns(measured, columns)
+    lacking = [f"{name}: {problem}" for name, problem in chosen.items() if problem]
+    parts: list[pd.DataFrame] = []
+    pooled: set[str] = set()
+    for name in (name for name, problem in chosen.items() if not problem):
+        for place, rows in _places(measured, name):
+            parts += _compare(rows, name, place, baseline, metric, pool, lacking, pooled)
+    if not parts:
+        raise NotEnoughData(f"not enough data: {'; '.join(lacking) or 'nothing varies'}; "
+                            "measure the same points with two versions, precisions or compile modes")  # fmt: skip
+    pairs = pd.concat(parts, ignore_index=True)
+    return Software(metric, _table(pairs), pairs, tuple(lacking), tuple(sorted(pooled)), tuple(measured["run_id"]))
+
+
+def order(values: Sequence[str]) -> list[str]:
+    """Values as versions are counted: 2.9 before 2.16; words by name."""
+    return sorted(values, key=lambda text: [(int(part), "") if part.isdigit() else (-1, part)
+                                            for part in re.findall(r"\d+|\D+", text)])  # fmt: skip
+
+
+def _columns(frame: pd.DataFrame, columns: Sequence[str] | None) -> dict[str, str]:
+    """Column -> why it cannot be compared, empty where it can."""
+    for name in columns or ():
+        if name not in frame:
+            raise ConfigError("--by", name, "these runs have no such column", f"choose of {', '.join(COLUMNS)}")
+    problems = {}
+    for name in columns or COLUMNS:
+        values = set(frame[name].dropna().astype("str")) if name in frame else set()
+        known = ", ".join(values)
+        problems[name] = "" if len(values) > 1 else f"all runs have {known}" if values else "no run says it"
+    if columns is None and not problems["software.name"]:
+        # An interpreter's name stands for its versions.
+        problems.pop("version.tensorflow")
+    return problems
+
+
+def _places(frame: pd.DataFrame, name: str) -> list[tuple[str, pd.DataFrame]]:
+    """Where a column is compared: on each device, and unless it tells environments apart, in each environment there."""
+    devices = [(str(device), rows) for device, rows in frame.groupby(frame["device"].fillna("(none)"))]
+    if "environment_id" not in frame or frame.groupby("environment_id")[name].nunique().max() <= 1:
+        return devices
+    found = []
+    for device, rows in devices:
+        environments = [part for _, part in rows.groupby("environment_id", dropna=False, sort=False)]
+        for part in environments:
+            software = [
+                part[column].iloc[0] for column in COLUMNS[:2] if column in part and part[column].nunique() == 1
+            ]
+            label = f"{device}, {software[-1]}" if len(environments) > 1 and software else device
+            found.append((label, part))
+    return found
+
+
+def _compare(
+    rows: pd.DataFrame,
+    name: str,
+    device: str,
+    baseline: str | None,
+    metric: str,
+    pool: bool,
+    lacking: list[str],
+    pooled: set[str],
+) -> list[pd.DataFrame]:
+    """The pairs of each value with the baseline, on one device."""
+    text = rows[name].astype("string").astype("object")
+    values = order(list(text.dropna().unique()))
+    if len(values) < 2:
+        lacking.append(f"{name} on {device}: all runs have {', '.join(values) or 'none'}")
+        return []
+    base = _baseline(name, values, baseline)
+    found = []
+    for value in values:
+        if value == base:
+            continue
+        sides = [require_alike(rows[text == wanted], pool=pool) for wanted in (value, base)]
+        pooled.update(side.attrs["pooled"] for side in sides if side.attrs.get("pooled"))
+        pairs = pair(sides[0], sides[1], metric)
+        if pairs.empty:
+            lacking.append(f"{name} on {device}: no point was measured with both {value} and {base}")
+            continue
+        found.append(pairs.assign(on_device=device, column=name, value=value, over=base))
+    return found
+
+
+def _baseline(name: str, values: list[str], asked: str | None) -> str:
+    if asked is not None:
+        if asked not in values:
+            raise ConfigError("--baseline", asked, f"is no value of {name}", f"choose one of {', '.join(values)}")
+        return asked
+    return next((value for value in PREFERRED.get(name, ()) if value in values), values[0])
+
+
+def _table(pairs: pd.DataFrame) -> pd.DataFrame:
+    rows = []
+    for (device, column, value, over), group in pairs.groupby(["on_device", "column", "value", "over"], sort=False):
+        for family in families(group):
+            speedups = group.loc[group["family"] == family, "speedup"]
+            middle, upper = quantile_interval(speedups), quantile_interval(speedups, 0.9)
+            faster = share_interval(int((speedups > 1).sum()), len(speedups))
+            rows.append({
+                "device": device, "column": column, "value": value, "over": over, "family": family,
+                "pairs": len(speedups), "median": middle.value, "median_low": middle.low, "median_high": middle.high,
+                "p90": upper.value, "p90_low": upper.low, "p90_high": upper.high,
+                "faster": faster.value, "faster_low": faster.low, "faster_high": faster.high,
+            })  # fmt: skip
+    return pd.DataFrame(rows)

@@ -1,0 +1,48 @@
+"""Numbers as people read them: few digits, SI prefixes, shares in percent. Used in sentences and in figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+__all__ = ["is_share", "short"]
+
+_PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_SHARES = ("utilization", "fraction", "share", "_cv")
+
+
+def is_share(metric: str, unit: str, values: Iterable[float] = ()) -> bool:
+    """Whether a metric is read best in percent: one of the shares by its name, without a unit, and no huge value."""
+    named = any(part in metric for part in _SHARES)
+    return named and unit in ("", "1") and all(abs(value) < 10 for value in values if math.isfinite(value))
+
+
+def short(value: float, unit: str = "", share: bool = False, digits: int = 2) -> str:
+    """A number to so many significant digits at least, with its unit: "12 TFLOP/s", "0.4%", "1.5 ms", "1.2k".
+
+    Digits before the point are never dropped. A `share` (0.12 is 12%) is in percent. The unit "1" is none.
+    """
+    if not math.isfinite(value):
+        return "-" if math.isnan(value) else ("∞" if value > 0 else "-∞")
+    if share:
+        return f"{_rounded(100 * value, digits)}%"
+    unit = "" if unit == "1" else unit
+    size, prefix = 1.0, ""
+    # Prefixes stand for large numbers alone; milli-FLOP or kilo-milliseconds help nobody.
+    if unit not in ("ms", "s"):
+        # What rounds up to 1000 belongs to the next prefix.
+        size, prefix = next(((s, p) for s, p in _PREFIXES if abs(value) >= 0.9995 * s), (1.0, ""))
+    gap = " " if unit and unit != "1/s" else ""
+    ending = "/s" if unit == "1/s" else unit
+    return f"{_rounded(value / size, digits)}{gap}{prefix}{ending}"
+
+
+def _rounded(value: float, digits: int) -> str:
+    """Significant digits without an exponent, none before the point lost, no zeros after it."""
+    if value == 0:
+        return "0"
+    if abs(value) < 1e-4:
+        return f"{value:.{digits}g}"
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{places}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

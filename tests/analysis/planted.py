@@ -1,0 +1,43 @@
+"""Frames with a known truth, in the columns that the store gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+__all__ = ["grid", "runs", "side"]
+
+
+def grid(nodes: tuple[int, ...] = (64, 256, 1024, 4096), layers: tuple[int, ...] = (4, 8, 16, 32),
+         batches: tuple[int, ...] = (64, 256, 1024, 4096)) -> pd.DataFrame:  # fmt: skip
+    """Hyperparameters of a factorial of fully connected models, one row a point."""
+    index = pd.MultiIndex.from_product([nodes, layers, batches], names=["model.nodes", "model.layers", "batch_size"])
+    return index.to_frame(index=False).astype("Int64")
+
+
+def runs(points: pd.DataFrame, **columns: Any) -> pd.DataFrame:
+    """Points as ok runs of one environment; `columns` are added, or replace what is there by default."""
+    count = len(points)
+    frame = points.assign(**{
+        "family": "fc", "device": "Test CPU", "outcome": "ok", "platform.name": "cpu", "precision": "float32",
+        "compile": "graph", "mode": "train", "environment_id": "env-a", "protocol_id": "proto", "schema_version": "1",
+        **columns,
+    })  # fmt: skip
+    names = [
+        name
+        for name in frame
+        if str(name).startswith("model.") or name in ("batch_size", "precision", "compile", "devices")
+    ]
+    label = frame[names].astype("string").agg("-".join, axis=1)
+    prefix = frame["platform.name"].astype("string") + frame["device"].astype("string")
+    frame["point_id"] = prefix + label
+    frame["run_id"] = prefix + label + frame["environment_id"].astype("string") + [str(i) for i in range(count)]
+    return frame.reset_index(drop=True)
+
+
+def side(name: str, points: pd.DataFrame, speed: np.ndarray, **columns: Any) -> pd.DataFrame:
+    """Runs of one platform, called `name`, at a given speed in examples per second."""
+    return runs(points, **{"platform.name": name, "device": f"Test {name}", "environment_id": f"env-{name}",
+                           "examples_per_second": speed, **columns})  # fmt: skip

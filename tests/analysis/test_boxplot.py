@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.cli.boxplot import COMMANDS
+from analysis.cli.result import Result
+from analysis.methods.boxplot import LEVELS, box_statistics
+from paradnn.errors import ConfigError, SchemaError
+
+
+def skewed(seed: int = 3) -> pd.DataFrame:
+    """Three groups of lognormal values, one with missing ones, one of which nothing is known."""
+    rng = np.random.default_rng(seed)
+    values = {"lstm": rng.lognormal(0, 2, 400), "fc": rng.lognormal(1, 1, 33), "rnn": np.full(3, np.nan)}
+    frame = pd.concat(pd.DataFrame({"family": name, "speed": value}) for name, value in values.items())
+    frame.loc[frame["family"].eq("lstm") & (np.arange(len(frame)) < 7), "speed"] = [np.nan] * 6 + [np.inf]
+    return frame.assign(device="D", batch_size=pd.array([16] * len(frame), dtype="Int64")).reset_index(drop=True)
+
+
+def test_percentiles_are_numpys() -> None:
+    frame = skewed()
+    boxes = box_statistics(frame, "speed", ["family"], order=["fc", "rnn", "lstm"])
+    assert list(boxes.table["label"]) == ["fc", "rnn", "lstm"]
+    for row in boxes.table.to_dict("records"):
+        values = frame.loc[frame["family"] == row["family"], "speed"]
+        values = values[np.isfinite(values)].to_numpy()
+        assert (row["count"], row["missing"]) == (
+            len(values),
+            int(frame["family"].eq(row["family"]).sum()) - len(values),
+        )
+        if len(values):
+            expected = np.percentile(values, LEVELS)
+            np.testing.assert_array_equal([row[f"p{level}"] for level in LEVELS], expected)
+            assert row["outliers"] == sum(not expected[0] <= value <= expected[-1] for value in values)
+            np.testing.assert_array_equal(boxes.values[row["label"]], sorted(values))
+    assert boxes.table.loc[1, "p50"] != boxes.table.loc[1, "p50"]
+
+
+def test_numbers_stand_in_order_and_groups_can_be_crossed() -> None:
+    frame = pd.DataFrame({"batch_size": [128, 16, 16, 1024], "device": ["B", "B", "A", "B"], "x": [1.0, 2, 3, 4]})
+    assert list(box_statistics(frame, "x", ["batch_size"]).table["batch_size"]) == [16, 128, 1024]
+    crossed = box_statistics(frame, "x", ["batch_size", "device"]).table
+    assert list(crossed["label"]) == ["16, A", "16, B", "128, B", "1024, B"]
+
+
+@pytest.mark.parametrize(("count", "ranks"), [(5, None), (6, (1, 6)), (10, (2, 9)), (20, (6, 15)), (100, (40, 61))])
+def test_the_medians_interval_is_the_sign_tests(count: int, ranks: tuple[int, int] | None) -> None:
+    # Ranks from the table of the sign test (Conover, Practical Nonparametric Statistics).
+    frame = pd.DataFrame({"family": "fc", "x": np.arange(count, 0.0, -1)})
+    low, high = box_statistics(frame, "x", ["family"]).table.loc[0, ["median_low", "median_high"]]
+    assert np.isnan([low, high]).all() if ranks is None else (low, high) == ranks
+
+
+def said(frame: pd.DataFrame, **options: Any) -> Result:
+    settings = {"metric": None, "by": "family", "scale": "auto", "pool": False, "png": None, "svg": None} | options
+    (command,) = COMMANDS
+    assert command.analyse is not None
+    return command.analyse(frame, argparse.Namespace(**settings))
+
+
+def runs() -> pd.DataFrame:
+    """`skewed` as runs with two replicates of every point, whose median is the point's value."""
+    frame = skewed().rename(columns={"speed": "examples_per_second"}).assign(environment_id="e", outcome="ok")
+    frame["point_id"] = frame.index.astype("str")
+    twice = [frame.assign(examples_per_second=frame["examples_per_second"] * factor) for factor in (0.5, 1.5)]
+    return pd.concat(twice, ignore_index=True)
+
+
+def test_replicates_count_once_and_every_box_is_in_words(tmp_path: Path) -> None:
+    result = said(runs(), metric="examples_per_second")
+    expected = box_statistics(skewed(), "speed", ["family"], order=["fc", "rnn", "lstm"]).table
+    np.testing.assert_allclose(result.table["p91"], expected["p91"])
+    assert list(result.table["count"]) == [33, 0, 393]
+    assert "rnn: no point has examples_per_second; 3 more have none." in result.text
+    assert "With fewer than 50 points the whiskers lie between the two outermost values: fc." in result.text
+    assert "over 393 points; 7 more have none. 82% of them lie between" in result.text
+    assert result.figure is not None
+    result.figure().savefig(tmp_path / "boxes.png")
+
+
+def test_many_boxes_lie_below_each_other_and_few_points_are_drawn(tmp_path: Path) -> None:
+    frame = runs().dropna(subset="examples_per_second").assign(batch_size=lambda table: table.index % 10)
+    result = said(frame[np.isfinite(frame["examples_per_second"])], by="batch_size", scale="linear")
+    assert len(result.table) == 10
+    assert result.figure is not None
+    result.figure().savefig(tmp_path / "boxes.svg")
+    assert "too few for percentiles" in said(frame.head(8)).text
+    with pytest.raises(ConfigError, match=r"--by=point_id: .* boxes do not fit one figure; choose runs with --where"):
+        said(frame, by="point_id", png="x.png")
+
+
+def test_what_cannot_be_drawn_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"--metric=example_per_second: .*did you mean examples_per_second"):
+        said(runs(), metric="example_per_second")
+    with pytest.raises(ConfigError, match="--by=colour: these runs have no such hyperparameter"):
+        said(runs(), by="colour")
+    with pytest.raises(ConfigError, match="--by=,: names no column"):
+        said(runs(), by=",")
+    unlike = runs().assign(environment_id=["a", "b"] * 436)
+    with pytest.raises(SchemaError, match="these runs are unlike: environment_id"):
+        said(unlike)
+    assert "Unlike runs were pooled" in said(unlike, pool=True).text
+    assert said(runs().head(0)).text == "no such runs in the store"

@@ -1,0 +1,344 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.archive import OPERATION_COLUMNS, read_archive
+from analysis.claims.judge import judge, table, text
+from analysis.claims.kinds import KINDS
+from analysis.claims.load import observations, parse_claims
+from analysis.claims.restate import restate
+from analysis.claims.select import Conditions, choose, in_words
+from analysis.claims.sides import Data
+from paradnn.errors import ConfigError
+from tests.analysis.planted import grid, runs, side
+from tests.analysis.test_archive import write
+from tests.conftest import ROOT
+
+POINTS = grid()
+SIZE = POINTS["model.nodes"].to_numpy(dtype=float)
+BATCH = POINTS["batch_size"].to_numpy(dtype=float)
+NOISE = np.exp(0.05 * np.random.default_rng(3).standard_normal(len(POINTS)))
+FLAT = np.full(len(POINTS), 100.0)
+
+
+def answer(
+    check: str, frame: pd.DataFrame, operations: pd.DataFrame | None = None, pool: bool = False
+) -> tuple[str, str]:
+    """(answer, what is missing) of one check, written as a user would."""
+    claims = parse_claims(f"- id: x\n  says: something\n  checks:\n    - {check}\n", "test")
+    read = None if operations is None else lambda _: operations
+    finding = judge(claims, Data(frame, read, pool))[0].findings[0]
+    return finding.answer, finding.missing
+
+
+TREND = "{kind: trend, metric: examples_per_second, "
+TPU_GPU = "a: {platform.name: tpu}, b: {platform.name: gpu}"
+
+
+def two_sides(speedup: np.ndarray, **columns: object) -> pd.DataFrame:
+    return pd.concat([side("tpu", POINTS, FLAT * speedup * NOISE, **columns), side("gpu", POINTS, FLAT, **columns)],
+                     ignore_index=True)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("direction", "exponent", "expected"),
+    [("rises", 0.5, "supported"), ("falls", 0.5, "refuted"), ("rises", -0.5, "refuted"), ("falls", -0.5, "supported"),
+     ("rises", 0.0, "not enough data")],
+)  # fmt: skip
+@pytest.mark.parametrize("scale", ["rank", "linear"])
+def test_a_trend_is_the_sign_of_its_weight(direction: str, exponent: float, expected: str, scale: str) -> None:
+    frame = side("tpu", POINTS, NOISE * BATCH**0.3 * SIZE**exponent)
+    check = f"{{kind: trend, metric: examples_per_second, of: model.nodes, direction: {direction}, scale: {scale}}}"
+    assert answer(check, frame)[0] == expected
+
+
+def test_a_trend_of_a_speedup_is_that_of_the_pairs() -> None:
+    check = f"{{kind: trend, metric: examples_per_second, {TPU_GPU}, of: batch_size, direction: rises}}"
+    assert answer(check, two_sides(BATCH**0.2))[0] == "supported"
+    assert answer(check, two_sides(BATCH**-0.2))[0] == "refuted"
+
+
+def test_trends_without_effect_are_decided_at_the_stated_rate() -> None:
+    """Of frames in which a hyperparameter has no effect, 5% may call it one."""
+    claims = parse_claims("- id: x\n  says: s\n  checks: [{kind: trend, metric: examples_per_second, of: model.layers, "
+                          "direction: rises}]", "test")  # fmt: skip
+    generator = np.random.default_rng(5)
+    frame = side("tpu", POINTS, FLAT)
+    decided = 0
+    for _ in range(300):
+        speed = BATCH**0.5 * np.exp(0.3 * generator.standard_normal(len(POINTS)))
+        found = judge(claims, Data(frame.assign(examples_per_second=speed)))[0].answer
+        decided += found != "not enough data"
+    assert 3 <= decided <= 28  # 15 are expected, with a binomial standard deviation of 3.8
+
+
+@pytest.mark.parametrize(
+    ("larger", "than", "expected"),
+    [("batch_size", "model.layers", "supported"), ("model.layers", "batch_size", "refuted"),
+     ("batch_size", "[model.layers, model.nodes]", "not enough data")],
+)  # fmt: skip
+def test_a_ranking_compares_sizes_whatever_the_signs(larger: str, than: str, expected: str) -> None:
+    speed = BATCH**-0.5 * SIZE**0.5 * POINTS["model.layers"].to_numpy(dtype=float) ** 0.1 * NOISE
+    check = f"{{kind: ranking, metric: examples_per_second, larger: {larger}, than: {than}}}"
+    assert answer(check, side("tpu", POINTS, speed))[0] == expected
+
+
+def test_the_difference_of_weights_is_that_of_plain_least_squares() -> None:
+    speed = BATCH**-0.5 * SIZE**0.3 * NOISE
+    claims = parse_claims("- id: x\n  says: s\n  checks: [{kind: ranking, metric: examples_per_second, "
+                          "larger: batch_size, than: model.nodes}]", "test")  # fmt: skip
+    found = judge(claims, Data(side("tpu", POINTS, speed)))[0].findings[0]
+    ranks = [pd.Series(values).rank() for values in (BATCH, SIZE, POINTS["model.layers"].astype(float))]
+    design = np.column_stack([(column - column.mean()) / column.std() for column in ranks])
+    response = pd.Series(speed).rank()
+    weights = np.linalg.lstsq(design, (response - response.mean()) / response.std(), rcond=None)[0]
+    assert found.value == pytest.approx(abs(weights[0]) - abs(weights[1]))
+    assert found.low < found.value < found.high
+
+
+@pytest.mark.parametrize(
+    ("share", "bound", "expected"),
+    [(0.9, "at_least: 0.5", "supported"), (0.1, "at_least: 0.5", "refuted"), (0.1, "at_most: 0.5", "supported"),
+     (0.5, "at_least: 0.5", "not enough data"), (0.5, "between: [0.3, 0.7]", "supported")],
+)  # fmt: skip
+def test_a_comparison_counts_wins(share: float, bound: str, expected: str) -> None:
+    wins = np.arange(len(POINTS)) < share * len(POINTS)
+    frame = two_sides(np.where(wins, 3.0, 1 / 3))
+    assert answer(f"{{kind: compare, {TPU_GPU}, {bound}}}", frame)[0] == expected
+    assert answer(f"{{kind: compare, {TPU_GPU}, {bound}, margin: 4}}", frame)[0] == (
+        "refuted" if bound != "at_most: 0.5" else "supported"
+    )
+
+
+@pytest.mark.parametrize(
+    ("quantile", "bound", "expected"),
+    [(0.5, "at_least: 1.8", "supported"), (0.5, "at_least: 2.2", "refuted"), (0.5, "at_least: 2", "not enough data"),
+     (0.5, "between: [1.8, 2.2]", "supported"), (0.9, "at_least: 1.9", "supported")],
+)  # fmt: skip
+def test_a_ratio_is_a_quantile_of_speedups(quantile: float, bound: str, expected: str) -> None:
+    check = f"{{kind: ratio, {TPU_GPU}, quantile: {quantile}, {bound}}}"
+    assert answer(check, two_sides(np.full(len(POINTS), 2.0)))[0] == expected
+
+
+def test_a_ratio_of_quantiles_needs_no_pairs() -> None:
+    tpu = side("tpu", POINTS, 300 * NOISE)
+    gpu = side("gpu", POINTS.assign(**{"model.nodes": POINTS["model.nodes"] + 1}), 100 * NOISE)
+    frame = pd.concat([tpu, gpu], ignore_index=True)
+    check = f"{{kind: ratio, {TPU_GPU}, paired: false, "
+    assert answer(check + "at_least: 2.5}", frame)[0] == "supported"
+    assert answer(check + "at_least: 4}", frame)[0] == "refuted"
+    assert answer(f"{{kind: ratio, {TPU_GPU}, at_least: 2.5}}", frame) == (
+        "not enough data", "no point was measured on both sides, of 64 and 64 runs"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("speeds", "expected"),
+    [((1, 1.5, 3), "supported"), ((1, 0.7, 3), "refuted"), ((1, 1.5, 1.5), "not enough data")],
+)
+def test_every_version_is_held_against_the_one_before(speeds: tuple[float, ...], expected: str) -> None:
+    # As text 2.10 would come before 2.9.
+    parts = [side("cpu", POINTS, FLAT * speed * np.roll(NOISE, number), **{"version.tensorflow": version,
+                  "environment_id": version})
+             for number, (speed, version) in enumerate(zip(speeds, ("2.8", "2.9", "2.10"), strict=True))]  # fmt: skip
+    check = "{kind: ratio, successive: version.tensorflow, at_least: 1}"
+    assert answer(check, pd.concat(parts, ignore_index=True))[0] == expected
+    assert answer(check, parts[0]) == ("not enough data", "one version.tensorflow alone: 2.8")
+
+
+def test_a_threshold_holds_the_order_statistics_interval() -> None:
+    frame = side("tpu", POINTS, FLAT * NOISE)
+    check = "{kind: threshold, metric: examples_per_second, "
+    assert answer(check + "at_least: 90}", frame)[0] == "supported"
+    assert answer(check + "at_most: 90}", frame)[0] == "refuted"
+    assert answer(check + "quantile: 0.99, at_most: 200}", frame) == ("not enough data", "64 points are too few")
+
+
+def operations(frame: pd.DataFrame, shares: dict[str, float], rate: float = 1.0) -> pd.DataFrame:
+    rows = [{"run_id": run, "type": kind, "share": share, "flops_per_second": rate * (1 + number % 3),
+             "arithmetic_intensity": 100.0 if kind == "MatMul" else 0.5}
+            for number, run in enumerate(frame["run_id"]) for kind, share in shares.items()]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_a_share_adds_up_the_operations_that_are_meant() -> None:
+    frame = side("tpu", POINTS, FLAT, **{"op_share.MatMul": 0.7, "op_share.AllReduce": 0.2, "op_share.Add": 0.1})
+    check = "{kind: share, at_least: 0.25, operations: "
+    assert answer(check + "{type: [AllReduce, Add]}}", frame)[0] == "supported"
+    assert answer(check + "{type: '*Reduce'}}", frame)[0] == "refuted"
+    assert answer(check + "{type: Conv2D}}", frame)[0] == "refuted", "an operation that never ran took no time"
+    assert answer(check + "{arithmetic_intensity: '<75'}}", frame) == (
+        "not enough data", "the operation tables do not say arithmetic_intensity"
+    )  # fmt: skip
+    full = operations(frame, {"MatMul": 0.7, "AllReduce": 0.2, "Add": 0.1})
+    assert answer(check + "{arithmetic_intensity: '<75'}}", frame, full)[0] == "supported"
+    assert answer(check + "{type: Add}}", side("tpu", POINTS, FLAT)) == (
+        "not enough data", "none of these 64 runs was profiled; measure with measure.profile=true"
+    )  # fmt: skip
+
+
+def test_speedups_of_operations_are_paired_by_point_and_type() -> None:
+    frame = two_sides(np.ones(len(POINTS)), **{"op_share.MatMul": 0.5})
+    tpu, gpu = (frame[frame["platform.name"] == name] for name in ("tpu", "gpu"))
+    tables = pd.concat(
+        [operations(tpu, {"MatMul": 0.5, "Add": 0.5}, 2.0), operations(gpu, {"MatMul": 0.5, "Add": 0.1})]
+    )
+    check = f"{{kind: ratio, {TPU_GPU}, metric: flops_per_second, operations: "
+    assert (
+        answer(check + "{type: MatMul, arithmetic_intensity: '>=75'}, between: [1.9, 2.1]}", frame, tables)[0]
+        == "supported"
+    )
+    assert answer(check + "{type: Add}, at_least: 2.5}", frame, tables)[0] == "refuted"
+    assert answer(check + "{type: Conv2D}, at_least: 2.5}", frame, tables)[1] == "no operations with type=Conv2D"
+
+
+def test_an_outcome_share_is_over_the_points_that_both_tried() -> None:
+    large = SIZE > 500
+    gpu = side("gpu", POINTS, np.where(large, np.nan, 100.0), outcome=np.where(large, "oom_device", "ok"))
+    cpu = side("cpu", POINTS, FLAT)
+    check = "{kind: outcome, a: {platform.name: cpu}, b: {platform.name: gpu}, at_least: 0.8}"
+    assert answer(check, pd.concat([gpu, cpu]))[0] == "supported"
+    assert answer(check, pd.concat([gpu, cpu.assign(outcome="oom_host")]))[0] == "refuted"
+    half = cpu.assign(outcome=np.where(np.arange(len(cpu)) % 4, "ok", "oom_host"))
+    assert answer(check, pd.concat([gpu, half]))[0] == "not enough data"
+    assert (
+        answer(check, pd.concat([gpu, cpu[~large]]))[1]
+        == "none of the 32 points that did was tried with platform.name=cpu"
+    )
+    assert answer(check, pd.concat([gpu[~large], cpu]))[1].startswith(
+        "no point ended as oom_host|oom_device|oom_predicted"
+    )
+
+
+@pytest.mark.parametrize(("fraction", "expected"), [(0.3, "supported"), (0.05, "refuted"), (0.1, "not enough data")])
+def test_a_scaling_claim_bounds_the_fitted_fraction(fraction: float, expected: str) -> None:
+    speedup = 1 / (fraction + (1 - fraction) / 8)
+    one, eight = (
+        runs(POINTS, devices=1, examples_per_second=FLAT),
+        runs(POINTS, devices=8, examples_per_second=FLAT * speedup * NOISE),
+    )
+    assert answer("{kind: scaling, at_least: 0.1}", pd.concat([one, eight]))[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("check", "missing"),
+    [
+        ("{kind: threshold, metric: parameters, at_least: 1}", "no parameters was measured in these 64 runs"),
+        ("{kind: threshold, metric: parameters, at_least: 1, where: {family: rnn}}", "no runs with family=rnn"),
+        ("{kind: threshold, metric: parameters, at_least: 1, where: {devices: 8}}", "no run says devices"),
+        (TREND + "of: model.filters, direction: rises}", "no run says model.filters"),
+        (TREND + "of: seed, direction: rises}", "seed does not vary in these 64 points"),
+        (TREND + "of: precision, direction: rises}", "precision is a word, not a number"),
+        ("{kind: scaling, at_least: 0.1}",
+         "devices: no measured run says how many; measure points with devices=1 and more"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_said(check: str, missing: str) -> None:
+    assert answer(check, side("tpu", POINTS, NOISE, seed=0)) == ("not enough data", missing)
+
+
+def test_unlike_runs_are_pooled_only_when_asked() -> None:
+    frame = pd.concat([side("tpu", POINTS, SIZE * NOISE), side("tpu", POINTS, SIZE * NOISE, environment_id="env-2")])
+    frame["run_id"] = [str(number) for number in range(len(frame))]
+    check = "{kind: trend, metric: examples_per_second, of: model.nodes, direction: rises}"
+    found, missing = answer(check, frame)
+    assert found == "not enough data"
+    assert missing.startswith("these runs are unlike: environment_id = env-")
+    assert answer(check, frame, pool=True)[0] == "supported"
+
+
+def test_a_claim_stands_with_what_has_data_and_falls_with_one_check() -> None:
+    start = "{kind: threshold, metric: examples_per_second, at_least: "
+    good, bad, unsure, absent = (start + end for end in ("50}", "500}", "100}", "50, where: {family: rnn}}"))
+    frame = side("tpu", POINTS, FLAT * NOISE)
+    for checks, expected in (((good, absent), "supported"), ((good, bad), "refuted"), ((unsure, bad), "refuted"),
+                             ((good, unsure), "not enough data"), ((absent,), "not enough data")):  # fmt: skip
+        claims = parse_claims(f"- {{id: 1, says: it, checks: [{', '.join(checks)}]}}", "test")
+        verdicts = judge(claims, Data(frame))
+        assert verdicts[0].answer == expected
+        words = text(verdicts)
+        assert f"1. it: {expected.upper()}" in words
+        if absent in checks and good in checks:
+            assert "as far as measured: 1 of 2 checks" in words
+            assert "not enough data: no runs with family=rnn (1 check)" in words
+        assert list(table(verdicts)["claim_answer"]) == [expected] * len(checks)
+
+
+def test_the_fourteen_observations_load_and_an_empty_frame_answers_none() -> None:
+    claims = observations()
+    assert [claim.id for claim in claims] == [str(number) for number in range(1, 15)]
+    assert {type(check) for claim in claims for check in claim.checks} | {KINDS["threshold"]} == set(KINDS.values())
+    verdicts = judge(claims, Data(runs(POINTS, examples_per_second=FLAT)))
+    assert {verdict.answer for verdict in verdicts} == {"not enough data"}
+    assert all(finding.missing for verdict in verdicts for finding in verdict.findings)
+
+
+def test_claims_of_a_tpu_can_be_asked_of_a_cpu() -> None:
+    (first, *_) = restate(observations(), {"tpu": "cpu"})
+    assert first.says == "TPU exploits the parallelism from batch size and the model width [tpu read as cpu]"
+    number = np.arange(len(POINTS))
+    sizes = {"model.input_size": 1000 * (1 + number % 2), "model.output_size": 100 * (1 + number // 3 % 2)}
+    frame = runs(POINTS.assign(**sizes), flops_per_second=SIZE * BATCH * NOISE)
+    verdict = judge([first], Data(frame))[0]
+    assert [finding.answer for finding in verdict.findings[:4]] == ["supported"] * 4
+    with pytest.raises(ConfigError, match=r"--as=npu=cpu: no condition of a claim says npu; they say "):
+        restate(observations(), {"npu": "cpu"})
+
+
+def test_conditions_choose_by_type() -> None:
+    frame = pd.DataFrame({"n": pd.array([1, 2, None], "Int64"), "s": ["1.12.0", "1.7", None],
+                          "b": pd.array([True, None, False], "boolean")})  # fmt: skip
+    expected: list[tuple[Conditions, list[int]]] = [
+        ({"n": (1, 2)}, [0, 1]), ({"n": (">=2",)}, [1]), ({"n": (">0", "<2")}, [0]), ({"n": ("1",)}, [0]),
+        ({"n": ("one",)}, []), ({"s": ("1.1*",)}, [0]), ({"s": ("!=1.7",)}, [0]), ({"b": (True,)}, [0]),
+        ({"b": (False,)}, [2]), ({"x": (1,)}, []),
+    ]  # fmt: skip
+    for where, rows in expected:
+        assert list(choose(frame, where).index) == rows, where
+    assert in_words({"n": (">=1", "<4"), "s": ("a", "b")}) == "n>=1, n<4, s=a|b"
+
+
+def published(folder: Path) -> Data:
+    """The published files as the importer reads them, without a store."""
+    rows, tables = [], []
+    for row in read_archive(folder).rows.values():
+        layers, nodes, inputs, outputs, batch = row.shape
+        rows.append({
+            "run_id": row.point_id, "point_id": row.point_id, "family": "fc", "device": row.platform.device,
+            "platform.name": row.platform.name, "outcome": row.outcome, "mode": "train",
+            "model.layers": layers, "model.nodes": nodes, "model.input_size": inputs, "model.output_size": outputs,
+            "batch_size": batch, "environment_id": row.platform.device, **row.metrics,
+        })  # fmt: skip
+        tables += [[row.point_id, *operation] for operation in row.operations]
+    operations = pd.DataFrame(tables, columns=["run_id", *OPERATION_COLUMNS])
+    return Data(pd.DataFrame(rows), lambda runs: operations[operations["run_id"].isin(runs["run_id"])])
+
+
+def test_the_published_measurements_answer_what_they_can(tmp_path: Path) -> None:
+    beside = ROOT.parent / "shared" / "reference" / "paradnn"
+    folder = Path(os.environ.get("PARADNN_ARCHIVE", beside))
+    real = folder.is_dir()
+    verdicts = {
+        verdict.claim.id: verdict for verdict in judge(observations(), published(folder if real else write(tmp_path)))
+    }
+    assert {verdicts[str(name)].answer for name in (*range(4, 7), *range(9, 15))} == {"not enough data"}
+    assert verdicts["6"].findings[0].missing == "no runs with family=fc, mode=train, platform.name=cpu"
+    # Of few points nothing is concluded but what a trace says by itself.
+    expected = {"1", "2", "3", "8"} if real else set()
+    assert {name for name, verdict in verdicts.items() if verdict.answer == "supported"} == expected
+    assert all(verdict.answer != "refuted" for verdict in verdicts.values())
+    if real:
+        large, small = verdicts["7"].findings[1:3]
+        tpu, gpu = (dict(zip(content["labels"], content["example_per_sec"], strict=True)) for content in
+                    (json.loads((folder / f"{name}_fc.json").read_text()) for name in ("tpu", "gpu")))  # fmt: skip
+        for finding, batch in ((large, 16384), (small, 64)):
+            wins = [tpu[label] > gpu[label] for label in gpu if label in tpu and label.endswith(f"-bs_{batch}")]
+            assert finding.points == len(wins)
+            assert finding.value == pytest.approx(np.mean(wins))
+        assert (large.answer, small.answer) == ("supported", "not enough data")

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from analysis.cli.compare import compare as command
+from analysis.cli.result import Result
+from analysis.methods.compare import A_BETTER, B_BETTER, NOT_ENOUGH, NOT_SHOWN, adjust, compare
+from paradnn.errors import ConfigError, ParadnnError, SchemaError
+from tests.analysis.test_pairing import side
+
+
+def planted(ratio: Any, points: int, replicates: int, seed: int, noise: float = 0.02) -> tuple[pd.DataFrame, ...]:
+    """Two sides whose points are `ratio` apart, each with its own speed, and processes that scatter by `noise`."""
+    random = np.random.default_rng(seed)
+    base = random.lognormal(5, 1, (points, 1))
+    scatter = random.lognormal(0, noise, (2, points, replicates))
+    return side(np.reshape(ratio, (-1, 1)) * base * scatter[0]), side(base * scatter[1], "B")
+
+
+def verdict_of(a: pd.DataFrame, b: pd.DataFrame) -> str:
+    return str(compare(a, b).families["verdict"].iloc[0])
+
+
+def test_false_discoveries_are_held_as_by_hand() -> None:
+    p = np.array([0.010, np.nan, 0.020, 0.039, 0.005, 0.600])
+    # Sorted 0.005 0.010 0.020 0.039 0.600, times 5/1 5/2 5/3 5/4 5/5, the least from the right.
+    expected = [0.025, np.nan, 1 / 30, 0.04875, 0.025, 0.6]
+    np.testing.assert_allclose(adjust(p), expected)
+    np.testing.assert_allclose(adjust(np.array([0.9, 0.8])), [0.9, 0.9])
+    assert np.isnan(adjust(np.array([np.nan]))).all()
+
+
+def test_a_planted_difference_is_found_in_its_direction() -> None:
+    faster, slower, alike = (planted(ratio, 20, 4, seed) for seed, ratio in enumerate((1.3, 0.8, 1.0)))
+    assert verdict_of(*faster) == A_BETTER
+    assert verdict_of(*slower) == B_BETTER
+    assert verdict_of(*alike) == NOT_SHOWN
+    row = compare(*faster).families.iloc[0]
+    assert row["geometric_mean_low"] < 1.3 < row["geometric_mean_high"]
+    assert (row["points"], row["tested"], row["a_better"], row["b_better"]) == (20, 20, 20, 0)
+
+
+def test_cells_that_differ_are_told_from_those_that_do_not() -> None:
+    """60 cells, ten of them 1.5 apart: all are found, and few others. The p is SciPy's own of the same numbers."""
+    ratio = np.where(np.arange(60) < 10, 1.5, 1.0)
+    a, b = planted(ratio, 60, 5, seed=4)
+    cells = compare(a, b).cells
+    truth = cells["batch_size"].floordiv(64).sub(1).mul(3).add(np.log2(cells["model.layers"]) - 2).lt(10)
+    assert (cells.loc[truth, "verdict"] == A_BETTER).all()
+    assert (cells.loc[~truth, "verdict"] == NOT_SHOWN).mean() >= 0.94
+    first = cells.iloc[0]
+    ours, theirs = (
+        np.log(frame.loc[(frame[["model.layers", "batch_size"]] == first[["model.layers", "batch_size"]]).all(axis=1),
+                         "examples_per_second"])
+        for frame in (a, b)
+    )  # fmt: skip
+    assert first["p_value"] == pytest.approx(stats.ttest_ind(ours, theirs, equal_var=False).pvalue)
+
+
+def test_alike_sides_are_seldom_called_different() -> None:
+    """Of 1,000 comparisons of two sides that are alike, 20 cells each, about one in twenty finds any cell."""
+    random = np.random.default_rng(5)
+    logs = random.normal(0, 0.05, (2, 1000, 20, 4))
+    p = stats.ttest_ind(logs[0], logs[1], axis=-1, equal_var=False).pvalue
+    any_found = np.array([(adjust(row) <= 0.05).any() for row in p])
+    assert any_found.mean() <= 0.07
+
+
+def test_no_test_without_three_replicates() -> None:
+    two = compare(*planted(1.5, 8, 2, seed=6))
+    assert set(two.cells["verdict"]) == {"not tested"}
+    assert two.cells["p_value"].isna().all()
+    assert two.cells["speedup_low"].notna().all()
+    assert two.families.iloc[0][["tested", "verdict", "basis"]].tolist() == [0, A_BETTER, "points"]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "replicates", "verdict", "basis"),
+    [
+        ([1.5, 1.4, 1.3], 3, A_BETTER, "tests"),
+        ([0.5, 0.4, 0.3], 3, B_BETTER, "tests"),
+        ([1.5, 0.5, 1.5], 3, NOT_SHOWN, "tests"),
+        ([1.5, 1.4, 1.3], 2, NOT_ENOUGH, "nothing"),
+        ([1.5], 1, NOT_ENOUGH, "nothing"),
+    ],
+)
+def test_few_points_need_replicates(ratio: list[float], replicates: int, verdict: str, basis: str) -> None:
+    row = compare(*planted(ratio, len(ratio), replicates, seed=7, noise=0.01)).families.iloc[0]
+    assert (row["verdict"], row["basis"]) == (verdict, basis)
+
+
+def test_every_family_has_its_verdict_even_without_a_pair() -> None:
+    a, b = planted(2.0, 10, 1, seed=8)
+    other = side([[1.0]], "C", family="lstm")
+    found = compare(pd.concat([a, other]), b).families.set_index("family")
+    assert found["verdict"].to_dict() == {"fc": A_BETTER, "lstm": NOT_ENOUGH}
+    assert found["points"].to_dict() == {"fc": 10, "lstm": 0}
+
+
+def test_less_memory_is_better() -> None:
+    a, b = planted(1.0, 8, 1, seed=9)
+    sides = [frame.assign(peak_memory_bytes=size * frame["batch_size"]) for frame, size in ((a, 2e6), (b, 3e6))]
+    row = compare(*sides, metric="peak_memory_bytes").families.iloc[0]
+    assert (row["verdict"], row["geometric_mean"]) == (A_BETTER, pytest.approx(1.5))
+
+
+def ask(*sides: pd.DataFrame, **options: Any) -> Result:
+    """What the sub-command says of two devices A and B."""
+    given = {"a": "device=A", "b": "device=B", "metric": "examples_per_second", "on": None, "rate": 0.05, "pool": False}
+    return command(pd.concat(sides, ignore_index=True), argparse.Namespace(**(given | options)))
+
+
+def test_the_command_gives_one_sentence_a_family() -> None:
+    a, b = planted(0.5, 8, 3, seed=10)
+    alike = [frame.assign(family="lstm", run_id=frame["run_id"] + "l") for frame in planted(1.0, 8, 1, seed=11)]
+    few = [frame.assign(family="gru", run_id=frame["run_id"] + "g") for frame in planted(2.0, 2, 1, seed=12, noise=0)]
+    alone = side([[1.0]], "A", family="rnn").assign(run_id="r")
+    result = ask(pd.concat([a, alike[0], few[0], alone]), pd.concat([b, alike[1], few[1]]))
+    lines = {line.partition(":")[0]: line for line in result.text.splitlines()}
+    assert lines["fc"].startswith("fc: B faster: geometric mean 2")
+    assert lines["fc"].endswith("; B is ahead in 8 of them.")
+    assert lines["lstm"].startswith("lstm: no difference shown: geometric mean ")
+    assert lines["gru"].startswith("gru: not enough data: geometric mean 2 over 2 points")
+    assert lines["rnn"] == "rnn: not enough data, no point was measured on both sides."
+    assert "Of 8 cells tested (Welch's t on logarithms) A is faster in 0, B in 8;" in result.text
+    assert "10 of 18 cells are not tested: a test takes 3 replicates on both sides." in result.text
+    assert len(result.table) == 18
+    assert set(result.sources or ()) == set(pd.concat([a, *alike, *few, alone, b])["run_id"])
+
+
+def test_the_command_says_what_else_differs_and_what_failed() -> None:
+    a, b = planted(1.5, 8, 1, seed=13)
+    b.loc[0, "outcome"] = "oom_device"
+    text = ask(a.assign(precision="bfloat16", source="published"), b.assign(source="measured")).text
+    assert "A and B also differ in precision (bfloat16 / float32): the ratios hold the effect of all that." in text
+    assert "They were not timed alike: source published / measured, see docs/published-data.md." in text
+    assert "Without a counterpart: 1 points of A, 0 of B.\nOf B's runs 1 have no measurement (1 oom_device)." in text
+    assert "No cell is tested: that takes 3 replicates of a point on both sides" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"b": "device=C"}, ConfigError, "B=device=C: none of the chosen runs is so; device is A, B"),
+        ({"a": "devise=A"}, ParadnnError, "A=devise=A: these runs have no column devise; did you mean device?"),
+        ({"b": "device=A & batch_size=64"}, ConfigError, "A and B=3 runs: are on both sides"),
+        ({"rate": 5.0}, ConfigError, "--rate=5.0: is no share"),
+        ({"metric": "parameters"}, ConfigError, "metric=parameters: is neither better high nor low"),
+    ],
+)
+def test_what_cannot_be_compared_is_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message.replace("?", r"\?")):
+        ask(*planted(1.5, 8, 1, seed=14), **options)
+
+
+def test_a_side_of_unlike_runs_is_refused_unless_pooled() -> None:
+    a, b = (frame.assign(environment_id=f"{name}1") for frame, name in zip(planted(1.5, 8, 1, 15), "ab", strict=True))
+    a.loc[0, "environment_id"] = "a2"
+    with pytest.raises(SchemaError, match=r"A \(device=A\): these runs are unlike: environment_id = a1 \(7 runs\)"):
+        ask(a, b)
+    text = ask(a, b, pool=True).text
+    assert "fc: A faster" in text
+    assert "Unlike runs were pooled: A: environment_id = a1 (7 runs), a2 (1 runs)" in text
+
+
+def test_the_picture_has_a_row_for_each_family() -> None:
+    a, b = planted(1.5, 8, 3, seed=16)
+    alone = side([[1.0]], "A", family="rnn").assign(run_id="r")
+    draw = ask(pd.concat([a, alone]), b).figure
+    assert draw is not None
+    axes = draw().axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["fc\nA better", "rnn\nnot enough data"]
+    assert axes.get_xscale() == "log"

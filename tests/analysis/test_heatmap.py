@@ -1,0 +1,181 @@
+"""Cells against plain pandas, every kind of ending, and the figure's own words."""
+
+from __future__ import annotations
+
+import argparse
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.cli import main
+from analysis.cli.heatmap import heatmap
+from analysis.figures.heatmap import draw_heat_maps
+from analysis.frame import units
+from analysis.methods.heatmap import HeatMaps, heat_maps
+from analysis.readable import is_share, short
+from analysis.store import load
+from paradnn.errors import ParadnnError, SchemaError
+
+
+def points(rows: list[dict[str, Any]], **columns: Any) -> pd.DataFrame:
+    """Runs of fc on one device, each its own point, ok unless a row says otherwise."""
+    base = {"family": "fc", "device": "Test CPU", "outcome": "ok", "environment_id": "e", "protocol_id": "p",
+            "model.name": "fc", "schema_version": "1"}  # fmt: skip
+    frame = pd.DataFrame([base | {"run_id": f"r{i}", "point_id": f"p{i}"} | row for i, row in enumerate(rows)])
+    frame = frame.assign(**columns)
+    frame.attrs["units"] = units(frame.columns)
+    return frame
+
+
+def grid(seed: int = 0) -> pd.DataFrame:
+    """Nodes x batch x layers with noise; the widest models run out of memory with many layers."""
+    draw = np.random.default_rng(seed)
+    rows = []
+    for nodes in (32, 128, 512):
+        for batch in (16, 64, 256, 1024):
+            for layers in (1, 2, 4):
+                full = nodes * layers >= 2048 or (nodes == 512 and batch == 1024)
+                value = np.nan if full else batch * np.sqrt(nodes) / layers * draw.lognormal(0, 0.1)
+                rows.append({"model.nodes": nodes, "batch_size": batch, "model.layers": layers,
+                             "outcome": "oom_device" if full else "ok", "examples_per_second": value})  # fmt: skip
+    return points(rows)
+
+
+def test_cells_are_the_medians_and_quartiles_of_plain_pandas() -> None:
+    frame = grid()
+    found = heat_maps(frame, "batch_size", "nodes").maps[0]
+    ok = frame[frame["outcome"] == "ok"].groupby(["model.nodes", "batch_size"])["examples_per_second"]
+    expected = ok.describe()
+    cells = found.cells[found.cells["value"].notna()].astype({"x": int, "y": int}).set_index(["y", "x"])
+    np.testing.assert_allclose(cells["value"], expected["50%"])
+    np.testing.assert_allclose(cells[["low", "high"]], expected[["25%", "75%"]])
+    assert list(cells["points"]) == list(expected["count"])
+    np.testing.assert_allclose(found.grid()[:2], ok.median().unstack().to_numpy()[:2])
+    assert np.isnan(found.grid()[2, 3])
+    assert found.pooled == {"model.layers": 3}
+
+
+def test_out_of_memory_cells_and_parts_of_cells_are_counted() -> None:
+    found = heat_maps(grid(), "batch_size", "nodes").maps[0]
+    widest = found.cells[found.cells["y"] == "512"].set_index("x")
+    assert widest.loc["1024", ["outcome", "points", "failed", "memory"]].tolist() == ["oom_device", 0, 3, 3]
+    assert widest.loc["16", ["outcome", "points", "failed", "memory"]].tolist() == ["ok", 2, 1, 1]
+    assert found.unmeasured == 0
+
+
+def test_every_ending_keeps_its_name_and_what_was_not_measured_stays_out() -> None:
+    endings = ["ok", "oom_predicted", "oom_host", "timeout", "nan"]
+    frame = points([{"batch_size": 2**i, "precision": "float32", "outcome": ending, "step_time_ms": 1.5}
+                    for i, ending in enumerate(endings)]
+                   + [{"batch_size": 1, "precision": "bfloat16", "step_time_ms": np.nan, "outcome": "ok"},
+                      {"batch_size": 2, "precision": "bfloat16", "step_time_ms": 2.5, "outcome": None}])  # fmt: skip
+    result = heat_maps(frame, "batch_size", "precision", "step_time_ms")
+    found = result.maps[0]
+    assert dict(zip(found.cells["x"], found.cells["outcome"], strict=True)) == dict(
+        zip(["1", "2", "4", "8", "16"], endings, strict=True)
+    )
+    assert found.cells["value"].notna().sum() == 1, "the metric of a run that failed is not shown"
+    assert (found.without_metric, found.unmeasured) == (1, 5)
+    assert found.y.labels == ("bfloat16", "float32")
+    assert words(result) >= {"1.5", "OOM\npred.", "OOM\nhost", "timeout", "nan", "not measured"}
+
+
+def words(result: HeatMaps) -> set[str]:
+    """Every word that the figure shows, its legend included."""
+    figure = draw_heat_maps(result)
+    texts = [text.get_text() for axes in figure.axes for text in axes.texts]
+    return {*texts, *(text.get_text() for legend in figure.legends for text in legend.get_texts())}
+
+
+def test_replicates_are_one_point_and_blocks_are_in_order_of_their_total() -> None:
+    rows = [{"model.blocks": f"[{n}, {n}, {n}, {n}]", "batch_size": 8, "point_id": f"b{n}",
+             "examples_per_second": value}
+            for n, value in ((10, 1.0), (2, 5.0), (2, 7.0), (2, 90.0), (1, 3.0))]  # fmt: skip
+    found = heat_maps(points(rows), "batch_size", "blocks").maps[0]
+    assert found.y.labels == ("[1, 1, 1, 1]", "[2, 2, 2, 2]", "[10, 10, 10, 10]")
+    assert list(found.cells["value"]) == [3.0, 7.0, 1.0]
+    assert list(found.cells["points"]) == [1, 1, 1]
+
+
+def test_many_values_are_cut_into_ranges_that_hold_every_point() -> None:
+    draw = np.random.default_rng(1)
+    nodes, batch = draw.integers(16, 8192, 300), draw.integers(1, 100, 300)
+    frame = points([{"model.nodes": int(a), "batch_size": int(b), "examples_per_second": 1.0}
+                    for a, b in zip(nodes, batch, strict=True)])  # fmt: skip
+    found = heat_maps(frame, "nodes", "batch_size", bins=5).maps[0]
+    edges = np.geomspace(nodes.min(), nodes.max(), 6)
+    expected = np.histogram(nodes, edges)[0]
+    assert list(found.cells.groupby("i")["points"].sum()) == list(expected[expected > 0])
+    assert (found.x.binned, len(found.x.labels)) == (True, 5)
+    assert len(heat_maps(frame, "nodes", "batch_size").maps[0].x.labels) == 12
+
+
+def test_each_family_and_device_has_a_map_on_the_same_axes() -> None:
+    other = grid(1).assign(device="Test GPU", environment_id="f")
+    both = pd.concat([grid(), other[other["batch_size"] < 1024]], ignore_index=True)
+    lstm = points([{"family": "lstm", "batch_size": 16, "examples_per_second": 1.0, "run_id": "x", "point_id": "x"}])
+    result = heat_maps(pd.concat([both, lstm], ignore_index=True), "batch_size", "nodes")
+    assert [found.name for found in result.maps] == ["fc on Test CPU", "fc on Test GPU"]
+    assert result.maps[0].x == result.maps[1].x
+    assert result.maps[1].unmeasured == 3
+    assert result.lacking == ("lstm on Test CPU: no run with both batch_size and model.nodes",)
+    assert "x" not in result.run_ids
+    with pytest.raises(SchemaError, match="environment_id = e"):
+        heat_maps(both.assign(device="one"), "batch_size", "nodes")
+    assert len(heat_maps(both.assign(device="one"), "batch_size", "nodes", pool=True).maps) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("batch_size", "node"), "--y=node: these runs have no such hyperparameter; did you mean nodes"),
+        (("batch", "nodes"), "--x=batch: .* did you mean batch_size"),
+        (("nodes", "model.nodes"), "--y=model.nodes: is on the x axis already"),
+        (("nodes", "layers", "speed"), "--metric=speed: is no metric of these runs; they have examples_per_second"),
+    ],
+)
+def test_wrong_names_get_the_nearest_right_one(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ParadnnError, match=message):
+        heat_maps(grid(), *arguments)
+
+
+def test_numbers_are_short() -> None:
+    pairs = {(1234.0, "1/s"): "1.2k/s", (1.0e12, "FLOP/s"): "1 TFLOP/s", (999.9e9, "FLOP/s"): "1 TFLOP/s",
+             (12345.0, "ms"): "12345 ms", (0.0123, "ms"): "0.012 ms", (109.4, ""): "109", (0.0, ""): "0"}  # fmt: skip
+    assert {given: short(*given) for given in pairs} == pairs
+    assert short(0.1234, "1", share=True) == "12%"
+    assert short(0.004, "1", share=True) == "0.4%"
+    assert is_share("flops_utilization", "1")
+    assert not is_share("parameters", "1")
+
+
+def test_the_command_says_and_draws_what_it_found(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    png = tmp_path / "map.png"
+    assert main(["heatmap", "--store", store, "--family", "fc", "--y", "layers", "--png", str(png)]) == 0
+    out = capsys.readouterr().out
+    assert "From 32/s at batch_size 16, model.layers 5 up to 800/s at batch_size 80, model.layers 1." in out
+    assert "5 cells out of memory: at batch_size 16 nowhere, at batch_size 96 from model.layers 1." in out
+    assert "A cell is one point." in out
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert main(["heatmap", "--store", store, "--family", "fc", "--y", "layers", "--csv", "-"]) == 0
+    table = pd.read_csv(StringIO(capsys.readouterr().out))
+    frame = load(store, family="fc", outcome="ok")
+    merged = table.merge(frame, on=["batch_size", "model.layers"], suffixes=("", "_run"))
+    assert len(merged) == 25
+    assert (merged["examples_per_second"] == merged["examples_per_second_run"]).all()
+
+
+def test_pooled_environments_are_named(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["heatmap", "--store", store, "--y", "layers", "--experiment", "paradnn", "--family", "fc"]
+    assert main([*arguments, "--pool"]) == 0
+    assert "pooled:" not in capsys.readouterr().out, "these runs are alike"
+    frame = grid().assign(environment_id=["e", "f"] * 18)
+    frame.attrs["units"] = units(frame.columns)
+    chosen = argparse.Namespace(x="batch_size", y="nodes", metric=None, bins=None, pool=True)
+    assert "Unlike runs were pooled: environment_id = e (18 runs), f (18 runs)" in heatmap(frame, chosen).text

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from analysis.figures.infeed import draw_infeed
+from analysis.methods.infeed import infeed, rank_correlation
+from analysis.methods.regression import NotEnoughData
+from paradnn.errors import ConfigError, SchemaError
+from tests.analysis.planted import grid, runs
+
+POINTS = grid()
+BATCH, SIZE = (POINTS[name].to_numpy(dtype=float) for name in ("batch_size", "model.nodes"))
+
+
+def planted(host: float = 1e6, **columns: object) -> pd.DataFrame:
+    """The host needs the time of `host` FLOPs for an example; the device waits for what its own work leaves of that."""
+    work = 6 * SIZE**2
+    wait = np.maximum(0, 1 - work / host)
+    given = {"flops_per_step": work * BATCH, "parameters": SIZE**2, "infeed_fraction": wait, **columns}
+    return runs(POINTS, **given)
+
+
+def test_models_below_the_hosts_rate_are_input_bound() -> None:
+    found = infeed(planted())
+    expected = 6 * SIZE**2 < 0.9e6
+    points = found.points
+    assert points["input_bound"].sum() == expected.sum() == found.groups[0].bound
+    assert (points["input_bound"] == (points["size"] < 0.9e6)).all()
+    assert found.groups[0].share.value == expected.mean()
+    np.testing.assert_allclose(points["headroom"], np.maximum(1, 1e6 / points["size"].astype(float)))
+    assert points["infeed_fraction"].is_monotonic_decreasing
+    assert found.groups[0].correlation.high < 0
+    assert set(found.run_ids) == set(planted()["run_id"])
+
+
+@pytest.mark.parametrize("against", ["flops_per_example", "flops_per_step", "parameters"])
+def test_any_size_may_stand_for_the_model(against: str) -> None:
+    frame = planted()
+    sizes = {"flops_per_example": frame["flops_per_step"] / frame["batch_size"]}.get(against, frame.get(against))
+    found = infeed(frame, against)
+    assert sizes is not None
+    assert sorted(found.points["size"]) == pytest.approx(sorted(sizes.astype(float)))
+    expected = stats.spearmanr(sizes.astype(float), frame["infeed_fraction"]).statistic
+    assert found.groups[0].correlation.value == pytest.approx(expected)
+
+
+def test_the_threshold_decides() -> None:
+    assert infeed(planted(), threshold=0.5).groups[0].bound < infeed(planted(), threshold=0.01).groups[0].bound + 1
+    for threshold in (0.0, 1.0, -1.0):
+        with pytest.raises(ConfigError, match="is no share of the step"):
+            infeed(planted(), threshold=threshold)
+
+
+def test_replicates_become_one_point_and_failures_none() -> None:
+    frame = pd.concat([planted(), planted(), planted(outcome="oom_device")], ignore_index=True)
+    frame["infeed_fraction"] += np.repeat([0.0, 0.02, 0.5], len(POINTS)) * (frame["infeed_fraction"] < 0.5)
+    found = infeed(frame)
+    assert len(found.points) == len(POINTS)
+    assert found.points["infeed_fraction"].min() == pytest.approx(0.01)
+
+
+def test_groups_without_infeed_are_named() -> None:
+    frame = pd.concat([planted(), planted(family="rnn", infeed_fraction=np.nan)], ignore_index=True)
+    found = infeed(frame)
+    assert [group.name for group in found.groups] == ["fc on Test CPU"]
+    assert found.lacking == ("rnn on Test CPU: no measured run has both infeed_fraction and flops_per_example",)
+    with pytest.raises(NotEnoughData, match="not enough data: fc on Test CPU: no measured run has both"):
+        infeed(planted().drop(columns="infeed_fraction"))
+    with pytest.raises(NotEnoughData, match="not enough data: there are no runs; measure with a real input pipeline"):
+        infeed(planted().iloc[:0])
+    with pytest.raises(ConfigError, match="--against=layers: is no size of a model; choose flops_per_example or"):
+        infeed(planted(), "layers")
+
+
+def test_unlike_runs_are_refused_and_pooled_when_asked() -> None:
+    frame = planted(environment_id=np.where(np.arange(len(POINTS)) % 2, "env-a", "env-b"))
+    with pytest.raises(SchemaError, match="these runs are unlike"):
+        infeed(frame)
+    assert infeed(frame, pool=True).pooled
+
+
+def test_rank_correlations_cover_at_their_stated_rate() -> None:
+    """Spearman's correlation of a bivariate normal is 6 / pi x arcsin(rho / 2)."""
+    generator = np.random.default_rng(23)
+    truth = 6 / np.pi * np.arcsin(0.25)
+    covered = 0
+    for _ in range(1000):
+        x, y = generator.multivariate_normal([0, 0], [[1, 0.5], [0.5, 1]], size=40).T
+        found = rank_correlation(pd.Series(x), pd.Series(y))
+        covered += found.low <= truth <= found.high
+    assert 0.93 <= covered / 1000 <= 0.97
+    assert np.isnan(rank_correlation(pd.Series([1.0, 1]), pd.Series([1.0, 2]))).all()
+    assert rank_correlation(pd.Series(range(9)), pd.Series(range(9))).value == pytest.approx(1)
+
+
+@pytest.mark.parametrize("families", [("fc",), ("fc", "lstm")])
+def test_the_figure_is_drawn(tmp_path: Path, families: tuple[str, ...]) -> None:
+    frame = pd.concat([planted(family=family) for family in families], ignore_index=True)
+    frame["point_id"] += frame["family"]
+    figure = draw_infeed(infeed(frame))
+    assert figure.axes[0].get_ylabel() == "share of the step spent waiting"
+    figure.savefig(tmp_path / "infeed.png")

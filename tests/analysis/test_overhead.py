@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.cli.overhead import COMMANDS
+from analysis.methods.overhead import phase_overhead
+from paradnn.errors import SchemaError
+from paradnn.units import PHASES
+
+
+def points(count: int = 40) -> pd.DataFrame:
+    """Runs of two families; only some were profiled, two have no phases at all."""
+    rng = np.random.default_rng(5)
+    columns = {f"phase_{name}_seconds": rng.gamma(2, 1 + place, count) for place, name in enumerate(PHASES)}
+    frame = pd.DataFrame(columns).assign(family=["rnn", "fc"] * (count // 2), outcome="ok")
+    frame.loc[: count // 2, "phase_profile_seconds"] = np.nan
+    frame.loc[[3, 8], list(columns)] = np.nan
+    return frame.assign(run_id=[str(row) for row in range(count)])
+
+
+def test_phases_against_plain_numpy() -> None:
+    frame = points()
+    found = phase_overhead(frame, families=("fc", "rnn"))
+    table = frame[[f"phase_{name}_seconds" for name in PHASES]].to_numpy()
+    total = np.nansum(table)
+    assert (found.wall, found.runs, found.without) == (pytest.approx(total), 38, 2)
+    assert list(found.phases["phase"]) == list(PHASES)
+    np.testing.assert_allclose(found.phases["median"], np.nanmedian(table, axis=0))
+    np.testing.assert_allclose(found.phases["q25"], np.nanpercentile(table, 25, axis=0))
+    np.testing.assert_allclose(found.phases["share"], np.nansum(table, axis=0) / total)
+    assert found.phases["share"].sum() == pytest.approx(1)
+    assert found.phases.set_index("phase")["runs"]["profile"] == 19
+    parts = dict(zip(PHASES, np.nansum(table, axis=0) / total, strict=True))
+    assert found.measuring.value == pytest.approx(parts["measure"] + parts["latency"])
+    assert found.stack.value == pytest.approx(parts["schedule"] + parts["start"] + parts["record"])
+    assert found.measuring.low < found.measuring.value < found.measuring.high
+
+
+def test_families_stack_up_to_the_mean_time_of_a_point() -> None:
+    frame = points()
+    found = phase_overhead(frame, families=("fc", "rnn"))
+    assert list(dict.fromkeys(found.families["family"])) == ["fc", "rnn"]
+    for family, group in found.families.groupby("family"):
+        mine = frame[frame["family"] == family].filter(like="phase_").dropna(how="all")
+        assert group["seconds"].sum() == pytest.approx(np.nansum(mine) / len(mine))
+        assert group["share"].sum() == pytest.approx(1)
+
+
+def test_nothing_measured_is_no_error() -> None:
+    found = phase_overhead(pd.DataFrame({"family": ["fc"], "run_id": ["a"]}))
+    assert (len(found.phases), found.wall, found.runs, found.without) == (0, 0, 0, 1)
+    assert np.isnan(found.measuring.value)
+
+
+def test_the_command_says_and_draws_where_time_goes(tmp_path: Path) -> None:
+    (command,) = COMMANDS
+    assert command.analyse is not None
+    frame = points().assign(device="D", environment_id="e")
+    result = command.analyse(frame, argparse.Namespace(pool=False))
+    found = phase_overhead(frame)
+    assert result.text.startswith(f"38 points took {found.wall:.0f} s of wall time, ")
+    assert f"{100 * found.measuring.value:.0f}% (95% interval " in result.text
+    assert "is the stack's own overhead (schedule + start + record), " in result.text
+    assert "2 runs tell no phases and are left out." in result.text
+    assert list(result.table["phase"]) == list(PHASES)
+    assert result.sources is not None
+    assert len(result.sources) == 38
+    assert result.figure is not None
+    result.figure().savefig(tmp_path / "overhead.png")
+    # Runs without phases, such as published ones, make no others unlike.
+    frame.loc[[3, 8], "environment_id"] = "published"
+    assert "pooled" not in command.analyse(frame, argparse.Namespace(pool=False)).text
+    frame.loc[5, "environment_id"] = "other"
+    with pytest.raises(SchemaError, match="environment_id"):
+        command.analyse(frame, argparse.Namespace(pool=False))
+    assert "Unlike runs were pooled" in command.analyse(frame, argparse.Namespace(pool=True)).text
+    bare = command.analyse(frame.loc[[3, 8]], argparse.Namespace(pool=False))
+    assert bare.text == "None of these 2 runs tells its phases; published ones do not."
+    assert bare.figure is None

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from analysis.archive import read_archive
+from analysis.methods.pairing import RESULT_COLUMNS, pair
+from paradnn.errors import ConfigError
+from tests.analysis.test_archive import write
+from tests.conftest import ROOT
+
+SHAPE = ["model.layers", "model.nodes", "model.input_size", "model.output_size", "batch_size"]
+
+
+def side(rates: Any, device: str = "A", **columns: Any) -> pd.DataFrame:
+    """A run for each entry of `rates` (points x replicates); points differ in layers and batch size."""
+    rates = np.atleast_2d(np.asarray(rates, float))
+    points, replicates = rates.shape
+    number = np.repeat(np.arange(points), replicates)
+    frame = {"run_id": [f"{device}{i}" for i in range(rates.size)], "family": "fc", "device": device, "outcome": "ok",
+             "model.layers": 2 ** (2 + number % 3), "batch_size": 64 * (1 + number // 3), "precision": "float32",
+             "replicate": np.tile(np.arange(replicates), points), "examples_per_second": rates.ravel(),
+             "step_time_ms": 1e3 * 64 * (1 + number // 3) / rates.ravel()}  # fmt: skip
+    return pd.DataFrame(frame | columns)
+
+
+def published_folder(tmp_path: Path) -> Path:
+    """The published files: where PARADNN_ARCHIVE says, beside this checkout, or small ones of the same layout."""
+    beside = ROOT.parent / "shared" / "reference" / "paradnn"
+    if "PARADNN_ARCHIVE" in os.environ:
+        return Path(os.environ["PARADNN_ARCHIVE"])
+    return beside if beside.is_dir() else write(tmp_path)
+
+
+def published(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The frames of TPU v2 and V100 as the importer reads them."""
+    rows = [
+        {"run_id": f"{key}", "family": "fc", "device": row.platform.device, "precision": row.platform.precision,
+         "compile": row.platform.compile, "outcome": row.outcome, **dict(zip(SHAPE, row.shape, strict=True)),
+         **row.metrics}
+        for key, row in read_archive(folder).rows.items()
+    ]  # fmt: skip
+    frame = pd.DataFrame(rows)
+    return frame[frame["device"] == "TPU v2"], frame[frame["device"] == "V100"]
+
+
+def plain_pairs(folder: Path) -> pd.DataFrame:
+    """TPU over V100 of the published files by plain pandas, with the five sizes read from the labels."""
+    tables = []
+    for name in ("tpu_fc", "gpu_fc"):
+        content = json.loads((folder / f"{name}.json").read_text())
+        tables.append(pd.Series(content["example_per_sec"], index=content["labels"]))
+    pairs = pd.concat(tables, axis=1, join="inner", keys=["tpu", "gpu"])
+    pairs[SHAPE] = [[int(number) for number in re.findall(r"\d+", label)] for label in pairs.index]
+    return pairs.assign(speedup=pairs["tpu"] / pairs["gpu"])
+
+
+def test_published_pairs_are_those_of_the_files(tmp_path: Path) -> None:
+    folder = published_folder(tmp_path)
+    tpu, gpu = published(folder)
+    pairs, plain = pair(tpu, gpu), plain_pairs(folder)
+    merged = pairs.merge(plain, on=SHAPE, suffixes=("", "_plain"), validate="one_to_one")
+    assert len(pairs) == len(plain) == len(merged)
+    np.testing.assert_allclose(merged["speedup"], merged["speedup_plain"], rtol=1e-12)
+    assert set(pairs["interval_source"]) == {"none"}
+    assert pairs.attrs["differ"]["precision"] == ("bfloat16", "float16")
+    assert pairs.attrs["unpaired_a"] == (tpu["outcome"] == "ok").sum() - len(plain)
+    if len(plain) > 2:  # the real files
+        assert len(pairs) == 176
+        assert (pairs["speedup"] > 1).sum() == 136  # 77.3%
+        assert (pairs.attrs["unpaired_a"], pairs.attrs["unpaired_b"]) == (1548, 0)
+
+
+def test_replicates_are_brought_to_medians_with_welchs_interval() -> None:
+    rng = np.random.default_rng(1)
+    ours, theirs = 300 * rng.lognormal(0, 0.05, (6, 4)), 200 * rng.lognormal(0, 0.02, (6, 3))
+    pairs = pair(side(ours, "A"), side(theirs, "B"))
+    assert list(pairs)[-len(RESULT_COLUMNS) :] == list(RESULT_COLUMNS)
+    order = np.lexsort((np.arange(6) // 3, np.arange(6) % 3))  # by batch size within layers
+    places = pairs.sort_values(["model.layers", "batch_size"])
+    np.testing.assert_allclose(places["speedup"], (np.median(ours, 1) / np.median(theirs, 1))[order])
+    np.testing.assert_allclose(places["a_spread"], (ours.std(1, ddof=1) / ours.mean(1))[order])
+    for (_, row), point in zip(places.iterrows(), order, strict=True):
+        test = stats.ttest_ind(np.log(ours[point]), np.log(theirs[point]), equal_var=False)
+        low, high = np.exp(test.confidence_interval(0.95))
+        assert (row["speedup_low"], row["speedup_high"]) == pytest.approx((low, high))
+        assert row["p_value"] == pytest.approx(test.pvalue)
+    assert set(pairs["interval_source"]) == {"replicates"}
+    assert (pairs["a_count"].tolist(), pairs["b_count"].tolist()) == ([4] * 6, [3] * 6)
+
+
+def test_a_lower_step_time_is_a_speedup() -> None:
+    by_rate = pair(side([[300.0], [100]]), side([[200.0], [200]], "B"))
+    by_time = pair(side([[300.0], [100]]), side([[200.0], [200]], "B"), metric="step_time_ms")
+    assert by_rate["speedup"].tolist() == [1.5, 0.5]
+    np.testing.assert_allclose(by_time["speedup"], by_rate["speedup"])
+    np.testing.assert_allclose(by_time["a"], 1e3 * 64 / by_rate["a"])
+
+
+def test_intervals_cover_at_their_rate() -> None:
+    """2,000 points whose true ratio is 1.3, by 3 and by 5 replicates of unlike spread."""
+    rng = np.random.default_rng(2)
+    a = side(130 * rng.lognormal(0, 0.10, (2000, 3)), "A")
+    b = side(100 * rng.lognormal(0, 0.03, (2000, 5)), "B")
+    pairs = pair(a, b)
+    covered = pairs["speedup_low"].le(1.3) & pairs["speedup_high"].ge(1.3)
+    assert 0.935 <= covered.mean() <= 0.985
+    assert (pairs["speedup_low"] <= pairs["speedup"]).all()
+    assert (pairs["speedup"] <= pairs["speedup_high"]).all()
+
+
+@pytest.mark.parametrize("metric", ["examples_per_second", "step_time_ms", "flops_per_second"])
+def test_intervals_within_a_process_cover_too(metric: str) -> None:
+    """One run a side; each with an exact 95% interval of its own, of lognormal rates."""
+    rng = np.random.default_rng(3)
+    sides = []
+    for device, true, spread in (("A", 80.0, 0.05), ("B", 100.0, 0.02)):
+        rates = true * rng.lognormal(0, spread, (3000, 1))
+        reach = np.exp(1.96 * spread)
+        frame = side(rates, device, flops_per_second=7 * rates.ravel())
+        time = frame["step_time_ms"]
+        sides.append(frame.assign(step_time_low_ms=time / reach, step_time_high_ms=time * reach))
+    pairs = pair(*sides, metric=metric)
+    covered = pairs["speedup_low"].le(0.8) & pairs["speedup_high"].ge(0.8)
+    assert set(pairs["interval_source"]) == {"within process"}
+    assert 0.94 <= covered.mean() <= 0.96
+
+
+def test_an_uneven_interval_reaches_where_it_should() -> None:
+    """A's rate is known to lie in 90..200, B's exactly: so does the ratio, whichever metric says it."""
+    rate = {"examples_per_second_low": 90.0, "examples_per_second_high": 200.0}
+    exact = {"examples_per_second_low": 50.0, "examples_per_second_high": 50.0}
+    for metric in ("examples_per_second", "step_time_ms"):
+        pairs = pair(side([[100.0]], **rate), side([[50.0]], "B", **exact), metric=metric)
+        assert pairs[["speedup_low", "speedup_high"]].iloc[0].tolist() == pytest.approx([1.8, 4.0])
+        swapped = pair(side([[50.0]], "B", **exact), side([[100.0]], **rate), metric=metric)
+        assert swapped[["speedup_low", "speedup_high"]].iloc[0].tolist() == pytest.approx([1 / 4, 1 / 1.8])
+
+
+def test_only_what_is_measured_and_on_both_sides_is_paired() -> None:
+    a, b = side([[1.0], [2], [3], [4]]), side([[2.0], [2], [2]], "B")
+    a.loc[0, "outcome"] = "oom_device"
+    b.loc[1, "examples_per_second"] = np.nan
+    pairs = pair(a, b)
+    assert pairs["speedup"].tolist() == [1.5]
+    assert {name: pairs.attrs[name] for name in ("unpaired_a", "unpaired_b", "unusable_a", "unusable_b")} == {
+        "unpaired_a": 2, "unpaired_b": 1, "unusable_a": 0, "unusable_b": 1,
+    }  # fmt: skip
+    assert len(pair(a, b.assign(outcome="killed"))) == 0
+
+
+def test_what_sets_the_sides_apart_is_not_joined_on() -> None:
+    a = side([[3.0], [4]], precision="bfloat16", seed=1, **{"measure.min_seconds": 1.0, "platform.threads": 2})
+    b = side([[2.0], [2]], "B", precision="float16", seed=2, **{"measure.min_seconds": 0.5, "platform.threads": None})
+    pairs = pair(a, b)
+    assert set(pairs).isdisjoint({"precision", "platform.threads", "seed", "measure.min_seconds", "device"})
+    assert pairs["speedup"].tolist() == [1.5, 2.0]
+    assert pairs.attrs["differ"]["platform.threads"] == ("2", "(none)")
+
+
+def test_precisions_on_both_sides_are_paired_with_their_own() -> None:
+    both = [side([[rate], [rate]], f"A{rate}", precision=kind) for kind, rate in (("float32", 1), ("bfloat16", 6))]
+    theirs = [side([[2.0], [2]], f"B{kind}", precision=kind) for kind in ("float32", "bfloat16")]
+    pairs = pair(pd.concat(both).assign(device="A"), pd.concat(theirs).assign(device="B"))
+    assert dict(zip(pairs["precision"], pairs["speedup"], strict=True)) == {"float32": 0.5, "bfloat16": 3.0}
+
+
+def test_threads_shared_by_both_sides_are_paired_with_their_own() -> None:
+    sides = []
+    for device, factor in (("A", 3.0), ("B", 1.0)):
+        parts = [side([[factor * n]], f"{device}{n}", **{"platform.threads": n}) for n in (1, 2)]
+        sides.append(pd.concat(parts).assign(device=device))
+    assert pair(*sides)["speedup"].tolist() == [3.0, 3.0]
+
+
+def test_types_and_missing_values_do_not_part_a_pair() -> None:
+    a = side([[3.0], [4]], **{"optimizer.momentum": [None, 0.9], "model.blocks": "[1, 1]"})
+    b = side([[2.0], [2]], "B", **{"optimizer.momentum": [np.nan, 0.9], "model.blocks": "[1, 1]"})
+    b["batch_size"] = b["batch_size"].astype("float64")
+    assert pair(a.astype({"batch_size": "Int64"}), b)["speedup"].tolist() == [1.5, 2.0]
+
+
+def test_runs_that_are_no_replicates_are_refused() -> None:
+    swept = side([[3.0, 4.0]], **{"optimizer.learning_rate": [0.1, 0.2]})
+    published = side([[2.0]], "B", **{"optimizer.learning_rate": None})
+    with pytest.raises(ConfigError, match=r"runs of A=optimizer.learning_rate = 0.1, 0.2: are no replicates of one"):
+        pair(swept, published)
+    one = swept[swept["optimizer.learning_rate"] == 0.1]
+    assert pair(one, published)["speedup"].tolist() == [1.5]
+
+
+@pytest.mark.parametrize(
+    ("metric", "on", "message"),
+    [
+        ("nonsense", None, "metric=nonsense: is no registered metric"),
+        ("parameters", None, "metric=parameters: is neither better high nor low"),
+        ("flops_per_second", None, "metric=flops_per_second: the runs of A do not hold it"),
+        ("examples_per_second", ["model.width"], "on=model.width: the runs of A have no such column"),
+    ],
+)
+def test_what_cannot_be_paired_is_named(metric: str, on: list[str] | None, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        pair(side([[1.0]], parameters=1.0), side([[1.0]], "B", parameters=1.0), metric, on)
+
+
+def test_a_run_is_not_compared_with_itself() -> None:
+    with pytest.raises(ConfigError, match="A and B=2 runs: are on both sides"):
+        pair(side([[1.0], [2.0]]), side([[1.0], [2.0], [3.0]]))
+
+
+def test_columns_to_join_on_can_be_given_and_what_shares_no_value_is_told() -> None:
+    a, b = side([[3.0]], precision="float16"), side([[2.0]], "B")
+    assert pair(a, b, on=["batch_size", "model.layers"])["speedup"].tolist() == [1.5]
+    pairs = pair(a, b, on=["batch_size", "precision"])
+    assert len(pairs) == 0
+    assert pairs.attrs["disjoint"] == {"precision": ("float16", "float32")}
+
+
+def test_replicates_that_do_not_differ_have_no_p() -> None:
+    pairs = pair(side([[3.0, 3.0]]), side([[2.0, 2.0]], "B"))
+    assert pairs[["speedup_low", "speedup_high"]].iloc[0].tolist() == pytest.approx([1.5, 1.5])
+    assert pairs["p_value"].isna().all()

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.cli.parameters import COMMANDS
+from analysis.methods.parameters import parameter_ranges
+
+
+def models() -> pd.DataFrame:
+    """Fully connected models of 4 to 32 layers of 10 nodes on two devices and three batches; two real models."""
+    rows = [
+        {"family": "fc", "model.name": "fc", "model.layers": layers, "batch_size": batch, "device": device,
+         "parameters": 100.0 * layers + (device == "B") * 1e-3}
+        for layers in (4, 8, 16, 32) for batch in (16, 32, 64) for device in "AB"
+    ]  # fmt: skip
+    rows += [{"family": "gru", "model.name": "gru", "model.layers": 1, "parameters": 5e8, "outcome": "oom_host"}]
+    rows += [{"family": "gru", "model.name": "gru", "model.layers": 2, "parameters": np.nan}]
+    rows += [{"family": name, "model.name": name, "parameters": count} for name, count in
+             (("resnet50", 25.6e6), ("resnet50", 25.6e6), ("squeezenet", 1.25e6))]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_models_are_counted_once_and_real_ones_stand_apart() -> None:
+    found = parameter_ranges(models())
+    assert list(found.ranges["family"]) == ["fc", "gru"]
+    fc = found.ranges.loc[0]
+    assert (fc["models"], fc["minimum"], fc["median"], fc["maximum"], fc["span"]) == (4, 400, 1200, 3200, 8)
+    assert found.real.to_dict("list") == {"family": ["squeezenet", "resnet50"], "parameters": [1.25e6, 25.6e6]}
+    assert (found.unknown, len(found.values)) == (1, 5)
+
+
+def test_runs_without_parameters_give_empty_ranges() -> None:
+    found = parameter_ranges(models().drop(columns="parameters"))
+    assert (len(found.ranges), len(found.real), found.unknown) == (0, 0, 29)
+
+
+def test_the_command_says_and_draws_the_ranges(tmp_path: Path) -> None:
+    (command,) = COMMANDS
+    assert command.analyse is not None
+    result = command.analyse(models(), argparse.Namespace())
+    assert result.text.splitlines() == [
+        "fc: 4 models from 400 to 3.2k trainable parameters, a factor of 8; half of them between 700 and 2k, "
+        "median 1.2k.",
+        "gru: 1 model of 500M trainable parameters.",
+        "All families together reach from 400 to 500M.",
+        "squeezenet: 1.25M, outside every family's range.",
+        "resnet50: 25.6M, outside every family's range.",
+        "1 runs do not tell their parameters.",
+    ]
+    assert list(result.table["family"]) == ["fc", "gru", "squeezenet", "resnet50"]
+    assert result.figure is not None
+    result.figure().savefig(tmp_path / "parameters.png")
+    unknown = command.analyse(models().drop(columns="parameters"), argparse.Namespace())
+    assert unknown.figure is None
+    assert unknown.text.endswith("29 runs do not tell their parameters.")
+    assert command.analyse(models().head(0), argparse.Namespace()).text == "no such runs in the store"

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.cli import main
+from analysis.cli.result import Result
+from analysis.cli.roofline import COMMANDS
+from analysis.methods.operation_roofline import operation_roofline
+from analysis.methods.roofline import Roof, find_roofs, roofline, summary, verdict
+from paradnn.errors import ConfigError, SchemaError
+from tests.analysis.conftest import Writer
+
+PEAK, BANDWIDTH = 8e12, 4e11  # ridge point at 20 FLOP/B
+
+
+@dataclass(frozen=True)
+class Sheet:
+    peak_flops: Mapping[str, float]
+    bandwidth: float | None
+
+
+SHEETS = {"Spec": Sheet({"bfloat16": 180e12, "float32": 3e12}, 2400e9), "Half": Sheet({"float32": 1e12}, None)}
+
+
+def planted(device: str = "Made", precision: str = "float32", ceilings: bool = True, **columns: Any) -> pd.DataFrame:
+    """Runs at intensities 1..1000 that reach a known share of a known roof, drawn with a fixed seed."""
+    rng = np.random.default_rng(7)
+    intensity = np.geomspace(1, 1000, 31)
+    share = rng.uniform(0.05, 0.95, intensity.size)
+    step = rng.uniform(1, 9, intensity.size)
+    measured = {"peak_flops_per_second": PEAK, "peak_bytes_per_second": BANDWIDTH} if ceilings else {}
+    return pd.DataFrame(
+        {"run_id": [f"{device}-{precision}-{i}" for i in range(31)], "device": device, "precision": precision,
+         "family": "fc", "outcome": "ok", "batch_size": 64, "arithmetic_intensity": intensity, "planted": share,
+         "flops_per_second": share * np.minimum(PEAK, intensity * BANDWIDTH), "step_time_ms": step,
+         "step_time_low_ms": step * 0.9, "step_time_high_ms": step * 1.25, **measured} | columns
+    )  # fmt: skip
+
+
+def test_planted_ridge_shares_and_verdicts_are_recovered() -> None:
+    frame = planted()
+    found = roofline(frame, SHEETS.get)
+    (roof,) = found.roofs
+    assert (roof.ridge, roof.source) == (PEAK / BANDWIDTH, "measured")
+    points = found.points.merge(frame[["run_id", "planted"]], on="run_id")
+    np.testing.assert_allclose(points["share"], points["planted"])
+    np.testing.assert_allclose(points["share_low"], points["planted"] / 1.25)
+    np.testing.assert_allclose(points["share_high"], points["planted"] / 0.9)
+    expected = np.where(points["arithmetic_intensity"] < 20, "memory-bound", "compute-bound")
+    assert list(points["verdict"]) == list(expected)
+    table = summary(found.points).loc[0]
+    assert (table["memory_bound"], table["compute_bound"]) == tuple(np.unique(expected, return_counts=True)[1][::-1])
+    np.testing.assert_allclose(
+        table[["share_q25", "share_median", "share_q75"]].astype(float), np.percentile(frame["planted"], [25, 50, 75])
+    )
+
+
+def test_ceilings_are_medians_of_the_runs_of_each_precision() -> None:
+    peaks = np.linspace(1e12, 5e12, 31)
+    frame = pd.concat([planted(peak_flops_per_second=peaks), planted(precision="float16")])
+    half, single = find_roofs(frame, SHEETS.get)
+    assert (half.precision, half.peak, half.ridge_low, half.ridge_high) == ("float16", PEAK, 20, 20)
+    assert (single.precision, single.peak) == ("float32", np.median(peaks))
+    assert (single.ridge_low, single.ridge_high) == (2.5, 12.5)
+    assert list(verdict([2.4, 2.5, 12.4, 12.5], single)) == ["memory-bound", *["at the ridge"] * 2, "compute-bound"]
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "peak", "bandwidth", "source"),
+    [
+        ("Spec", "float32", 3e12, 2400e9, "specification"),
+        ("Half", "float32", 1e12, None, "peak: specification, bandwidth: unknown"),
+        ("Spec", "float16", None, 2400e9, "peak: unknown, bandwidth: specification"),
+        ("Nobody's", "float32", None, None, "unknown"),
+    ],
+)
+def test_without_measured_ceilings_the_specification_or_nothing(
+    device: str, precision: str, peak: float | None, bandwidth: float | None, source: str
+) -> None:
+    found = roofline(planted(device, precision, ceilings=False), SHEETS.get)
+    (roof,) = found.roofs
+    assert (roof.peak, roof.bandwidth, roof.source) == (peak, bandwidth, source)
+    known = peak is not None and bandwidth is not None
+    assert found.points["share"].notna().all() == known
+    assert (found.points["verdict"] == "unknown").all() != known
+    assert len(found.points) == 31
+
+
+def test_what_has_no_place_is_counted_with_its_reason() -> None:
+    published = planted("Spec", "bfloat16", ceilings=False, published_intensity=5.0).drop(
+        columns="arithmetic_intensity"
+    )
+    published["trace_arithmetic_intensity"] = [60.0, *[np.nan] * 30]
+    published["trace_flops_utilization"] = [0.25, *[np.nan] * 30]
+    failed = planted(outcome="oom_host", run_id="x").head(3)
+    slow = planted(run_id="y", flops_per_second=np.nan).head(2)
+    found = roofline(pd.concat([published, failed, slow], ignore_index=True), SHEETS.get)
+    assert found.left_out == {
+        "not measured, such as out of memory": 3, "published without counted traffic": 30, "without a FLOP rate": 2,
+    }  # fmt: skip
+    (point,) = found.points.to_dict("records")
+    assert (point["traffic"], point["flops_per_second"]) == ("trace", 45e12)
+    assert point["verdict"] == "memory-bound"  # the paper's ridge point of TPU v2 is 75 FLOP/B
+    assert point["share"] == pytest.approx(45 / (60 * 2.4))
+    assert found.roof_of("Spec", "bfloat16").ridge == 75
+
+
+def operations() -> pd.DataFrame:
+    rows = [  # operation, type, share, flops, bytes, flops/s, intensity
+        ("MatMul.1", "MatMul", 0.5, 4e9, 4e7, 6e12, 100.0), ("MatMul.2", "MatMul", 0.2, 1e9, 2e8, 1e12, 5.0),
+        ("add", "AddV2", 0.15, 1e7, 8e7, 4e10, 0.125), ("tiny", "Mul", 0.005, 1e6, 8e6, 4e10, 0.125),
+        ("copy", "Copy", 0.08, 0.0, 8e7, 0.0, 0.0), ("while", "While", 0.02, 5e9, 5e8, None, 10.0),
+    ]  # fmt: skip
+    names = ["operation", "type", "share", "flops", "bytes", "flops_per_second", "arithmetic_intensity"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def test_the_time_of_operations_adds_up_under_each_verdict() -> None:
+    roof = Roof("Made", "float32", PEAK, BANDWIDTH, "measured", "measured")
+    found = operation_roofline(operations(), roof)
+    assert list(found.operations["name"]) == ["MatMul.1", "MatMul.2", "add", "tiny"]
+    assert list(found.operations["drawn"]) == [True, True, True, False]
+    np.testing.assert_allclose(found.operations["roof_share"], [6 / 8, 0.5, 0.8, 0.8])
+    assert found.time["compute-bound"] == pytest.approx(0.5)
+    assert found.time["memory-bound"] == pytest.approx(0.355)
+    assert (found.without_flops, found.unplaced) == (pytest.approx(0.08), pytest.approx(0.02))
+    assert sum(found.time.values()) + found.without_flops + found.unplaced == pytest.approx(found.covered)
+    by_type = operation_roofline(operations().drop(columns="operation").iloc[[0, 2]], roof)
+    assert list(by_type.operations["name"]) == ["MatMul", "AddV2"]
+    blind = operation_roofline(operations(), Roof("?", "float32", None, None, "unknown", "unknown"))
+    assert blind.time["unknown"] == pytest.approx(0.855)
+
+
+def said(frame: pd.DataFrame, **options: Any) -> Result:
+    settings = {"operations": None, "pool": False, "png": None, "svg": None, "store": None, "device": None} | options
+    (command,) = COMMANDS
+    assert command.analyse is not None
+    return command.analyse(frame, argparse.Namespace(**settings))
+
+
+def test_the_command_says_and_draws_what_limits_each_family(tmp_path: Path) -> None:
+    frame = pd.concat([planted(), planted(family="resnet50", precision="float16"), planted("Nobody's", ceilings=False)])
+    frame = frame.assign(point_id=frame["run_id"], environment_id=frame["device"]).reset_index(drop=True)
+    result = said(frame)
+    text = result.text.replace("\n", " ")
+    assert "Made in float32: measured ceilings, 8 TFLOP/s and 400 GB/s; the ridge point is at 20 FLOP/B." in text
+    assert "fc on Made in float32: of 31 models 14 are memory-bound, 17 compute-bound." in text
+    assert "Nobody's in float32: no roof, neither ceiling is known; measure the ceilings" in text
+    assert "fc on Nobody's in float32: 31 models between 1 and 1e+03 FLOP/B, verdict unknown." in text
+    assert "exact work over compulsory traffic" in text
+    assert len(result.table) == 93
+    assert result.figure is not None
+    result.figure().savefig(tmp_path / "roof.png")
+    many = pd.concat([planted(precision=f"p{number}") for number in range(7)], ignore_index=True)
+    with pytest.raises(ConfigError, match=r"--device=None: 7 roofs, .* do not fit one figure; choose with --device"):
+        said(many.assign(point_id=many["run_id"]), png="x.png")
+
+
+def test_families_with_other_hyperparameters_and_replicates() -> None:
+    width = {"model.nodes": pd.array([32] * 31, dtype="Int64"), "model.filters": pd.array([None] * 31, dtype="Int64")}
+    other = dict(zip(width, reversed(width.values()), strict=True))
+    frame = pd.concat([planted(**width, batch_size=range(31)), planted(family="residual", run_id=range(31), **other)])
+    frame = pd.concat([frame, frame.assign(run_id=frame["run_id"].astype("str") + "b")], ignore_index=True)
+    result = said(frame.assign(point_id=frame["run_id"].astype("str").str.removesuffix("b")))
+    assert (len(result.table), len(result.sources or [])) == (62, 124)
+    assert "The compute-bound ones have batch size 14 to 30." in result.text
+    assert "the best, batch size" in result.text
+    assert "filters 32" in result.text
+
+
+def test_unlike_runs_of_a_device_are_pooled_only_on_demand() -> None:
+    frame = planted().assign(point_id="p", environment_id=["old"] * 15 + ["new"] * 16)
+    frame["point_id"] = frame["run_id"]
+    with pytest.raises(SchemaError, match="these runs are unlike: environment_id"):
+        said(frame)
+    assert "Unlike runs were pooled: environment_id = new (16 runs), old (15 runs)" in said(frame, pool=True).text
+    assert "environment_id" in frame.attrs["pooled"]
+
+
+def test_nothing_to_place_is_said() -> None:
+    frame = planted().drop(columns="arithmetic_intensity").assign(point_id=range(31))
+    result = said(frame)
+    assert result.text.startswith("No run has a place under a roof")
+    assert result.text.endswith("Without a place: 31 without an arithmetic intensity.")
+    assert result.figure is None
+    assert said(frame.head(0)).text == "no such runs in the store"
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path], str]) -> tuple[str, list[str]]:
+    """A store with a run profiled by operation, one by type alone, one without profile, one with another table."""
+    folder = tmp_path_factory.mktemp("profiled")
+    uri = blank_store(folder / "mlflow.db")
+    writer = Writer(uri, "paradnn", folder / "artifacts")
+    table = operations().assign(count=1, self_seconds=0.1, bytes_per_second=1e9).to_dict("split", index=False)
+    types = {"columns": table["columns"][1:], "data": [row[1:] for row in table["data"]]}
+    runs = []
+    odd = {"columns": ["type"], "data": []}
+    held = [("operations.json", table), ("operation_types.json", types), ("", None), ("operations.json", odd)]
+    for place, (name, content) in enumerate(held):
+        metrics = {"arithmetic_intensity": 30.0, "flops_per_second": 4e12, "peak_flops_per_second": PEAK,
+                   "peak_bytes_per_second": BANDWIDTH}  # fmt: skip
+        runs.append(writer.run({"model.name": "fc", "precision": "float32", "batch_size": str(place)}, metrics))
+        if content:
+            writer.client.log_text(runs[-1], json.dumps(content), name)
+    return uri, runs
+
+
+def test_operations_of_a_run_from_the_store(
+    profiled: tuple[str, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uri, (full, types, plain, odd) = profiled
+    picture = tmp_path / "operations.svg"
+    assert main(["roofline", "--store", uri, "--operations", full[:20], "--svg", str(picture)]) == 0
+    out = capsys.readouterr().out
+    assert "Of the profiled time: 35.5% in memory-bound operations, 50% in compute-bound operations, 8% in" in out
+    assert "2% in operations with FLOPs but without a rate, 4.5% in no row of the table." in out
+    # 0.5 (1 - 6/8) + 0.2 (1 - 1/2) + 0.155 (1 - 0.8)
+    assert "would save 25.6% of the time; most of it: MatMul.1 (compute-bound, at 75% of its roof) 12.5%" in out
+    assert picture.stat().st_size > 10_000
+    assert main(["roofline", "--store", uri, "--operations", types, "--csv", "-"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("MatMul,MatMul,0.5,")
+    for run, message in ((plain, f"run {plain} has no table operation_types.json"), (odd, "is no operation table"),
+                         ("none", "--operations=none: no chosen run has this id")):  # fmt: skip
+        assert main(["roofline", "--store", uri, "--operations", run]) == 2
+        assert message in capsys.readouterr().err

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import ArrayLike
+
+from analysis.figures.scaling import draw_scaling
+from analysis.methods.quantiles import bootstrap_ratio
+from analysis.methods.regression import NotEnoughData
+from analysis.methods.scaling import amdahl_fraction, amdahl_speedup, scaling
+from paradnn.errors import ConfigError, SchemaError
+from tests.analysis.planted import grid, runs
+
+POINTS = grid()
+COUNTS = (2, 4, 8)
+
+
+def planted(fraction: ArrayLike, noise: float = 0.0, family: str = "fc", seed: int = 0) -> pd.DataFrame:
+    """Every point on 1, 2, 4 and 8 devices, by Amdahl's law with multiplicative noise."""
+    generator = np.random.default_rng(seed)
+    alone = 10 ** generator.uniform(2, 5, len(POINTS))
+    parts = []
+    for count in (1, *COUNTS):
+        law = 1 / (np.asarray(fraction) + (1 - np.asarray(fraction)) / count)
+        speed = alone * law * np.exp(noise * generator.standard_normal(len(POINTS)))
+        parts.append(runs(POINTS, family=family, devices=count, examples_per_second=speed))
+    return pd.concat(parts, ignore_index=True)
+
+
+def test_law_and_fraction_are_inverse() -> None:
+    assert amdahl_speedup(0.1, 8) == pytest.approx(1 / (0.1 + 0.9 / 8))
+    assert amdahl_speedup(0, 8) == 8
+    assert amdahl_speedup(1, 8) == 1
+    for fraction in (0.0, 0.16, 0.6, 1.0):
+        np.testing.assert_allclose(amdahl_fraction(amdahl_speedup(fraction, COUNTS), COUNTS), fraction, atol=1e-12)
+    assert amdahl_fraction(9, 8) < 0
+    assert amdahl_fraction(0.9, 8) > 1
+
+
+def test_an_exact_law_gives_its_fraction() -> None:
+    found = scaling(planted(0.16))
+    family = found.families[0]
+    assert family.fraction.value == pytest.approx(0.16)
+    assert (family.points, family.measurements, family.counts) == (64, 192, COUNTS)
+    assert family.median.value == pytest.approx(family.largest)
+    assert family.largest_batch == 4096
+    assert family.efficiency.value == pytest.approx(1 / (0.16 + 0.84 / 8) / 8)
+    assert (family.slower, family.superlinear) == (0, 0)
+
+
+def test_the_fit_is_plain_least_squares_over_all_pairs() -> None:
+    frame = planted(0.2, noise=0.1)
+    wide = frame.pivot_table(index=list(POINTS), columns="devices", values="examples_per_second")
+    x = np.concatenate([np.full(len(wide), 1 - 1 / count) for count in COUNTS])
+    y = np.concatenate([(wide[1] / wide[count] - 1 / count).to_numpy() for count in COUNTS])
+    expected = np.linalg.lstsq(x[:, None], y, rcond=None)[0][0]
+    family = scaling(frame).families[0]
+    assert family.fraction.value == pytest.approx(expected)
+    each = [np.dot(*(part[number :: len(wide)] for part in (x, y))) / np.sum(x[number :: len(wide)] ** 2)
+            for number in range(len(wide))]  # fmt: skip
+    assert family.upper.value == pytest.approx(np.quantile(each, 0.9))
+    assert family.largest == pytest.approx(max(each))
+
+
+def test_the_fractions_interval_covers_at_its_stated_rate() -> None:
+    """1,000 sweeps of 30 points whose own fractions scatter, as those of the scaling method but without its frames."""
+    generator = np.random.default_rng(17)
+    counts = np.array(COUNTS, dtype=float)
+    room = 1 - 1 / counts
+    covered = 0
+    for _ in range(1000):
+        own = generator.normal(0.16, 0.05, (30, 1))
+        # 1 / speedup - 1 / n carries the error of both rates, larger at 1 / speedup near 1.
+        slow = own + (1 - own) / counts
+        lost = slow * (1 + 0.03 * generator.standard_normal(slow.shape)) - 1 / counts
+        found = bootstrap_ratio((lost * room).sum(axis=1), np.full(30, (room**2).sum()), draws=800)
+        covered += found.low <= 0.16 <= found.high
+    assert 0.93 <= covered / 1000 <= 0.97
+
+
+def test_the_whole_method_covers_the_planted_fraction() -> None:
+    covered = 0
+    for seed in range(40):
+        own = np.random.default_rng(seed + 1000).normal(0.3, 0.05, len(POINTS))
+        fraction = scaling(planted(own, noise=0.02, seed=seed)).families[0].fraction
+        covered += fraction.low <= 0.3 <= fraction.high
+    assert covered >= 34  # 38 are expected, fewer than 34 once in 70 such tests, were they drawn anew
+
+
+def test_families_are_apart_and_threads_count_too() -> None:
+    frame = pd.concat([planted(0.4, family="lstm"), planted(0.05, family="fc")], ignore_index=True)
+    frame = frame.rename(columns={"devices": "platform.threads"})
+    found = scaling(frame, by="platform.threads")
+    assert [family.family for family in found.families] == ["fc", "lstm"]
+    assert [family.fraction.value for family in found.families] == pytest.approx([0.05, 0.4])
+
+
+def test_slower_and_superlinear_measurements_are_counted() -> None:
+    frame = planted(np.where(np.arange(64) < 3, 1.2, np.where(np.arange(64) < 8, -0.05, 0.2)))
+    family = scaling(frame).families[0]
+    assert (family.slower, family.superlinear) == (9, 15)
+
+
+@pytest.mark.parametrize(
+    ("frame", "options", "message"),
+    [
+        (planted(0.1).drop(columns="devices"), {}, "devices: no measured run says how many"),
+        (planted(0.1).query("devices == 1"), {}, "devices = 1: scaling needs points on 1 and on more"),
+        (planted(0.1).query("devices > 1"), {}, "devices = 2, 4, 8: scaling needs points on 1 and on more"),
+        (planted(0.1).assign(outcome="oom_device"), {}, "devices: no measured run says how many"),
+        (planted(0.1), {"by": "family"}, "--by=family: holds no numbers; name the column that counts devices"),
+        (planted(0.1), {"metric": "step_time_ms"}, "--metric=step_time_ms: is no rate that grows with devices"),
+    ],
+)
+def test_what_is_missing_is_said(frame: pd.DataFrame, options: dict[str, str], message: str) -> None:
+    with pytest.raises((NotEnoughData, ConfigError)) as caught:
+        scaling(frame, **options)
+    assert str(caught.value).startswith(message)
+
+
+def test_points_that_no_other_count_has_are_not_enough() -> None:
+    frame = planted(0.1)
+    frame["batch_size"] = frame["batch_size"] + frame["devices"]
+    with pytest.raises(NotEnoughData, match="no point was measured with devices=1 and with more"):
+        scaling(frame)
+
+
+def test_unlike_runs_are_refused_and_pooled_when_asked() -> None:
+    frame = planted(0.1)
+    frame["environment_id"] = np.where(frame["devices"] == 8, "env-b", "env-a")
+    with pytest.raises(SchemaError, match="these runs are unlike: environment_id = env-a"):
+        scaling(frame)
+    assert scaling(frame, pool=True).pooled[0].startswith("environment_id = env-a (192 runs), env-b (64 runs)")
+
+
+def test_the_figure_is_drawn(tmp_path: Path) -> None:
+    frame = pd.concat([planted(0.4, 0.1, "lstm"), planted(0.05, 0.1, "fc")], ignore_index=True)
+    figure = draw_scaling(scaling(frame))
+    rates, speedups = figure.axes
+    assert rates.get_xlabel() == "examples/s on one"
+    assert [tick.get_text() for tick in speedups.get_xticklabels()] == ["1", "2", "4", "8"]
+    figure.savefig(tmp_path / "scaling.png")

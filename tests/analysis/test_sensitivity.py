@@ -1,0 +1,275 @@
+"""Weights against plain NumPy least squares, planted truth, and their intervals against their stated rate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from analysis.cli import main
+from analysis.figures.sensitivity import draw_sensitivity
+from analysis.frame import units
+from analysis.methods.regression import NotEnoughData, regress
+from analysis.methods.sensitivity import Settings, encode, sensitivity
+from paradnn.errors import ConfigError, ParadnnError, SchemaError
+
+
+def sweep(draw: np.random.Generator, points: int = 200, **columns: Any) -> pd.DataFrame:
+    """Measured points of fc on one device; utilisation = 0.2 + 0.1 layers score + 0.05 batch score + noise."""
+    frame = pd.DataFrame({
+        "run_id": [f"run{i}" for i in range(points)], "point_id": [f"point{i}" for i in range(points)],
+        "family": "fc", "model.name": "fc", "device": "Test CPU", "outcome": "ok", "environment_id": "e",
+        "protocol_id": "p", "schema_version": "1", "model.layers": draw.integers(1, 9, points),
+        "model.nodes": draw.choice([32, 64, 128], points), "batch_size": draw.choice([16, 32, 64, 128], points),
+        "model.input_size": 2000, "precision": "float32",
+    } | columns)  # fmt: skip
+    score = frame[["model.layers", "batch_size"]].apply(lambda column: (column - column.mean()) / column.std())
+    frame["flops_utilization"] = (
+        0.2 + 0.1 * score["model.layers"] + 0.05 * score["batch_size"] + draw.normal(0, 0.01, points)
+    )
+    frame.attrs["units"] = units(frame.columns)
+    return frame
+
+
+def slopes(design: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Least squares by the normal equations, intercept first."""
+    x = np.column_stack([np.ones(len(y)), design])
+    return np.linalg.solve(x.T @ x, x.T @ y)
+
+
+def test_planted_weights_are_recovered_with_sign_and_order() -> None:
+    frame = sweep(np.random.default_rng(1))
+    fit = sensitivity(frame).fits[0]
+    spread = frame["flops_utilization"].std()
+    weights = fit.regression.weights
+    for term, planted in (("model.layers", 0.1), ("batch_size", 0.05), ("model.nodes", 0.0)):
+        assert weights.loc[term, "low"] < planted / spread < weights.loc[term, "high"], term
+    assert weights.loc["model.layers", "p"] < 1e-9
+    assert weights.loc["model.nodes", "p"] > 0.01
+    assert list(sensitivity(frame).table["term"]) == ["model.layers", "batch_size", "model.nodes"]
+    assert fit.constant == {"model.input_size": "2000", "precision": "float32"}
+
+
+def test_weights_r2_and_hc3_errors_agree_with_plain_numpy() -> None:
+    draw = np.random.default_rng(2)
+    design = pd.DataFrame(draw.normal(size=(60, 3)) @ [[1, 0.6, 0], [0, 1, 0], [0, 0, 5]], columns=list("abc"))
+    y = design @ [2.0, -1.0, 0.1] + draw.normal(size=60) * (1 + design["a"].abs())
+    found = regress(design, y.to_numpy())
+    z = ((design - design.mean()) / design.std()).to_numpy()
+    zy = ((y - y.mean()) / y.std()).to_numpy()
+    beta = slopes(z, zy)
+    np.testing.assert_allclose(found.weights["weight"], beta[1:])
+    np.testing.assert_allclose(found.weights["slope"], slopes(design.to_numpy(), y.to_numpy())[1:])
+    x = np.column_stack([np.ones(60), z])
+    residual, bread = zy - x @ beta, np.linalg.inv(x.T @ x)
+    leverage = np.einsum("ij,jk,ik->i", x, bread, x)
+    covariance = bread @ (x.T * (residual / (1 - leverage)) ** 2 @ x) @ bread
+    half = stats.t.ppf(0.975, 56) * np.sqrt(np.diag(covariance))[1:]
+    np.testing.assert_allclose(found.weights["high"] - found.weights["weight"], half)
+    np.testing.assert_allclose(found.r2, 1 - residual @ residual / (zy @ zy))
+    for i, name in enumerate(design):
+        others = np.delete(z, i, axis=1)
+        left = z[:, i] - np.column_stack([np.ones(60), others]) @ slopes(others, z[:, i])
+        np.testing.assert_allclose(found.weights.loc[name, "vif"], z[:, i] @ z[:, i] / (left @ left))
+
+
+@pytest.mark.parametrize("uneven", [False, True])
+def test_intervals_cover_the_planted_slopes_at_their_rate(uneven: bool) -> None:
+    draw = np.random.default_rng(3)
+    grid = np.array([[a, b] for a in (1, 2, 4, 8, 16) for b in (1, 2, 3, 4) for _ in range(3)], dtype=float)
+    design, truth, count = pd.DataFrame(grid, columns=["a", "b"]), np.array([0.3, -0.5]), 1500
+    scatter = 0.3 * np.sqrt(grid[:, 0]) if uneven else np.ones(len(grid))
+    covered, plain = np.zeros(2, dtype=int), 0
+    full = np.column_stack([np.ones(len(grid)), grid])
+    bread = np.linalg.inv(full.T @ full)
+    for _ in range(count):
+        y = grid @ truth + draw.normal(0, scatter)
+        weights = regress(design, y).weights
+        planted = truth * grid.std(axis=0, ddof=1) / y.std(ddof=1)
+        covered += (weights["low"] <= planted) & (planted <= weights["high"])
+        beta = bread @ full.T @ y
+        error = np.sqrt(bread[1, 1] * np.sum((y - full @ beta) ** 2) / (len(y) - 3))
+        plain += abs(beta[1] - truth[0]) <= stats.t.ppf(0.975, len(y) - 3) * error
+    low, high = stats.binom.interval(0.9999, count, 0.95)
+    assert low <= covered.min()
+    assert covered.max() <= high
+    assert (plain < 0.89 * count) == uneven, "errors that take scatter as even claim too much"
+
+
+def test_clustered_intervals_cover_where_replicates_share_their_points_error() -> None:
+    draw, count = np.random.default_rng(4), 1000
+    points = np.repeat(np.arange(80), 4)
+    x = np.repeat(draw.normal(size=80), 4)
+    covered = naive = 0
+    for _ in range(count):
+        y = 0.5 * x + np.repeat(draw.normal(size=80), 4) + draw.normal(0, 0.3, 320)
+        planted = 0.5 * x.std(ddof=1) / y.std(ddof=1)
+        design = pd.DataFrame({"x": x})
+        weight = regress(design, y, points).weights.iloc[0]
+        plain = regress(design, y).weights.iloc[0]
+        covered += weight["low"] <= planted <= weight["high"]
+        naive += plain["low"] <= planted <= plain["high"]
+    assert covered >= stats.binom.ppf(1e-4, count, 0.93)
+    assert covered <= stats.binom.ppf(1 - 1e-4, count, 0.95)
+    assert naive < 0.8 * count, "replicates taken for independent points claim too much"
+
+
+def test_held_out_error_is_that_of_unseen_points() -> None:
+    draw = np.random.default_rng(5)
+    design = pd.DataFrame(draw.normal(size=(100, 2)), columns=["a", "b"])
+    y = (design @ [1.0, 2.0] + draw.normal(0, 0.5, 100)).to_numpy()
+    found = regress(design, y, seed=7)
+    fold = np.random.default_rng(7).permutation(100) % 10
+    error = np.empty(100)
+    for k in range(10):
+        train, test = fold != k, fold == k
+        b = slopes(design[train].to_numpy(), y[train])
+        error[test] = y[test] - b[0] - design[test].to_numpy() @ b[1:]
+    np.testing.assert_allclose(found.rmse_held_out, np.sqrt((error**2).mean()))
+    assert found.r2_held_out < found.r2
+    noise = regress(design, draw.normal(size=100))
+    assert noise.r2_held_out < 0.05 < noise.r2 + 0.05
+
+
+def test_replicates_become_their_median_or_share_a_cluster() -> None:
+    frame = sweep(np.random.default_rng(6), 60)
+    again = [frame.assign(run_id=frame["run_id"] + f"-{i}", flops_utilization=frame["flops_utilization"] + shift)
+             for i, shift in enumerate((-0.02, 0.0, 0.5))]  # fmt: skip
+    three = pd.concat(again, ignore_index=True)
+    single, merged = sensitivity(frame).fits[0].regression, sensitivity(three).fits[0].regression
+    pd.testing.assert_frame_equal(merged.weights, single.weights)
+    assert (merged.rows, merged.covariance) == (60, "HC3")
+    kept = sensitivity(three, settings=Settings(keep_replicates=True)).fits[0].regression
+    assert (kept.rows, kept.clusters, kept.covariance) == (180, 60, "cluster")
+    np.testing.assert_allclose(kept.weights["slope"], single.weights["slope"], atol=1e-12)
+    assert len(sensitivity(three).run_ids) == 180
+
+
+def test_collinear_columns_are_named_and_nearly_collinear_ones_have_a_large_vif() -> None:
+    frame = sweep(np.random.default_rng(7))
+    frame["model.output_size"] = 3 * frame["model.nodes"] - 2 * frame["model.layers"] + 7
+    found = sensitivity(frame).fits[0].regression
+    assert found.collinear == {"model.output_size": ("model.layers", "model.nodes")}
+    assert "model.output_size" not in found.weights.index
+    frame["model.output_size"] = frame["model.nodes"] + np.random.default_rng(8).normal(0, 1, len(frame))
+    near = sensitivity(frame).fits[0].regression
+    assert near.collinear == {}
+    assert near.weights.loc[["model.nodes", "model.output_size"], "vif"].min() > 100
+
+
+def test_interactions_and_logarithms_recover_what_was_planted() -> None:
+    frame = sweep(np.random.default_rng(9))
+    layers, nodes = frame["model.layers"].astype(float), frame["model.nodes"].astype(float)
+    frame["flops_utilization"] = 1e-3 * layers**0.5 * nodes**-1.5
+    log = sensitivity(frame, settings=Settings(log_hyperparameters=True, log_metric=True)).fits[0].regression
+    np.testing.assert_allclose(log.weights["slope"], [0.5, -1.5, 0.0], atol=1e-9)
+    assert log.r2_held_out == pytest.approx(1)
+    a, b = ((column - column.mean()) / column.std() for column in (layers, nodes))
+    frame["flops_utilization"] = 5 + a - b + 2 * a * b
+    crossed = sensitivity(frame, settings=Settings(interactions=True)).fits[0].regression
+    assert crossed.weights.loc["model.layers x model.nodes", "slope"] == pytest.approx(2)
+    assert crossed.weights.loc["model.nodes x batch_size", "weight"] == pytest.approx(0, abs=1e-9)
+
+
+def test_words_become_indicators_and_blocks_their_total() -> None:
+    frame = pd.DataFrame({
+        "model.blocks": ["[1, 1, 2, 2]", "[3, 4, 6, 3]", "[1, 1, 1, 1]"],
+        "precision": ["bfloat16", "float32", "float16"],
+        "compile": ["xla", "graph", "xla"], "model.bias": pd.array([True, False, True], "boolean"),
+    })  # fmt: skip
+    terms, baselines = encode(frame, list(frame))
+    assert terms.to_dict("list") == {
+        "model.blocks": [6, 16, 4], "precision=bfloat16": [1, 0, 0], "precision=float16": [0, 0, 1],
+        "compile=graph": [0, 1, 0], "model.bias": [1, 0, 1],
+    }  # fmt: skip
+    assert baselines == {"precision": "float32", "compile": "xla"}
+    draw = np.random.default_rng(10)
+    fast = sweep(draw, precision=draw.choice(["float32", "bfloat16"], 200))
+    fast["flops_utilization"] += 0.3 * (fast["precision"] == "bfloat16")
+    fit = sensitivity(fast, on=["layers", "precision", "batch_size"]).fits[0]
+    assert fit.regression.weights.loc["precision=bfloat16", "slope"] == pytest.approx(0.3, abs=0.01)
+    assert fit.unfitted == ("model.nodes",)
+
+
+def test_each_family_and_device_has_its_own_fit_and_failures_are_counted() -> None:
+    draw = np.random.default_rng(11)
+    other = sweep(draw, device="Test GPU", environment_id="f", outcome=["ok"] * 150 + ["oom_device"] * 50)
+    recurrent = sweep(draw, 5, family="lstm")
+    result = sensitivity(pd.concat([sweep(draw), other, recurrent], ignore_index=True))
+    assert [(fit.name, fit.regression.rows) for fit in result.fits] == [
+        ("fc on Test CPU", 200),
+        ("fc on Test GPU", 150),
+    ]
+    assert result.fits[1].left_out == {"oom_device": 50}
+    assert result.lacking == ("lstm on Test CPU: 5 points for 3 terms, at least 12 are needed",)
+    assert result.metric == "flops_utilization"
+    with pytest.raises(SchemaError, match=r"environment_id = e .*, f "):
+        sensitivity(pd.concat([sweep(draw), other.assign(device="Test CPU")], ignore_index=True))
+
+
+def test_one_row_that_settles_a_term_gets_hc1() -> None:
+    design = pd.DataFrame({"a": np.arange(20.0), "only": [1.0] + [0.0] * 19})
+    found = regress(design, np.random.default_rng(12).normal(size=20))
+    assert found.covariance == "HC1"
+    assert np.isfinite(found.weights[["low", "high"]]).all(axis=None)
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "message"),
+    [
+        ({}, {"metric": "flops_utilisation"}, "is no metric of these runs; did you mean flops_utilization"),
+        ({}, {"metric": "step_time_ms"}, "none of these runs has a value of it; they have flops_utilization"),
+        ({}, {"on": ["node"]}, "--on=node: these runs have no such hyperparameter; did you mean nodes"),
+        ({}, {"on": ["input_size"]}, "fc on Test CPU: no hyperparameter varies; measure more points"),
+        ({"flops_utilization": 0.5}, {}, "the metric is the same in all 200 rows"),
+        ({"outcome": "timeout"}, {}, "no measured run has flops_utilization, flops_per_second"),
+        ({"batch_size": 0}, {"on": ["batch_size", "layers"], "settings": Settings(log_metric=True)},
+         "--log-scale=flops_utilization: holds -"),
+        ({"model.nodes": np.arange(200)}, {"settings": Settings(log_hyperparameters=True)},
+         "--log-scale=model.nodes: holds 0, which has no logarithm"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_answered_is_said(change: dict[str, Any], arguments: dict[str, Any], message: str) -> None:
+    frame = sweep(np.random.default_rng(13)).assign(**change)
+    with pytest.raises(ParadnnError, match=message):
+        sensitivity(frame, **arguments)
+
+
+def test_too_few_rows_name_how_many_are_needed() -> None:
+    with pytest.raises(NotEnoughData, match="5 points for 2 terms, at least 9 are needed"):
+        regress(pd.DataFrame({"a": range(5), "b": [1, 0, 2, 0, 1]}), np.arange(5.0))
+    with pytest.raises(ConfigError, match="no measured run has"):
+        sensitivity(sweep(np.random.default_rng(14)).iloc[:0])
+
+
+def test_the_command_says_and_draws_what_it_found(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    png = tmp_path / "weights.png"
+    arguments = ["sensitivity", "--store", store, "--family", "fc", "--log-scale", "both", "--png", str(png)]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "fc on Test CPU, 2 cores: examples_per_second over 25 points; runs without" in out
+    assert "(5 oom_device)" in out
+    assert "doubling it multiplies by 2.00" in out, "batch size"
+    assert "doubling it multiplies by 0.50" in out, "layers"
+    assert "Constant in these runs, so without a weight: precision = float32." in out
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert main(["sensitivity", "--store", store, "--family", "lstm"]) == 2
+    error = capsys.readouterr().err
+    assert "lstm on Test GPU: the metric is the same in all 2 rows; measure more points" in error
+    assert error.count("\n") == 1
+
+
+def test_the_figure_has_a_row_for_each_term_and_says_what_is_constant() -> None:
+    draw = np.random.default_rng(15)
+    other = sweep(draw, device="Test GPU", environment_id="f", **{"model.nodes": 64})
+    figure = draw_sensitivity(sensitivity(pd.concat([sweep(draw), other], ignore_index=True)))
+    axes = figure.axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["nodes", "batch_size", "layers"]
+    assert [text.get_text() for text in axes.texts] == ["constant: 64"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["Test CPU", "Test GPU"]

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.figures.software import draw_software
+from analysis.methods.regression import NotEnoughData
+from analysis.methods.software import order, software
+from paradnn.errors import ConfigError, SchemaError
+from tests.analysis.planted import grid, runs
+
+POINTS = grid()
+ALONE = 10 ** np.random.default_rng(1).uniform(2, 5, len(POINTS))
+SPREAD = np.exp(0.2 * np.random.default_rng(2).standard_normal(len(POINTS)))
+
+
+def version(name: str, speedup: Any = 1.0, **columns: Any) -> pd.DataFrame:
+    return runs(POINTS, examples_per_second=ALONE * speedup,
+                **{"version.tensorflow": name, "environment_id": f"env-{name}", **columns})  # fmt: skip
+
+
+def both(*frames: pd.DataFrame) -> pd.DataFrame:
+    frame = pd.concat(frames, ignore_index=True)
+    frame["run_id"] = [str(number) for number in range(len(frame))]
+    frame["point_id"] += frame["family"]
+    return frame
+
+
+def test_versions_are_compared_with_the_oldest_family_by_family() -> None:
+    frame = both(version("2.9"), version("2.16", 2 * SPREAD), version("2.21", 0.5), version("2.9", family="lstm"),
+                 version("2.16", 3.0, family="lstm"))  # fmt: skip
+    found = software(frame)
+    table = found.table.set_index(["value", "family"])
+    assert list(table.index) == [("2.16", "fc"), ("2.16", "lstm"), ("2.21", "fc")]
+    assert set(table["over"]) == {"2.9"}
+    row = table.loc[("2.16", "fc")]
+    assert row["median"] == pytest.approx(np.median(2 * SPREAD))
+    assert row["p90"] == pytest.approx(np.quantile(2 * SPREAD, 0.9))
+    assert row["median_low"] < row["median"] < row["median_high"]
+    assert row["p90_low"] < row["p90"] < row["p90_high"]
+    assert row["faster"] == np.mean(2 * SPREAD > 1)
+    assert table.loc[("2.16", "lstm"), "median"] == pytest.approx(3)
+    assert table.loc[("2.21", "fc"), "faster"] == 0
+    assert set(found.run_ids) == set(frame["run_id"])
+
+
+def test_a_baseline_may_be_named() -> None:
+    frame = both(version("2.9"), version("2.16", 2.0))
+    row = software(frame, ["version.tensorflow"], "2.16").table.iloc[0]
+    assert (row["value"], row["over"], row["median"]) == ("2.9", "2.16", pytest.approx(0.5))
+    with pytest.raises(ConfigError, match=r"--baseline=3: is no value of version.tensorflow; choose one of 2.9, 2.16"):
+        software(frame, ["version.tensorflow"], "3")
+
+
+def test_precisions_are_compared_within_each_environment() -> None:
+    frame = both(version("2.9"), version("2.16", 2.0), version("2.9", 1.5, precision="bfloat16"),
+                 version("2.16", 2.0 * 4, precision="bfloat16"))  # fmt: skip
+    table = software(frame, ["precision"]).table.set_index("device")
+    assert table["median"].to_dict() == pytest.approx({"Test CPU, 2.9": 1.5, "Test CPU, 2.16": 4.0})
+    assert set(table["value"]) == {"bfloat16"}
+    assert set(table["over"]) == {"float32"}
+
+
+def test_compile_modes_and_lower_is_better() -> None:
+    frame = both(version("2.9"), version("2.9", 1.25, compile="xla"))
+    frame["step_time_ms"] = 1e6 / frame["examples_per_second"]
+    assert software(frame).table["column"].tolist() == ["compile"]
+    for metric in ("examples_per_second", "step_time_ms"):
+        assert software(frame, metric=metric).table["median"].tolist() == pytest.approx([1.25])
+
+
+def test_a_name_of_the_software_stands_for_its_versions() -> None:
+    frame = both(version("2.9", **{"software.name": "old"}), version("2.16", 2.0, **{"software.name": "current"}))
+    row = software(frame).table.iloc[0]
+    assert (row["column"], row["value"], row["over"]) == ("software.name", "old", "current")
+
+
+def test_what_cannot_be_compared_is_said() -> None:
+    with pytest.raises(
+        NotEnoughData, match=r"precision: all runs have float32; compile: all runs have graph; measure the"
+    ):
+        software(version("2.9"))
+    with pytest.raises(NotEnoughData, match="software: no measured run to compare"):
+        software(version("2.9", outcome="crash"))
+    with pytest.raises(ConfigError, match=r"--by=flags: these runs have no such column; choose of software\.name"):
+        software(version("2.9"), ["flags"])
+    apart = both(version("2.9"), version("2.16").assign(batch_size=7))
+    with pytest.raises(
+        NotEnoughData, match=r"version\.tensorflow on Test CPU: no point was measured with both 2\.16 and 2\.9"
+    ):
+        software(apart)
+    devices = both(version("2.9"), version("2.9", precision="bfloat16", device="Other"))
+    with pytest.raises(
+        NotEnoughData, match="precision on Other: all runs have bfloat16; precision on Test CPU: all runs"
+    ):
+        software(devices)
+
+
+def test_each_side_must_be_alike() -> None:
+    mixed = version("2.16", 2.0, protocol_id=np.where(np.arange(64) % 2, "p1", "p2"))
+    with pytest.raises(SchemaError, match="these runs are unlike: protocol_id"):
+        software(both(version("2.9"), mixed))
+    assert software(both(version("2.9"), mixed), pool=True).pooled[0].startswith("protocol_id")
+
+
+def test_versions_are_ordered_by_number() -> None:
+    assert order(["2.16", "2.9", "2.9.1", "1.12.0"]) == ["1.12.0", "2.9", "2.9.1", "2.16"]
+    assert order(["xla", "graph", "eager"]) == ["eager", "graph", "xla"]
+    assert order(["2.16", "current", "2.9"]) == ["current", "2.9", "2.16"]
+
+
+def test_the_figure_is_drawn(tmp_path: Path) -> None:
+    frame = both(version("2.9"), version("2.16", 2 * SPREAD), version("2.9", 1.5, precision="bfloat16"),
+                 version("2.9", family="lstm").head(8), version("2.16", 3.0, family="lstm").head(8))  # fmt: skip
+    figure = draw_software(software(frame))
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "version.tensorflow on Test CPU, over 2.9", "precision on Test CPU, 2.9, over float32",
+    ]  # fmt: skip
+    figure.savefig(tmp_path / "software.png")

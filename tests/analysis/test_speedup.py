@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.cli.result import Result
+from analysis.cli.speedup import speedup as command
+from analysis.methods.speedup import geometric_mean, speedup, summarise, wilson
+from paradnn.errors import ConfigError
+from tests.analysis.test_pairing import SHAPE, plain_pairs, published, published_folder, side
+
+
+def grid(law: tuple[float, float], noise: float, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Two sides over layers 4..64 and batch 64..1024, the speedup layers^law[0] x (batch / 256)^law[1] x scatter."""
+    layers, batch = (axis.ravel() for axis in np.meshgrid(2.0 ** np.arange(2, 7), 2.0 ** np.arange(6, 11)))
+    random = np.random.default_rng(seed)
+    base = random.lognormal(5, 1, layers.size)
+    ratio = layers ** law[0] * (batch / 256) ** law[1] * random.lognormal(0, noise, layers.size)
+    columns = {"model.layers": layers.astype(int), "batch_size": batch.astype(int)}
+    count = len(layers)
+    return tuple(
+        side(rate.reshape(-1, 1), device, **columns, parameters=np.arange(1.0, count + 1))
+        for device, rate in (("A", base * ratio), ("B", base))
+    )  # type: ignore[return-value]
+
+
+def test_the_published_share_of_wins_and_weights_are_those_of_the_files(tmp_path: Path) -> None:
+    folder = published_folder(tmp_path)
+    plain = plain_pairs(folder)
+    found = speedup(*published(folder))
+    row = found.summary.iloc[0]
+    assert (row["points"], row["wins"]) == (len(plain), (plain["speedup"] > 1).sum())
+    assert row["geometric_mean"] == pytest.approx(np.exp(np.log(plain["speedup"]).mean()))
+    np.testing.assert_allclose(
+        row[["q25", "median", "q75"]].astype(float), plain["speedup"].quantile([0.25, 0.5, 0.75])
+    )
+    if len(plain) == 2:  # the small files: too few for a regression, and that is said
+        assert found.lacking
+        return
+    assert (row["points"], row["wins"], round(row["share"], 3)) == (176, 136, 0.773)
+    for linear in (False, True):
+        weights = speedup(*published(folder), linear=linear).fits[0].regression.weights["weight"]
+        x, y = plain[list(weights.index)].astype(float), plain["speedup"]
+        if not linear:
+            x, y = np.log2(x), np.log2(y)
+        standard = (x - x.mean()) / x.std()
+        oracle = np.linalg.lstsq(standard.to_numpy(), ((y - y.mean()) / y.std()).to_numpy(), rcond=None)[0]
+        np.testing.assert_allclose(weights, oracle, rtol=1e-8)
+        assert set(SHAPE) - set(weights.index) == {"model.input_size", "model.output_size"}, "constant over the pairs"
+
+
+def test_a_planted_law_is_recovered() -> None:
+    fit = speedup(*grid((0.5, -0.25), 0.01)).fits[0]
+    assert fit.logarithms == ("model.layers", "batch_size")
+    np.testing.assert_allclose(fit.regression.weights["slope"], [0.5, -0.25], atol=0.01)
+    assert fit.regression.r2 > 0.99
+
+
+def test_intervals_cover_at_their_rate() -> None:
+    """1,000 sweeps of 25 points, each as a family of its own: the weight's interval, in units of its slope."""
+    sweeps = [grid((0.3, 0.0), 0.3, seed) for seed in range(1000)]
+    a, b = (
+        pd.concat([frame.assign(family=f"f{seed}") for seed, frame in enumerate(sides)]).assign(run_id=name)
+        for name, sides in zip("ab", zip(*sweeps, strict=True), strict=True)
+    )
+    found = speedup(a, b)
+    rows = [fit.regression.weights.loc["model.layers"] for fit in found.fits]
+    scales = [row["slope"] / row["weight"] for row in rows]
+    slope = [row["low"] * scale <= 0.3 <= row["high"] * scale for row, scale in zip(rows, scales, strict=True)]
+    assert len(slope) == 1000
+    assert 0.93 <= np.mean(slope) <= 0.98
+
+
+def test_what_a_summary_holds() -> None:
+    a, b = side([[2.0], [8], [0.5], [1]]), side([[1.0], [1], [1], [1]], "B")
+    pairs = speedup(a, b).pairs
+    row = summarise(pairs).iloc[0]
+    assert (row["points"], row["wins"], row["share"], row["geometric_mean"]) == (4, 2, 0.5, pytest.approx(8**0.25))
+    assert (row["minimum"], row["q25"], row["median"], row["q75"], row["maximum"]) == (0.5, 0.875, 1.5, 3.5, 8.0)
+    assert (row["with_interval"], row["clear_wins"], row["clear_losses"]) == (0, 0, 0)
+    both = pd.concat([pairs, pairs.assign(family="lstm", speedup=2.0, speedup_low=1.5, speedup_high=3.0)])
+    table = summarise(both).set_index("family")
+    assert table["wins"].to_dict() == {"fc": 2, "lstm": 4, "all": 6}
+    assert table["clear_wins"].to_dict() == {"fc": 0, "lstm": 4, "all": 4}
+
+
+def test_wilsons_interval_as_by_hand() -> None:
+    z, wins, total = 1.959963985, 136, 176
+    middle = (wins / total + z**2 / (2 * total)) / (1 + z**2 / total)
+    reach = z / (1 + z**2 / total) * np.sqrt(wins / total * (1 - wins / total) / total + z**2 / (4 * total**2))
+    assert wilson(wins, total) == pytest.approx((middle - reach, middle + reach))
+    assert wilson(10, 10) == (pytest.approx(0.7225, abs=1e-3), pytest.approx(1.0))
+    assert np.isnan(wilson(0, 0)).all()
+
+
+@pytest.mark.parametrize("points", [6, 20])
+def test_the_mean_interval_covers_at_its_rate(points: int) -> None:
+    random = np.random.default_rng(points)
+    covered = 0
+    for seed in range(2000):
+        low, high = geometric_mean(1.4 * random.lognormal(0, 0.5, points), draws=1000, seed=seed)[1:]
+        covered += low <= 1.4 <= high
+    assert 0.92 <= covered / 2000 <= 0.97
+
+
+def test_the_mean_of_few_or_many() -> None:
+    assert geometric_mean(np.array([3.0]))[0] == pytest.approx(3)
+    assert np.isnan(geometric_mean(np.array([1.0, 2, 3, 4, 5]))[1:]).all(), "resampled means of five cannot cover 95%"
+    assert np.isnan(geometric_mean(np.array([]))).all()
+    ratios = np.random.default_rng(1).lognormal(0.1, 0.5, 20_000)
+    mean, low, high = geometric_mean(ratios, draws=2000)
+    reach = 1.96 * 0.5 / np.sqrt(20_000)
+    np.testing.assert_allclose(np.log([low, high]), np.log(mean) + np.array([-reach, reach]), atol=6e-4)
+
+
+def test_parameters_go_with_their_point() -> None:
+    a, b = grid((0.0, 0.0), 0.0)
+    pairs = speedup(a, b.drop(columns="parameters")).pairs
+    merged = pairs.merge(a, on=["model.layers", "batch_size"])
+    np.testing.assert_array_equal(merged["parameters_x"], merged["parameters_y"])
+
+
+def test_terms_are_chosen_by_short_names_and_wrong_ones_named() -> None:
+    a, b = grid((0.5, 0.0), 0.01)
+    assert list(speedup(a, b, terms=["layers"]).fits[0].regression.weights.index) == ["model.layers"]
+    with pytest.raises(ConfigError, match=r"--terms=layer: .* did you mean layers\?"):
+        speedup(a, b, terms=["layer"])
+
+
+def test_no_pairs_is_an_empty_result() -> None:
+    a, b = grid((0.5, 0.0), 0.01)
+    nothing = speedup(a, b.assign(outcome="oom_device"))
+    assert (len(nothing.pairs), len(nothing.summary), nothing.fits) == (0, 0, ())
+
+
+def ask(frame: pd.DataFrame, **options: Any) -> Result:
+    """What the sub-command says of two devices A and B."""
+    given = {"a": ["device=A"], "b": ["device=B"], "metric": "examples_per_second", "on": None, "x": "parameters",
+             "colour": None, "terms": None, "linear": False, "operations": False, "ridge": None, "pool": False,
+             "store": None}  # fmt: skip
+    return command(frame, argparse.Namespace(**(given | options)))
+
+
+def test_the_command_says_the_share_the_mean_and_what_doubling_does() -> None:
+    a, b = grid((0.5, 0.0), 0.0)
+    exact = {"examples_per_second_low": 0.999, "examples_per_second_high": 1.001}
+    frame = pd.concat([a, b], ignore_index=True)
+    for name, factor in exact.items():
+        frame[name] = frame["examples_per_second"] * factor
+    result = ask(frame)
+    assert "fc: A is faster in 25 of 25 points, 100.0% (86.7% to 100.0%). Geometric mean 4 (" in result.text
+    assert "Of 25 points with an interval of their own, A is ahead beyond it in 25, B in 0" in result.text
+    assert "doubling it multiplies the speedup by 1.41" in result.text
+    assert "Intervals of single ratios: 25 from blocks within one process" in result.text
+    assert len(result.table) == 25
+    assert "precision" not in result.table, "says the same in every row"
+
+
+def test_the_picture_has_scatter_and_weights_by_family() -> None:
+    frame = pd.concat(grid((0.5, -0.2), 0.1), ignore_index=True)
+    draw = ask(frame, colour="batch_size", x="layers").figure
+    assert draw is not None
+    scatter, weights = draw().axes
+    assert (scatter.get_xlabel(), scatter.get_yscale()) == ("layers", "log")
+    legend = scatter.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["64", "128", "256", "512", "1024"]
+    assert {label.get_text() for label in weights.get_yticklabels()} == {"layers", "batch_size"}
+    with pytest.raises(ConfigError, match="--x=layer"):
+        ask(frame, x="layer").figure()  # type: ignore[misc]
+
+
+def test_no_pair_is_said_and_nothing_is_drawn() -> None:
+    a, b = grid((0.5, 0.0), 0.0)
+    result = ask(pd.concat([a, b.assign(outcome="oom_device")], ignore_index=True))
+    assert result.figure is None
+    assert result.text.startswith("No point was measured on both sides, of 25 runs of A and 25 of B.")
+    with pytest.raises(ConfigError, match=r"--b=\(none\): both sides are needed"):
+        ask(a, b=None)
+
+
+def test_operations_of_profiled_runs(tmp_path: Path) -> None:
+    """Figure 6 on planted tables, read from the runs' folders: twice the bandwidth."""
+    a, b = grid((0.0, 0.0), 0.0)
+    frame = pd.concat([a, b], ignore_index=True)
+    frame["artifact_uri"] = [str(tmp_path / run_id) for run_id in frame["run_id"]]
+    for run_id, device in zip(frame["run_id"], frame["device"], strict=True):
+        rate = 1e12 if device == "A" else 5e11
+        rows = [["Mul", 0.6, 1e9, 4e9, rate / 4, 0.25], ["MatMul", 0.4, 1e9, 1e7, rate * 20, 100.0]]
+        columns = ["type", "share", "flops", "bytes", "flops_per_second", "arithmetic_intensity"]
+        table = {"columns": columns, "data": rows}
+        (tmp_path / run_id).mkdir()
+        (tmp_path / run_id / "operation_types.json").write_text(json.dumps(table))
+    result = ask(frame, operations=True, ridge=[60.0])
+    assert (
+        "Memory bandwidth gain of A over B, from the level 'memory-bound, other': 2 (2 to 2); ridge at 60"
+        in result.text
+    )
+    assert "compute-bound: 2 (2 to 2) over 25 operations in 25 points." in result.text
+    assert len(result.table) == 50
+    assert result.figure is not None
+    assert result.figure().axes[0].get_xlabel() == "arithmetic intensity in FLOP/B (ridge 60 dashed)"
