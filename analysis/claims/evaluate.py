@@ -68,7 +68,7 @@ def _finding(
     if answer == "not enough data":
         unknown = not np.isfinite([worst.low, worst.high]).all()
         missing = (
-            f"{count} points are too few"
+            f"undecided: {count} points are too few for an interval with two ends"
             if unknown
             else "undecided: the interval holds both sides; measure more points"
         )

@@ -74,7 +74,7 @@ COMMANDS = (
                     "where it lies on the other, and undecided where it holds both. A claim is refuted where any\n"
                     "check is, supported where all checks with data are; what has no data is named. Kinds of check\n"
                     "and the layout of a file: analysis/claims/kinds.py and analysis/claims/observations.yaml.",
-        example="python -m analysis claims --only 1,7 --as tpu=gpu",
+        example="python -m analysis claims --only 1,3 --as tpu=gpu",
         arguments=(
             argument("--file", metavar="FILE", help="YAML file of claims (default: the paper's observations)"),
             argument("--only", metavar="IDS", help="claims by their ids, such as 7,8"),

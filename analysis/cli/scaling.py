@@ -42,8 +42,7 @@ def _describe(family: FamilyScaling, found: Scaling) -> list[str]:
     most = family.counts[-1]
     lines = [
         f"{family.family}: over {family.points} points on {counts} against 1 ({what}), {_percent(family.fraction)} of "
-        f"the step does not run in parallel, so no number of {what} makes it more than {_bound(family.fraction)} as "
-        "fast.",
+        f"the step does not run in parallel{_bound(family.fraction.value, what)}.",
         f"  Point by point: median {_percent(family.median)}, 90th percentile {_percent(family.upper)}, at most "
         f"{100 * family.largest:.3g}%.",
         f"  On {most}: a median of {_percent(family.efficiency)} of the speed of {most} without loss.",
@@ -63,8 +62,15 @@ def _percent(value: Estimate) -> str:
     return f"{100 * value.value:.3g}% ({ends[0]} to {ends[1]})"
 
 
-def _bound(fraction: Estimate) -> str:
-    return f"{1 / fraction.value:.3g}x" if fraction.value > 1e-6 else "n times"
+def _bound(fraction: float, what: str) -> str:
+    """What the fraction means for any number of devices."""
+    if fraction >= 1:
+        return f": more {what} make it slower"
+    return (
+        f", so no number of {what} makes it more than {1 / fraction:.3g}x as fast"
+        if fraction > 0
+        else ": nothing is lost"
+    )
 
 
 def _table(found: Scaling) -> pd.DataFrame:

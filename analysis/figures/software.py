@@ -39,7 +39,7 @@ def draw_software(found: Software) -> Figure:
 
 def _panel(axes: Axes, rows: pd.DataFrame) -> None:
     values, families = order(list(rows["value"].unique())), list(dict.fromkeys(rows["family"]))
-    width = 0.8 / len(values)
+    width = min(0.8 / len(values), 0.35)
     for number, value in enumerate(values):
         part = rows[rows["value"] == value].set_index("family")
         places = [families.index(family) + (number - (len(values) - 1) / 2) * width for family in part.index]

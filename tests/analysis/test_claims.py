@@ -157,7 +157,10 @@ def test_a_threshold_holds_the_order_statistics_interval() -> None:
     check = "{kind: threshold, metric: examples_per_second, "
     assert answer(check + "at_least: 90}", frame)[0] == "supported"
     assert answer(check + "at_most: 90}", frame)[0] == "refuted"
-    assert answer(check + "quantile: 0.99, at_most: 200}", frame) == ("not enough data", "64 points are too few")
+    assert answer(check + "quantile: 0.99, at_most: 200}", frame) == (
+        "not enough data",
+        "undecided: 64 points are too few for an interval with two ends",
+    )
 
 
 def operations(frame: pd.DataFrame, shares: dict[str, float], rate: float = 1.0) -> pd.DataFrame:

@@ -67,8 +67,8 @@ def test_scaling_says_what_stays_serial(measured: str, capsys: pytest.CaptureFix
 
 def test_software_says_what_a_version_brings(measured: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = run(capsys, "software", "--store", measured, "--where", "devices=1")
-    assert ("fc on Test CPU, 2 cores, version.tensorflow 2.16 over 2.9: faster. Median 1.5x (1.5 to 1.5), 90th percentile "
-            "1.5x (1.5 to unknown); faster in 100% of 16 points (79% to 100%).") in out  # fmt: skip
+    assert ("fc on Test CPU, 2 cores, version.tensorflow 2.16 over 2.9: faster. Median 1.5x (1.5 to 1.5), 90th "
+            "percentile 1.5x (1.5 to unknown); faster in 100% of 16 points (79% to 100%).") in out  # fmt: skip
     assert "Not compared: precision: all runs have float32." in out
     csv = run(capsys, "software", "--store", measured, "--where", "devices=1", "--by", "version.tensorflow",
               "--baseline", "2.16", "--csv", "-")  # fmt: skip
