@@ -20,7 +20,7 @@ from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.models import build
 from paradnn.worker.point import POLICIES
-from paradnn.worker.profile import protos
+from paradnn.worker.profile import device, protos
 from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.shapes import Shape, convolution_flops, matmul_flops, spatial_pairs
 from paradnn.worker.profile.timeline import Event, attribute
@@ -155,6 +155,57 @@ def test_time_is_divided_among_what_runs() -> None:
     assert {name: used.count for (name, _), used in usage.items()} == {"loop": 1, "a": 2, "b": 1, "c": 1}
     assert idle == 3.0
     assert idle + sum(explained.values()) == pytest.approx(10.0)
+
+
+def planted_device(name: str, line: str, events: list[tuple[str, dict[str, Any], dict[str, Any]]]) -> Any:
+    """A plane laid out as the profilers of GPUs and TPUs do: one event a millisecond, half a millisecond long."""
+    plane = protos.XSpace().planes.add(name=name)
+    lane = plane.lines.add(name=line, timestamp_ns=1_000_000)
+    plane.lines.add(name="Steps").events.add(metadata_id=1, duration_ps=10**12)
+    keys: dict[str, int] = {}
+
+    def fill(stats: Any, values: dict[str, Any]) -> None:
+        for key, value in values.items():
+            number = keys.setdefault(key, len(keys) + 1)
+            plane.stat_metadata[number].name = key
+            stat = stats.add(metadata_id=number)
+            setattr(stat, "str_value" if isinstance(value, str) else "int64_value", value)
+
+    for index, (label, metadata, values) in enumerate(events, start=1):
+        plane.event_metadata[index].name = label
+        fill(plane.event_metadata[index].stats, metadata)
+        fill(lane.events.add(metadata_id=index, offset_ps=index * 10**9, duration_ps=5 * 10**8).stats, values)
+    return plane
+
+
+def read_planted(plane: Any) -> Any:
+    assert device.is_device(plane)
+    return device.read_device(plane, lambda line, event: event.offset_ps * 1e-12, "hlo:")
+
+
+def test_kernels_of_a_gpu_belong_to_the_operations_that_launched_them() -> None:
+    plane = planted_device("/device:GPU:0", "Stream #13(Compute)", [
+        ("void gemm<float>(int)", {}, {"annotation": "model/dense/MatMul:MatMul#shape=(float[2,3])#"}),
+        ("loop_fusion_3", {}, {"hlo_op": "loop_fusion.3", "hlo_module": "step.7"}),
+        ("MemcpyH2D", {}, {"memcpy_details": "size:4"}),
+    ])  # fmt: skip
+    kernels, instructions, stated = read_planted(plane)
+    assert [(event.name, event.kind) for event in kernels] == [
+        ("model/dense/MatMul", "MatMul"), ("MemcpyH2D", "MemcpyH2D")]  # fmt: skip
+    assert [(event.name, event.kind) for event in instructions] == [("loop_fusion.3", "hlo:step.7")]
+    assert stated["MemcpyH2D", "MemcpyH2D"].category == "data movement"
+    assert list(stated) == [("MemcpyH2D", "MemcpyH2D")]
+    assert kernels[0].end - kernels[0].start == pytest.approx(5e-4)
+
+
+def test_operations_of_a_tpu_cost_what_the_compiler_states() -> None:
+    stats = {"hlo_category": "convolution fusion", "flops": 4000, "bytes_accessed": 500}
+    plane = planted_device("/device:TPU:0", "XLA Ops", [("%fusion.3 = f32[8]{0} fusion(...)", stats, {})])
+    kernels, instructions, stated = read_planted(plane)
+    assert not instructions
+    assert [(event.name, event.kind) for event in kernels] == [("fusion.3", "convolution fusion")]
+    cost = stated["fusion.3", "convolution fusion"]
+    assert (cost.category, cost.flops, cost.bytes, cost.product_flops) == ("convolution", 4000, 500, 4000)
 
 
 def test_flops_of_shapes_by_hand() -> None:

@@ -2,6 +2,7 @@
 
     protos     the two public formats, XSpace (traces) and HLO (compiled programs), as far as they are read
     trace      a trace folder -> events of operations and the compiled programs in it
+    device     the plane of a GPU or a TPU in a trace
     timeline   events -> how long each operation ran, and which share of the step it explains
     shapes     FLOPs and bytes of an operation from its shapes, in one place
     graph      shapes of a TensorFlow graph's operations

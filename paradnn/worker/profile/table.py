@@ -35,7 +35,9 @@ def make_tables(
     rows, products = [], defaultdict[str, float](float)
     for (name, kind), used in usage.items():
         compiled = kind.startswith(COMPILED)
-        cost = compiled_cost(name, kind.removeprefix(COMPILED)) if compiled else kernel_cost(name, kind)
+        cost = trace.stated.get((name, kind)) or (
+            compiled_cost(name, kind.removeprefix(COMPILED)) if compiled else kernel_cost(name, kind)
+        )
         rows.append(_row(name, cost, used, steps, trace.seconds))
         if cost.product_flops:
             products[cost.dtype or "unknown"] += cost.product_flops * used.count / steps

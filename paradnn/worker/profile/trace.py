@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paradnn.worker.profile.device import is_device, read_device
 from paradnn.worker.profile.protos import HloProto, XSpace
+from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.timeline import Event
 
 __all__ = ["COMPILED", "WINDOW", "Trace", "read_trace"]
@@ -29,13 +31,15 @@ _CONTAINER = re.compile(r"(__inference|__forward|__backward)_|(Stateful)?Partiti
 class Trace:
     """The profiled steps: how many `seconds` they took, what ran (0 is their beginning), and the HLO modules.
 
-    `compiled` events carry an instruction of a compiled program, `kernels` are a framework's own operations.
+    `compiled` events carry an instruction of a compiled program, `kernels` are a framework's own operations; `stated`
+    are costs that the profiler itself states for some of them.
     """
 
     seconds: float
     kernels: list[Event] = field(default_factory=list)
     compiled: list[Event] = field(default_factory=list)
     modules: list[Any] = field(default_factory=list)
+    stated: dict[tuple[str, str], Cost] = field(default_factory=dict)
 
 
 def read_trace(folder: Path) -> Trace:
@@ -48,9 +52,15 @@ def read_trace(folder: Path) -> Trace:
     origin, duration = _window(space)
     trace = Trace(duration * 1e-12)
     # Where a device has a plane of its own the host's events are only launches.
-    device = [plane for plane in space.planes if plane.name.startswith(("/device:GPU", "/device:TPU"))]
-    for plane in device or [plane for plane in space.planes if plane.name.startswith("/host:CPU")]:
-        _read_plane(plane, trace, origin)
+    devices = [plane for plane in space.planes if is_device(plane)]
+    for plane in devices:
+        kernels, instructions, stated = read_device(plane, lambda line, event: _seconds(line, event, origin), COMPILED)
+        trace.kernels += kernels
+        trace.compiled += instructions
+        trace.stated |= stated
+    for plane in space.planes:
+        if not devices and plane.name.startswith("/host:CPU"):
+            _read_plane(plane, trace, origin)
     for plane in space.planes:
         trace.modules += list(_modules(plane))
     return trace
@@ -77,8 +87,7 @@ def _read_plane(plane: Any, trace: Trace, origin: int) -> None:
         lane = f"{line.name}#{number}"
         for event in line.events:
             name = names.get(event.metadata_id, "")
-            # Whole picoseconds since 1970 do not fit a float: subtract first.
-            start = (_picoseconds(line, event) - origin) * 1e-12
+            start = _seconds(line, event, origin)
             end = start + event.duration_ps * 1e-12
             values = {stats[stat.metadata_id]: stat for stat in event.stats if stat.metadata_id in wanted}
             if "hlo_op" in values:
@@ -118,6 +127,11 @@ def _modules(plane: Any) -> Iterator[Any]:
 
 def _picoseconds(line: Any, event: Any) -> int:
     return int(line.timestamp_ns) * 1000 + int(event.offset_ps)
+
+
+def _seconds(line: Any, event: Any, origin: int) -> float:
+    """Seconds since `origin`. Whole picoseconds since 1970 do not fit a float: subtract first."""
+    return (_picoseconds(line, event) - origin) * 1e-12
 
 
 def _string(stat: Any, names: dict[int, str]) -> str:
