@@ -46,9 +46,10 @@ ui: install
 	$(BIN)/mlflow ui --host 127.0.0.1 --port $(PORT) --backend-store-uri sqlite:///$(CURDIR)/mlruns/mlflow.db
 
 benchmarks: install
-	$(BIN)/python benchmarks/overhead.py
-	$(BIN)/python benchmarks/repeatability.py
-	$(BIN)/python benchmarks/fidelity.py
+	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.repeatability
+	$(BIN)/python -m benchmarks.fidelity
+	$(BIN)/python -m benchmarks.ceilings
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -176,7 +176,7 @@ class _Worker:
         with self._log.open("wb") as log:
             # A session of its own: Ctrl-C in the terminal reaches the driver alone, which then ends the worker.
             self._process = subprocess.Popen(
-                [key.python, "-m", "paradnn.worker", "--framework", key.framework],
+                [key.python, "-m", "paradnn.worker", "--framework", key.framework, "--driver", str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

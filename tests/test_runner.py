@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
 import psutil
 import pytest
@@ -31,6 +33,16 @@ def test_a_worker_that_dies_in_its_sleep_is_replaced() -> None:
         worker.wait()
         assert pool.measure(key, request_of(POINT), limits, phases.append).outcome == "ok"
     assert workers() == []
+
+
+def test_a_worker_whose_driver_is_gone_already_does_not_start() -> None:
+    """The driver was killed while the worker's interpreter was starting."""
+    driver = subprocess.Popen([sys.executable, "-c", ""])
+    driver.wait()
+    command = [sys.executable, "-m", "paradnn.worker", "--driver", str(driver.pid)]
+    done = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stdout == b""  # neither ready nor failed: the framework was not imported
 
 
 @pytest.mark.parametrize(

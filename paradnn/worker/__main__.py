@@ -22,8 +22,9 @@ def main() -> int:
     """Serve points until standard input ends; 1 when the framework cannot be imported."""
     parser = argparse.ArgumentParser(prog="python -m paradnn.worker", description=__doc__.splitlines()[0])
     parser.add_argument("--framework", choices=frameworks.NAMES, default="tensorflow")
+    parser.add_argument("--driver", type=int, help="process that reads the answers; the worker ends with it")
     arguments = parser.parse_args()
-    die_with_parent()
+    die_with_parent(arguments.driver)
     # Whatever the framework prints goes to standard error: standard output is the protocol's.
     channel = Channel(os.dup(1))
     os.dup2(2, 1)

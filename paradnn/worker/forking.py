@@ -28,13 +28,27 @@ Handler = Callable[[Mapping[str, Any], Report], Mapping[str, Any]]
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent ends; where it cannot (not Linux), `serve` notices."""
+def die_with_parent(driver: int | None = None) -> None:
+    """Ask the kernel to kill this process when its parent ends; where it cannot (not Linux), `serve` notices.
+
+    A parent that ended before the request was made is noticed here. `driver` is its process number where it is known
+    from elsewhere: an interpreter takes a while to start, and whoever adopted this process meanwhile is no driver.
+    """
+    parent = os.getppid()
     if sys.platform == "linux":
-        parent = os.getppid()
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before the request was made
-            os._exit(1)
+    if os.getppid() != parent or (driver is not None and not _exists(driver)):
+        os._exit(1)
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # somebody else's, but there
+    return True
 
 
 def serve(channel: Channel, handler: Handler) -> None:

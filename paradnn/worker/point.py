@@ -114,8 +114,9 @@ class _Phases:
 
     @contextlib.contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        self.current = name
-        self._report(name)
+        if name != self.current:
+            self.current = name
+            self._report(name)
         start = time.perf_counter()
         try:
             yield
