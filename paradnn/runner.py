@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,6 +38,8 @@ _GRACE = 10.0
 #: Seconds in which the framework must be imported.
 _START_TIMEOUT = 300.0
 _STDERR_LINES = 60
+#: How the folders of workers begin; the driver's process number follows.
+_FOLDERS = "paradnn-worker-"
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,7 @@ class WorkerPool:
     """
 
     def __init__(self, limit: int = 4) -> None:
+        _remove_leftovers()
         self._limit = limit
         self._workers: OrderedDict[WorkerKey, _Worker] = OrderedDict()
 
@@ -163,11 +167,19 @@ class WorkerPool:
         self._workers.pop(key).close()
 
 
+def _remove_leftovers() -> None:
+    """Remove the folders of drivers that were killed, and so could not do it themselves."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDERS}*"):
+        number = folder.name.removeprefix(_FOLDERS).partition("-")[0]
+        if number.isdigit() and not psutil.pid_exists(int(number)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 class _Worker:
     """One `python -m paradnn.worker` and the pipe to it."""
 
     def __init__(self, key: WorkerKey) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="paradnn-")
+        self._folder = tempfile.TemporaryDirectory(prefix=f"{_FOLDERS}{os.getpid()}-")
         self._log = Path(self._folder.name) / "worker.log"
         self._points = 0
         self._ready = False

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import psutil
 import pytest
@@ -33,6 +35,17 @@ def test_a_worker_that_dies_in_its_sleep_is_replaced() -> None:
         worker.wait()
         assert pool.measure(key, request_of(POINT), limits, phases.append).outcome == "ok"
     assert workers() == []
+
+
+def test_folders_of_killed_drivers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = subprocess.Popen([sys.executable, "-c", ""])
+    driver.wait()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / f"paradnn-worker-{driver.pid}-abc").mkdir()
+    (tmp_path / f"paradnn-worker-{os.getpid()}-abc").mkdir()
+    (tmp_path / "paradnn-worker-other").mkdir()
+    WorkerPool()
+    assert {path.name for path in tmp_path.iterdir()} == {f"paradnn-worker-{os.getpid()}-abc", "paradnn-worker-other"}
 
 
 def test_a_worker_whose_driver_is_gone_already_does_not_start() -> None:
