@@ -1,5 +1,5 @@
 # The commands that people and CI use; each does all the set-up it needs.
-#   make demo       first report: install, sweep a few points of every family, say how to look at them
+#   make demo       install, sweep a few points of every family, write report.html
 #   make test       install, then lint, type-check and test
 #   make ui         the MLflow UI on http://127.0.0.1:5000
 PYTHON ?= python3
@@ -26,6 +26,7 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 demo: install
 	$(BIN)/python -m paradnn.train -m experiment=quick
+	$(BIN)/python -m analysis report --out report.html
 	@echo
 	@echo "Look at the runs:  make ui   and open http://127.0.0.1:$(PORT)"
 	@echo "Measure your own:  $(BIN)/python -m paradnn.train -m model=lstm model.embedding_size=100,200 batch_size=16,64"

@@ -154,12 +154,13 @@ def require_alike(frame: pd.DataFrame, keys: Sequence[str] = IDENTITY, pool: boo
     With `pool` unlike rows pass, and `attrs["pooled"]` holds what would have been the message. A key that the frame
     lacks is passed over; a missing value is a value of its own.
     """
-    problems = [_difference(frame, key) for key in keys if key in frame and frame[key].nunique(dropna=False) > 1]
-    if not problems:
+    unlike = [key for key in keys if key in frame and frame[key].nunique(dropna=False) > 1]
+    if not unlike:
         return frame
-    text = "; ".join(problems)
+    text = "; ".join(_difference(frame, key) for key in unlike)
     if not pool:
-        raise SchemaError(f"these runs are unlike: {text}; choose with --tag {keys[0]}=..., or pool them with --pool")
+        choice = " ".join(f"--tag {key}=..." for key in unlike)
+        raise SchemaError(f"these runs are unlike: {text}; choose with {choice}, or pool them with --pool")
     pooled = frame.copy(deep=False)
     pooled.attrs["pooled"] = text
     return pooled

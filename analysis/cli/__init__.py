@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from analysis.cli.boxplot import COMMANDS as BOXPLOT
+from analysis.cli.breakdown import COMMANDS as BREAKDOWN
 from analysis.cli.claims import COMMANDS as CLAIMS
 from analysis.cli.command import Command
 from analysis.cli.compare import COMMANDS as COMPARE
@@ -21,6 +22,7 @@ from analysis.cli.heatmap import COMMANDS as HEATMAP
 from analysis.cli.infeed import COMMANDS as INFEED
 from analysis.cli.overhead import COMMANDS as OVERHEAD
 from analysis.cli.parameters import COMMANDS as PARAMETERS
+from analysis.cli.report import COMMANDS as REPORT
 from analysis.cli.roofline import COMMANDS as ROOFLINE
 from analysis.cli.scaling import COMMANDS as SCALING
 from analysis.cli.sensitivity import COMMANDS as SENSITIVITY
@@ -46,6 +48,8 @@ COMMANDS: tuple[Command, ...] = (
     *INFEED,
     *SOFTWARE,
     *CLAIMS,
+    *BREAKDOWN,
+    *REPORT,
 )
 
 

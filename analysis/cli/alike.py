@@ -1,30 +1,35 @@
-"""Refusing to pool unlike runs where an analysis takes groups apart by itself."""
+"""Refusing to pool unlike runs where an analysis takes groups apart by itself, and saying so where they were pooled.
+
+What differed goes into `Result.pooled`, from where --log keeps it, and as a sentence into the text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["alike_within"]
+__all__ = ["alike_within", "joined", "sentence"]
 
 
 def alike_within(frame: pd.DataFrame, by: Sequence[str], pool: bool) -> str:
-    """Check that the rows of each group (columns `by`) are of one environment, protocol and schema.
+    """What differs within the groups (columns `by`) in environment, protocol and schema; empty where all are alike.
 
-    SchemaError where they are not, unless `pool`: then what differs is noted in the frame's `attrs["pooled"]` and
-    returned as a sentence. Empty where all are alike.
+    SchemaError where anything does, unless `pool`.
     """
     from analysis.frame import require_alike
 
-    found = []
-    for _, group in frame.groupby(list(by), sort=True, dropna=False):
-        pooled = require_alike(group, pool=pool).attrs.get("pooled", "")
-        if pooled and pooled not in found:
-            found.append(pooled)
-    if not found:
-        return ""
-    frame.attrs["pooled"] = "; ".join(found)
-    return f"Unlike runs were pooled: {frame.attrs['pooled']}."
+    groups = (group for _, group in frame.groupby(list(by), sort=True, dropna=False))
+    return joined(require_alike(group, pool=pool).attrs.get("pooled", "") for group in groups)
+
+
+def joined(differences: Iterable[str]) -> str:
+    """Differences as one text, each once."""
+    return "; ".join(dict.fromkeys(filter(None, differences)))
+
+
+def sentence(pooled: str) -> list[str]:
+    """What `alike_within` or `joined` found as a sentence; none where nothing differed."""
+    return [f"Unlike runs were pooled: {pooled}."] if pooled else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from analysis.cli.alike import alike_within
+from analysis.cli.alike import alike_within, sentence
 from analysis.cli.command import Command, argument
 from analysis.cli.result import Result
 from analysis.readable import is_share, short
@@ -48,8 +48,8 @@ def boxplot(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
 
         return draw_boxes(boxes, args.scale)
 
-    text = "\n".join([*_lines(boxes, units([metric]).get(metric, "")), *filter(None, [pooled])])
-    return Result(boxes.table, text, draw if drawn else None)
+    text = "\n".join([*_lines(boxes, units([metric]).get(metric, "")), *sentence(pooled)])
+    return Result(boxes.table, text, draw if drawn else None, pooled=pooled)
 
 
 def _lines(boxes: Boxes, unit: str) -> list[str]:

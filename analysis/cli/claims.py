@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from analysis.cli.alike import joined, sentence
 from analysis.cli.command import Command, argument
-from analysis.cli.pooled import pooled
 from analysis.cli.result import Result
 from paradnn.errors import ConfigError
 
@@ -42,8 +42,9 @@ def claims(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
 
         return draw_claims(verdicts)
 
-    words = "\n".join([text(verdicts), *pooled(frame, sorted(data.pooled))])
-    return Result(table(verdicts), words, draw, sorted(data.used))
+    pooled = joined(sorted(data.pooled))
+    words = "\n".join([text(verdicts), *sentence(pooled)])
+    return Result(table(verdicts), words, draw, sorted(data.used), pooled)
 
 
 def _only(claims: Sequence[Claim], names: str | None) -> Sequence[Claim]:

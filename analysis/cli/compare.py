@@ -41,7 +41,7 @@ def compare(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
         return draw_comparison(found, sides.name_a, sides.name_b)
 
     drawable = draw if len(found.cells) else None
-    return Result(tidy(found.cells, _KEPT), "\n".join(filter(None, text)), drawable, sides.sources)
+    return Result(tidy(found.cells, _KEPT), "\n".join(filter(None, text)), drawable, sides.sources, sides.pooled)
 
 
 def _sentence(row: dict[Any, Any], word: str) -> str:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from analysis.cli.alike import alike_within
+from analysis.cli.alike import alike_within, sentence
 from analysis.cli.command import Command, argument
 from analysis.cli.result import Result
 from analysis.readable import is_share, short
@@ -34,9 +34,9 @@ def heatmap(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
 
     parts = [_describe(each, found) for each in found.maps]
     parts += [f"{reason}: no map." for reason in found.lacking]
-    if args.pool:
-        parts.append(alike_within(frame, ["family", "device"], pool=True))
-    return Result(found.table, "\n".join(filter(None, parts)), draw, found.run_ids)
+    pooled = alike_within(frame, ["family", "device"], pool=True) if args.pool else ""
+    parts += sentence(pooled)
+    return Result(found.table, "\n".join(filter(None, parts)), draw, found.run_ids, pooled)
 
 
 def _describe(found: HeatMap, all_maps: HeatMaps) -> str:

@@ -6,8 +6,8 @@ import argparse
 import math
 from typing import TYPE_CHECKING
 
+from analysis.cli.alike import joined, sentence
 from analysis.cli.command import Command, argument
-from analysis.cli.pooled import pooled
 from analysis.cli.result import Result
 from analysis.readable import short
 
@@ -34,11 +34,12 @@ def infeed(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
 
     lines = [line for group in found.groups for line in _describe(group, found)]
     lines += [f"{reason}." for reason in found.lacking]
-    lines += pooled(frame, found.pooled)
+    pooled = joined(found.pooled)
+    lines += sentence(pooled)
     lines.append("Intervals are 95%, over points as a sample of their design space. Headroom is a bound: the step "
                  "without the wait.")  # fmt: skip
     table = found.points.rename(columns={"size": found.against})
-    return Result(table, "\n".join(lines), draw, found.run_ids)
+    return Result(table, "\n".join(lines), draw, found.run_ids, pooled)
 
 
 def _describe(group: GroupInfeed, found: Infeed) -> list[str]:

@@ -86,7 +86,7 @@ def _log(result: Result, frame: pd.DataFrame, args: argparse.Namespace) -> str:
     sources = list(frame["run_id"] if result.sources is None else result.sources)
     with writing(resolve(args.store)), tempfile.TemporaryDirectory() as folder:
         run_id: str = client.create_run(
-            experiment_id, run_name=args.command.name, tags=_tags(sources, frame, args)
+            experiment_id, run_name=args.command.name, tags=_tags(sources, result.pooled, frame, args)
         ).info.run_id
         files = Path(folder)
         table = json.loads(result.table.to_json(orient="split", index=False, date_format="iso", double_precision=15))
@@ -103,7 +103,7 @@ def _log(result: Result, frame: pd.DataFrame, args: argparse.Namespace) -> str:
     return run_id
 
 
-def _tags(sources: list[str], frame: pd.DataFrame, args: argparse.Namespace) -> dict[str, Any]:
+def _tags(sources: list[str], pooled: str, frame: pd.DataFrame, args: argparse.Namespace) -> dict[str, Any]:
     from analysis.address import public
     from analysis.store import SCHEMA_VERSION
 
@@ -116,6 +116,4 @@ def _tags(sources: list[str], frame: pd.DataFrame, args: argparse.Namespace) -> 
         "sources": listed if len(listed) <= _TAG_LENGTH else "see sources.json",
         "source_sweeps": ",".join(sweeps)[:_TAG_LENGTH],
     }  # fmt: skip
-    if "pooled" in frame.attrs:
-        tags["pooled"] = frame.attrs["pooled"][:_TAG_LENGTH]
-    return tags
+    return tags | ({"pooled": pooled[:_TAG_LENGTH]} if pooled else {})

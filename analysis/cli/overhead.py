@@ -6,7 +6,7 @@ import argparse
 import math
 from typing import TYPE_CHECKING, Any
 
-from analysis.cli.alike import alike_within
+from analysis.cli.alike import alike_within, sentence
 from analysis.cli.command import Command
 from analysis.cli.result import Result
 from analysis.readable import short
@@ -30,7 +30,6 @@ def overhead(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
     # Published and imported runs have no phases and mix with nothing.
     timed = frame[frame.filter(regex=r"^phase_.*_seconds$").notna().any(axis=1)]
     pooled = alike_within(timed, ["device"], args.pool) if len(timed) else ""
-    frame.attrs |= timed.attrs
     found = phase_overhead(frame, families(frame))
     if not found.runs:
         return Result(found.phases, f"None of these {found.without} runs tells its phases; published ones do not.")
@@ -40,8 +39,8 @@ def overhead(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
 
         return draw_overhead(found)
 
-    text = "\n".join([*_lines(found), *filter(None, [pooled])])
-    return Result(found.phases, text, draw, sources=list(timed["run_id"]))
+    text = "\n".join([*_lines(found), *sentence(pooled)])
+    return Result(found.phases, text, draw, list(timed["run_id"]), pooled)
 
 
 def _lines(found: Overhead) -> list[str]:

@@ -18,10 +18,11 @@ class Result:
     """What an analysis found.
 
     `text` says it in words; `figure` draws it when asked for; `sources` are the run ids it rests on, None for all
-    runs of the frame.
+    runs of the frame; `pooled` says what differed among runs that were treated as alike on demand.
     """
 
     table: pd.DataFrame
     text: str = ""
     figure: Callable[[], Figure] | None = None
     sources: Sequence[str] | None = None
+    pooled: str = ""

@@ -6,7 +6,7 @@ import argparse
 import math
 from typing import TYPE_CHECKING, Any
 
-from analysis.cli.alike import alike_within
+from analysis.cli.alike import alike_within, sentence
 from analysis.cli.command import Command, argument
 from analysis.cli.result import Result
 from analysis.readable import short
@@ -43,11 +43,11 @@ def roofline(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
         problem = f"{panels} roofs, one for each device and precision, do not fit one figure"
         raise ConfigError("--device", args.device, problem, "choose with --device or --where precision=...")
     text = [*(_roof(roof) for roof in found.roofs), *_families(found, method.summary(found.points))]
-    text += [_traffic(found), _left_out(found), pooled]
+    text += [_traffic(found), _left_out(found), *sentence(pooled)]
     table = found.points[[*(name for name in found.points if name != "run_id"), "run_id"]]
     if not len(table):
         text.insert(0, "No run has a place under a roof: it takes an arithmetic intensity and a FLOP rate.")
-        return Result(table, "\n".join(filter(None, text)))
+        return Result(table, "\n".join(filter(None, text)), pooled=pooled)
 
     def draw() -> Any:
         from analysis.figures.roofline import draw_roofline
@@ -57,7 +57,7 @@ def roofline(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
     # A point rests on all its replicates.
     placed = rows.loc[rows["run_id"].isin(table["run_id"]), "point_id"]
     sources = frame.loc[frame["point_id"].isin(placed), "run_id"]
-    return Result(table, "\n".join(filter(None, text)), draw, sources=list(sources))
+    return Result(table, "\n".join(filter(None, text)), draw, list(sources), pooled)
 
 
 def _roof(roof: Roof) -> str:

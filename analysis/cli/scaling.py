@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from analysis.cli.alike import joined, sentence
 from analysis.cli.command import Command, argument
-from analysis.cli.pooled import pooled
 from analysis.cli.result import Result
 
 if TYPE_CHECKING:
@@ -31,10 +31,11 @@ def scaling(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
         return draw_scaling(found)
 
     lines = [line for family in found.families for line in _describe(family, found)]
-    lines += pooled(frame, found.pooled)
+    pooled = joined(found.pooled)
+    lines += sentence(pooled)
     lines.append("The fraction is that of Amdahl's law, speedup = 1 / (s + (1 - s) / n), fitted over points; intervals "
                  "are 95%, over points as a sample of their design space.")  # fmt: skip
-    return Result(_table(found), "\n".join(lines), draw, found.run_ids)
+    return Result(_table(found), "\n".join(lines), draw, found.run_ids, pooled)
 
 
 def _describe(family: FamilyScaling, found: Scaling) -> list[str]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from analysis.cli.alike import alike_within
+from analysis.cli.alike import alike_within, sentence
 from analysis.cli.command import Command, argument
 from analysis.cli.result import Result
 from analysis.readable import is_share, short
@@ -45,9 +45,9 @@ def sensitivity(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
     parts = [_describe(fit, found) for fit in found.fits]
     parts += [f"{reason}: no fit." for reason in found.lacking]
     parts.append(_reading(found))
-    if args.pool:
-        parts.append(alike_within(frame, ["family", "device"], pool=True))
-    return Result(found.table, "\n".join(filter(None, parts)), draw, found.run_ids)
+    pooled = alike_within(frame, ["family", "device"], pool=True) if args.pool else ""
+    parts += sentence(pooled)
+    return Result(found.table, "\n".join(filter(None, parts)), draw, found.run_ids, pooled)
 
 
 def _describe(fit: Fit, found: Sensitivity) -> str:

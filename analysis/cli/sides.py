@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from analysis.cli.alike import joined, sentence
 from analysis.cli.options import select
 from paradnn.errors import ConfigError, ParadnnError, SchemaError
 
@@ -19,7 +20,7 @@ _SPEED_UNITS = ("1/s", "ms", "FLOP/s", "s")
 
 @dataclass(frozen=True)
 class Sides:
-    """Both sides' runs, what to call them, and in words what differs within a side where unlike runs were pooled."""
+    """Both sides' runs, what to call them, and what differs within a side where unlike runs were pooled."""
 
     a: pd.DataFrame
     b: pd.DataFrame
@@ -51,10 +52,7 @@ def choose_sides(frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], option
             raise SchemaError(f"{option} ({' & '.join(parts)}): {error}") from None
         pooled += [f"{option}: {rows.attrs['pooled']}"] if "pooled" in rows.attrs else []
         chosen.append((rows, _name(parts)))
-    words = f"Unlike runs were pooled: {'; '.join(pooled)}." if pooled else ""
-    if pooled:
-        frame.attrs["pooled"] = "; ".join(pooled)  # for the record of --log
-    return Sides(chosen[0][0], chosen[1][0], chosen[0][1], chosen[1][1], words)
+    return Sides(chosen[0][0], chosen[1][0], chosen[0][1], chosen[1][1], joined(pooled))
 
 
 def _rows(frame: pd.DataFrame, conditions: list[str], option: str) -> pd.DataFrame:
@@ -113,7 +111,7 @@ def apart(pairs: pd.DataFrame, sides: Sides, what: str = "points") -> list[str]:
         lines.append(f"No value is shared in {listed}: choose runs that agree there.")
     lines.append(f"Without a counterpart: {attrs['unpaired_a']} {what} of A, {attrs['unpaired_b']} of B.")
     lines += [words for name, side in (("A", sides.a), ("B", sides.b)) if (words := _failed(name, side))]
-    return [*lines, *([sides.pooled] if sides.pooled else [])]
+    return [*lines, *sentence(sides.pooled)]
 
 
 def _failed(name: str, side: pd.DataFrame) -> str:

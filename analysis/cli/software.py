@@ -6,8 +6,8 @@ import argparse
 import math
 from typing import TYPE_CHECKING, Any
 
+from analysis.cli.alike import joined, sentence
 from analysis.cli.command import Command, argument
-from analysis.cli.pooled import pooled
 from analysis.cli.result import Result
 from paradnn.errors import ConfigError
 
@@ -36,10 +36,11 @@ def software(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
 
     lines = [_describe(row) for row in found.table.to_dict("records")]
     lines += [f"Not compared: {reason}." for reason in found.lacking]
-    lines += pooled(frame, found.pooled)
+    pooled = joined(found.pooled)
+    lines += sentence(pooled)
     lines.append(f"Speedups are in {args.metric}, point by point; intervals are 95%, over points as a sample of their "
                  "design space.")  # fmt: skip
-    return Result(found.table, "\n".join(lines), draw, found.run_ids)
+    return Result(found.table, "\n".join(lines), draw, found.run_ids, pooled)
 
 
 def _describe(row: Mapping[Any, Any]) -> str:

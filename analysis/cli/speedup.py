@@ -39,7 +39,7 @@ def speedup(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
     text = [*_summary(found, sides, args.metric), *(_fit(fit) for fit in found.fits)]
     text += [f"{reason}: no regression." for reason in found.lacking] + apart(found.pairs, sides)
     if found.pairs.empty:
-        return Result(found.pairs, "\n".join(text), None, sides.sources)
+        return Result(found.pairs, "\n".join(text), None, sides.sources, sides.pooled)
 
     def draw() -> Figure:
         from analysis.figures.speedup import draw_speedup
@@ -52,7 +52,7 @@ def speedup(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
             raise ConfigError("--x", x, "is not a number", "choose for example parameters or nodes")
         return draw_speedup(found, x, colour, sides.name_a, sides.name_b, frame.attrs.get("units", {}))
 
-    return Result(tidy(found.pairs, _KEPT), "\n".join(text), draw, sides.sources)
+    return Result(tidy(found.pairs, _KEPT), "\n".join(text), draw, sides.sources, sides.pooled)
 
 
 def _summary(found: Speedup, sides: Sides, metric: str) -> list[str]:
@@ -128,7 +128,7 @@ def _operations(sides: Sides, args: argparse.Namespace) -> Result:
         return draw_operations(found, ridges, sides.name_a, sides.name_b)
 
     drawable = draw if len(found.operations) else None
-    return Result(tidy(found.operations, ("operation_type", *_KEPT)), text, drawable, sides.sources)
+    return Result(tidy(found.operations, ("operation_type", *_KEPT)), text, drawable, sides.sources, sides.pooled)
 
 
 def _operation_lines(found: OperationSpeedup, sides: Sides, ridges: list[float]) -> list[str]:

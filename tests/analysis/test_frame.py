@@ -87,6 +87,14 @@ def test_unlike_runs_are_refused_and_the_message_says_why(store: str) -> None:
     assert require_alike(frame[frame["family"] == "fc"]) is not None
 
 
+def test_the_remedy_names_the_keys_that_differ() -> None:
+    frame = pd.DataFrame({"environment_id": "e", "protocol_id": ["p", "q"], "schema_version": ["1", "1"]})
+    with pytest.raises(SchemaError, match=r"protocol_id = .*; choose with --tag protocol_id=\.\.\., or pool"):
+        require_alike(frame)
+    with pytest.raises(SchemaError, match=r"; choose with --tag environment_id=\.\.\. --tag protocol_id=\.\.\., or"):
+        require_alike(frame.assign(environment_id=["e", "f"]))
+
+
 def test_many_environments_are_counted_and_a_missing_one_is_one_of_them() -> None:
     ids = ["a", "a", "b", "c", "d", None]
     frame = pd.DataFrame({"environment_id": ids, "host": ["n1", "n1", "n2", "n3", "n4", "n5"], "noise": range(6)})

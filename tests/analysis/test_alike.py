@@ -1,0 +1,97 @@
+"""Unlike runs are pooled only on demand, and every command's answer and log then say what differed."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.cli import COMMANDS, _parser, main
+from analysis.cli.result import Result
+from analysis.store import load
+from paradnn.errors import SchemaError
+from tests.analysis.planted import grid, runs
+
+SIDES = ["Test tpu", "Test gpu"]
+
+#: Each command that treats runs as one population, with the arguments that it needs here.
+POOLING = {
+    "heatmap": ["--y", "nodes", "--metric", "examples_per_second"],
+    "sensitivity": ["--metric", "examples_per_second"],
+    "boxplot": ["--by", "device", "--metric", "examples_per_second"],
+    "overhead": [],
+    "roofline": [],
+    "speedup": ["--a", f"device={SIDES[0]}", "--b", f"device={SIDES[1]}"],
+    "compare": [f"device={SIDES[0]}", f"device={SIDES[1]}"],
+    "scaling": [],
+    "infeed": [],
+    "software": ["--by", "version.tensorflow"],
+    "claims": ["--only", "7"],
+}
+
+
+def unlike() -> pd.DataFrame:
+    """Two platforms, two device counts, two versions; half of each platform's points are of another environment."""
+    points, draw = grid(), np.random.default_rng(3)
+    count = len(points)
+    environments = pd.Series(["old", "new"] * (count // 2))
+    fixed = {"peak_flops_per_second": 1e10, "peak_bytes_per_second": 1e9, "phase_start_seconds": 1.0}
+    ranges = {"examples_per_second": 9.0, "flops_per_second": 9e9, "arithmetic_intensity": 90.0, "flops_per_step": 9.0,
+              "parameters": 9.0, "infeed_fraction": 0.5, "phase_measure_seconds": 9.0}  # fmt: skip
+    parts = []
+    for device, devices, version in itertools.product(SIDES, (1, 2), ("2.9", "2.16")):
+        place = {"device": device, "platform.name": device.removeprefix("Test "), "devices": devices,
+                 "version.tensorflow": version, "environment_id": device + environments + version}  # fmt: skip
+        drawn = {name: draw.uniform(0.1, 1, count) * most for name, most in ranges.items()}
+        parts.append(runs(points, **place, **drawn, **fixed))
+    frame = pd.concat(parts, ignore_index=True)
+    return frame.assign(run_id=[str(row) for row in range(len(frame))])
+
+
+def answer(name: str, *options: str) -> Result:
+    """What a command says of these runs."""
+    command, frame = next(command for command in COMMANDS if command.name == name), unlike()
+    assert command.analyse
+    result = command.analyse(frame, _parser().parse_args([name, *POOLING[name], *options]))
+    assert "pooled" not in frame.attrs, "the frame that was loaded stays as it is"
+    return result
+
+
+def test_every_command_that_analyses_is_here() -> None:
+    """But those that count runs or models, and the breakdown, which is tested with the report."""
+    others = {"runs", "parameters", "breakdown"}
+    assert set(POOLING) == {command.name for command in COMMANDS if command.analyse} - others
+
+
+@pytest.mark.parametrize("name", POOLING)
+def test_a_result_holds_what_differed_among_pooled_runs(name: str) -> None:
+    result = answer(name, "--pool")
+    assert "environment_id = " in result.pooled
+    assert "Test tpunew2.9" in result.pooled
+    assert f"Unlike runs were pooled: {result.pooled}." in result.text
+
+
+@pytest.mark.parametrize("name", POOLING)
+def test_unlike_runs_are_not_pooled_unasked(name: str) -> None:
+    if name == "claims":  # a check that cannot be made does not stop the others
+        refused = answer(name)
+        assert "these runs are unlike" in refused.text
+        assert not refused.pooled
+        return
+    with pytest.raises(SchemaError, match="these runs are unlike"):
+        answer(name)
+
+
+def test_log_keeps_what_was_pooled(tmp_path: Path, store: str) -> None:
+    copy = tmp_path / "mlflow.db"
+    copy.write_bytes(Path(store.removeprefix("sqlite:///")).read_bytes())
+    uri = f"sqlite:///{copy}"
+    for options in (["--pool"], ["--family", "fc"]):
+        command = ["boxplot", "--by", "outcome", "--metric", "examples_per_second", *options]
+        assert main([*command, "--store", uri, "--log"]) == 0
+    logged = load(uri, kind="analysis")
+    assert logged["pooled"].iloc[0].startswith("environment_id = env-a (25 runs), env-b (4 runs), differing in device")
+    assert logged["pooled"].isna().tolist() == [False, True]

@@ -1,0 +1,37 @@
+"""What the documentation says to type is what the command line takes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from analysis.claims.load import parse_claims
+from analysis.cli import COMMANDS, _parser
+from tests.conftest import ROOT
+
+PAGES = {name: (ROOT / "docs" / name).read_text() for name in ("analysis.md", "claims.md")}
+TYPED = [line for page in PAGES.values() for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+         for line in block.splitlines() if line.startswith("python -m analysis")]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", TYPED)
+def test_commands_are_taken(line: str) -> None:
+    assert _parser().parse_args(shlex.split(line, comments=True)[3:]).command
+
+
+def test_every_command_is_documented() -> None:
+    assert {command.name for command in COMMANDS} == {shlex.split(line)[3] for line in TYPED}
+
+
+def test_the_example_of_a_claims_file_is_one() -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", PAGES["claims.md"], re.DOTALL)
+    (claim,) = parse_claims(text, "docs/claims.md")
+    assert [type(check).__name__ for check in claim.checks] == ["Trend", "Ratio"]
+
+
+def test_images_exist_and_are_small() -> None:
+    shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", "".join(PAGES.values()))
+    assert len(shown) == 3
+    assert all((ROOT / "docs" / name).stat().st_size < 120_000 for name in shown)

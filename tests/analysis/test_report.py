@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.cli import main
+from analysis.cli.breakdown import breakdown as breakdown_command
+from analysis.methods.breakdown import breakdown
+from analysis.report.html import prose, run_link, ui_address
+from analysis.report.pairs import side_of
+from analysis.report.parts import split
+from analysis.report.svg import embed
+from analysis.report.table import html_table
+from tests.analysis.conftest import Writer, fc
+from tests.analysis.planted import grid, runs
+
+HOSTILE = "<script>alert(\"x\")</script> & 'quoted'"
+#: Elements that HTML leaves open.
+VOID = {"meta", "wbr", "img", "br"}
+
+
+class Page(HTMLParser):
+    """A page taken apart with the standard library: elements, ids, links, text; every tag must be closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] not in (["script"], ["style"]):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@pytest.fixture(scope="module")
+def two_versions(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path], str]) -> str:
+    """32 points on one device with TensorFlow 2.9 and, twice as fast, with 2.16; profiled; names that attack a page."""
+    folder = tmp_path_factory.mktemp("versions")
+    writer = Writer(blank_store(folder / "mlflow.db"), "paradnn", folder / "artifacts")
+    for layers in (1, 2, 4, 8):
+        for batch in (16, 32, 64, 128):
+            for version, gain in (("2.9", 1.0), ("2.16", 2.0)):
+                speed = gain * 1000 * batch**0.5 / layers
+                work = {"flops_per_step": 1e6 * layers * batch, "flops_per_second": 1e6 * layers * speed,
+                        "parameters": 1e4 * layers, "category_share.matmul": 0.5, "op_share.MatMul": 0.5,
+                        "category_share.control": 0.1 * layers, "phase_measure_seconds": 1.0,
+                        "phase_start_seconds": 0.25}  # fmt: skip
+                outcome = {"outcome": "oom_host", "reason": HOSTILE} if layers == 8 and batch == 128 else {}
+                writer.run(fc(layers, batch) | {"data.name": HOSTILE}, {"examples_per_second": speed, **work},
+                           version__tensorflow=version, environment_id=f"env-{version}", host=HOSTILE, **outcome,
+                           **{"mlflow.runName": HOSTILE}, point_id=f"p-{layers}-{batch}")  # fmt: skip
+    return f"sqlite:///{folder / 'mlflow.db'}"
+
+
+@pytest.fixture(scope="module")
+def page(two_versions: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("out") / "report.html"
+    assert main(["report", "--store", two_versions, "--out", str(path)]) == 0
+    assert [file.name for file in path.parent.iterdir()] == ["report.html"]
+    assert path.stat().st_mode & 0o444
+    return path.read_text(encoding="utf-8")
+
+
+def test_the_page_is_well_formed_and_its_links_lead_somewhere(page: str) -> None:
+    found = Page(page)
+    assert found.open == []
+    ids = [attributes["id"] for _, attributes in found.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    links = [attributes["href"] or "" for attributes in found.of("a")]
+    assert {link[1:] for link in links} <= set(ids)
+    assert all(link.startswith("#") for link in links)
+    assert page.count("<h1>") == 1
+
+
+def test_nothing_is_fetched_and_only_the_pages_own_script_may_run(page: str) -> None:
+    found = Page(page)
+    fetching = {"src", "srcset", "data", "action", "poster"}
+    loading = [attributes[name] or "" for _, attributes in found.tags for name in fetching & attributes.keys()]
+    assert all(value.startswith("data:") for value in loading)
+    assert not found.of("link")
+    assert "@import" not in page
+    assert not re.search(r"url\((?!#)", page)
+    assert "default-src 'none'" in page
+    assert len(found.of("script")) == 1
+
+
+def test_what_a_store_says_is_harmless(page: str) -> None:
+    assert "<script>alert" not in page
+    assert HOSTILE in Page(page).text
+    assert not [name for _, attributes in Page(page).tags for name in attributes if name.startswith("on")]
+
+
+def test_parts_are_apart_and_compared_and_every_figure_says_what_it_shows(page: str) -> None:
+    found = Page(page)
+    assert "Test CPU, 2 cores, tensorflow 2.16" in found.text
+    assert "Test CPU, 2 cores, tensorflow 2.9" in found.text
+    # The same points, twice as fast in each.
+    assert ("Test CPU, 2 cores, tensorflow 2.16 runs 2 times as fast as Test CPU, 2 cores, tensorflow 2.9" in found.text
+            or "Test CPU, 2 cores, tensorflow 2.9 runs 0.5 times as fast" in found.text)  # fmt: skip
+    assert "over 15 points that both measured" in found.text
+    assert "--tag environment_id=env-2.9" in found.text
+    figures = found.of("svg") + found.of("img")
+    assert len(figures) > 10
+    assert all(figure["role"] == "img" and len(figure["aria-label"] or "") > 40 for figure in figures)
+    assert "2 of 32" not in found.text
+    assert "1 of 16 points did not fit its memory" in found.text
+
+
+def test_what_is_missing_is_named_with_its_remedy(page: str) -> None:
+    missing = Page(page[page.index('<section id="missing">') :].partition("</section>")[0] + "</section>").text
+    assert "Scaling over devices" in missing
+    assert "no measured run says how many" in missing
+    assert "platform.threads=1,2" in missing
+    assert "Waiting for input" in missing
+    assert "fault of this tool" not in page
+
+
+def test_the_same_runs_give_the_same_page(two_versions: str, page: str, tmp_path: Path) -> None:
+    again = tmp_path / "again.html"
+    assert main(["report", "--store", two_versions, "--out", str(again)]) == 0
+    dateless = [re.sub(r"written on [^.]*\.", "", text) for text in (page, again.read_text(encoding="utf-8"))]
+    assert dateless[0] == dateless[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out", "/nowhere/report.html"], "--out=/nowhere/report.html: there is no folder /nowhere; name a file"),
+        (["--out", "{folder}"], "is a folder; name a file such as report.html"),
+        (["--out", "{folder}/report.txt"], "is no HTML file by its name"),
+        (["--out", "{folder}/r.html", "--family", "gru"], "the options choose none of its runs: --family gru"),
+        (["--out", "{folder}/r.html", "--experiment", "blank"], "it holds no finished run: measure first, with python"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    store: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    blank_store: Callable[[Path], str],
+) -> None:  # fmt: skip
+    uri = store
+    if "blank" in arguments:
+        uri = blank_store(tmp_path / "blank.db")
+        Writer(uri, "blank", tmp_path / "artifacts")
+    given = [part.format(folder=tmp_path) for part in arguments]
+    assert main(["report", "--store", uri, *given]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.glob("*.html"))
+
+
+def test_a_failed_write_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from analysis.report.write import write_page
+
+    target = tmp_path / "report.html"
+    target.write_text("old")
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        write_page("new", target)
+    assert target.read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_runs_link_to_a_server_alone_and_without_credentials() -> None:
+    assert ui_address("https://me:secret@host:5000/base/?token=x") == "https://host:5000/base"
+    assert ui_address("sqlite:////home/me/mlflow.db") == ui_address("javascript:alert(1)") == ""
+    assert run_link("abc", "http://h") == '<a href="http://h/#/runs/abc"><code>abc</code></a>'
+    assert run_link("<b>", "") == "<code>&lt;b&gt;</code>"
+
+
+def test_a_table_says_what_it_leaves_out_and_sorts_by_exact_values() -> None:
+    frame = pd.DataFrame({"family": HOSTILE, "speed": np.linspace(1e6, 2e6, 30), "name": [f"n{i}" for i in range(30)]})
+    text = html_table(frame, "Speeds", whole="python -m analysis x --csv FILE", cap=20)
+    assert "<details><summary>Table: Speeds, 20 of 30 rows</summary>" in text
+    assert "The first 20 of 30 rows; all of them: python -m analysis x --csv FILE" in text
+    assert text.count("<tr>") == 21
+    assert 'data-v="1000000.0">1M</td>' in text
+    assert "<script>" not in text
+    assert html_table(frame.head(3), "Few").startswith('<div class="scroll"')
+    wide = pd.DataFrame({f"c{i}": [1, 1] for i in range(6)} | {"x": [1, 2]})
+    assert "The same in every row: c0 = 1, c1 = 1" in html_table(wide, "Wide")
+
+
+def test_prose_makes_lists_of_indented_lines() -> None:
+    assert prose("a < b\n  one\n  two\n\nc") == "<p>a &lt; b</p><ul><li>one</li><li>two</li></ul><p>c</p>"
+
+
+def test_a_figure_has_its_own_ids_and_goes_in_as_png_when_heavy() -> None:
+    from analysis.figures.style import figure
+
+    drawn, axes = figure()
+    axes.plot([1, 2], [3, 4], "o")
+    axes.set_title(HOSTILE.replace("$", ""))
+    one, again, other = embed(drawn, "k1", HOSTILE), embed(drawn, "k1", HOSTILE), embed(drawn, "k2", HOSTILE)
+    assert one == again
+    ids = [set(re.findall(r'\bid="([^"]+)"', text)) for text in (one, other)]
+    assert not ids[0] & ids[1]
+    assert set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', one)) <= {(name, "") for name in ids[0]} | {
+        ("", name) for name in ids[0]
+    }
+    assert "<script>" not in one
+    assert embed(drawn, "k1", HOSTILE, heavy=10).startswith('<img alt="&lt;script&gt;')
+
+
+def test_parts_have_options_that_choose_them_and_names_that_tell_them_apart() -> None:
+    points = grid()
+    frame = pd.concat([
+        runs(points, **{"version.tensorflow": "2.9", "environment_id": "a"}),
+        runs(points.head(9), **{"version.tensorflow": "2.16", "environment_id": "b"}),
+        runs(points.head(5), **{"version.tensorflow": "2.16", "environment_id": "b", "protocol_id": "slow"}),
+        runs(points.head(3), device="Other", environment_id="c", source="published"),
+    ], ignore_index=True)  # fmt: skip
+    parts = split(frame)
+    assert [len(part.rows) for part in parts] == [64, 9, 5, 3]
+    assert [part.options for part in parts] == [
+        ("--device", "Test CPU", "--tag", "environment_id=a"),
+        ("--device", "Test CPU", "--tag", "environment_id=b", "--tag", "protocol_id=proto"),
+        ("--device", "Test CPU", "--tag", "environment_id=b", "--tag", "protocol_id=slow"),
+        ("--device", "Other"),
+    ]
+    assert len({part.name for part in parts}) == 4
+    assert parts[3].name == "Other"
+    assert parts[3].published
+    assert side_of(parts[0], parts[1], frame) == "version.tensorflow=2.9"
+    assert side_of(parts[2], parts[1], frame) == "protocol_id=slow"
+    assert [len(part.rows) for part in split(frame, pool=True)] == [78, 3]
+
+
+def test_breakdown_takes_medians_over_models() -> None:
+    points = grid(nodes=(64, 256), layers=(4,), batches=(1, 2, 3, 4))
+    shares = np.linspace(0.2, 0.9, len(points))
+    frame = runs(points, **{"category_share.matmul": shares, "op_share.MatMul": shares / 2,
+                            "category_share.control": [0.1] + [np.nan] * 7})  # fmt: skip
+    found = breakdown(frame)
+    row = found.categories.iloc[0]
+    assert (row["name"], row["models"], row["median"]) == ("matmul", 8, pytest.approx(np.median(shares)))
+    # Order statistics 1 and 8 of 8 cover the median with 1 - 2 / 2^8.
+    assert (row["low"], row["high"]) == (pytest.approx(0.2), pytest.approx(0.9))
+    assert found.categories.set_index("name").loc["control", "median"] == 0
+    assert found.types["median"].tolist() == pytest.approx([np.median(shares) / 2])
+    args = type("Args", (), {"pool": False})()
+    assert "fc, 8 profiled models: matmul 55% (20% to 90%)" in breakdown_command(frame, args).text
+
+
+def test_the_script_sorts_numbers_as_numbers() -> None:
+    """Run by a real engine where there is one; the page does not need it to be read."""
+    from shutil import which
+
+    from analysis.report.assets import SCRIPT
+
+    node = which("node")
+    body = SCRIPT[: SCRIPT.index("function sortBy")]
+    if node is None:
+        assert "exact !== undefined" in body
+        return
+    row = "{cells: [{dataset: {v: '1e3'}, textContent: '1k'}]}"
+    code = f"{body}\nconsole.log(JSON.stringify([valueOf({row}, 0), compare(2, 10), compare('n2', 'n10')]))"
+    assert json.loads(subprocess.check_output([node, "-e", code])) == [1000, -8, -1]

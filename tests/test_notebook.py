@@ -1,0 +1,94 @@
+"""The notebook runs from end to end, in a kernel of its own, on a store with runs and on one without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+from nbclient import NotebookClient
+
+from tests.analysis.conftest import Writer
+from tests.conftest import ROOT, Store
+
+NOTEBOOK = ROOT / "notebooks" / "analysis.ipynb"
+
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
+
+
+def speed(device: str, nodes: int, batch: int) -> float:
+    """Examples per second; the TPU is ahead where batch / nodes is above 1."""
+    return 1e6 / nodes * (batch / nodes) ** (0.5 if device == "TPU v2" else 0.0)
+
+
+def plant(store: Store) -> None:
+    """Twelve points on each of two platforms, one of them out of memory, profiled, with their phases."""
+    writer = Writer(store.uri, "paradnn", store.folder / "artifacts")
+    for device, platform, peaks in (("TPU v2", "tpu", (1e13, 1e12)), ("V100", "gpu", (1e14, 9e11))):
+        for nodes in (32, 128, 512):
+            for batch in (64, 256, 1024, 4096):
+                params = {"model.name": "fc", "model.nodes": str(nodes), "batch_size": str(batch),
+                          "precision": "float32", "mode": "train", "platform.name": platform}  # fmt: skip
+                tags = {"device": device, "environment_id": platform, "point_id": f"{platform}-{nodes}-{batch}"}
+                if (device, nodes, batch) == ("V100", 512, 4096):
+                    writer.run(params, {"parameters": nodes**2}, outcome="oom_device", reason="device is full", **tags)
+                    continue
+                rate = speed(device, nodes, batch)
+                metrics = {
+                    "examples_per_second": rate, "flops_per_second": rate * nodes**2, "parameters": float(nodes**2),
+                    "arithmetic_intensity": batch / 8, "peak_flops_per_second": peaks[0],
+                    "peak_bytes_per_second": peaks[1], "phase_measure_seconds": 3.0, "phase_start_seconds": 1.0,
+                }  # fmt: skip
+                writer.run(params, metrics, [["MatMul", 0.75], ["Add", 0.25]] if batch == 64 else None, **tags)
+
+
+def execute(store: Store, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Cell id -> what it printed and the tables and figures that it showed; raises where a cell fails."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store.uri)
+    for variable in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
+        monkeypatch.setenv(variable, str(store.folder / "jupyter"))
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}).execute()
+    shown = {}
+    for cell in notebook.cells:
+        parts = []
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            parts += [output.get("text", ""), data.get("text/plain", ""), "(figure)" if "image/png" in data else ""]
+        shown[cell.id] = "\n".join(filter(None, parts))
+    return shown
+
+
+def test_every_step_says_what_was_planted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(store)
+    shown = execute(store, monkeypatch)
+    assert shown["frame"].startswith("24 runs")
+    assert "device is full" in shown["outcomes"]
+    for step in ("heatmap", "sensitivity", "roofline", "speedup", "claims", "phases"):
+        assert "(figure)" in shown[step], step
+    assert "Not here" not in "".join(shown.values())
+    ratios = [speed("TPU v2", n, b) / speed("V100", n, b) for n in (32, 128, 512) for b in (64, 256, 1024, 4096)][:-1]
+    wins, mean = sum(ratio > 1 for ratio in ratios), np.exp(np.mean(np.log(ratios)))
+    assert f"fc      11     {wins}" in shown["speedup"]
+    assert f"{mean:.4g}" in shown["speedup"]
+    assert f"{mean:.4g}" in shown["compare"]
+    assert "MatMul   0.75" in shown["operations"]
+    assert "the tool's own 25.0%" in shown["phases"]
+
+
+def test_a_store_without_runs_is_told_what_to_do(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = execute(store, monkeypatch)
+    assert "no such experiment in the store" in shown["frame"]
+    assert "python -m paradnn.train -m experiment=quick" in shown["frame"]
+    assert "python -m analysis import-archive" in shown["frame"]
+    assert shown["heatmap"].startswith("Not here: ")
+
+
+def test_the_notebook_is_kept_without_outputs() -> None:
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert "parameters" in code[0].metadata.tags
+    assert code[0].source.splitlines()[1:] == ["STORE = None", 'EXPERIMENT = "paradnn"']
+    assert all(not cell.outputs and cell.execution_count is None for cell in code)
+    assert Path(NOTEBOOK).stat().st_size < 20_000
