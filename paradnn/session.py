@@ -195,6 +195,7 @@ class _Session:
             precision=point.precision,
             mode=point.mode,
             optimizer=point.optimizer.name,
+            momentum=point.optimizer.momentum,
         )
         load = environments.load_average()
         limits = Limits(point.measure.timeout, _memory_limit(point))

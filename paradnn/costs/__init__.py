@@ -27,11 +27,18 @@ _LAYERS: dict[str, Callable[[Mapping[str, Any]], Sequence[Layer]]] = {
     "lstm": rnn_layers,
     "gru": rnn_layers,
 }
+#: Optimizer variables of the size of each weight: Keras' RMSprop keeps a mean square and, with momentum, a velocity.
+_SLOTS = {"rmsprop": 2, "momentum": 1, "sgd": 0}
 
 
-def model_costs(model: Mapping[str, Any], *, batch_size: int, precision: str, mode: str, optimizer: str) -> Costs:
+def model_costs(
+    model: Mapping[str, Any], *, batch_size: int, precision: str, mode: str, optimizer: str, momentum: float = 0.9
+) -> Costs:
     """Costs of one step of `model` (a validated mapping with its `name`).
 
-    `precision` is float32, bfloat16 or float16, `mode` train or inference, `optimizer` rmsprop, momentum or sgd.
+    `precision` is float32, bfloat16 or float16, `mode` train or inference, `optimizer` rmsprop, momentum or sgd. With a
+    `momentum` of 0 Keras' optimizers keep no velocity.
     """
-    return sum_costs(_LAYERS[model["name"]](model), batch_size, precision, mode, optimizer)
+    targets = model.get("sequence_length", 1)  # a class for every token, or one
+    slots = _SLOTS[optimizer] - (1 if momentum == 0 and optimizer != "sgd" else 0)
+    return sum_costs(_LAYERS[model["name"]](model), batch_size, precision, mode, slots=slots, targets=targets)

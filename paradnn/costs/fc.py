@@ -11,22 +11,30 @@ __all__ = ["dense", "fc_layers"]
 
 
 def fc_layers(model: Mapping[str, Any]) -> list[Layer]:
-    """Input, hidden layers, output; see `paradnn.worker.models.fc`."""
+    """Hidden layers and output; see `paradnn.worker.models.fc`."""
     size, nodes = model["input_size"], model["nodes"]
-    layers = [Layer("input", written=size, is_input=True), dense("dense_0", size, nodes, first=True)]
+    layers = [dense("dense_0", size, nodes, is_first=True)]
     layers += [dense(f"dense_{index}", nodes, nodes) for index in range(1, model["layers"])]
-    # The logits are not saved: the loss keeps its own float32 copy, which the bound leaves out.
-    return [*layers, dense("logits", nodes, model["output_size"], saved=0)]
+    return [*layers, dense("logits", nodes, model["output_size"], is_last=True)]
 
 
-def dense(name: str, inputs: int, outputs: int, *, first: bool = False, saved: int | None = None) -> Layer:
-    """A dense layer with bias; a `first` layer's input gradient is not computed."""
+def dense(
+    name: str, inputs: int, outputs: int, *, tokens: int = 1, is_first: bool = False, is_last: bool = False
+) -> Layer:
+    """A dense layer with bias over `tokens` positions; a first layer's input gradient is not computed.
+
+    The outputs are kept: a rectifier's gradient needs them, the next product's as well, and of the last layer's the
+    loss needs either the logits or their gradient.
+    """
     return Layer(
         name,
-        macs=inputs * outputs,
-        input_macs=0 if first else None,
+        macs=tokens * inputs * outputs,
+        input_macs=0 if is_first else None,
         parameters=(inputs + 1) * outputs,
-        read=inputs,
-        written=outputs,
-        saved=outputs if saved is None else saved,
+        weights=0 if is_first else inputs * outputs,
+        read=tokens * inputs,
+        written=tokens * outputs,
+        kept=tokens * outputs,
+        is_first=is_first,
+        is_last=is_last,
     )

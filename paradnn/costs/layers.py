@@ -7,19 +7,23 @@ from dataclasses import dataclass
 
 __all__ = ["Costs", "Layer", "sum_costs"]
 
-#: Optimizer variables of the size of each weight: Keras' RMSprop keeps a mean square and, with momentum, a velocity.
-_SLOTS = {"rmsprop": 2, "momentum": 1, "sgd": 0}
-_MASTER_BYTES = 4
+#: The type of a batch, of the logits, and of weights and optimizer variables in every precision.
+_FULL_BYTES = 4
 _COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer, per example.
+    """One layer with its bias, rectifier and addition; counts are elements per example, of parameters in all.
 
     macs: multiply-accumulates of the forward pass in matrix products and convolutions. input_macs: those of the
-    gradient of its inputs (0 where nobody asks for it), by default as many as forward. saved: output elements that
-    the backward pass needs again. read: input elements. is_input: the batch itself, kept in its own 4-byte type.
+    gradient of its inputs (0 where nobody asks for it), by default as many as forward.
+    parameters: trained. fixed_parameters: moving statistics. weights: the parameters that the gradient of the inputs
+    is made with (a bias is not). rows: parameters that one example's lookup reads, where that is not all of them.
+    read, written: inputs and outputs. inner: what forward writes for the backward pass alone, such as gates.
+    reread: its own outputs that the backward pass reads, such as states.
+    kept: what must exist when the forward pass is over, in the least form from which elementwise work gives the rest.
+    is_first: reads the batch, whose gradient nobody asks for. is_last: writes the logits.
     """
 
     name: str
@@ -27,10 +31,15 @@ class Layer:
     input_macs: int | None = None
     parameters: int = 0
     fixed_parameters: int = 0
+    weights: int = 0
+    rows: int | None = None
     read: int = 0
     written: int = 0
-    saved: int = 0
-    is_input: bool = False
+    inner: int = 0
+    reread: int = 0
+    kept: int = 0
+    is_first: bool = False
+    is_last: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,44 +55,57 @@ class Costs:
     memory_lower_bound_bytes: int
 
 
-def sum_costs(layers: Sequence[Layer], batch_size: int, precision: str, mode: str, optimizer: str) -> Costs:
+def sum_costs(
+    layers: Sequence[Layer], batch_size: int, precision: str, mode: str, *, slots: int, targets: int
+) -> Costs:
     """Costs of one step over all layers.
 
-    bytes_per_step is compulsory traffic, as if every tensor crossed the memory bus once for each of its uses and
-    everything else stayed in caches: forward reads weights and inputs and writes outputs; backward reads the weights
-    and what was saved, reads and writes a gradient for each activation, writes the weights' gradients, and the update
-    reads and writes weights and optimizer variables. Left out are workspaces, unfused temporaries and mixed
-    precision's casts.
+    `slots` is the number of optimizer variables of the size of each weight, `targets` that of classes per example.
 
-    memory_lower_bound_bytes is what must exist at one moment: weights and optimizer variables throughout; in training
-    the saved activations at the end of the forward pass with the batch, in inference the largest single layer's
-    output with the batch. Gradients, workspaces and the framework itself come on top.
+    bytes_per_step is compulsory traffic: a tensor crosses the memory bus once for each of its uses, and a use is a
+    layer's forward pass, a layer's backward pass, the loss or the update. Everything within a use stays in caches.
+
+    - Forward, every layer reads its weights (of an embedding the rows looked up, at most the table) and its inputs and
+      writes its outputs. In training it also writes what is kept for the backward pass alone (a cell's gates).
+    - The loss reads logits and targets and writes the logits' gradient.
+    - Backward, every layer reads the gradient of its outputs, its inputs again (for the weights' gradient, and for the
+      rectifier that made them), what it kept, a basic or GRU cell its states, and the weights of its products
+      or its scales; it writes the gradient of its inputs and of its weights. The first layer does nothing for its
+      inputs. An activation that two layers read has two gradients, each written by the reader and read by the maker.
+    - The update reads the weights and their gradients, writes the weights, and reads and writes optimizer variables;
+      moving statistics are read and written. Inference reads the moving statistics.
+
+    The batch, the targets, the logits with their gradient, and the weights and variables of the update are 4 bytes
+    wide, everything else is as wide as `precision`. Left out are workspaces, unfused temporaries, mixed precision's
+    casts and the few numbers of the loss itself.
+
+    memory_lower_bound_bytes is what must exist at one moment, however a framework orders, fuses or repeats elementwise
+    work: in training the end of the forward pass, with weights, optimizer variables, batch, targets, what products,
+    convolutions, poolings, lookups and recurrences made and the backward pass needs, and one tensor of the logits'
+    size, they or their gradient; in inference the largest of inputs and outputs of one product, with weights and
+    batch. Other gradients, workspaces, copies and the framework itself come on top.
     """
+    training, width = mode == "train", _COMPUTE_BYTES[precision]
+    forward = 2 * batch_size * sum(layer.macs for layer in layers)
+    backward = 2 * batch_size * sum(_backward_macs(layer) for layer in layers) if training else 0
     parameters = sum(layer.parameters for layer in layers)
     fixed = sum(layer.fixed_parameters for layer in layers)
-    forward = 2 * batch_size * sum(layer.macs for layer in layers)
-    backward = 2 * batch_size * sum(_backward_macs(layer) for layer in layers)
-    training = mode == "train"
-    width, slots = _COMPUTE_BYTES[precision], _SLOTS[optimizer]
-    batch = 4 * batch_size * sum(layer.written for layer in layers if layer.is_input)
-    inner = [layer for layer in layers if not layer.is_input]
-    moved = sum(layer.read + layer.written for layer in inner) * batch_size * width
-    traffic = batch + (parameters + fixed) * _MASTER_BYTES + moved
+    batch = _FULL_BYTES * batch_size * sum(layer.read for layer in layers if layer.is_first)
+    traffic = sum(_forward_bytes(layer, batch_size, width) for layer in layers)
+    memory = _FULL_BYTES * (parameters + fixed) + batch
     if training:
-        # Once more for what was saved, and a gradient read and written for every activation.
-        again = sum(layer.saved for layer in inner) + sum(layer.read + layer.written for layer in inner)
-        traffic += parameters * (width + _MASTER_BYTES * (2 + 2 * slots)) + again * batch_size * width
-        alive = sum(layer.saved for layer in inner) * batch_size * width
-        memory = (parameters * (1 + slots) + fixed) * _MASTER_BYTES + batch + alive
+        classes = _FULL_BYTES * batch_size * targets
+        traffic += classes + sum(_training_bytes(layer, batch_size, width, slots) for layer in layers)
+        memory += _FULL_BYTES * slots * parameters + classes + width * batch_size * sum(layer.kept for layer in layers)
     else:
-        largest = max((layer.written for layer in inner), default=0) * batch_size * width
-        memory = (parameters + fixed) * _MASTER_BYTES + batch + largest
+        traffic += _FULL_BYTES * fixed
+        memory += batch_size * max(_live_bytes(layer, width) for layer in layers)
     return Costs(
         parameters=parameters,
         non_trainable_parameters=fixed,
         forward_flops=forward,
-        backward_flops=backward if training else 0,
-        flops_per_step=forward + (backward if training else 0),
+        backward_flops=backward,
+        flops_per_step=forward + backward,
         bytes_per_step=traffic,
         memory_lower_bound_bytes=memory,
     )
@@ -92,3 +114,31 @@ def sum_costs(layers: Sequence[Layer], batch_size: int, precision: str, mode: st
 def _backward_macs(layer: Layer) -> int:
     """The weights' gradient costs what forward costs; the inputs' gradient as much again, where it is asked for."""
     return layer.macs + (layer.macs if layer.input_macs is None else layer.input_macs)
+
+
+def _forward_bytes(layer: Layer, batch_size: int, width: int) -> int:
+    """Weights and inputs read, outputs written."""
+    weights = layer.parameters if layer.rows is None else min(layer.parameters, batch_size * layer.rows)
+    moved = layer.read * (_FULL_BYTES if layer.is_first else width)
+    moved += layer.written * (_FULL_BYTES if layer.is_last else width)
+    return weights * width + batch_size * moved
+
+
+def _training_bytes(layer: Layer, batch_size: int, width: int, slots: int) -> int:
+    """What training adds for `layer`; a gradient that crosses between two layers is written by one and read by one.
+
+    Both are charged to the reader of the activation, and the logits' to the last layer, with the loss that reads them.
+    """
+    moved = layer.read * (_FULL_BYTES if layer.is_first else 3 * width)  # again, and a gradient written and read
+    moved += (2 * layer.inner + layer.reread) * width
+    if layer.is_last:
+        moved += 3 * layer.written * _FULL_BYTES
+    gradients = layer.weights * width + layer.parameters * 2 * width
+    update = layer.parameters * _FULL_BYTES * (2 + 2 * slots) + layer.fixed_parameters * _FULL_BYTES * 2
+    return batch_size * moved + gradients + update
+
+
+def _live_bytes(layer: Layer, width: int) -> int:
+    """Bytes per example that exist beside the batch while `layer` runs: a product writes over none of its inputs."""
+    inputs = 0 if layer.is_first or not layer.macs else layer.read
+    return max((inputs + layer.written) * width, layer.written * _FULL_BYTES if layer.is_last else 0)

@@ -1,4 +1,4 @@
-"""Analytic costs: the paper's extremes and the arithmetic that needs no framework."""
+"""Analytic costs: the paper's extremes, and traffic and memory of small models worked out by hand."""
 
 from __future__ import annotations
 
@@ -56,3 +56,138 @@ def test_costs_scale_as_they_must(model: dict) -> None:
     by_optimizer = [model_costs(model, **{**STEP, "optimizer": name}) for name in ("sgd", "momentum", "rmsprop")]
     slots = [costs.memory_lower_bound_bytes - by_optimizer[0].memory_lower_bound_bytes for costs in by_optimizer]
     assert slots == [0, 4 * training.parameters, 8 * training.parameters]
+
+
+FC = fc(layers=1, nodes=3, input_size=5, output_size=2)
+
+
+def test_traffic_of_a_dense_step_by_hand() -> None:
+    """Batch 4: inputs 20, hidden 12, logits 8; weights 5 x 3 + 3 = 18 and 3 x 2 + 2 = 8, in all 26."""
+    forward = (18 + 20 + 12) + (8 + 12 + 8)
+    loss = 8 + 4 + 8
+    last = 8 + 12 + 6 + 12 + 8  # logits' gradient, hidden, weights but the bias; hidden's gradient, weights' gradient
+    first = 12 + 20 + 18  # hidden's gradient, inputs; weights' gradient
+    update = 26 + 26 + 26 + 2 * (26 + 26)
+    train = model_costs(FC, **{**STEP, "batch_size": 4})
+    assert train.bytes_per_step == 4 * (forward + loss + last + first + update) == 1504
+    inference = model_costs(FC, **{**STEP, "batch_size": 4, "mode": "inference"})
+    assert inference.bytes_per_step == 4 * forward == 312
+
+
+def test_traffic_of_mixed_precision_by_hand() -> None:
+    """The same step: inputs, logits with their gradient, and the update's weights and variables stay 4 bytes wide."""
+    forward = 2 * (18 + 12 + 8 + 12) + 4 * (20 + 8)
+    loss = 4 * (8 + 4 + 8)
+    last = 4 * 8 + 2 * (12 + 6 + 12 + 8)
+    first = 2 * 12 + 4 * 20 + 2 * 18
+    update = 2 * 26 + 4 * (26 + 26 + 2 * (26 + 26))
+    train = model_costs(FC, **{**STEP, "batch_size": 4, "precision": "bfloat16"})
+    assert train.bytes_per_step == forward + loss + last + first + update == 1216
+    assert train.memory_lower_bound_bytes == 4 * 3 * 26 + 4 * (20 + 4) + 2 * (12 + 8) == 448
+
+
+def test_memory_of_a_dense_step_by_hand() -> None:
+    """Three times the weights, inputs, classes, hidden, logits; without training weights, inputs, hidden, logits."""
+    train = model_costs(FC, **{**STEP, "batch_size": 4})
+    assert train.memory_lower_bound_bytes == 4 * (3 * 26 + 20 + 4 + 12 + 8) == 488
+    inference = model_costs(FC, **{**STEP, "batch_size": 4, "mode": "inference"})
+    assert inference.memory_lower_bound_bytes == 4 * (26 + 20 + 12 + 8) == 264
+    wide = fc(layers=2, nodes=9, input_size=5, output_size=1)  # hidden 36 twice; weights 54, 90, 10
+    inference = model_costs(wide, **{**STEP, "batch_size": 4, "mode": "inference"})
+    assert inference.memory_lower_bound_bytes == 4 * (154 + 20 + 36 + 36) == 984
+
+
+def test_a_residual_step_by_hand() -> None:
+    """16x16x3 images, one filter, batch 1: 8x8 from the stem, 4x4 pooled, then 4x4x1, 2x2x2, 1x1x4, 1x1x8, two classes.
+
+    Groups two to four begin with a projection, whose normalisation is the added one's.
+    """
+    model = {"name": "residual", "blocks": [1, 1, 1, 1], "filters": 1, "image_size": 16, "output_size": 2}
+    costs = model_costs(model, **{**STEP, "batch_size": 1, "optimizer": "sgd"})
+    products = (9 + 9) + (2 + 18 + 36) + (8 + 72 + 144) + (32 + 288 + 576)
+    scales = 1 + (1 + 1) + (2 + 2 * 2) + (4 + 2 * 4) + (8 + 2 * 8)
+    parameters = 147 + products + 2 * scales + (8 * 2 + 2)
+    fixed = 2 * scales
+    assert (costs.parameters, costs.non_trainable_parameters) == (parameters, fixed) == (1449, 90)
+    read = (
+        (64 + 64)  # normalisation of the stem, pooling
+        + (16 + 16 + 16 + (16 + 16))  # convolution, normalisation, convolution, normalisation and addition
+        + (16 + 16 + 8 + 8 + (8 + 8))  # the same after a projection
+        + (8 + 8 + 4 + 4 + (4 + 4))
+        + (4 + 4 + 8 + 8 + (8 + 8))
+        + (8 + 8)  # average, logits
+    )
+    written = (64 + 64 + 16) + 4 * 16 + 5 * 8 + 5 * 4 + 5 * 8 + (8 + 2)
+    forward = parameters + 768 + read + written
+    loss = 2 + 1 + 2
+    backward = (2 + read) + (768 + read) + (products + 16 + scales) + read + parameters
+    update = 3 * parameters + 2 * fixed
+    assert costs.bytes_per_step == 4 * (forward + loss + backward + update) == 47924
+    kept = (64 + 16) + 2 * 16 + 3 * 8 + 3 * 4 + 3 * 8 + (8 + 2)
+    assert costs.memory_lower_bound_bytes == 4 * (parameters + fixed + 768 + 1 + kept) == 9960
+    inference = model_costs(model, **{**STEP, "batch_size": 1, "mode": "inference"})
+    assert inference.bytes_per_step == 4 * (forward + fixed) == 11940
+    assert inference.memory_lower_bound_bytes == 4 * (parameters + fixed + 768 + 64) == 9484
+
+
+def test_a_bottleneck_reads_its_input_twice_and_adds_it() -> None:
+    """One more block of group one, 4x4 images of 4 channels for one filter: its share of the traffic, no more."""
+    model = {"name": "bottleneck", "blocks": [1, 1, 1, 1], "filters": 1, "image_size": 16, "output_size": 2}
+    step = {**STEP, "batch_size": 3, "mode": "inference"}
+    one, two = (model_costs({**model, "blocks": [count, 1, 1, 1]}, **step) for count in (1, 2))
+    weights = 4 * 1 + 9 + 4  # and two numbers and two statistics for each of 1 + 1 + 4 normalised channels
+    read = 64 + 16 + 16 + 16 + 16 + (64 + 64)
+    written = 16 + 16 + 16 + 16 + 64 + 64
+    assert two.bytes_per_step - one.bytes_per_step == 4 * (weights + 2 * 6 + 2 * 6 + 3 * (read + written))
+    step["mode"] = "train"
+    one, two = (model_costs({**model, "blocks": [count, 1, 1, 1]}, **step) for count in (1, 2))
+    kept = 16 + 16 + 64
+    grown = two.memory_lower_bound_bytes - one.memory_lower_bound_bytes
+    assert grown == 4 * (3 * (weights + 2 * 6) + 2 * 6 + 3 * kept)
+
+
+#: Batch 2 of 3 tokens, width 2, 11 words: tokens 6, embedded 12, states 12, logits 66.
+#: name, optimizer, the cell's parameters, its products' weights, written for backward alone, own states read, bytes.
+CELLS = [
+    ("rnn", "rmsprop", 2 * (2 * 2 + 1), 2 * 4, 0, 12, 4076, 1188),
+    ("lstm", "momentum", 4 * 2 * (2 * 2 + 1), 4 * 2 * 4, 2 * 2 * (3 * 3 + 2 * 2), 0, 4860, 1328),
+    ("gru", "sgd", 3 * 2 * (2 * 2 + 2), 3 * 2 * 4, 2 * 2 * (3 * 3 + 2), 2 * 2 * 2, 3956, 932),
+]
+
+
+@pytest.mark.parametrize(("name", "optimizer", "cell", "weights", "inner", "states", "traffic", "memory"), CELLS)
+def test_recurrent_steps_by_hand(
+    name: str, optimizer: str, cell: int, weights: int, inner: int, states: int, traffic: int, memory: int
+) -> None:
+    model = {"name": name, "layers": 1, "embedding_size": 2, "sequence_length": 3, "vocab_size": 11}
+    slots = {"rmsprop": 2, "momentum": 1, "sgd": 0}[optimizer]
+    parameters = 22 + cell + 33
+    forward = (12 + 6 + 12) + (cell + 12 + 12 + inner) + (33 + 12 + 66)
+    loss = 66 + 6 + 66
+    logits = 66 + 12 + 22 + 12 + 33
+    cells = 12 + 12 + inner + states + weights + 12 + cell
+    embedding = 12 + 6 + 22
+    update = (3 + 2 * slots) * parameters
+    costs = model_costs(model, **{**STEP, "batch_size": 2, "optimizer": optimizer})
+    assert costs.bytes_per_step == 4 * (forward + loss + logits + cells + embedding + update) == traffic
+    alive = (1 + slots) * parameters + 6 + 6 + 12 + inner + states + 66
+    assert costs.memory_lower_bound_bytes == 4 * alive == memory
+    inference = model_costs(model, **{**STEP, "batch_size": 2, "mode": "inference"})
+    assert inference.bytes_per_step == 4 * (forward - inner)
+    assert inference.memory_lower_bound_bytes == 4 * (parameters + 6 + 12 + 66)
+
+
+def test_a_lookup_reads_its_rows_at_most_the_table() -> None:
+    model = {"name": "rnn", "layers": 1, "embedding_size": 2, "sequence_length": 3, "vocab_size": 11}
+    few, many = (
+        model_costs(model, **{**STEP, "mode": "inference", "batch_size": batch}).bytes_per_step for batch in (1, 4)
+    )
+    rest = 10 + 33  # cell, logits
+    assert few == 4 * (rest + 6 + (3 + 6 + 6 + 6 + 6 + 33))
+    assert many == 4 * (rest + 22 + 4 * (3 + 6 + 6 + 6 + 6 + 33))
+
+
+def test_without_momentum_no_velocity_is_kept() -> None:
+    for optimizer, slots in (("rmsprop", 1), ("momentum", 0), ("sgd", 0)):
+        costs = model_costs(FC, **{**STEP, "batch_size": 4, "optimizer": optimizer}, momentum=0.0)
+        assert costs.memory_lower_bound_bytes == 4 * ((1 + slots) * 26 + 20 + 4 + 12 + 8)
