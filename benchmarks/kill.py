@@ -84,7 +84,12 @@ def main() -> None:
                 [running] = database.execute("SELECT count(*) FROM runs WHERE status = 'RUNNING'").fetchone()
             if running:
                 problems.append(f"{running} runs left RUNNING")
-            print(f"sweep {sweeps}: killed {killed} times, {len(problems)} problems so far", *found, sep="\n  ", flush=True)
+            print(
+                f"sweep {sweeps}: killed {killed} times, {len(problems)} problems so far",
+                *found,
+                sep="\n  ",
+                flush=True,
+            )
     print(f"{sweeps} sweeps of 30 points, {kills} kills: {len(problems)} problems")
     for problem in problems:
         print(f"  {problem}")

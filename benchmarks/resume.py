@@ -56,7 +56,7 @@ def main() -> None:
                     "replicate": "0",
                     "outcome": "ok",
                 }
-                tags |= {"environment_id": real["environment_id"]}
+                tags |= {"environment_id": real["environment_id"], "extras": "profile"}
                 tags |= {f"version.{number}": "1.0" for number in range(10)}
                 rows = [(key, value, row["run_uuid"]) for key, value in tags.items()]
                 database.executemany("INSERT INTO tags (key, value, run_uuid) VALUES (?, ?, ?)", rows)

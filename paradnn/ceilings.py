@@ -18,12 +18,16 @@ __all__ = ["main"]
 def _measure_ceilings(config: DictConfig) -> int:
     """Measure what the composed configuration names, and say what was found."""
     from paradnn.config import read_point, read_settings
+    from paradnn.errors import ConfigError
     from paradnn.session import measure_ceilings
     from paradnn.space import plain
     from paradnn.terminal import si
 
     content = plain(config)
-    ceilings, where = measure_ceilings(read_point(content), read_settings(content))
+    settings = read_settings(content)
+    if settings.sweep.plan or settings.sweep.grids:
+        raise ConfigError("sweep", settings.sweep.name, "describes a sweep", "give each platform a command of its own")
+    ceilings, where = measure_ceilings(read_point(content), settings)
     if ceilings is None:
         return 1
     for precision, rate in ceilings.flops_per_second.items():

@@ -81,7 +81,7 @@ def _shares(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
     for index, (_, share, colour) in enumerate(shown):
         axes.barh(-index, share, color=colour)
         axes.text(share + 0.005, -index, f"{share:.1%}", va="center", fontsize=8)
-    labels = ["\n".join(textwrap.wrap(name, 30)) for name, _, _ in shown]
+    labels = ["\n".join(textwrap.wrap(name, 36)) for name, _, _ in shown]
     axes.set_yticks([-index for index in range(len(shown))], labels, fontsize=8)
     axes.set_xlim(0, 1.15 * max(share for _, share, _ in shown))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
@@ -119,7 +119,8 @@ def _roofline(axes: Axes, rows: Sequence[Mapping[str, Any]], metrics: Mapping[st
         axes.text(0.02, 1.0, note, transform=axes.transAxes, fontsize=8, va="bottom")
     axes.yaxis.set_major_formatter(quantity("FLOP/s"))
     finish(axes, "", "arithmetic intensity (FLOP/B)", "rate")
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=8, loc="lower right")
 
 
 def _colour(category: str) -> str:

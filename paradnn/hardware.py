@@ -68,7 +68,9 @@ HARDWARE: tuple[Hardware, ...] = (
     Hardware("Skylake, n1-standard-32", "cpu", {"float32": 2 * _T}, 16.6 * _G, 120 * 10**9, _PAPER,
              ("n1-standard-32",)),
     Hardware("V100 (SXM2, 16 GB)", "gpu", {"float16": 125 * _T, "float32": 15.7 * _T}, 900 * _G, 16 * _GIB,
-             f"{_PAPER}; float32: NVIDIA V100 datasheet (2020)", ("v100",)),
+             f"{_PAPER}; float32: NVIDIA V100 datasheet (2020)", ("v100", "v100-sxm2-16gb")),
+    Hardware("V100 (SXM2, 32 GB)", "gpu", {"float16": 125 * _T, "float32": 15.7 * _T}, 900 * _G, 32 * _GIB,
+             "NVIDIA V100 datasheet (2020)", ("v100-sxm2-32gb",)),
     Hardware("TPU v2 (board, 8 cores)", "tpu", {"bfloat16": 180 * _T}, 2400 * _G, 64 * _GIB, _PAPER, ("tpu v2",)),
     Hardware("TPU v3 (board, 8 cores)", "tpu", {"bfloat16": 420 * _T}, 3600 * _G, 128 * _GIB,
              f"{_PAPER}, bandwidth estimated there", ("tpu v3",)),
@@ -78,19 +80,21 @@ HARDWARE: tuple[Hardware, ...] = (
     _tpu("TPU v5p", 459, 2765, 95, "Google Cloud documentation, TPU v5p", "tpu v5p", "tpu v5"),
     _tpu("TPU v6e (Trillium)", 918, 1640, 32, "Google Cloud documentation, TPU v6e", "tpu v6e", "tpu v6 lite"),
     # NVIDIA
-    _gpu("P100 (SXM2)", 10.6, None, 732, 16, "NVIDIA Tesla P100 datasheet (2016)", "p100"),
+    _gpu("P100 (SXM2)", 10.6, None, 732, 16, "NVIDIA Tesla P100 datasheet (2016)", "p100", "p100-sxm2-16gb"),
     _gpu("T4", 8.1, 65, 320, 16, "NVIDIA T4 datasheet (2019)", "tesla t4", "nvidia t4", bfloat16=None),
     _gpu("A10", 31.2, 125, 600, 24, "NVIDIA A10 datasheet (2021)", "nvidia a10"),
     _gpu("A30", 10.3, 165, 933, 24, "NVIDIA A30 datasheet (2021)", "nvidia a30"),
-    _gpu("A100 (SXM, 40 GB)", 19.5, 312, 1555, 40, "NVIDIA A100 datasheet (2021)", "a100", "a100-sxm4-40gb"),
-    _gpu("A100 (SXM, 80 GB)", 19.5, 312, 2039, 80, "NVIDIA A100 80GB datasheet (2021)", "a100-sxm4-80gb"),
+    _gpu("A100 (SXM, 40 GB)", 19.5, 312, 1555, 40, "NVIDIA A100 datasheet (2021)", "a100", "a100-sxm4-40gb",
+         "a100-pcie-40gb"),
+    _gpu("A100 (SXM, 80 GB)", 19.5, 312, 2039, 80, "NVIDIA A100 80GB datasheet (2021)", "a100-sxm4-80gb",
+         "a100-sxm-80gb"),
     _gpu("A100 (PCIe, 80 GB)", 19.5, 312, 1935, 80, "NVIDIA A100 80GB datasheet (2021)", "a100 80gb pcie"),
     _gpu("L4", 30.3, 121, 300, 24, "NVIDIA L4 datasheet (2023)", "nvidia l4"),
     _gpu("L40S", 91.6, 362.05, 864, 48, "NVIDIA L40S datasheet (2023)", "l40s"),
     _gpu("H100 (SXM)", 67, 989.4, 3350, 80, "NVIDIA H100 datasheet (2023)", "h100", "h100 80gb hbm3"),
     _gpu("H100 (PCIe)", 51.2, 756, 2000, 80, "NVIDIA H100 PCIe product brief (2022)", "h100 pcie"),
     _gpu("H200 (SXM)", 67, 989.4, 4800, 141, "NVIDIA H200 datasheet (2024)", "h200"),
-    _gpu("B200", 80, 2250, 8000, 180, "NVIDIA DGX B200 datasheet (2024), an eighth of it", "b200"),
+    _gpu("B200", 75, 2250, 7700, 180, "NVIDIA Blackwell datasheet (2025), HGX B200", "b200"),
     _gpu("GeForce RTX 3090", 35.6, 142, 936, 24, "NVIDIA GA102 whitepaper (2020), FP16 accumulate", "rtx 3090",
          bfloat16=71),
     _gpu("GeForce RTX 4090", 82.6, 330.3, 1008, 24, "NVIDIA Ada whitepaper (2022), FP16 accumulate", "rtx 4090",
@@ -110,6 +114,10 @@ HARDWARE: tuple[Hardware, ...] = (
 )  # fmt: skip
 
 
+#: What follows the name of a part that is another one: other clocks, other memory, another board.
+_VARIANT = r"(?![ -](?:pcie|nvl|sxm\d?-32gb|sxm-64gb|ti|super|d\b|laptop|max-q|mobile))"
+
+
 def find_hardware(device: str) -> Hardware | None:
     """The part that a device's name speaks of, such as "NVIDIA H200" or "TPU v2"; None where it is not known.
 
@@ -117,12 +125,14 @@ def find_hardware(device: str) -> Hardware | None:
     nobody specifies.
     """
     text = device.lower()
+    if re.search(r"\bmig\b", text):  # a slice of a board
+        return None
     cores = re.search(r", (\d+) cores?$", text)
     found = [
         (len(alias), entry)
         for entry in HARDWARE
         for alias in entry.aliases
-        if re.search(rf"(?<![a-z0-9]){re.escape(alias)}(?![a-z0-9])", text)
+        if re.search(rf"(?<![a-z0-9]){re.escape(alias)}(?![a-z0-9]){_VARIANT}", text)
         and (entry.kind != "cpu" or entry.cores is None or (cores and entry.cores == int(cores[1])))
     ]
     return max(found, key=lambda pair: pair[0])[1] if found else None

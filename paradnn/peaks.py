@@ -6,6 +6,8 @@ threads, in the same environment.
 
 from __future__ import annotations
 
+import contextlib
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -100,8 +102,10 @@ class CeilingsKeeper:
                 return Ceilings.of(ticket.run_id, self._tracker.fetch(ticket.run_id)[0])
             if not isinstance(ticket, Busy):
                 break
-            time.sleep(_LOOK)
+            # Two drivers that claimed at once both withdrew: they must not come back at the same moment.
+            time.sleep(random.uniform(0.5, 1.5) * _LOOK)
         else:
+            self._say(f"no ceilings: another driver is at them for over {_TIMEOUT:.0f} s; utilisation stays unknown")
             return None
         self._say(f"measuring the ceilings of {environment.device} ({point.framework.name}), once: about half a minute")
         try:
@@ -109,7 +113,8 @@ class CeilingsKeeper:
             record = _record(name, point, environment, answer, tags, ticket.start_time)
             run_id = self._tracker.record(ticket, record, dict)
         except BaseException:
-            self._tracker.abandon(ticket, "interrupted before its end")
+            with contextlib.suppress(Exception):
+                self._tracker.abandon(ticket, "interrupted before its end")
             raise
         if answer.outcome != "ok":
             self._say(f"no ceilings ({answer.outcome}: {answer.reason}): utilisation stays unknown")

@@ -37,6 +37,8 @@ SCHEMA_VERSION = "1"
 #: How far matmul and convolution FLOPs of a profile may be from the analytic count: a compiler pads, and drops or adds
 #: the products at the ends of a recurrence (docs/metrics.md).
 FLOPS_MARGIN = 0.1
+#: Where so much of the step has no known operation, FLOPs that are missing contradict nothing.
+UNSEEN_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -255,12 +257,22 @@ def _checks(point: Point, costs: Costs, metrics: Mapping[str, float], result: Ma
     if shares and not math.isclose(shares + metrics["profile_unexplained_share"], 1.0, abs_tol=1e-3):
         problems.append(f"the shares of the profile sum to {shares + metrics['profile_unexplained_share']:.4f}")
     ratio = metrics.get("profile_flops_ratio")
-    if ratio is not None and abs(ratio - 1) > FLOPS_MARGIN:
+    if ratio is not None and not _least_ratio(point, metrics) <= ratio <= 1 + FLOPS_MARGIN:
         problems.append(f"the profile's FLOPs are {ratio:.3f} times the analytic ones")
     peak = metrics.get("step_memory_bytes")
     if point.platform.name == "cpu" and peak is not None and peak < costs.memory_lower_bound_bytes:
         problems.append(f"the step took {peak:.0f} bytes, less than the lower bound {costs.memory_lower_bound_bytes}")
     return problems
+
+
+def _least_ratio(point: Point, metrics: Mapping[str, float]) -> float:
+    """The share of the analytic FLOPs that a sound profile shows at least; 0 where products may be missing in it.
+
+    Of one example a weight's gradient is a product over nothing, which XLA multiplies elementwise. And TensorFlow does
+    not trace a kernel that it has learnt to be cheap (some thousand cycles): its work is in the unexplained share.
+    """
+    unseen = metrics["profile_unexplained_share"] > UNSEEN_SHARE
+    return 0.0 if unseen or (point.compile == "xla" and point.batch_size == 1) else 1 - FLOPS_MARGIN
 
 
 def _artifacts(point: Point, environment: Environment, answer: Answer, metrics: Mapping[str, float]) -> dict[str, Any]:

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from paradnn import peaks
+from paradnn.config import FullyConnected, Point
+from paradnn.environment import describe_environment
 from paradnn.hardware import HARDWARE, find_hardware
+from paradnn.offline import OfflineTracker
+from paradnn.peaks import CeilingsKeeper, ceilings_identity
+from paradnn.runner import WorkerPool
 from tests.conftest import TINY, Store, run
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -27,7 +33,9 @@ def table(path: Path) -> list[dict]:
 
 def test_profile_and_ceilings_of_a_sweep(store: Store) -> None:
     """Two points, one set of ceilings; a later command measures neither of them again."""
-    command = ["paradnn.train", "-m", *WITH_CEILINGS, "compile=graph,xla", "measure.profile=true"]
+    # Products that last: TensorFlow traces no kernel that it knows to be cheap.
+    size = ["model.nodes=256", "model.input_size=512", "batch_size=64"]
+    command = ["paradnn.train", "-m", *WITH_CEILINGS, *size, "compile=graph,xla", "measure.profile=true"]
     done = run(command, store)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("measuring the ceilings") == 1
@@ -77,6 +85,25 @@ def test_a_profile_that_is_asked_for_later_is_measured(store: Store) -> None:
     assert len({point["protocol_id"] for point in store.runs()}) == 1
 
 
+def test_one_example_under_xla_passes_the_check_of_flops(store: Store) -> None:
+    """The gradients of weights are outer products there, which XLA multiplies elementwise."""
+    done = run(["paradnn.train", *TINY, "batch_size=1", "compile=xla", "measure.profile=true"], store)
+    assert done.returncode == 0, done.stderr
+    [point] = store.runs()
+    assert point["checks"] == "passed"
+    assert store.values("latest_metrics", point["run_id"])["profile_flops_ratio"] < 0.9
+
+
+def test_cheap_kernels_that_are_not_traced_contradict_nothing(store: Store) -> None:
+    """After thousands of steps hardly a kernel of a tiny model is an event: the remainder has their time."""
+    more = ["measure.profile=true", "measure.min_seconds=4", "measure.warmup_seconds=2"]
+    done = run(["paradnn.train", *TINY, *more], store)
+    assert done.returncode == 0, done.stderr
+    [point] = store.runs()
+    assert point["checks"] == "passed"
+    assert store.values("latest_metrics", point["run_id"])["profile_unexplained_share"] > 0.5
+
+
 def test_inference_has_latencies(store: Store) -> None:
     done = run(["paradnn.train", *TINY, "mode=inference", "batch_size=1"], store)
     assert done.returncode == 0, done.stderr
@@ -88,12 +115,68 @@ def test_inference_has_latencies(store: Store) -> None:
     assert "latency" in done.stdout
 
 
+def test_ceilings_that_another_driver_never_finishes_are_missed_aloud(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim of a living process, which here is this one."""
+    monkeypatch.setattr(peaks, "_TIMEOUT", 0.02)
+    monkeypatch.setattr(peaks, "_LOOK", 0.01)
+    point = Point(FullyConnected())
+    environment = describe_environment("cpu", {"tensorflow": "2"})
+    tracker = OfflineTracker(tmp_path)
+    tracker.begin(ceilings_identity(point, environment), "ceilings", {}, 60.0, lambda _: True)
+    said: list[str] = []
+    with WorkerPool() as pool:
+        assert CeilingsKeeper(pool, tracker, said.append).of(point, environment) is None
+    [line] = said
+    assert line.startswith("no ceilings: another driver")
+
+
+def test_ceilings_are_kept_as_a_file_and_logged_later(store: Store, tmp_path: Path) -> None:
+    """A second command without network finds them; sync logs them as the run that the points name."""
+    command = ["paradnn.train", *WITH_CEILINGS, "tracking=offline", f"tracking.folder={tmp_path / 'files'}"]
+    first = run(command, store)
+    assert first.returncode == 0, first.stderr
+    assert "measuring the ceilings" in first.stderr
+    second = run([*command, "batch_size=5"], store)
+    assert second.returncode == 0, second.stderr
+    assert "measuring the ceilings" not in second.stderr
+    done = run(["paradnn.sync", str(tmp_path / "files"), "--uri", store.uri], store)
+    assert done.returncode == 0, done.stderr
+    [ceilings] = store.runs("ceilings")
+    assert ceilings["status"] == "FINISHED"
+    assert (artifacts(store, ceilings["run_id"]) / "ceilings.png").read_bytes().startswith(PNG)
+    assert [point["ceilings_run"] for point in store.runs()] == [ceilings["offline_id"]] * 2
+
+
+@pytest.mark.parametrize(
+    "wrong", ["platform.threads=0", "framework.name=torch", "nothing=1", "compile=fast", "-m platform.threads=1,2",
+              "experiment=quick"],
+)  # fmt: skip
+def test_ceilings_refuse_bad_input_in_one_line(store: Store, wrong: str) -> None:
+    done = run(["paradnn.ceilings", *wrong.split()], store)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
 @pytest.mark.parametrize(
     ("device", "name"),
     [
         ("NVIDIA H200", "H200 (SXM)"),
         ("NVIDIA A100-SXM4-80GB", "A100 (SXM, 80 GB)"),
         ("NVIDIA A10", "A10"),
+        ("NVIDIA A100-PCIE-40GB", "A100 (SXM, 40 GB)"),
+        ("Tesla V100-SXM2-16GB", "V100 (SXM2, 16 GB)"),
+        ("Tesla V100-PCIE-16GB", None),
+        ("Tesla V100-SXM2-32GB", "V100 (SXM2, 32 GB)"),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+        ("NVIDIA H100 80GB HBM3", "H100 (SXM)"),
+        ("NVIDIA H100 PCIe", "H100 (PCIe)"),
+        ("NVIDIA H100 NVL", None),
+        ("NVIDIA H200 NVL", None),
+        ("NVIDIA GeForce RTX 3090 Ti", None),
+        ("NVIDIA GeForce RTX 4090 D", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
         ("TPU v2", "TPU v2 (board, 8 cores)"),
         ("Intel(R) Xeon(R) Platinum 8380 CPU @ 2.30GHz, 40 cores", "Xeon Platinum 8380"),
         ("Intel(R) Xeon(R) Platinum 8380 CPU @ 2.30GHz, 4 cores", None),

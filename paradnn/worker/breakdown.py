@@ -6,10 +6,11 @@ import base64
 import math
 import tempfile
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
-from paradnn.worker.frameworks import Framework, Step, Unavailable
+from paradnn.worker.frameworks import Framework, Step
 from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.table import make_tables
 from paradnn.worker.profile.trace import read_trace
@@ -19,29 +20,46 @@ __all__ = ["profile_steps"]
 #: The stretch lasts about this long, within these counts of steps.
 _SECONDS = 0.25
 _FEWEST, _MOST = 3, 200
+#: A step as long as this is profiled once: its shares will not change.
+_LONG_STEP = 5.0
+#: Steps under the profiler may take so much longer, and reading the trace takes time too.
+_SLOWDOWN = 2.0
 
 
-def profile_steps(framework: Framework, step: Step, step_seconds: float, keep_trace: bool) -> dict[str, Any]:
+def profile_steps(
+    framework: Framework, step: Step, step_seconds: float, keep_trace: bool, seconds_left: float = math.inf
+) -> dict[str, Any]:
     """The operation tables of a step that takes `step_seconds` unprofiled.
 
     Returns what `make_tables` returns with steps and slowdown (traced step / `step_seconds`), and with `keep_trace`
     the trace file in base64 under the path where TensorBoard looks for it. Where the framework cannot be profiled,
-    or its trace cannot be read, `unavailable` says why: a point that was measured is not lost to its profile.
+    its trace cannot be read, or it would take longer than the `seconds_left` of the point, `unavailable` says why: a
+    point that was measured is not lost to its profile.
     """
-    steps = min(_MOST, max(_FEWEST, math.ceil(_SECONDS / step_seconds)))
+    fewest = _FEWEST if step_seconds < _LONG_STEP else 1
+    steps = min(_MOST, max(fewest, math.ceil(_SECONDS / step_seconds)))
+    expected = _SLOWDOWN * (steps + 1) * step_seconds
+    if expected > seconds_left:
+        return {"unavailable": f"the profile may take {expected:.0f} s, measure.timeout leaves {seconds_left:.0f} s"}
+    try:
+        return _profile(framework, step, steps, step_seconds, keep_trace)
+    except Exception as error:
+        traceback.print_exc()
+        message = " ".join(str(error).split())[:300]
+        return {"unavailable": f"{type(error).__name__}: {message}".rstrip(": ")}
+
+
+def _profile(framework: Framework, step: Step, steps: int, step_seconds: float, keep_trace: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="trace-", dir=".") as name:
         folder = Path(name)
-        try:
-            with framework.trace(folder) as marked:
-                # The first step under the profiler pays for its start.
-                step.run(1)
-                with marked():
-                    begin = time.perf_counter()
-                    step.run(steps)
-                    seconds = time.perf_counter() - begin
-            trace = read_trace(folder)
-        except (Unavailable, ValueError) as error:
-            return {"unavailable": str(error)}
+        with framework.trace(folder) as marked:
+            # The first step under the profiler pays for its start.
+            step.run(1)
+            with marked():
+                begin = time.perf_counter()
+                step.run(steps)
+                seconds = time.perf_counter() - begin
+        trace = read_trace(folder)
         found = make_tables(trace, steps, step.kernel_cost, HloCosts(trace.modules).cost)
         if keep_trace:
             [*_, file] = sorted(folder.glob("**/*.xplane.pb"))

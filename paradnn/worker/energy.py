@@ -6,12 +6,13 @@ or it may not be read, the reason is said and no number given.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["EnergyMeter", "open_meter"]
+__all__ = ["EnergyMeter", "open_meter", "visible_board"]
 
 _POWERCAP = Path("/sys/class/powercap")
 
@@ -46,8 +47,10 @@ def open_meter(platform: str, index: int, root: Path = _POWERCAP) -> EnergyMeter
 
 
 def _rapl(root: Path) -> EnergyMeter:
-    # intel-rapl:0 is a package, intel-rapl:0:0 a part of it. AMD's kernels since 5.8 use the same names.
-    packages = sorted(path for path in root.glob("intel-rapl:*") if path.name.count(":") == 1)
+    # intel-rapl:0 is a package, intel-rapl:0:0 a part of it. AMD's kernels since 5.8 use the same names. A zone named
+    # psys counts the whole board, the packages once more.
+    zones = sorted(path for path in root.glob("intel-rapl:*") if path.name.count(":") == 1)
+    packages = [path for path in zones if _zone(path) != "psys"]
     if not packages:
         return EnergyMeter("unavailable: this host shows no RAPL counter")
 
@@ -65,12 +68,35 @@ def _rapl(root: Path) -> EnergyMeter:
     return EnergyMeter("rapl", read)
 
 
+def visible_board(variable: str | None, index: int) -> int | str:
+    """Number or UUID of the board that CUDA calls `index`, by CUDA_VISIBLE_DEVICES (None: not set)."""
+    if variable is None:
+        return index
+    entries = [entry.strip() for entry in variable.split(",") if entry.strip()]
+    if index >= len(entries):
+        raise ValueError(f"CUDA_VISIBLE_DEVICES={variable} has no device {index}")
+    return int(entries[index]) if entries[index].isdigit() else entries[index]
+
+
+def _zone(path: Path) -> str:
+    try:
+        return (path / "name").read_text().strip()
+    except OSError:
+        return ""
+
+
 def _nvml(index: int) -> EnergyMeter:
     try:
         import pynvml
 
         pynvml.nvmlInit()
-        handle: Any = pynvml.nvmlDeviceGetHandleByIndex(index)
+        # NVML sees every board of the host, the framework those that CUDA_VISIBLE_DEVICES names, in its order.
+        visible = visible_board(os.environ.get("CUDA_VISIBLE_DEVICES"), index)
+        handle: Any = (
+            pynvml.nvmlDeviceGetHandleByIndex(visible)
+            if isinstance(visible, int)
+            else pynvml.nvmlDeviceGetHandleByUUID(visible)
+        )
         pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
     except ImportError:
         return EnergyMeter("unavailable: NVML needs the package nvidia-ml-py")

@@ -11,7 +11,6 @@ from typing import Any
 
 import keras
 import pytest
-import tensorflow as tf
 
 from paradnn.costs import model_costs
 from paradnn.worker import energy
@@ -21,8 +20,6 @@ from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.models import build
 from paradnn.worker.point import POLICIES
 from paradnn.worker.profile import device, protos
-from paradnn.worker.profile.hlo import HloCosts
-from paradnn.worker.profile.shapes import Shape, convolution_flops, matmul_flops, spatial_pairs
 from paradnn.worker.profile.timeline import Event, attribute
 from tests.worker.counter import counted_flops
 
@@ -77,7 +74,7 @@ def test_tables_agree_with_the_analytic_costs(family: str, compile: str) -> None
         table = rows(found[name])
         assert sum(row["share"] for row in table) == pytest.approx(1.0, abs=1e-6)
         assert table[-1]["type"] == "(no operation)"
-        assert table[-1]["share"] == found["unexplained_share"] < 0.9
+        assert table[-1]["share"] == found["unexplained_share"]
     known = [row for row in rows(found["operations"]) if row["flops"] and row["self_seconds"]]
     assert all(row["flops_per_second"] == row["flops"] / row["self_seconds"] for row in known)
     categories = {row["category"] for row in known}
@@ -157,6 +154,28 @@ def test_time_is_divided_among_what_runs() -> None:
     assert idle + sum(explained.values()) == pytest.approx(10.0)
 
 
+def test_what_began_before_the_steps_is_none_of_their_executions() -> None:
+    """An instruction's end is noted late, by a thread that is already at its next one."""
+    events = [Event("one", "a", "dot", *times) for times in ((-1.0, 0.5), (1.0, 2.0), (9.5, 11.0))]
+    usage, _ = attribute(events, 0.0, 10.0)
+    assert usage["a", "dot"].count == 2
+    assert usage["a", "dot"].self_seconds == 2.0
+
+
+def test_kernels_of_one_launch_are_one_execution() -> None:
+    """A product that is split and summed runs two kernels; the same kernel again is the next product."""
+    stats = {"hlo_op": "while.2::dot.1", "hlo_module": "step.7"}
+    kernels = [("gemm", {}, stats), ("splitKreduce", {}, stats), ("gemm", {}, stats), ("splitKreduce", {}, stats)]
+    plane = planted_device("/device:GPU:0", "Stream #13(Compute)", kernels)
+    again = plane.lines.add(name="XLA Ops", timestamp_ns=1_000_000)
+    again.events.add(metadata_id=1, offset_ps=10**9, duration_ps=5 * 10**8)
+    _, instructions, _ = read_planted(plane)
+    assert {(event.name, event.kind) for event in instructions} == {("dot.1", "hlo:step.7")}
+    usage, _ = attribute(instructions, 0.0, 1.0)
+    assert usage["dot.1", "hlo:step.7"].count == 2
+    assert usage["dot.1", "hlo:step.7"].self_seconds == pytest.approx(4 * 5e-4)
+
+
 def planted_device(name: str, line: str, events: list[tuple[str, dict[str, Any], dict[str, Any]]]) -> Any:
     """A plane laid out as the profilers of GPUs and TPUs do: one event a millisecond, half a millisecond long."""
     plane = protos.XSpace().planes.add(name=name)
@@ -208,50 +227,24 @@ def test_operations_of_a_tpu_cost_what_the_compiler_states() -> None:
     assert (cost.category, cost.flops, cost.bytes, cost.product_flops) == ("convolution", 4000, 500, 4000)
 
 
-def test_flops_of_shapes_by_hand() -> None:
-    assert matmul_flops((3, 5), 7) == 2 * 3 * 5 * 7
-    assert convolution_flops((2, 8, 8, 16), (3, 3), 4) == 2 * 2 * 8 * 8 * 16 * 9 * 4
-    assert Shape("bfloat16", (4, 5)).bytes == 40
-    assert Shape("resource", (4, 5)).bytes == 0
+def test_a_profile_that_fails_loses_no_point() -> None:
+    _, step = profile("fc", "graph")
+    framework = TensorFlow()
 
+    def broken(name: str, kind: str) -> None:
+        raise KeyError(name)
 
-@pytest.mark.parametrize(("size", "stride", "padding", "outputs", "dilation"), [(3, 1, 1, 16, 2), (5, 1, 2, 9, 3)])
-def test_holes_of_a_dilated_convolution_are_no_work(
-    size: int, stride: int, padding: int, outputs: int, dilation: int
-) -> None:
-    """Against the positions themselves: every `dilation`-th place holds a number, on and on beyond the edges."""
-    places = [index * stride + tap - padding for index in range(outputs) for tap in range(size)]
-    assert spatial_pairs(outputs, size, stride, padding, 1, dilation) == sum(place % dilation == 0 for place in places)
-
-
-def test_a_fusion_moves_its_inputs_and_outputs_and_computes_what_is_within() -> None:
-    """Four elementwise operations in one: 4 FLOPs, one read and one write an element."""
-
-    @tf.function(jit_compile=True)
-    def chain(x: tf.Tensor) -> tf.Tensor:
-        return tf.nn.relu(tf.abs(x) * x) + 1.0
-
-    array = tf.ones([1000])
-    module = _module(chain, array)
-    costs = HloCosts([module])
-    [fusion] = [i for c in module.computations for i in c.instructions if i.opcode == "fusion"]
-    cost = costs.cost(fusion.name, module.name)
-    assert cost.category == "elementwise"
-    assert cost.bytes == 2 * 4 * 1000
-    assert cost.flops == 4 * 1000
-    assert costs.cost("nothing", module.name).flops is None
-
-
-def _module(function: Any, *arguments: Any) -> Any:
-    proto = protos.HloProto()
-    proto.ParseFromString(function.experimental_get_compiler_ir(*arguments)(stage="optimized_hlo_proto_serialized"))
-    return proto.hlo_module
+    assert profile_steps(framework, step, 60.0, False, 100.0)["unavailable"].startswith("the profile may take 240 s")
+    step.kernel_cost = broken
+    assert profile_steps(framework, step, 1.0, False)["unavailable"].startswith("KeyError: ")
+    assert list(Path().iterdir()) == []
 
 
 def test_energy_comes_from_the_counters_or_not_at_all(tmp_path: Path) -> None:
-    for name, value in (("intel-rapl:0", 900), ("intel-rapl:1", 100), ("intel-rapl:0:0", 5)):
+    for name, value in (("intel-rapl:0", 900), ("intel-rapl:1", 100), ("intel-rapl:0:0", 5), ("intel-rapl:2", 7)):
         folder = tmp_path / name
         folder.mkdir()
+        (folder / "name").write_text("psys\n" if name == "intel-rapl:2" else "package\n")
         (folder / "energy_uj").write_text(f"{value * 1_000_000}\n")
         (folder / "max_energy_range_uj").write_text("1000000000\n")
     meter = energy.open_meter("cpu", 0, tmp_path)
@@ -259,6 +252,7 @@ def test_energy_comes_from_the_counters_or_not_at_all(tmp_path: Path) -> None:
     meter.start()
     (tmp_path / "intel-rapl:0" / "energy_uj").write_text("50000000\n")  # wrapped round at 1000 J
     (tmp_path / "intel-rapl:1" / "energy_uj").write_text("130000000\n")
+    (tmp_path / "intel-rapl:2" / "energy_uj").write_text("900000000\n")  # the whole board: the packages once more
     joules = meter.joules()
     assert joules is not None
     assert math.isclose(joules, 150 + 30)
@@ -267,3 +261,8 @@ def test_energy_comes_from_the_counters_or_not_at_all(tmp_path: Path) -> None:
     assert none.joules() is None
     assert none.source.startswith("unavailable: ")
     assert energy.open_meter("tpu", 0).source.startswith("unavailable: ")
+
+
+@pytest.mark.parametrize(("variable", "index", "board"), [(None, 1, 1), ("3,2", 1, 2), ("GPU-8f6d, 1", 0, "GPU-8f6d")])
+def test_the_board_that_is_metered_is_the_one_that_works(variable: str | None, index: int, board: int | str) -> None:
+    assert energy.visible_board(variable, index) == board

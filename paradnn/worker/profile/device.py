@@ -16,7 +16,8 @@ from paradnn.worker.profile.timeline import Event
 
 __all__ = ["is_device", "read_device"]
 
-_COMPUTE_LINES = ("Stream", "XLA Ops")
+#: A GPU's plane has a line "XLA Ops" too, which repeats what its streams ran.
+_COMPUTE_LINES = {"GPU": "Stream", "TPU": "XLA Ops"}
 _ANNOTATIONS = ("tf_op", "annotation")
 _OPERATION = re.compile(r"([^:#]+):([A-Za-z_]\w*)")
 _CATEGORIES = (
@@ -46,17 +47,24 @@ def read_device(
     kernels: list[Event] = []
     instructions: list[Event] = []
     stated: dict[tuple[str, str], Cost] = {}
+    wanted = _COMPUTE_LINES["GPU" if plane.name.startswith("/device:GPU") else "TPU"]
     for number, line in enumerate(plane.lines):
-        if not line.name.startswith(_COMPUTE_LINES):
+        if not line.name.startswith(wanted):
             continue
-        for event in line.events:
+        previous, launched = ("", ""), set[str]()
+        for event in sorted(line.events, key=lambda event: event.offset_ps):
             metadata = plane.event_metadata[event.metadata_id]
             values = _values(metadata.stats, names) | _values(event.stats, names)
             start = seconds_of(line, event)
             end = start + event.duration_ps * 1e-12
             lane = f"{plane.name}/{line.name}#{number}"
             name, kind = _operation(metadata, values, compiled)
-            (instructions if kind.startswith(compiled) else kernels).append(Event(lane, name, kind, start, end))
+            # An operation may launch several kernels, one after the other; the same kernel again is its next execution.
+            continues = (name, kind) == previous and metadata.name not in launched
+            launched = launched | {metadata.name} if continues else {metadata.name}
+            previous = name, kind
+            found = instructions if kind.startswith(compiled) else kernels
+            found.append(Event(lane, name, kind, start, end, continues))
             if (cost := _stated(metadata.name, values)) is not None:
                 stated[name, kind] = cost
     return kernels, instructions, stated
@@ -65,7 +73,8 @@ def read_device(
 def _operation(metadata: Any, values: Mapping[str, Any], compiled: str) -> tuple[str, str]:
     """Name and type of what a kernel belongs to."""
     if "hlo_op" in values:
-        return str(values["hlo_op"]), f"{compiled}{values.get('hlo_module', '')}"
+        # Of nested ones ("while.2::fusion.3") the innermost.
+        return str(values["hlo_op"]).rpartition("::")[2], f"{compiled}{values.get('hlo_module', '')}"
     for key in _ANNOTATIONS:
         if match := _OPERATION.match(str(values.get(key, ""))):
             return match[1], match[2]

@@ -31,11 +31,17 @@ _MATMUL = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", 
 _CONVOLUTION = {
     "Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter", "DepthwiseConv2dNative",
     "DepthwiseConv2dNativeBackpropInput", "DepthwiseConv2dNativeBackpropFilter",
+    "Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2",
 }  # fmt: skip
 _REDUCTION = {
     "Sum", "Mean", "Max", "Min", "Prod", "Any", "All", "ArgMax", "ArgMin", "BiasAddGrad", "L2Loss", "MaxPool",
     "AvgPool", "MaxPoolGrad", "AvgPoolGrad", "UnsortedSegmentSum", "SegmentSum", "Softmax", "LogSoftmax",
     "SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits",
+}  # fmt: skip
+#: What comes out is true or false, whatever went in.
+_BOOLEAN = {
+    "Less", "Greater", "Equal", "LessEqual", "GreaterEqual", "NotEqual", "ApproximateEqual", "LogicalAnd", "LogicalOr",
+    "LogicalNot", "IsFinite", "IsNan", "IsInf", "Any", "All",
 }  # fmt: skip
 #: They hand a buffer on, and move nothing.
 _FREE = {"Reshape", "Identity", "IdentityN", "ReadVariableOp", "AssignVariableOp", "Squeeze", "ExpandDims", "Shape",
@@ -55,6 +61,9 @@ _OUTPUTS = {
 }  # fmt: skip
 _REWRITTEN = re.compile(r"ArithmeticOptimizer/[A-Za-z]+_(?:(?:Leaf|Internal)_\d+_)?")
 _PREFIX = re.compile(r".*/_\d+/(.+)")
+#: What an inlined call puts before the names within, after its own name; and the attribute that names the function.
+_BRANCH = re.compile(r"(body|cond|then|else|branch(\d+))/_\d+/")
+_FUNCTIONS = {"body": "body", "cond": "cond", "then": "then_branch", "else": "else_branch"}
 
 
 @dataclass(frozen=True)
@@ -70,9 +79,11 @@ class GraphCosts:
     """Costs of the kernels of one traced function. `graph` is a GraphDef written with shapes."""
 
     def __init__(self, graph: Any) -> None:
-        self._scopes = [_scope(graph.node, {})]
-        for function in graph.library.function:
-            self._scopes.append(_scope(function.node_def, _arguments(function)))
+        self._main = _scope(graph.node, {})
+        self._functions = {
+            function.signature.name: _scope(function.node_def, _arguments(function))
+            for function in graph.library.function
+        }
 
     def cost(self, name: str, kind: str) -> Cost:
         """The cost of a kernel, by its name and type as a trace has them."""
@@ -91,15 +102,35 @@ class GraphCosts:
         return _cost(kind, bare, category, node, inputs, outputs)
 
     def _find(self, name: str, kind: str) -> tuple[Mapping[str, _Node], _Node | None]:
-        """The node of a kernel; where several functions have one of that name, the one of the same type."""
+        """The node of a kernel, by its path through the calls that were inlined.
+
+        Where the path is broken, a node of that name in any function, one of the same type if there is one.
+        """
         # The optimizer's sums stand in the scope of the sum they were made from.
         names = [_REWRITTEN.sub("", name)]
+        if exact := self._follow(self._main, names[0]):
+            return exact
         while match := _PREFIX.fullmatch(names[-1]):
             names.append(match[1])
-        found = [(scope, scope[entry]) for entry in names for scope in self._scopes if entry in scope]
+        scopes = [self._main, *self._functions.values()]
+        found = [(scope, scope[entry]) for entry in names for scope in scopes if entry in scope]
         same = [pair for pair in found if pair[1].kind == kind]
         best = same or found
         return best[0] if best else ({}, None)
+
+    def _follow(self, scope: Mapping[str, _Node], path: str) -> tuple[Mapping[str, _Node], _Node] | None:
+        """The node at `path` from a scope on: "call/name" or "loop/body/_12/name" leads into a function."""
+        if path in scope:
+            return scope, scope[path]
+        for end in (index for index, letter in enumerate(path) if letter == "/"):
+            caller, rest = scope.get(path[:end]), path[end + 1 :]
+            if caller is None:
+                continue
+            branch = _BRANCH.match(rest)
+            inner = self._functions.get(_called(caller, branch))
+            if inner is not None and (found := self._follow(inner, rest[branch.end() :] if branch else rest)):
+                return found
+        return None
 
     def _fused_from(self, scope: Mapping[str, _Node], node: _Node, kind: str) -> _Node | None:
         """The product that a chain of elementwise operations ending in `node` began with."""
@@ -112,6 +143,18 @@ class GraphCosts:
                 return None
             node = next((producer for producer in known if producer.kind == kind), known[0])
         return None
+
+
+def _called(caller: _Node, branch: re.Match[str] | None) -> str:
+    """The name of the function that a node calls, or that a loop or a condition has as this branch; "" if none."""
+    if branch is None:
+        key = "f"
+    elif branch[2] is not None:
+        branches = caller.attributes["branches"].list.func if "branches" in caller.attributes else ()
+        return str(branches[int(branch[2])].name) if int(branch[2]) < len(branches) else ""
+    else:
+        key = _FUNCTIONS[branch[1]]
+    return str(caller.attributes[key].func.name) if key in caller.attributes else ""
 
 
 def categorise(kind: str) -> str:
@@ -154,10 +197,10 @@ def _cost(
 
 
 def _matmul(kind: str, node: _Node, inputs: Sequence[Shape | None], outputs: Sequence[Shape]) -> float | None:
-    if not outputs or len(inputs) < 2:
-        return None
     if kind == "Einsum":
         return _einsum(node, inputs)
+    if not outputs or len(inputs) < 2:
+        return None
     first, second = inputs[:2]
     batched = kind.startswith("Batch")
     flags = ("adj_x", "adj_y") if batched else ("transpose_a", "transpose_b")
@@ -171,9 +214,11 @@ def _matmul(kind: str, node: _Node, inputs: Sequence[Shape | None], outputs: Seq
 
 
 def _einsum(node: _Node, inputs: Sequence[Shape | None]) -> float | None:
-    """2 x the product of the lengths of all letters; None where a term is not plain."""
+    """2 x the product of the lengths of all letters; None where a term is not plain, 0 where nothing is multiplied."""
     letters: dict[str, int] = {}
     terms = node.attributes["equation"].s.decode().split("->")[0].split(",")
+    if len(terms) == 1:
+        return 0.0
     for term, shape in zip(terms, inputs, strict=False):
         if shape is None or "." in term or len(term) != len(shape.dimensions):
             return None
@@ -186,17 +231,18 @@ def _convolution(kind: str, node: _Node, inputs: Sequence[Shape | None], outputs
     if len(inputs) < 2 or not outputs:
         return None
     third = inputs[2] if len(inputs) > 2 else None
+    kind = kind.removesuffix("V2")
     if kind.endswith("BackpropInput"):
         kernel, image = inputs[1], third
     elif kind.endswith("BackpropFilter"):
         kernel, image = outputs[0], third
     else:
         kernel, image = inputs[1], outputs[0]
-    if kernel is None or image is None or len(kernel.dimensions) != 4:
+    if kernel is None or image is None or len(kernel.dimensions) < 3:
         return None
-    height, width, channels, _ = kernel.dimensions
+    *window, channels, _ = kernel.dimensions
     # A depthwise filter's output channel sees one input channel.
-    return convolution_flops(image.dimensions, (height, width), 1 if kind.startswith("Depthwise") else channels)
+    return convolution_flops(image.dimensions, window, 1 if kind.startswith("Depthwise") else channels)
 
 
 _PRODUCTS: dict[str, Callable[[str, _Node, Sequence[Shape | None], Sequence[Shape]], float | None]] = {
@@ -227,10 +273,12 @@ def _arguments(function: Any) -> dict[str, _Node]:
 
 
 def _output_type(node: Any) -> str:
-    for key in ("dtype", "DstT", "T", "output_type", "Tparams", "element_dtype", "out_type"):
+    if node.op in _BOOLEAN:
+        return "bool"
+    for key in ("dtype", "DstT", "output_type", "out_type", "T", "Tparams", "element_dtype"):
         if key in node.attr and node.attr[key].type:
             return _DTYPES.get(node.attr[key].type, "unknown")
-    return "bool" if node.op in ("Less", "Greater", "Equal", "LessEqual", "GreaterEqual", "NotEqual") else "unknown"
+    return "unknown"
 
 
 def _read(shape: Any, dtype: str) -> Shape | None:

@@ -176,7 +176,8 @@ def _dot(instruction: Any, operands: Sequence[Shape], output: Sequence[Shape]) -
     contracting = instruction.dot_dimension_numbers.lhs_contracting_dimensions
     left = operands[0].dimensions
     # A library's product contracts the last dimension of its left side.
-    contracted = math.prod(left[index] for index in contracting) if contracting else left[-1]
+    library = instruction.opcode != "dot" and not contracting
+    contracted = left[-1] if library else math.prod(left[index] for index in contracting)
     return matmul_flops(output[0].dimensions, contracted)
 
 
@@ -189,8 +190,9 @@ def _convolution(instruction: Any, operands: Sequence[Shape], output: Sequence[S
         spatial_pairs(dimensions[index], w.size, w.stride, w.padding_low, w.window_dilation, w.base_dilation)
         for index, w in zip(spatial, instruction.window.dimensions, strict=True)
     ]
+    # Groups of features are in the filter's shape already, groups of the batch in the output's.
     channels = operands[1].dimensions[numbers.kernel_input_feature_dimension]
-    return convolution_flops(outer, pairs, int(channels)) / max(1, int(instruction.batch_group_count))
+    return convolution_flops(outer, pairs, int(channels))
 
 
 def _custom(instruction: Any) -> str | None:

@@ -17,13 +17,17 @@ __all__ = ["Event", "Usage", "attribute"]
 
 @dataclass(frozen=True)
 class Event:
-    """An operation that ran on a lane (a thread or a device's stream) from `start` to `end`; seconds."""
+    """An operation that ran on a lane (a thread or a device's stream) from `start` to `end`; seconds.
+
+    `continues`: it belongs to the execution that the event before it began, and is none of its own.
+    """
 
     lane: str
     name: str
     kind: str
     start: float
     end: float
+    continues: bool = False
 
 
 @dataclass
@@ -49,7 +53,8 @@ def attribute(events: Iterable[Event], start: float, end: float) -> tuple[dict[t
     for event in events:
         if event.end > start and event.start < end:
             lanes[event.lane].append(event)
-            usage[event.name, event.kind].count += 1
+            # One that began before, and reaches in by its thread's delay, was no execution of these steps.
+            usage[event.name, event.kind].count += event.start >= start and not event.continues
     edges = []
     for members in lanes.values():
         for key, begins, ends in _innermost(members):

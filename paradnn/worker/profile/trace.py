@@ -80,23 +80,30 @@ def _window(space: Any) -> tuple[int, int]:
 def _read_plane(plane: Any, trace: Trace, origin: int) -> None:
     names = {key: entry.name for key, entry in plane.event_metadata.items()}
     stats = {key: entry.name for key, entry in plane.stat_metadata.items()}
+    # Most events of a graph are the runtime's own, hundreds of thousands: the fewest are looked at closely.
+    kernels = {key: _kernel(name) for key, name in names.items()}
+    programs = "hlo_op" in stats.values()
     wanted = {key for key, name in stats.items() if name in ("hlo_op", "hlo_module", "_p", "_c")}
     ends: dict[int, float] = {}
     found: list[tuple[str, str, str, float, float, int | None]] = []
     for number, line in enumerate(plane.lines):
         lane = f"{line.name}#{number}"
         for event in line.events:
+            kernel = kernels.get(event.metadata_id)
+            if kernel is None and not programs:
+                continue
             name = names.get(event.metadata_id, "")
             start = _seconds(line, event, origin)
             end = start + event.duration_ps * 1e-12
-            values = {stats[stat.metadata_id]: stat for stat in event.stats if stat.metadata_id in wanted}
+            stated = event.stats if programs else ()
+            values = {stats[stat.metadata_id]: stat for stat in stated if stat.metadata_id in wanted}
             if "hlo_op" in values:
                 producer = _number(values["_p"]) if "_p" in values else None
                 module = _string(values["hlo_module"], stats) if "hlo_module" in values else ""
                 found.append((lane, _string(values["hlo_op"], stats), module, start, end, producer))
             elif name.startswith("end: ") and "_c" in values:
                 ends[_number(values["_c"])] = start
-            elif kernel := _kernel(name):
+            elif kernel:
                 trace.kernels.append(Event(lane, *kernel, start, end))
     for index, (lane, name, module, start, end, producer) in enumerate(found):
         # An instruction that ends on another thread has an event of its own there, and runs on until then.

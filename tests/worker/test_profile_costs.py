@@ -1,0 +1,117 @@
+"""FLOPs and bytes of operations: shapes, graphs and compiled programs against hand counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from paradnn.worker.frameworks.tensorflow import TensorFlow
+from paradnn.worker.profile import protos
+from paradnn.worker.profile.graph import GraphCosts
+from paradnn.worker.profile.hlo import HloCosts
+from paradnn.worker.profile.shapes import Shape, convolution_flops, matmul_flops, spatial_pairs
+from paradnn.worker.profile.table import make_tables
+from paradnn.worker.profile.trace import read_trace
+
+
+def test_flops_of_shapes_by_hand() -> None:
+    assert matmul_flops((3, 5), 7) == 2 * 3 * 5 * 7
+    assert convolution_flops((2, 8, 8, 16), (3, 3), 4) == 2 * 2 * 8 * 8 * 16 * 9 * 4
+    assert Shape("bfloat16", (4, 5)).bytes == 40
+    assert Shape("resource", (4, 5)).bytes == 0
+
+
+@pytest.mark.parametrize(("size", "stride", "padding", "outputs", "dilation"), [(3, 1, 1, 16, 2), (5, 1, 2, 9, 3)])
+def test_holes_of_a_dilated_convolution_are_no_work(
+    size: int, stride: int, padding: int, outputs: int, dilation: int
+) -> None:
+    """Against the positions themselves: every `dilation`-th place holds a number, on and on beyond the edges."""
+    places = [index * stride + tap - padding for index in range(outputs) for tap in range(size)]
+    assert spatial_pairs(outputs, size, stride, padding, 1, dilation) == sum(place % dilation == 0 for place in places)
+
+
+def _other(a: tf.Tensor, b: tf.Tensor, flag: tf.Tensor) -> tf.Tensor:
+    """Two branches whose products have the same name."""
+    return tf.cond(flag > 0, lambda: tf.reduce_sum(tf.matmul(a, b)), lambda: tf.reduce_sum(tf.matmul(b, a)))
+
+
+def _called(a: tf.Tensor, b: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Two functions whose products have the same name."""
+    first, second = (tf.function(lambda x, y: tf.matmul(x, y, name="product")) for _ in range(2))
+    return first(a, b), second(b, a)
+
+
+ONES = (tf.ones([16, 48]), tf.ones([48, 16]))
+PROGRAMS = {
+    "then": (_other, (*ONES, tf.constant(1)), 2 * 16 * 16 * 48),
+    "else": (_other, (*ONES, tf.constant(-1)), 2 * 48 * 48 * 16),
+    "functions": (_called, ONES, 2 * 16 * 16 * 48 + 2 * 48 * 48 * 16),
+    "transpose": (lambda a, b: tf.einsum("ij->ji", a), ONES, 0),
+    "conv3d": (lambda x, k: tf.nn.conv3d(x, k, [1] * 5, "SAME"), (tf.ones([2, 4, 4, 4, 3]), tf.ones([3, 3, 3, 3, 5])),
+               2 * 2 * 64 * 5 * 27 * 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_products_of_small_programs_by_hand(name: str, tmp_path: Path) -> None:
+    body, arguments, flops = PROGRAMS[name]
+    function = tf.function(body)
+    function(*arguments)
+    with TensorFlow().trace(tmp_path) as marked, marked():
+        tf.nest.map_structure(lambda tensor: tensor.numpy(), function(*arguments))
+    graph = function.get_concrete_function(*arguments).graph.as_graph_def(add_shapes=True)
+    found = make_tables(read_trace(tmp_path), 1, GraphCosts(graph).cost, HloCosts([]).cost)
+    assert found["product_flops"] == flops
+
+
+def test_groups_of_the_batch_are_counted_once() -> None:
+    """The gradient of a depthwise filter, before the compiler rewrites it: as many products as the forward pass has."""
+
+    @tf.function(jit_compile=True)
+    def gradient(x: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(k)
+            y = tf.nn.depthwise_conv2d(x, k, [1, 1, 1, 1], "SAME")
+        return tape.gradient(y, k, output_gradients=x)
+
+    module = protos.HloProto().hlo_module
+    arguments = tf.ones([2, 8, 8, 4]), tf.ones([3, 3, 4, 1])
+    module.ParseFromString(gradient.experimental_get_compiler_ir(*arguments)(stage="hlo_serialized"))
+    costs = HloCosts([module])
+    [name] = [i.name for c in module.computations for i in c.instructions if i.batch_group_count > 1]
+    assert costs.cost(name, module.name).product_flops == 2 * 2 * 8 * 8 * 4 * 9
+
+
+def test_a_fusion_moves_its_inputs_and_outputs_and_computes_what_is_within() -> None:
+    """Four elementwise operations in one: 4 FLOPs, one read and one write an element."""
+
+    @tf.function(jit_compile=True)
+    def chain(x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.relu(tf.abs(x) * x) + 1.0
+
+    array = tf.ones([1000])
+    module = _module(chain, array)
+    costs = HloCosts([module])
+    [fusion] = [i for c in module.computations for i in c.instructions if i.opcode == "fusion"]
+    cost = costs.cost(fusion.name, module.name)
+    assert cost.category == "elementwise"
+    assert cost.bytes == 2 * 4 * 1000
+    assert cost.flops == 4 * 1000
+    assert costs.cost("nothing", module.name).flops is None
+
+
+def _module(function: Any, *arguments: Any) -> Any:
+    proto = protos.HloProto()
+    proto.ParseFromString(function.experimental_get_compiler_ir(*arguments)(stage="optimized_hlo_proto_serialized"))
+    return proto.hlo_module
+
+
+def test_truth_takes_a_byte() -> None:
+    """Whatever was compared: 32 floats and one to compare with are read, 32 truths written, then read with two axes."""
+    graph = tf.function(lambda x: tf.reduce_any(x != 0)).get_concrete_function(tf.ones([8, 4])).graph
+    costs = GraphCosts(graph.as_graph_def(add_shapes=True))
+    assert costs.cost("NotEqual", "NotEqual").bytes == 32 * 4 + 4 + 32
+    assert costs.cost("Any", "Any").bytes == 32 + 2 * 4 + 1
