@@ -86,7 +86,8 @@ class CeilingsKeeper:
         return self._known[identity]
 
     def _obtain(self, point: Point, environment: Environment, identity: Identity, anew: bool) -> Ceilings | None:
-        name = f"ceilings {point.framework.name} {point.platform.name}"
+        stack = "" if point.software.name == "current" else f" {point.software.name}"
+        name = f"ceilings {point.framework.name} {point.platform.name}{stack}"
         tags = {
             "kind": "ceilings", "schema_version": SCHEMA_VERSION, "source": "measured", "point_id": identity.point_id,
             "environment_id": identity.environment_id, "replicate": "0", "device": environment.device,
@@ -103,7 +104,8 @@ class CeilingsKeeper:
             time.sleep(_LOOK)
         else:
             return None
-        self._say(f"measuring the ceilings of {environment.device} ({point.framework.name}), once: about half a minute")
+        what = f"{environment.device} ({point.framework.name}{stack})"
+        self._say(f"measuring the ceilings of {what}, once: about half a minute")
         try:
             answer = self._pool.measure(WorkerKey.of(point), _request(point), _limits(), lambda _: None)
             record = _record(name, point, environment, answer, tags, ticket.start_time)

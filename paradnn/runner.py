@@ -13,7 +13,6 @@ import selectors
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections import OrderedDict
@@ -26,7 +25,9 @@ from typing import Any
 import psutil
 
 from paradnn.config import Point
+from paradnn.environment import available_memory
 from paradnn.outcome import Ending, classify
+from paradnn.stacks import interpreter_of
 
 __all__ = ["Answer", "Limits", "WorkerKey", "WorkerPool"]
 
@@ -56,7 +57,7 @@ class WorkerKey:
     def of(cls, point: Point) -> WorkerKey:
         """The key of the worker that can measure `point`."""
         return cls(
-            python=point.software.python or sys.executable,
+            python=interpreter_of(point.software),
             framework=point.framework.name,
             threads=point.platform.threads,
             platform=point.platform.name,
@@ -114,12 +115,14 @@ class _Watch:
 class WorkerPool:
     """Live workers by key, so that interleaved software stacks do not pay the import again.
 
-    An idle worker sleeps on its standard input. `limit` bounds how many are kept, the least recently used goes first.
+    An idle worker sleeps on its standard input, but it holds memory that a point may need: `limit` bounds how many are
+    kept, `share` how much of the memory that is there they may hold together. The least recently used goes first.
     """
 
-    def __init__(self, limit: int = 4) -> None:
+    def __init__(self, limit: int = 16, share: float = 0.25) -> None:
         _remove_leftovers()
         self._limit = limit
+        self._share = share
         self._workers: OrderedDict[WorkerKey, _Worker] = OrderedDict()
 
     def __enter__(self) -> WorkerPool:
@@ -138,7 +141,10 @@ class WorkerPool:
         self, key: WorkerKey, point: Mapping[str, Any], limits: Limits, on_phase: Callable[[str], None]
     ) -> Answer:
         """Measure one point; whatever happens to child or worker, an Answer with an outcome comes back."""
-        worker = self._get(key)
+        try:
+            worker = self._get(key)
+        except OSError as error:  # the interpreter went away
+            return Answer("unavailable", f"{key.python} does not start: {error.strerror}", {}, {})
         try:
             answer = worker.measure(point, limits, on_phase)
         except BaseException:
@@ -157,11 +163,16 @@ class WorkerPool:
 
     def _get(self, key: WorkerKey) -> _Worker:
         if key not in self._workers:
-            while len(self._workers) >= self._limit:
+            while self._workers and (len(self._workers) >= self._limit or self._too_heavy()):
                 self._drop(next(iter(self._workers)))
             self._workers[key] = _Worker(key)
         self._workers.move_to_end(key)
         return self._workers[key]
+
+    def _too_heavy(self) -> bool:
+        """Whether another worker like these would leave points too little memory."""
+        held = [worker.resident_bytes() for worker in self._workers.values()]
+        return sum(held) + max(held) > self._share * (available_memory() + sum(held))
 
     def _drop(self, key: WorkerKey) -> None:
         self._workers.pop(key).close()
@@ -215,6 +226,13 @@ class _Worker:
         self._send({"id": self._points, "point": point, "stderr": str(stderr)})
         ending = self._follow(watch, limits, time.perf_counter(), on_phase)
         return self._answer(watch, ending, limits, stderr)
+
+    def resident_bytes(self) -> int:
+        """What the sleeping worker holds."""
+        try:
+            return int(psutil.Process(self._process.pid).memory_info().rss)
+        except psutil.Error:
+            return 0
 
     def close(self) -> None:
         """Kill worker and child; remove their files."""
