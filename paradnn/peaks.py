@@ -16,8 +16,9 @@ from paradnn.environment import Environment, available_memory, digest
 from paradnn.figures import ceilings_figure
 from paradnn.hardware import find_hardware
 from paradnn.identity import Identity, flatten
+from paradnn.pool import WorkerPool
 from paradnn.record import SCHEMA_VERSION, Record, image, version_tags
-from paradnn.runner import Answer, Limits, WorkerKey, WorkerPool
+from paradnn.runner import Answer, Limits, WorkerKey
 from paradnn.tracker import Busy, Finished, Tracker
 from paradnn.worker.ceilings import ARRAY_BYTES
 

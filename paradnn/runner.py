@@ -10,26 +10,22 @@ import contextlib
 import json
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import psutil
 
 from paradnn.config import Point
-from paradnn.environment import available_memory
 from paradnn.outcome import Ending, classify
 from paradnn.stacks import interpreter_of
 
-__all__ = ["Answer", "Limits", "WorkerKey", "WorkerPool"]
+__all__ = ["FOLDERS", "Answer", "Limits", "Worker", "WorkerKey"]
 
 _PACKAGE_PARENT = Path(__file__).resolve().parent.parent
 #: Seconds between two looks at the child's memory.
@@ -40,7 +36,7 @@ _GRACE = 10.0
 _START_TIMEOUT = 300.0
 _STDERR_LINES = 60
 #: How the folders of workers begin; the driver's process number follows.
-_FOLDERS = "paradnn-worker-"
+FOLDERS = "paradnn-worker-"
 
 
 @dataclass(frozen=True)
@@ -112,85 +108,11 @@ class _Watch:
     result: dict[str, Any] = field(default_factory=dict)
 
 
-class WorkerPool:
-    """Live workers by key, so that interleaved software stacks do not pay the import again.
-
-    An idle worker sleeps on its standard input, but it holds memory that a point may need: `limit` bounds how many are
-    kept, `share` how much of the memory that is there they may hold together. The least recently used goes first.
-    """
-
-    def __init__(self, limit: int = 16, share: float = 0.25) -> None:
-        _remove_leftovers()
-        self._limit = limit
-        self._share = share
-        self._workers: OrderedDict[WorkerKey, _Worker] = OrderedDict()
-
-    def __enter__(self) -> WorkerPool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def prepare(self, key: WorkerKey) -> None:
-        """Start the worker of `key` without waiting: its import runs while the driver does something else."""
-        self._get(key)
-
-    def measure(
-        self, key: WorkerKey, point: Mapping[str, Any], limits: Limits, on_phase: Callable[[str], None]
-    ) -> Answer:
-        """Measure one point; whatever happens to child or worker, an Answer with an outcome comes back."""
-        try:
-            worker = self._get(key)
-        except OSError as error:  # the interpreter went away
-            return Answer("unavailable", f"{key.python} does not start: {error.strerror}", {}, {})
-        try:
-            answer = worker.measure(point, limits, on_phase)
-        except BaseException:
-            self._drop(key)
-            raise
-        if worker.alive:
-            return answer
-        self._drop(key)
-        # A worker that somebody ended while it slept says nothing of this point: a new one measures it.
-        return answer if worker.reached_point else self._get(key).measure(point, limits, on_phase)
-
-    def close(self) -> None:
-        """End every worker and its child."""
-        for key in list(self._workers):
-            self._drop(key)
-
-    def _get(self, key: WorkerKey) -> _Worker:
-        if key not in self._workers:
-            while self._workers and (len(self._workers) >= self._limit or self._too_heavy()):
-                self._drop(next(iter(self._workers)))
-            self._workers[key] = _Worker(key)
-        self._workers.move_to_end(key)
-        return self._workers[key]
-
-    def _too_heavy(self) -> bool:
-        """Whether another worker like these would leave points too little memory."""
-        held = [worker.resident_bytes() for worker in self._workers.values()]
-        return sum(held) + max(held) > self._share * (available_memory() + sum(held))
-
-    def _drop(self, key: WorkerKey) -> None:
-        self._workers.pop(key).close()
-
-
-def _remove_leftovers() -> None:
-    """Remove the folders of drivers that were killed, and so could not do it themselves."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDERS}*"):
-        number = folder.name.removeprefix(_FOLDERS).partition("-")[0]
-        if number.isdigit() and not psutil.pid_exists(int(number)):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-class _Worker:
+class Worker:
     """One `python -m paradnn.worker` and the pipe to it."""
 
     def __init__(self, key: WorkerKey) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix=f"{_FOLDERS}{os.getpid()}-")
+        self._folder = tempfile.TemporaryDirectory(prefix=f"{FOLDERS}{os.getpid()}-")
         self._log = Path(self._folder.name) / "worker.log"
         self._points = 0
         self._ready = False
@@ -214,6 +136,7 @@ class _Worker:
         self._buffer = b""
 
     def measure(self, point: Mapping[str, Any], limits: Limits, on_phase: Callable[[str], None]) -> Answer:
+        """Measure one point; `alive` says whether another can follow."""
         watch = _Watch(begin=time.perf_counter())
         problem = self._wait_ready()
         if problem:

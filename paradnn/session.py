@@ -22,9 +22,10 @@ from paradnn.errors import WorkerError
 from paradnn.fallback import open_tracker
 from paradnn.identity import Identity, point_id, request_of
 from paradnn.peaks import Ceilings, CeilingsKeeper, limits_of
+from paradnn.pool import WorkerPool
 from paradnn.record import Record, make_record, point_tags, run_name
 from paradnn.resume import ResumePolicy
-from paradnn.runner import Answer, Limits, WorkerKey, WorkerPool
+from paradnn.runner import Answer, Limits, WorkerKey
 from paradnn.schema import memory_bytes
 from paradnn.store import without_secrets
 from paradnn.summary import Summary

@@ -15,7 +15,8 @@ import pytest
 
 from paradnn.config import Software, read_point
 from paradnn.errors import ConfigError, WorkerError
-from paradnn.runner import WorkerKey, WorkerPool
+from paradnn.pool import WorkerPool
+from paradnn.runner import WorkerKey
 from paradnn.stacks import OpenStack, Stack, open_stack
 from tests.conftest import ROOT, TINY, Store, run
 from tests.test_runner import workers
