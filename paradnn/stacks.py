@@ -1,8 +1,8 @@
 """`python -m paradnn.stacks`: software stacks, interpreters with the framework of a given version, made on first use.
 
 A stack is a Python version and requirements, named in conf/software. It is made once, outside the repository, in a
-folder beside its place and renamed when it is complete, so that what is there is whole. Whoever uses a stack holds its
-lock shared, whoever makes or removes it holds it alone; a second driver waits and finds it made.
+folder beside its place and renamed when it is complete, so that what is there is whole. A second driver that wants the
+same stack waits and finds it made; what a driver uses is not removed.
 
     python -m paradnn.stacks                 what there is
     python -m paradnn.stacks make NAME       make it now
@@ -12,6 +12,7 @@ lock shared, whoever makes or removes it holds it alone; a second driver waits a
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import json
 import os
@@ -38,6 +39,9 @@ __all__ = ["OpenStack", "Stack", "interpreter_of", "main", "open_stack", "stacks
 
 _MARKER = "paradnn-stack.json"
 _MAKING = ".making-"
+#: The two locks of a stack: to make or to remove it, held alone; to use it, held together.
+_TO_MAKE, _TO_USE = "make", "use"
+_WAITING = "waiting for another process that makes the software stack {}"
 #: What an interpreter has installed, from the distributions' own metadata: nothing of it is imported.
 _DESCRIBE = """
 import importlib.metadata, json, platform
@@ -114,44 +118,49 @@ def open_stack(stack: Stack, say: Say) -> OpenStack:
     Raises WorkerError with the installer's last line.
     """
     try:
-        lock = _open_lock(stack.key)
-        try:
-            return OpenStack(stack, _ready(stack, lock, say), lock)
-        except BaseException:
-            os.close(lock)
-            raise
+        with _locked(stack.key, _TO_MAKE, lambda: say(_WAITING.format(stack.name))) as making:
+            using = _open_lock(stack.key, _TO_USE)
+            try:
+                return OpenStack(stack, _ready(stack, making, using, say), using)
+            except BaseException:
+                os.close(using)
+                raise
     except OSError as error:
         raise WorkerError(f"{error.filename or stack.folder}: {error.strerror}") from None
 
 
-def _ready(stack: Stack, lock: int, say: Say) -> tuple[str, ...]:
+def _ready(stack: Stack, making: int, using: int, say: Say) -> tuple[str, ...]:
     """The packages of the stack, which is there and locked against removal when this returns."""
-    _acquire(lock, fcntl.LOCK_SH, say, f"waiting for another process that makes the software stack {stack.name}")
     packages, problem = _check(stack)
     if problem:
-        _acquire(lock, fcntl.LOCK_EX, say, f"waiting for other processes that use the software stack {stack.name}")
-        packages, problem = _check(stack)  # another driver may have made it meanwhile
-        if problem:
-            anew = f": the one there {problem}" if stack.folder.exists() else ""
-            say(f"making the software stack {stack.name} (Python {stack.python_version}, "
-                f"{', '.join(stack.requirements)}), once: some minutes{anew}")  # fmt: skip
-            packages = _make(stack, lock)
-        fcntl.flock(lock, fcntl.LOCK_SH)
+        anew = f": the one there {problem}" if stack.folder.exists() else ""
+        say(f"making the software stack {stack.name} (Python {stack.python_version}, "
+            f"{', '.join(stack.requirements)}), once: some minutes{anew}")  # fmt: skip
+        fcntl.flock(using, fcntl.LOCK_EX)  # whoever uses the one that is there ends first
+        packages = _make(stack, making)
+    fcntl.flock(using, fcntl.LOCK_SH)
     return packages
 
 
-def _open_lock(key: str) -> int:
+def _open_lock(key: str, kind: str) -> int:
     folder = stacks_folder() / ".locks"
     folder.mkdir(parents=True, exist_ok=True)
-    return os.open(folder / key, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    return os.open(folder / f"{key}.{kind}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
-def _acquire(lock: int, kind: int, say: Say, message: str) -> None:
+@contextlib.contextmanager
+def _locked(key: str, kind: str, when_held: Callable[[], object]) -> Iterator[int]:
+    """Hold a lock alone; `when_held` is called, and may raise, when another process has it."""
+    lock = _open_lock(key, kind)
     try:
-        fcntl.flock(lock, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        say(message)
-        fcntl.flock(lock, kind)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            when_held()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock
+    finally:
+        os.close(lock)
 
 
 def _check(stack: Stack) -> tuple[tuple[str, ...], str]:
@@ -170,7 +179,7 @@ def _check(stack: Stack) -> tuple[tuple[str, ...], str]:
 
 
 def _make(stack: Stack, lock: int) -> tuple[str, ...]:
-    """Make the stack beside its place and move it there; the lock is held alone."""
+    """Make the stack beside its place and move it there; what a killed driver left there goes."""
     for leftover in [stack.folder, *stacks_folder().glob(f"{stack.key}{_MAKING}*")]:
         shutil.rmtree(leftover, ignore_errors=True)
     begin = time.time()
@@ -257,15 +266,13 @@ def _remove(name: str) -> Iterator[str]:
     """Remove every stack of that name; raises WorkerError for one that is in use."""
     pattern = re.compile(rf"({re.escape(_slug(name))}-[0-9a-f]{{16}})({re.escape(_MAKING)}\d+)?")
     found = [(folder, match[1]) for folder in _folders() if (match := pattern.fullmatch(folder.name))]
+
+    def refuse() -> None:
+        raise WorkerError(f"{folder} is in use; remove it when the sweep has ended")
+
     for folder, key in found:
-        lock = _open_lock(key)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with _locked(key, _TO_MAKE, refuse), _locked(key, _TO_USE, refuse):
             shutil.rmtree(folder)
-        except BlockingIOError:
-            raise WorkerError(f"{folder} is in use; remove it when the sweep has ended") from None
-        finally:
-            os.close(lock)
         yield f"removed {folder}"
     if not found:
         yield f"no stack {name} in {stacks_folder()}"

@@ -116,20 +116,27 @@ def test_half_made_and_changed_stacks_are_made_anew(cache: Path) -> None:
 def test_two_processes_make_it_once(cache: Path) -> None:
     code = (
         "from paradnn.stacks import Stack, open_stack; "
-        f"print(open_stack({TINYSTACK!r}, lambda text: print(text, flush=True)).packages)"
+        f"print(open_stack({TINYSTACK!r}, lambda text: print(text, flush=True)).packages, flush=True); input()"
     )
-    # The lock is held here until both have said what they wait for.
+    # The lock is held here until both have said what they wait for. The first to get it then uses the stack for long.
     (cache / ".locks").mkdir(parents=True)
-    with (cache / ".locks" / TINYSTACK.key).open("w") as lock:
+    with (cache / ".locks" / f"{TINYSTACK.key}.make").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        both = [subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-                for _ in range(2)]  # fmt: skip
+        command, pipe = [sys.executable, "-c", code], subprocess.PIPE
+        both = [subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) for _ in range(2)]
         for process in both:
             assert process.stdout
             assert process.stdout.readline().startswith("waiting for another process that makes")
-    outputs = [process.communicate(timeout=120)[0] for process in both]
-    assert all("'tinystack==1.0'" in output for output in outputs)
-    assert "".join(outputs).count("making the software stack") == 1
+    said = ""
+    for process in both:
+        assert process.stdout
+        while "tinystack==1.0'" not in (line := process.stdout.readline()):
+            said += line
+            assert line
+    assert said.count("making the software stack") == 1
+    for process in both:
+        process.communicate("\n", timeout=60)
+        assert process.returncode == 0
 
 
 @pytest.mark.usefixtures("pip")
