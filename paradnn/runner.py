@@ -118,17 +118,22 @@ class Worker:
         self._ready = False
         self.alive = True
         self.reached_point = True  # whether the latest point had a child, or the import itself failed
+        command = [key.python, "-m", "paradnn.worker", "--framework", key.framework, "--driver", str(os.getpid())]
         with self._log.open("wb") as log:
-            # A session of its own: Ctrl-C in the terminal reaches the driver alone, which then ends the worker.
-            self._process = subprocess.Popen(
-                [key.python, "-m", "paradnn.worker", "--framework", key.framework, "--driver", str(os.getpid())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=key.environ(),
-                start_new_session=True,
-                cwd=self._folder.name,
-            )
+            try:
+                # A session of its own: Ctrl-C in the terminal reaches the driver alone, which then ends the worker.
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=key.environ(),
+                    start_new_session=True,
+                    cwd=self._folder.name,
+                )
+            except OSError:
+                self._folder.cleanup()
+                raise
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
         self._selector = selectors.DefaultSelector()
