@@ -56,6 +56,10 @@ ENV_PREFIXES = (
     "GLIBC_TUNABLES",
 )
 
+# What a requirement may be: a name, extras, versions, a marker. Never an option of the installer or an address, which
+# may hold a password, and what is written here is recorded.
+REQUIREMENT = r"[A-Za-z0-9][\w.-]*(\[[\w,. -]+\])? *([<>=!~]=?[^@/;]+)?(;[^@/]+)?"
+
 
 @dataclass(frozen=True)
 class FullyConnected:
@@ -134,10 +138,20 @@ class Framework:
 
 @dataclass(frozen=True)
 class Software:
-    """The interpreter under test."""
+    """The interpreter under test: this one, one that the user made, or a stack that is made on first use."""
 
     name: str = option("current", "name of the software stack")
     python: str | None = option(None, "path of the interpreter that has the framework; null: this one")
+    requirements: tuple[str, ...] = option(
+        (),
+        "packages of a stack that is made on first use, such as tensorflow-cpu==2.16.2",
+        pattern=(REQUIREMENT, "write a package with its version, as in tensorflow-cpu==2.16.2"),
+    )
+    python_version: str | None = option(
+        None,
+        "Python of such a stack; null: the version that runs the driver",
+        pattern=(r"3\.\d+", "write for example '3.11', in quotes"),
+    )
 
 
 @dataclass(frozen=True)
@@ -255,6 +269,7 @@ def read_point(config: Mapping[str, Any]) -> Point:
     rest = {key: config[key] for key in POINT_KEYS if key != "model" and key in config}
     point = read(Point, rest, "", given={"model": read(FAMILIES[model["name"]], model, "model")})
     memory_bytes(point.measure.memory_limit, "measure.memory_limit")
+    _check_software(point.software)
     return point
 
 
@@ -264,3 +279,15 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     if unknown:
         raise ConfigError(unknown[0], config[unknown[0]], "no such key", "see python -m paradnn.train --help")
     return read(Settings, {key: config[key] for key in SETTINGS_KEYS if key in config}, "")
+
+
+def _check_software(software: Software) -> None:
+    """An interpreter is given or made, not both."""
+    if software.python and software.requirements:
+        raise ConfigError(
+            "software.python", software.python, f"software={software.name} has requirements of its own", "give one"
+        )
+    if software.python_version and not software.requirements:
+        raise ConfigError(
+            "software.python_version", software.python_version, "is for a stack", "give software.requirements too"
+        )

@@ -30,12 +30,16 @@ _PACKAGE_PARENT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Environment:
-    """Facts of one host and one software stack; `device` is what a person calls the platform."""
+    """Facts of one host and one software stack; `device` is what a person calls the platform.
+
+    `packages` is all that a made stack has installed, name==version; it is kept in a file of its own.
+    """
 
     device: str
     hardware: Mapping[str, Any]
     software: Mapping[str, str]
     host: Mapping[str, Any]
+    packages: tuple[str, ...] = ()
 
     @property
     def environment_id(self) -> str:
@@ -44,7 +48,9 @@ class Environment:
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, for the run's artifact."""
-        return {"environment_id": self.environment_id, **asdict(self)}
+        found = {"environment_id": self.environment_id, **asdict(self)}
+        del found["packages"]
+        return found
 
 
 def digest(value: Any, length: int = 16) -> str:

@@ -34,7 +34,7 @@ _GROUPS = {
     "model": "the family",
     "optimizer": "the update rule, with the paper's constants",
     "platform": "the kind of device",
-    "software": "the interpreter under test",
+    "software": "the interpreter under test: this one, or a stack that is made on first use",
     "tracking": "where runs are recorded",
 }
 
@@ -84,7 +84,7 @@ def _keys(cls: type, prefix: str, skip: tuple[str, ...]) -> Iterator[str]:
             continue
         default = entry.default if entry.default is not dataclasses.MISSING else {}
         if isinstance(default, tuple):
-            default = default[0]
+            default = default[0] if default else "[]"
         shown = "null" if default is None else str(default).lower() if isinstance(default, bool) else default
         text = entry.metadata["help"]
         if choices := entry.metadata.get("choices"):

@@ -48,6 +48,7 @@ def request_of(point: Point) -> dict[str, Any]:
     request = asdict(point)
     if "blocks" in request["model"]:
         request["model"]["blocks"] = list(request["model"]["blocks"])
+    request["software"]["requirements"] = list(request["software"]["requirements"])
     return request
 
 

@@ -18,8 +18,9 @@ from paradnn.environment import Environment, available_memory, digest
 from paradnn.figures import ceilings_figure
 from paradnn.hardware import find_hardware
 from paradnn.identity import Identity, flatten
+from paradnn.pool import WorkerPool
 from paradnn.record import SCHEMA_VERSION, Record, image, version_tags
-from paradnn.runner import Answer, Limits, WorkerKey, WorkerPool
+from paradnn.runner import Answer, Limits, WorkerKey
 from paradnn.tracker import Busy, Finished, Tracker
 from paradnn.worker.ceilings import ARRAY_BYTES
 
@@ -88,7 +89,8 @@ class CeilingsKeeper:
         return self._known[identity]
 
     def _obtain(self, point: Point, environment: Environment, identity: Identity, anew: bool) -> Ceilings | None:
-        name = f"ceilings {point.framework.name} {point.platform.name}"
+        stack = "" if point.software.name == "current" else f" {point.software.name}"
+        name = f"ceilings {point.framework.name} {point.platform.name}{stack}"
         tags = {
             "kind": "ceilings", "schema_version": SCHEMA_VERSION, "source": "measured", "point_id": identity.point_id,
             "environment_id": identity.environment_id, "replicate": "0", "device": environment.device,
@@ -107,7 +109,8 @@ class CeilingsKeeper:
         else:
             self._say(f"no ceilings: another driver is at them for over {_TIMEOUT:.0f} s; utilisation stays unknown")
             return None
-        self._say(f"measuring the ceilings of {environment.device} ({point.framework.name}), once: about half a minute")
+        what = f"{environment.device} ({point.framework.name}{stack})"
+        self._say(f"measuring the ceilings of {what}, once: about half a minute")
         try:
             answer = self._pool.measure(WorkerKey.of(point), _request(point), _limits(), lambda _: None)
             record = _record(name, point, environment, answer, tags, ticket.start_time)

@@ -281,6 +281,8 @@ def _artifacts(point: Point, environment: Environment, answer: Answer, metrics: 
         "environment.json": environment.as_dict(),
         "config.json": identity.request_of(point),
     }
+    if environment.packages:
+        found["stack.txt"] = "".join(f"{package}\n" for package in environment.packages)
     if "blocks" in answer.result:
         found["blocks.json"] = {key: answer.result[key] for key in raw if key in answer.result} | {"unit": "s"}
     if answer.stderr:

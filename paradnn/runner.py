@@ -10,25 +10,22 @@ import contextlib
 import json
 import os
 import selectors
-import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import psutil
 
 from paradnn.config import Point
 from paradnn.outcome import Ending, classify
+from paradnn.stacks import interpreter_of
 
-__all__ = ["Answer", "Limits", "WorkerKey", "WorkerPool"]
+__all__ = ["FOLDERS", "Answer", "Limits", "Worker", "WorkerKey"]
 
 _PACKAGE_PARENT = Path(__file__).resolve().parent.parent
 #: Seconds between two looks at the child's memory.
@@ -39,7 +36,7 @@ _GRACE = 10.0
 _START_TIMEOUT = 300.0
 _STDERR_LINES = 60
 #: How the folders of workers begin; the driver's process number follows.
-_FOLDERS = "paradnn-worker-"
+FOLDERS = "paradnn-worker-"
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ class WorkerKey:
     def of(cls, point: Point) -> WorkerKey:
         """The key of the worker that can measure `point`."""
         return cls(
-            python=point.software.python or sys.executable,
+            python=interpreter_of(point.software),
             framework=point.framework.name,
             threads=point.platform.threads,
             platform=point.platform.name,
@@ -111,91 +108,32 @@ class _Watch:
     result: dict[str, Any] = field(default_factory=dict)
 
 
-class WorkerPool:
-    """Live workers by key, so that interleaved software stacks do not pay the import again.
-
-    An idle worker sleeps on its standard input. `limit` bounds how many are kept, the least recently used goes first.
-    """
-
-    def __init__(self, limit: int = 4) -> None:
-        _remove_leftovers()
-        self._limit = limit
-        self._workers: OrderedDict[WorkerKey, _Worker] = OrderedDict()
-
-    def __enter__(self) -> WorkerPool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def prepare(self, key: WorkerKey) -> None:
-        """Start the worker of `key` without waiting: its import runs while the driver does something else."""
-        self._get(key)
-
-    def measure(
-        self, key: WorkerKey, point: Mapping[str, Any], limits: Limits, on_phase: Callable[[str], None]
-    ) -> Answer:
-        """Measure one point; whatever happens to child or worker, an Answer with an outcome comes back."""
-        worker = self._get(key)
-        try:
-            answer = worker.measure(point, limits, on_phase)
-        except BaseException:
-            self._drop(key)
-            raise
-        if worker.alive:
-            return answer
-        self._drop(key)
-        # A worker that somebody ended while it slept says nothing of this point: a new one measures it.
-        return answer if worker.reached_point else self._get(key).measure(point, limits, on_phase)
-
-    def close(self) -> None:
-        """End every worker and its child."""
-        for key in list(self._workers):
-            self._drop(key)
-
-    def _get(self, key: WorkerKey) -> _Worker:
-        if key not in self._workers:
-            while len(self._workers) >= self._limit:
-                self._drop(next(iter(self._workers)))
-            self._workers[key] = _Worker(key)
-        self._workers.move_to_end(key)
-        return self._workers[key]
-
-    def _drop(self, key: WorkerKey) -> None:
-        self._workers.pop(key).close()
-
-
-def _remove_leftovers() -> None:
-    """Remove the folders of drivers that were killed, and so could not do it themselves."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDERS}*"):
-        number = folder.name.removeprefix(_FOLDERS).partition("-")[0]
-        if number.isdigit() and not psutil.pid_exists(int(number)):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-class _Worker:
+class Worker:
     """One `python -m paradnn.worker` and the pipe to it."""
 
     def __init__(self, key: WorkerKey) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix=f"{_FOLDERS}{os.getpid()}-")
+        self._folder = tempfile.TemporaryDirectory(prefix=f"{FOLDERS}{os.getpid()}-")
         self._log = Path(self._folder.name) / "worker.log"
         self._points = 0
         self._ready = False
         self.alive = True
         self.reached_point = True  # whether the latest point had a child, or the import itself failed
+        command = [key.python, "-m", "paradnn.worker", "--framework", key.framework, "--driver", str(os.getpid())]
         with self._log.open("wb") as log:
-            # A session of its own: Ctrl-C in the terminal reaches the driver alone, which then ends the worker.
-            self._process = subprocess.Popen(
-                [key.python, "-m", "paradnn.worker", "--framework", key.framework, "--driver", str(os.getpid())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=key.environ(),
-                start_new_session=True,
-                cwd=self._folder.name,
-            )
+            try:
+                # A session of its own: Ctrl-C in the terminal reaches the driver alone, which then ends the worker.
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=key.environ(),
+                    start_new_session=True,
+                    cwd=self._folder.name,
+                )
+            except OSError:
+                self._folder.cleanup()
+                raise
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
         self._selector = selectors.DefaultSelector()
@@ -203,6 +141,7 @@ class _Worker:
         self._buffer = b""
 
     def measure(self, point: Mapping[str, Any], limits: Limits, on_phase: Callable[[str], None]) -> Answer:
+        """Measure one point; `alive` says whether another can follow."""
         watch = _Watch(begin=time.perf_counter())
         problem = self._wait_ready()
         if problem:
@@ -215,6 +154,13 @@ class _Worker:
         self._send({"id": self._points, "point": point, "stderr": str(stderr)})
         ending = self._follow(watch, limits, time.perf_counter(), on_phase)
         return self._answer(watch, ending, limits, stderr)
+
+    def resident_bytes(self) -> int:
+        """What the sleeping worker holds."""
+        try:
+            return int(psutil.Process(self._process.pid).memory_info().rss)
+        except psutil.Error:
+            return 0
 
     def close(self) -> None:
         """Kill worker and child; remove their files."""

@@ -17,16 +17,19 @@ from typing import Any
 from paradnn import environment as environments
 from paradnn.config import Point, Settings
 from paradnn.costs import Costs, model_costs
-from paradnn.environment import Environment, available_memory, describe_environment, software_versions
+from paradnn.environment import Environment, available_memory
+from paradnn.errors import WorkerError
 from paradnn.fallback import open_tracker
 from paradnn.identity import Identity, point_id, request_of
 from paradnn.peaks import Ceilings, CeilingsKeeper, limits_of
+from paradnn.pool import WorkerPool
 from paradnn.record import Record, make_record, point_tags, run_name
 from paradnn.resume import ResumePolicy
-from paradnn.runner import Answer, Limits, WorkerKey, WorkerPool
+from paradnn.runner import Answer, Limits, WorkerKey
 from paradnn.schema import memory_bytes
 from paradnn.store import without_secrets
 from paradnn.summary import Summary
+from paradnn.surroundings import Surroundings
 from paradnn.sweep import SweepInfo
 from paradnn.terminal import Reporter
 from paradnn.tracker import Busy, Finished, Ticket, Tracker
@@ -46,11 +49,11 @@ def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo
 
     Raises ParadnnError for what the user can mend before anything is measured.
     """
-    surroundings = {WorkerKey.of(point): _environment(point) for point in points}
-    with WorkerPool() as pool, _interruptible():
+    reporter = Reporter(len(points), sweep.name if sweep else None)
+    with _interruptible(), Surroundings(points, reporter.say) as surroundings, WorkerPool() as pool:
         # The framework's import runs while the driver imports MLflow and opens the store.
-        pool.prepare(WorkerKey.of(points[0]))
-        reporter = Reporter(len(points), sweep.name if sweep else None)
+        if first := next((point for point in points if not surroundings.problem(point)), None):
+            pool.prepare(WorkerKey.of(first))
         tracker = open_tracker(settings.tracking, reporter.say)
         session = _Session(pool, tracker, surroundings, reporter, settings, sweep, Summary(len(points)))
         try:
@@ -61,10 +64,12 @@ def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo
 
 def measure_ceilings(point: Point, settings: Settings) -> tuple[Ceilings | None, str]:
     """Measure the ceilings of a point's platform anew; also where they are recorded."""
-    environment = _environment(point)
-    with WorkerPool() as pool, _interruptible():
+    reporter = Reporter(1, None)
+    with _interruptible(), Surroundings([point], reporter.say) as surroundings, WorkerPool() as pool:
+        if problem := surroundings.problem(point):
+            raise WorkerError(problem)
+        environment = surroundings.environment(point)
         pool.prepare(WorkerKey.of(point))
-        reporter = Reporter(1, None)
         tracker = open_tracker(settings.tracking, reporter.say)
         tracker.close_abandoned()
         return CeilingsKeeper(pool, tracker, reporter.say).of(point, environment, anew=True), tracker.where
@@ -75,7 +80,7 @@ class _Session:
         self,
         pool: WorkerPool,
         tracker: Tracker,
-        surroundings: Mapping[WorkerKey, Environment],
+        surroundings: Surroundings,
         reporter: Reporter,
         settings: Settings,
         sweep: SweepInfo | None,
@@ -114,7 +119,7 @@ class _Session:
         """The points without an outcome that counts, each once; the others are counted as skipped."""
         known = {}
         if self._resume.looks:
-            known = self._tracker.finished({entry.environment_id for entry in self._surroundings.values()})
+            known = self._tracker.finished(self._surroundings.environment_ids)
         seen, todo = set(), []
         for point in points:
             identity = self._identity(point)
@@ -152,9 +157,10 @@ class _Session:
 
     def _one(self, point: Point) -> bool:
         """Claim, measure and record one point; False when another driver holds it."""
-        environment = self._surroundings[WorkerKey.of(point)]
+        environment = self._surroundings.environment(point)
         begin = time.perf_counter()
-        ceilings = self._ceilings.of(point, environment) if self._ceilings else None
+        usable = not self._surroundings.problem(point)
+        ceilings = self._ceilings.of(point, environment) if self._ceilings and usable else None
         # Measuring them is no cost of this point.
         self._free_since += time.perf_counter() - begin
         tags = point_tags(point, environment) | ({"sweep_id": self._sweep.sweep_id} if self._sweep else {})
@@ -179,7 +185,7 @@ class _Session:
         return True
 
     def _identity(self, point: Point) -> Identity:
-        return Identity(point_id(point), self._surroundings[WorkerKey.of(point)].environment_id, point.replicate)
+        return Identity(point_id(point), self._surroundings.environment(point).environment_id, point.replicate)
 
     def _measure(
         self,
@@ -200,9 +206,9 @@ class _Session:
         load = environments.load_average()
         limits = Limits(point.measure.timeout, _memory_limit(point))
         schedule = time.perf_counter() - self._free_since
-        answer = self._predicted(point, costs, limits) or self._pool.measure(
-            WorkerKey.of(point), request_of(point), limits, self._reporter.phase
-        )
+        problem = self._surroundings.problem(point)
+        answer = Answer("unavailable", problem, {}, {}) if problem else self._predicted(point, costs, limits)
+        answer = answer or self._pool.measure(WorkerKey.of(point), request_of(point), limits, self._reporter.phase)
         self._free_since = time.perf_counter()
         answer = Answer(
             answer.outcome,
@@ -273,11 +279,6 @@ class _Session:
         columns = list(dict.fromkeys(key for row in summary.rows for key in row))
         table = {"columns": columns, "data": [[row.get(key) for key in columns] for row in summary.rows]}
         self._tracker.close_sweep("KILLED" if summary.interrupted else "FINISHED", text, metrics, table)
-
-
-def _environment(point: Point) -> Environment:
-    key = WorkerKey.of(point)
-    return describe_environment(key.platform, software_versions(key.python, key.framework))
 
 
 def _memory_limit(point: Point) -> int:

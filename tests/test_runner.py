@@ -15,7 +15,8 @@ import pytest
 from paradnn.config import read_point
 from paradnn.identity import request_of
 from paradnn.outcome import Ending, classify
-from paradnn.runner import Limits, WorkerKey, WorkerPool
+from paradnn.pool import WorkerPool
+from paradnn.runner import Limits, WorkerKey
 
 MEASURE = {"min_seconds": 0.02, "min_blocks": 2, "block_seconds": 0.002, "warmup_seconds": 0.1}
 POINT = read_point({"model": {"name": "fc", "layers": 1, "nodes": 8}, "batch_size": 4, "measure": MEASURE})

@@ -22,4 +22,7 @@ def versions(name: str) -> dict[str, str]:
             found[distribution] = importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
             continue
+        if distribution.startswith(("tensorflow-", "tf-")):
+            # By one name whatever the build, which its own name tells.
+            found.setdefault("tensorflow", found[distribution])
     return found

@@ -15,7 +15,8 @@ import pytest
 import tensorflow as tf
 
 from paradnn.costs import model_costs
-from paradnn.runner import Limits, WorkerKey, WorkerPool
+from paradnn.pool import WorkerPool
+from paradnn.runner import Limits, WorkerKey
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.models import build

@@ -1,0 +1,93 @@
+"""Where the points of a session are measured: the environment of each worker, with its software stack made ready.
+
+Stacks are made before the first point is measured, so that no installer runs beside a measurement, and each is tried
+once: where one cannot be made, all of its points are `unavailable` for the reason that is kept here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from types import TracebackType
+
+from paradnn.config import Point
+from paradnn.environment import Environment, describe_environment, software_versions
+from paradnn.errors import ParadnnError
+from paradnn.runner import WorkerKey
+from paradnn.stacks import OpenStack, Stack, open_stack
+
+__all__ = ["Surroundings"]
+
+
+class Surroundings:
+    """The environments of `points`; stacks that are in use stay until it is closed.
+
+    Raises ParadnnError for an interpreter of the user's own that cannot be used.
+    """
+
+    def __init__(self, points: Iterable[Point], say: Callable[[str], None]) -> None:
+        self._say = say
+        self._stacks: dict[str, OpenStack | str] = {}  # by key: ready, or why it cannot be made
+        self._environments: dict[WorkerKey, Environment] = {}
+        self._problems: dict[WorkerKey, str] = {}
+        try:
+            for point in points:
+                key = WorkerKey.of(point)
+                if key not in self._environments:
+                    self._environments[key] = self._environment(point, key)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Surroundings:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def environment(self, point: Point) -> Environment:
+        """What `point` is measured on."""
+        return self._environments[WorkerKey.of(point)]
+
+    def problem(self, point: Point) -> str | None:
+        """Why `point` is unavailable, in one line; None where it can be measured."""
+        return self._problems.get(WorkerKey.of(point))
+
+    @property
+    def environment_ids(self) -> set[str]:
+        """Of all environments."""
+        return {environment.environment_id for environment in self._environments.values()}
+
+    def close(self) -> None:
+        """Let the stacks go."""
+        for stack in self._stacks.values():
+            if isinstance(stack, OpenStack):
+                stack.close()
+        self._stacks.clear()
+
+    def _environment(self, point: Point, key: WorkerKey) -> Environment:
+        wanted = Stack.of(point.software)
+        if wanted is None:
+            return describe_environment(key.platform, software_versions(key.python, key.framework))
+        if wanted.key not in self._stacks:
+            self._stacks[wanted.key] = self._open(wanted)
+        stack = self._stacks[wanted.key]
+        try:
+            if isinstance(stack, OpenStack):
+                found = describe_environment(key.platform, software_versions(key.python, key.framework))
+                return dataclasses.replace(found, packages=stack.packages)
+            self._problems[key] = stack
+        except ParadnnError as error:  # a stack without the framework
+            self._problems[key] = str(error)
+        # Not the environment of a stack that could be made: the points are measured once it can.
+        return describe_environment(key.platform, {"stack": wanted.key})
+
+    def _open(self, stack: Stack) -> OpenStack | str:
+        try:
+            return open_stack(stack, self._say)
+        except ParadnnError as error:
+            problem = f"the software stack {stack.name} cannot be made: {error}"
+            self._say(problem)
+            return problem
