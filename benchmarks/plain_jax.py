@@ -30,9 +30,7 @@ def main() -> None:
     def step(weights, others, squares, momenta, x, y):
         (loss, others), gradients = jax.value_and_grad(loss_of, has_aux=True)(weights, others, x, y)
         squares = [0.9 * s + 0.1 * g * g for s, g in zip(squares, gradients, strict=True)]
-        momenta = [
-            0.9 * m + 0.1 * g / jnp.sqrt(s + 1.0) for m, g, s in zip(momenta, gradients, squares, strict=True)
-        ]
+        momenta = [0.9 * m + 0.1 * g / jnp.sqrt(s + 1.0) for m, g, s in zip(momenta, gradients, squares, strict=True)]
         return [w - m for w, m in zip(weights, momenta, strict=True)], others, squares, momenta, loss
 
     weights = [variable.value for variable in model.trainable_variables]

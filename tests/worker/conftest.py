@@ -1,4 +1,4 @@
-"""The comparison of the three frameworks needs all of them: `make test-frameworks` installs the extras jax and torch."""
+"""They are compared where all are installed: `make test-frameworks` installs the extras jax and torch."""
 
 from __future__ import annotations
 

@@ -99,9 +99,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("framework", "compile_mode", "family"), CASES, ids="-".join)
-def test_tables_agree_with_the_analytic_costs(
-    pool: WorkerPool, framework: str, compile_mode: str, family: str
-) -> None:
+def test_tables_agree_with_the_analytic_costs(pool: WorkerPool, framework: str, compile_mode: str, family: str) -> None:
     answer = measure(pool, framework, family, compile=compile_mode)
     assert answer.outcome == "ok", answer.reason
     profile = answer.result["profile"]
@@ -124,7 +122,9 @@ def test_steps_are_finite_in_every_precision(pool: WorkerPool, framework: str, f
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])
 def test_inference_runs_and_is_profiled(pool: WorkerPool, framework: str) -> None:
-    answer = measure(pool, framework, "bottleneck", mode="inference", compile="graph" if framework == "jax" else "eager")
+    answer = measure(
+        pool, framework, "bottleneck", mode="inference", compile="graph" if framework == "jax" else "eager"
+    )
     assert answer.outcome == "ok", answer.reason
     costs = model_costs(MODELS["bottleneck"], batch_size=BATCH, precision="float32", mode="inference", optimizer="sgd")
     assert answer.result["profile"]["product_flops"] == pytest.approx(costs.flops_per_step, rel=0.05)
@@ -160,5 +160,7 @@ def test_other_frameworks_are_not_imported(framework: str) -> None:
         "print(sorted(m for m in ('tensorflow', 'jax', 'torch') if sys.modules.get(m)))"
     )
     environ = WorkerKey(sys.executable, framework, None, "cpu", ()).environ()
-    done = subprocess.run([sys.executable, "-c", code, framework], env=environ, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, framework], env=environ, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == f"['{framework}']"

@@ -1,8 +1,8 @@
 """PyTorch: forward pass, gradients and update in a plain loop, the loss read once a block.
 
 `compile=eager` is PyTorch as it comes. `compile=graph` is `torch.compile`: the loss of a batch is one compiled
-function, forward and backward; the update works on whole lists of tensors (Keras' optimizers do) outside of it. There is
-no XLA.
+function, forward and backward; the update works on whole lists of tensors (Keras' optimizers do) outside of it. There
+is no XLA.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# Read when PyTorch is imported. Asking NVML for devices leaves CUDA untouched, which a fork would not survive; a pool of
-# compiling processes would not be this process' own after it.
+# Read when PyTorch is imported. Asking NVML for devices leaves CUDA untouched, which a fork would not survive; nor
+# would a pool of compiling processes.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 

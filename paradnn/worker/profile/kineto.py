@@ -42,7 +42,9 @@ def read_kineto(folder: Path, on_device: bool = False) -> Trace:
     with gzip.open(file, "rt") as handle:
         events = [event for event in json.load(handle)["traceEvents"] if event.get("ph") == "X"]
     # Microseconds since some beginning: subtract it before anything else, a float has no digits to lose.
-    window = next((event for event in events if event["name"] == WINDOW and event.get("cat") == "user_annotation"), None)
+    window = next(
+        (event for event in events if event["name"] == WINDOW and event.get("cat") == "user_annotation"), None
+    )
     if window is None:
         raise ValueError(f"the trace has no event {WINDOW}")
     origin = float(window["ts"])
