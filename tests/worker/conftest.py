@@ -1,4 +1,4 @@
-"""They are compared where all are installed: `make test-frameworks` installs the extras jax and torch."""
+"""The three frameworks meet where all are installed: `make test-frameworks` installs the extras jax and torch."""
 
 from __future__ import annotations
 

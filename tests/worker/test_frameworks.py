@@ -1,5 +1,5 @@
-"""The three frameworks against each other: the same weights and batch give the same loss and gradients, and each has its
-own outcomes, tables and ceilings. Each runs in processes of its own; `make test-frameworks` installs all of them."""
+"""The three frameworks against each other: the same weights and batch give the same loss and gradients, and each has
+its own outcomes and tables. Each runs in processes of its own; `make test-frameworks` installs all of them."""
 
 from __future__ import annotations
 
