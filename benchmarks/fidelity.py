@@ -2,7 +2,8 @@
 
 Throughput as ParaDnn reports it over that of a hand-written loop in the framework's own API (`plain_tensorflow.py`,
 `plain_jax.py`, `plain_torch.py`, which import nothing of ours), for two points of each kind of family; each side in a
-fresh process, alternating, the order drawn anew in every round. The machine's drift between rounds cancels in the ratio of a round.
+fresh process, alternating, the order drawn anew in every round. The machine's drift between rounds cancels in the
+ratio of a round.
 """
 
 from __future__ import annotations

@@ -199,7 +199,8 @@ def _compiled(function: Any, compile: str, device: Any) -> Any:
     if device.type == "cuda" and not torch.utils._triton.has_triton():
         raise Unavailable("torch.compile on a GPU needs the package triton")
     # Every point compiles anew, as the other frameworks do; the folder goes with the worker's.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.mkdtemp(prefix="inductor-", dir="."))
+    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.abspath(tempfile.mkdtemp(prefix="inductor-", dir="."))
     # The profiler sees the compiler's own kernels by name.
     inductor.cpp.enable_kernel_profile = True
     return torch.compile(function, dynamic=False)
