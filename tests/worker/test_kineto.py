@@ -53,11 +53,11 @@ def rows(folder: Path, on_device: bool = False) -> dict[str, dict[str, Any]]:
 
 def test_a_product_counts_with_what_it_calls(tmp_path: Path) -> None:
     table = rows(write(tmp_path, [WINDOW, *CALLS]))
-    assert set(table) == {"aten::matmul(8x5, 5x3)", "aten::mm(8x5, 5x3)", "aten::add(8x3, 3)", "(no operation)"}
+    assert set(table) == {"aten::matmul", "aten::mm(8x5, 5x3)", "aten::add(8x3, 3)", "(no operation)"}
     product = table["aten::mm(8x5, 5x3)"]
     assert product["self_seconds"] == pytest.approx(30e-6)
     assert (product["category"], product["flops"], product["bytes"]) == ("matmul", 2 * 8 * 5 * 3, 4 * (40 + 15 + 24))
-    caller = table["aten::matmul(8x5, 5x3)"]
+    caller = table["aten::matmul"]
     assert (caller["category"], caller["flops"]) == ("control", 0)
     assert caller["self_seconds"] == pytest.approx(10e-6)
     addition = table["aten::add(8x3, 3)"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -31,13 +32,11 @@ _CONVOLUTION = {"aten::convolution", "aten::convolution_overrideable", "aten::co
 _LINEAR = {"mkldnn::_linear_pointwise", "mkl::_mkl_linear"}
 _RECURRENT = {"aten::_cudnn_rnn", "aten::_cudnn_rnn_backward", "aten::miopen_rnn", "aten::miopen_rnn_backward"}
 
-#: They describe a buffer anew, or only call others.
+#: They describe a buffer anew, or only call others where nothing is to be done.
 _FREE = re.compile(
     r"aten::(_?reshape\w*|view\w*|_unsafe_view|t|transpose|permute|expand\w*|slice|select|narrow|as_strided\w*|detach\w*|"
     r"alias|unsqueeze|squeeze|unbind|split\w*|chunk|unfold|empty\w*|new_empty\w*|resize_|resolve_\w+|lift_fresh|item|"
-    r"_local_scalar_dense|result_type|to|_has_compatible\w*|matmul|linear|einsum|conv2d|relu|cross_entropy_loss|"
-    r"nll_loss(_nd)?|log_softmax|softmax|ones|zeros|ones_like|zeros_like|full\w*|max_pool2d|batch_norm|embedding_backward|"
-    r"_batch_norm_impl_index\w*|contiguous|clone|pad|type_as|arange|sigmoid_|requires_grad_|set_|is_\w+)$"
+    r"_local_scalar_dense|result_type|to|_has_compatible\w*|contiguous|type_as|requires_grad_|set_|is_\w+)$"
 )
 _MOVEMENT = re.compile(
     r"aten::(_to_copy|copy_|_foreach_copy_|cat|_cat|stack|index\w*|_index_put_impl_|gather|scatter\w*|embedding|"
@@ -53,6 +52,7 @@ _REDUCTION = re.compile(
 Call = Mapping[str, Any]
 
 
+@functools.cache
 def categorise(kind: str) -> str:
     """Our category of an operation's name."""
     if kind in _MATMUL or kind in _LINEAR or kind in _RECURRENT:
@@ -99,28 +99,27 @@ def aten_cost(kind: str, call: Call) -> Cost:
     else:
         elements = math.prod(_broadcast(known))
         output = max(shape.bytes // max(1, shape.elements) for shape in known) * elements
-    # In place or not, the output is written once; an output that is handed in is no input.
-    read = known[:-1] if call.get("out") else known
-    return Cost(kind, category, float(elements), float(total_bytes(read) + output))
+    # In place or not, the output is written once.
+    return Cost(kind, category, float(elements), float(total_bytes(known) + output))
 
 
 def _product(kind: str, category: str, call: Call, inputs: Sequence[Sequence[Shape]]) -> Cost:
     flops: float | None = None
     moved: float | None = None
-    first = inputs[0][0] if inputs[0] else None
+    factors = [inputs[place] for place in _MATMUL.get(kind, (0, 1)) if place < len(inputs)]
+    if len(factors) < 2 or not all(factors):
+        return Cost(kind, category)
+    (left, *_), (right, *_) = factors
     if kind in _MATMUL:
-        left, right = (inputs[place][0] for place in _MATMUL[kind])
-        output = (*left.dimensions[:-1], *right.dimensions[len(right.dimensions) - 1 :][: len(right.dimensions) - 1])
+        # A vector on the right leaves no dimension of its own.
+        output = (*left.dimensions[:-1], *right.dimensions[1:][-1:])
         flops = matmul_flops(output, left.dimensions[-1])
         moved = left.bytes + right.bytes + math.prod(output) * left.bytes // max(1, left.elements)
-        first = left
     elif kind in _LINEAR:
-        left, right = inputs[0][0], inputs[1][0]
         flops = 2 * left.elements * (right.elements // left.dimensions[-1])
     elif kind in _CONVOLUTION:
         flops = _convolution(kind, call, inputs)
-    dtype = first.dtype if first else None
-    return Cost(kind, category, flops, moved, flops or 0.0, dtype)
+    return Cost(kind, category, flops, moved, flops or 0.0, left.dtype)
 
 
 def _convolution(kind: str, call: Call, inputs: Sequence[Sequence[Shape]]) -> float | None:
@@ -135,8 +134,7 @@ def _convolution(kind: str, call: Call, inputs: Sequence[Sequence[Shape]]) -> fl
         times = sum(1 for entry in mask[:2] if entry) if len(mask) == 3 else 2
         return float(times * convolution_flops(output, weight[2:], weight[1]))
     image, weight = inputs[0][0].dimensions, inputs[1][0].dimensions
-    first = 3 if kind.startswith("aten::") else 4
-    places = (first, first + 1, first + 2) if kind.startswith("aten::") else (4, 3, 5)
+    places = (3, 4, 5) if kind.startswith("aten::") else (4, 3, 5)
     stride, padding, dilation = (_list(call, place) for place in places)
     spatial = len(weight) - 2
     if not all(len(values) in (1, spatial) for values in (stride, padding, dilation)):
@@ -164,6 +162,7 @@ def _tensors(call: Call) -> list[list[Shape]]:
     found = []
     for dims, kind in zip(call.get("Input Dims", ()), call.get("Input type", ()), strict=False):
         if kind == "TensorList" or _nested(dims):
+            # The profiler does not tell the type of a list; those are the optimizer's, which keeps float32.
             found.append([Shape("float32", tuple(entry)) for entry in dims])
         elif kind in _DTYPES:
             found.append([Shape(_DTYPES[kind], tuple(dims))])

@@ -24,6 +24,9 @@ __all__ = ["FILE", "read_kineto"]
 #: The trace's name; the suffix is what TensorBoard's plug-in for PyTorch looks for.
 FILE = "paradnn.pt.trace.json.gz"
 
+_PRODUCTS = ("matmul", "convolution")
+#: What an operation does to its output before its own work.
+_PREPARATION = ("aten::fill_", "aten::zero_")
 _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 #: What the compiler names a stretch of its own code, where the code's parts have no events.
 _REGION = "## Call CompiledFxGraph"
@@ -49,7 +52,7 @@ def read_kineto(folder: Path, on_device: bool = False) -> Trace:
         raise ValueError(f"the trace has no event {WINDOW}")
     origin = float(window["ts"])
     trace = Trace(float(window["dur"]) * 1e-6, file=file)
-    owners, calls = _calls(events)
+    owners, calls, callers = _calls(events)
     device = [event for event in events if event.get("cat") in _DEVICE]
     if on_device and not device:
         raise ValueError("the profiler saw no kernel of the device (is CUPTI there, and permitted?)")
@@ -57,40 +60,45 @@ def read_kineto(folder: Path, on_device: bool = False) -> Trace:
         _read_device(device, owners, trace, origin)
         return trace
     for call in calls:
-        kind, name, cost = _operation(call)
+        kind, name, cost = _operation(call, id(call) in callers)
         trace.stated[name, kind] = cost
         start = (call["ts"] - origin) * 1e-6
         trace.kernels.append(Event(str(call["tid"]), name, kind, start, start + call["dur"] * 1e-6))
     return trace
 
 
-def _calls(events: Iterable[Raw]) -> tuple[dict[int, Raw], list[Raw]]:
-    """The operation that each call counts for, by its number, and the operations themselves."""
+def _calls(events: Iterable[Raw]) -> tuple[dict[int, Raw], list[Raw], set[int]]:
+    """The operation that each call counts for, by its number; the operations themselves; those whose work others do."""
     lanes: dict[Any, list[Raw]] = {}
     for event in events:
         if event.get("cat") == "cpu_op" or event["name"].startswith(_REGION):
             lanes.setdefault(event["tid"], []).append(event)
     owners: dict[int, Raw] = {}
     found: list[Raw] = []
+    callers: set[int] = set()
     for lane in lanes.values():
-        product, until = None, 0.0
+        within: list[Raw] = []
         for event in sorted(lane, key=lambda event: (event["ts"], -event["dur"])):
-            if event["ts"] >= until:
-                product = None
+            while within and event["ts"] >= within[-1]["ts"] + within[-1]["dur"]:
+                within.pop()
+            product = next((outer for outer in within if categorise(outer["name"]) in _PRODUCTS), None)
             if product is None:
                 found.append(event)
-                if categorise(event["name"]) in ("matmul", "convolution"):
-                    product, until = event, event["ts"] + event["dur"]
+                if categorise(event["name"]) != "control" and event["name"] not in _PREPARATION:
+                    callers.update(map(id, within))
             if (number := event.get("args", {}).get("External id")) is not None:
                 owners[number] = product or event
-    return owners, found
+            within.append(event)
+    return owners, found, callers
 
 
-def _operation(call: Raw) -> tuple[str, str, Cost]:
-    """Type, name and cost of a call."""
-    kind = call["name"]
+def _operation(call: Raw, calls_others: bool = False) -> tuple[str, str, Cost]:
+    """Type, name and cost of a call; none where those that it calls have the cost."""
+    kind = call["name"].split(": ")[0]
     if kind.startswith(_REGION):
         return "compiled region", "compiled region", Cost("compiled region", "elementwise")
+    if calls_others or categorise(kind) == "control":
+        return kind, kind, Cost(kind, "control", 0.0, 0.0)
     arguments = call.get("args", {})
     return kind, label(kind, arguments), aten_cost(kind, arguments)
 
