@@ -1,13 +1,14 @@
 # The commands that people and CI use; each does all the set-up it needs.
 #   make demo       install, sweep a few points of every family, write report.html
 #   make test       install, then lint, type-check and test
+#   make test-frameworks   the same models in TensorFlow, JAX and PyTorch: installs the extras, in an environment of its own
 #   make ui         the MLflow UI on http://127.0.0.1:5000
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 5000
 
-.PHONY: demo test lint format ui install install-dev benchmarks clean
+.PHONY: demo test test-frameworks lint format ui install install-dev benchmarks clean
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev
@@ -34,6 +35,15 @@ demo: install
 test: install-dev lint
 	$(BIN)/python -m pytest
 
+FRAMEWORKS := .venv-frameworks
+test-frameworks: $(FRAMEWORKS)/.installed
+	$(FRAMEWORKS)/bin/python -m pytest tests/worker/test_frameworks.py
+
+$(FRAMEWORKS)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,jax,torch]'
+	touch $@
+
 lint: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -53,4 +63,4 @@ benchmarks: install
 	$(BIN)/python -m benchmarks.ceilings
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(FRAMEWORKS) .mypy_cache .pytest_cache .ruff_cache

@@ -1,8 +1,9 @@
-"""python -m benchmarks.fidelity [--rounds 5]
+"""python -m benchmarks.fidelity [--rounds 5] [--framework jax]
 
-Throughput as ParaDnn reports it over that of a hand-written loop in plain TensorFlow (`plain_tensorflow.py`, which
-imports nothing of ours), for two points of each kind of family; each side in a fresh process, alternating, the order
-drawn anew in every round. The machine's drift between rounds cancels in the ratio of a round.
+Throughput as ParaDnn reports it over that of a hand-written loop in the framework's own API (`plain_tensorflow.py`,
+`plain_jax.py`, `plain_torch.py`, which import nothing of ours), for two points of each kind of family; each side in a
+fresh process, alternating, the order drawn anew in every round. The machine's drift between rounds cancels in the
+ratio of a round.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ POINTS = {
 }
 
 
-def ours(name: str, folder: Path, seconds: float) -> float:
-    train([*POINTS[name].split(), f"measure.min_seconds={seconds}", "resume=false"], folder)
+def ours(framework: str, name: str, folder: Path, seconds: float) -> float:
+    axes = [f"framework={framework}", f"measure.min_seconds={seconds}", "resume=false", "ceilings=false"]
+    train([*POINTS[name].split(), *axes], folder)
     return float(runs(folder)[-1]["step_time_ms"]) / 1e3
 
 
-def plain(name: str, seconds: float) -> float:
-    command = [sys.executable, "benchmarks/plain_tensorflow.py", name, str(seconds)]
+def plain(framework: str, name: str, seconds: float) -> float:
+    command = [sys.executable, f"benchmarks/plain_{framework}.py", name, str(seconds)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return float(json.loads(done.stdout)["step_seconds"])
 
@@ -42,16 +44,20 @@ def plain(name: str, seconds: float) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--framework", choices=("tensorflow", "jax", "torch"), default="tensorflow")
+    parser.add_argument("--points", nargs="+", choices=POINTS, default=list(POINTS))
     parser.add_argument("--seconds", type=float, default=3.0, help="of measurement on each side")
     given = parser.parse_args()
-    ratios: dict[str, list[float]] = {name: [] for name in POINTS}
+    ratios: dict[str, list[float]] = {name: [] for name in given.points}
     with tempfile.TemporaryDirectory() as folder:
         for number in range(given.rounds):
-            for name in random.sample(list(POINTS), len(POINTS)):
+            for name in random.sample(given.points, len(given.points)):
                 times = {}
                 for side in random.sample(["ours", "plain"], 2):
                     times[side] = (
-                        ours(name, Path(folder), given.seconds) if side == "ours" else plain(name, given.seconds)
+                        ours(given.framework, name, Path(folder), given.seconds)
+                        if side == "ours"
+                        else plain(given.framework, name, given.seconds)
                     )
                 ratios[name].append(times["plain"] / times["ours"])
                 print(f"round {number + 1} {name}: {ratios[name][-1]:.3f}", flush=True)
@@ -61,7 +67,7 @@ def main() -> None:
         print(row)
     every = [ratio for values in ratios.values() for ratio in values]
     print(f"median ratio over all: {statistics.median(every):.4f}")
-    save("fidelity", rows)
+    save("fidelity" if given.framework == "tensorflow" else f"fidelity_{given.framework}", rows)
 
 
 if __name__ == "__main__":

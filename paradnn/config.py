@@ -50,7 +50,7 @@ ENV_PREFIXES = (
     "CUDA_",
     "NVIDIA_TF32",
     "JAX_",
-    "TORCH_",
+    "TORCH",
     "PYTORCH_",
     "MALLOC_",
     "GLIBC_TUNABLES",
@@ -130,7 +130,7 @@ class Platform:
 class Framework:
     """The framework below Keras, with the variables it reads when it is imported."""
 
-    name: str = option("tensorflow", "Keras backend", choices=("tensorflow",))
+    name: str = option("tensorflow", "Keras backend", choices=("tensorflow", "jax", "torch"))
     env: Mapping[str, str] = option(
         {}, "environment variables of the worker, such as TF_ENABLE_ONEDNN_OPTS", prefixes=ENV_PREFIXES
     )
@@ -197,7 +197,11 @@ class Point:
     precision: str = option(
         "float32", "16-bit types are Keras mixed policies", choices=("float32", "bfloat16", "float16")
     )
-    compile: str = option("graph", "graph (tf.function), xla (jit_compile) or eager", choices=("graph", "xla", "eager"))
+    compile: str = option(
+        "graph",
+        "graph (tf.function, jax.jit, torch.compile), xla (jit_compile; jax.jit) or eager",
+        choices=("graph", "xla", "eager"),
+    )
     mode: str = option("train", "a training step, or a forward pass alone", choices=("train", "inference"))
     optimizer: Optimizer = field(default_factory=Optimizer)
     platform: Platform = field(default_factory=Platform)

@@ -25,6 +25,8 @@ from paradnn.worker.versions import versions
 
 __all__ = ["Environment", "available_memory", "describe_environment", "digest", "load_average", "software_versions"]
 
+#: Frameworks that are no dependency, but an extra of this package.
+_EXTRAS = ("jax", "torch")
 _PACKAGE_PARENT = Path(__file__).resolve().parent.parent
 
 
@@ -125,11 +127,13 @@ def software_versions(python: str, framework: str) -> Mapping[str, str]:
 def _require(found: Mapping[str, str], framework: str, python: str) -> Mapping[str, str]:
     for package in (framework, "keras"):
         if not any(name.startswith(package) for name in found):
+            # What this project's own interpreter lacks is one of its extras.
+            wanted = f"'paradnn[{package}]'" if python == sys.executable and package in _EXTRAS else package
             raise ConfigError(
                 "framework.name",
                 framework,
                 f"{package} is not installed in {python}",
-                f"run {python} -m pip install {package}, or set software.python",
+                f"run {python} -m pip install {wanted}, or set software.python",
             )
     return found
 

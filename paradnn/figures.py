@@ -46,8 +46,10 @@ def ceilings_figure(matmul: Sequence[Mapping[str, Any]], bandwidth: Sequence[Map
     drawn, axes = figure(11.0, 4.2, columns=2)
     left, right = axes[0]
     for index, precision in enumerate(dict.fromkeys(row["precision"] for row in matmul)):
-        for compile, line in (("graph", "-"), ("xla", ":")):
+        for compile, line in (("graph", "-"), ("xla", ":"), ("eager", "--")):
             rows = [row for row in matmul if (row["precision"], row["compile"]) == (precision, compile)]
+            if not rows:
+                continue
             left.plot([row["size"] for row in rows], [row["flops_per_second"] for row in rows], line,
                       color=COLOURS[index], marker=MARKERS[index], label=f"{precision}, {compile}")  # fmt: skip
     left.set_xscale("log", base=2)

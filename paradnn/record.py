@@ -73,6 +73,8 @@ def run_name(point: Point) -> str:
         size = f"{model.layers}x{model.embedding_size} t{model.sequence_length}"
     words = [model.name, size, f"b{point.batch_size}", point.precision, point.platform.name]
     words += [word for word, usual in ((point.compile, "graph"), (point.mode, "train")) if word != usual]
+    if point.framework.name != "tensorflow":
+        words.append(point.framework.name)
     if point.software.name != "current":
         words.append(point.software.name)
     if point.replicate:
@@ -142,6 +144,7 @@ def make_record(
         metrics |= _latency(result) | _energy(metrics, result) | _utilisation(metrics, limits)
         tags |= {"steady": str(result["steady"]).lower(), "steady_reason": result["steady_reason"]}
         tags["energy_source"] = result["energy_source"]
+        tags |= {"compile_note": note} if (note := result.get("compile_note")) else {}
         if profile := result.get("profile"):
             metrics |= profile_metrics(profile, costs.flops_per_step, point.precision)
             tags |= profile_tags(profile, point.precision)

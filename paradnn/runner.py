@@ -35,6 +35,11 @@ _GRACE = 10.0
 #: Seconds in which the framework must be imported.
 _START_TIMEOUT = 300.0
 _STDERR_LINES = 60
+#: Variables that bound the threads of an operation, in one framework or another; NPROC is that of XLA's CPU client.
+_THREADS = (
+    "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
+    "NPROC",
+)  # fmt: skip
 #: How the folders of workers begin; the driver's process number follows.
 FOLDERS = "paradnn-worker-"
 
@@ -67,9 +72,12 @@ class WorkerKey:
         environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         if self.platform == "cpu":
             environ["CUDA_VISIBLE_DEVICES"] = "-1"
+            environ |= {"JAX_PLATFORMS": "cpu", "KERAS_TORCH_DEVICE": "cpu"}
+        else:
+            # Without it JAX takes most of a device's memory at once, and no peak can be told.
+            environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
         if self.threads:
-            for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OPENBLAS_NUM_THREADS"):
-                environ[name] = str(self.threads)
+            environ |= dict.fromkeys(_THREADS, str(self.threads))
         environ.update(self.env)
         return environ
 

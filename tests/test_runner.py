@@ -12,7 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from paradnn import environment
 from paradnn.config import read_point
+from paradnn.errors import ConfigError
 from paradnn.identity import request_of
 from paradnn.outcome import Ending, classify
 from paradnn.pool import WorkerPool
@@ -85,3 +87,21 @@ def test_endings_from_outside(ending: Ending, stderr: str, expected: tuple[str, 
 def test_what_the_child_says_of_itself_is_believed() -> None:
     ending = Ending(None, 9, "timeout", "measure")
     assert classify(ending, {"outcome": "nan", "reason": "why"}, "", 1, None, 0) == ("nan", "why")
+
+
+def test_frameworks_are_told_their_device_and_threads_before_they_are_imported() -> None:
+    cpu = WorkerKey(sys.executable, "jax", 3, "cpu", (("NPROC", "2"),)).environ()
+    assert (cpu["JAX_PLATFORMS"], cpu["KERAS_TORCH_DEVICE"], cpu["CUDA_VISIBLE_DEVICES"]) == ("cpu", "cpu", "-1")
+    assert (cpu["OMP_NUM_THREADS"], cpu["NPROC"]) == ("3", "2")  # what the user sets comes last
+    gpu = WorkerKey(sys.executable, "jax", None, "gpu", ()).environ()
+    assert gpu["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+    assert gpu.get("JAX_PLATFORMS") != "cpu"
+
+
+def test_a_framework_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "versions", lambda name: {"python": "3.11", "keras": "3.15"})
+    environment.software_versions.cache_clear()
+    with pytest.raises(ConfigError) as caught:
+        environment.software_versions(sys.executable, "jax")
+    remedy = f"run {sys.executable} -m pip install 'paradnn[jax]', or set software.python"
+    assert str(caught.value) == f"framework.name=jax: jax is not installed in {sys.executable}; {remedy}"

@@ -13,7 +13,6 @@ from typing import Any
 from paradnn.worker.frameworks import Framework, Step
 from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.table import make_tables
-from paradnn.worker.profile.trace import read_trace
 
 __all__ = ["profile_steps"]
 
@@ -59,11 +58,9 @@ def _profile(framework: Framework, step: Step, steps: int, step_seconds: float, 
                 begin = time.perf_counter()
                 step.run(steps)
                 seconds = time.perf_counter() - begin
-        trace = read_trace(folder)
+        trace = framework.read_trace(folder)
         found = make_tables(trace, steps, step.kernel_cost, HloCosts(trace.modules).cost)
-        if keep_trace:
-            [*_, file] = sorted(folder.glob("**/*.xplane.pb"))
-            found["trace"] = {
-                str(file.relative_to(folder)): base64.b64encode(file.read_bytes()).decode(),
-            }
+        if keep_trace and trace.file:
+            content = base64.b64encode(trace.file.read_bytes()).decode()
+            found["trace"] = {str(trace.file.relative_to(folder)): content}
     return {**found, "steps": steps, "slowdown": seconds / steps / step_seconds}

@@ -1,7 +1,7 @@
 """What this machine can do at most, in the framework and with the threads that the models run in.
 
-Two kernels: square matrix products in each precision over a range of sizes, compiled both ways, and the sum of two
-arrays in place over sizes from cache to memory (STREAM's add, McCalpin 1995, without its third array: what is read
+Two kernels: square matrix products in each precision over a range of sizes, compiled each way there is, and the sum of
+two arrays in place over sizes from cache to memory (STREAM's add, McCalpin 1995, without its third array: what is read
 and written is exactly three arrays, whether or not the processor reads a line before writing it).
 """
 
@@ -50,7 +50,7 @@ def measure_ceilings(
 
 def _matmul(framework: Framework, precision: str, memory: int) -> list[dict[str, Any]]:
     rows = []
-    for compile in ("graph", "xla"):
+    for compile in framework.compile_modes:
         for size in _MATMUL_SIZES:
             if 4 * 4 * size * size > memory:
                 break

@@ -70,6 +70,7 @@ def _measure(point: Mapping[str, Any], framework: Framework, phases: _Phases, fo
         keras.utils.set_random_seed(point["seed"])
         keras.config.set_dtype_policy(POLICIES[point["precision"]])
         workload = build(point["model"])
+        found["compile_note"] = framework.compile_note(point["compile"])
         found["parameters"] = sum(math.prod(v.shape) for v in workload.model.trainable_variables)
         batch = synthetic_batch(workload, point["batch_size"], point["seed"])
         step = framework.make_step(workload, batch, point)

@@ -10,6 +10,8 @@ __all__ = ["versions"]
 # Distributions whose versions make up the software under test, for each framework.
 _DISTRIBUTIONS = {
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly", "tensorflow-intel", "tensorflow-macos"),
+    "jax": ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "libtpu"),
+    "torch": ("torch", "triton"),
 }
 _COMMON = ("keras", "numpy", "ml-dtypes", "h5py")
 

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paradnn.worker.profile.shapes import Cost
+from paradnn.worker.profile.trace import Trace
 
 if TYPE_CHECKING:  # importing Keras belongs to `load`, where a failure is reported
     from paradnn.worker.models import Workload
 
 __all__ = ["NAMES", "Framework", "Step", "Unavailable", "load"]
 
-NAMES = ("tensorflow",)
+NAMES = ("tensorflow", "jax", "torch")
 
 
 class Unavailable(Exception):
@@ -41,9 +43,14 @@ class Framework(Protocol):
     """One framework; nothing of it touches a device before `open_device`."""
 
     name: str
+    #: The values of `compile` under which a matrix product is another program: each has ceilings of its own.
+    compile_modes: tuple[str, ...]
 
     def open_device(self, platform: Mapping[str, Any]) -> dict[str, Any]:
         """Claim the device in this process; what it is called. Raises Unavailable."""
+
+    def compile_note(self, compile: str) -> str | None:
+        """What `compile` stands for here, where that is not plain from its name."""
 
     def make_step(
         self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
@@ -56,6 +63,9 @@ class Framework(Protocol):
     def trace(self, folder: Path) -> AbstractContextManager[Callable[[], AbstractContextManager[Any]]]:
         """Profile into `folder`; what the function gives marks the steps that count. Raises Unavailable."""
 
+    def read_trace(self, folder: Path) -> Trace:
+        """What `trace` wrote into `folder`; ValueError where it cannot be read."""
+
     def peak_device_memory(self) -> int | None:
         """Peak bytes on the device, where the framework tells."""
 
@@ -66,6 +76,9 @@ class Framework(Protocol):
 def load(name: str) -> Framework:
     """Import the framework `name` with Keras on top of it."""
     os.environ["KERAS_BACKEND"] = name
+    if name != "tensorflow":
+        # Keras seeds TensorFlow too wherever it is installed, which would import it in every child.
+        sys.modules["tensorflow"] = None  # type: ignore[assignment]
     module = importlib.import_module(f"paradnn.worker.frameworks.{name}")
     make: Callable[[], Framework] = module.make
     return make()

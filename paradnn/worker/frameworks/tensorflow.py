@@ -22,7 +22,7 @@ from paradnn.worker.models import Workload
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.profile.graph import GraphCosts, categorise
 from paradnn.worker.profile.shapes import Cost
-from paradnn.worker.profile.trace import WINDOW
+from paradnn.worker.profile.trace import WINDOW, Trace, read_trace
 
 __all__ = ["TensorFlow", "make"]
 
@@ -31,6 +31,7 @@ class TensorFlow:
     """See `paradnn.worker.frameworks.Framework`."""
 
     name = "tensorflow"
+    compile_modes = ("graph", "xla")
 
     def __init__(self) -> None:
         self._device = "CPU:0"
@@ -50,6 +51,9 @@ class TensorFlow:
         self._device = "TPU" if kind == "TPU" else f"{kind}:0"
         details = tf.config.experimental.get_device_details(devices[index]) if kind == "GPU" else {}
         return {"device": self._device, "device_name": details.get("device_name")}
+
+    def compile_note(self, compile: str) -> str | None:
+        return None
 
     def make_step(
         self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
@@ -96,6 +100,9 @@ class TensorFlow:
             yield lambda: tf.profiler.experimental.Trace(WINDOW)
         finally:
             tf.profiler.experimental.stop()
+
+    def read_trace(self, folder: Path) -> Trace:
+        return read_trace(folder)
 
     def _placed(self) -> contextlib.AbstractContextManager[Any]:
         """A device scope only where the default placement would choose another device.

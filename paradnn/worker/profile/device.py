@@ -14,7 +14,7 @@ from typing import Any
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.timeline import Event
 
-__all__ = ["is_device", "read_device"]
+__all__ = ["is_device", "kernel_category", "read_device"]
 
 #: A GPU's plane has a line "XLA Ops" too, which repeats what its streams ran.
 _COMPUTE_LINES = {"GPU": "Stream", "TPU": "XLA Ops"}
@@ -85,8 +85,7 @@ def _operation(metadata: Any, values: Mapping[str, Any], compiled: str) -> tuple
 
 def _stated(name: str, values: Mapping[str, Any]) -> Cost | None:
     """The cost that the profiler states, or what a kernel without an operation plainly is."""
-    words = f"{values.get('hlo_category', '')} {name}".lower()
-    category = next((group for keys, group in _CATEGORIES if any(key in words for key in keys)), "other")
+    category = kernel_category(f"{values.get('hlo_category', '')} {name}")
     kind = str(values.get("hlo_category") or name.split("(")[0])
     if "bytes_accessed" in values:
         flops = float(values.get("model_flops") or values.get("flops") or 0)
@@ -95,6 +94,11 @@ def _stated(name: str, values: Mapping[str, Any]) -> Cost | None:
     if any(key in values for key in ("hlo_op", *_ANNOTATIONS)):
         return None
     return Cost(kind, category)
+
+
+def kernel_category(words: str) -> str:
+    """Our category of a kernel, by what its name plainly says."""
+    return next((group for keys, group in _CATEGORIES if any(key in words.lower() for key in keys)), "other")
 
 
 def _values(stats: Any, names: Mapping[int, str]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Trace:
     """The profiled steps: how many `seconds` they took, what ran (0 is their beginning), and the HLO modules.
 
     `compiled` events carry an instruction of a compiled program, `kernels` are a framework's own operations; `stated`
-    are costs that the profiler itself states for some of them.
+    are costs that the profiler itself states for some of them; `file` is the trace itself.
     """
 
     seconds: float
@@ -40,6 +40,7 @@ class Trace:
     compiled: list[Event] = field(default_factory=list)
     modules: list[Any] = field(default_factory=list)
     stated: dict[tuple[str, str], Cost] = field(default_factory=dict)
+    file: Path | None = None
 
 
 def read_trace(folder: Path) -> Trace:
@@ -50,7 +51,7 @@ def read_trace(folder: Path) -> Trace:
     space = XSpace()
     space.ParseFromString(files[-1].read_bytes())
     origin, duration = _window(space)
-    trace = Trace(duration * 1e-12)
+    trace = Trace(duration * 1e-12, file=files[-1])
     # Where a device has a plane of its own the host's events are only launches.
     devices = [plane for plane in space.planes if is_device(plane)]
     for plane in devices:

@@ -1,0 +1,205 @@
+"""JAX: one jitted step over Keras' stateless calls, its state donated, synchronised once a block.
+
+Weights, moving statistics and the optimizer's variables go in and come out of one compiled program that overwrites
+them in place. JAX compiles with XLA alone, so `compile=graph` and `compile=xla` are the same program; `eager` runs
+each operation by itself (`jax.disable_jit`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from paradnn.worker.ceilings import REPEATS
+from paradnn.worker.frameworks import Framework, Step, Unavailable
+from paradnn.worker.models import Workload
+from paradnn.worker.optimizers import make_optimizer
+from paradnn.worker.profile.shapes import Cost
+from paradnn.worker.profile.trace import WINDOW, Trace, read_trace
+
+__all__ = ["Jax", "make"]
+
+
+class Jax:
+    """See `paradnn.worker.frameworks.Framework`."""
+
+    name = "jax"
+    compile_modes = ("xla",)
+
+    def __init__(self) -> None:
+        self._device: Any = None
+
+    def open_device(self, platform: Mapping[str, Any]) -> dict[str, Any]:
+        kind, index = platform["name"], int(platform["index"])
+        try:
+            devices = jax.devices(kind)
+        except RuntimeError as error:
+            line = str(error).splitlines()[0]
+            raise Unavailable(f"JAX {jax.__version__} has no {kind} device: {line}") from error
+        if index >= len(devices):
+            raise Unavailable(f"JAX {jax.__version__} sees {len(devices)} {kind} device(s), not number {index}")
+        self._device = devices[index]
+        # Keras' variables and the batch go where the process' default device is.
+        jax.config.update("jax_default_device", self._device)
+        name = None if kind == "cpu" else self._device.device_kind
+        return {"device": f"{kind}:{index}", "device_name": name}
+
+    def compile_note(self, compile: str) -> str | None:
+        return "jax.jit: graph and xla are the same program" if compile in ("graph", "xla") else None
+
+    def make_step(
+        self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
+    ) -> Step:
+        inputs, targets = ([jax.device_put(array, self._device) for array in arrays] for arrays in batch)
+        optimizer = None
+        if point["mode"] == "train":
+            optimizer = make_optimizer(point["optimizer"], point["precision"])
+            optimizer.build(workload.model.trainable_variables)
+        return _Step(workload, optimizer, inputs, targets, eager=point["compile"] == "eager")
+
+    def make_kernel(self, name: str, size: int, precision: str, compile: str) -> Callable[[int], None]:
+        if name == "matmul":
+            keys = jax.random.split(jax.random.key(0))
+            operands = [jax.random.normal(key, (size, size)).astype(precision) for key in keys]
+            product = jax.jit(jnp.matmul)
+
+            def run(times: int) -> None:
+                for _ in range(times):
+                    output = product(*operands)
+                output.block_until_ready()
+
+            return run
+        return _repeated_add(size, precision)
+
+    @contextlib.contextmanager
+    def trace(self, folder: Path) -> Iterator[Callable[[], contextlib.AbstractContextManager[Any]]]:
+        # No Python events: they would be most of the trace and most of the slowdown.
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level = 0
+        try:
+            jax.profiler.start_trace(str(folder), profiler_options=options)
+        except RuntimeError as error:
+            raise Unavailable(f"JAX's profiler: {error}") from error
+        try:
+            yield lambda: jax.profiler.TraceAnnotation(WINDOW)
+        finally:
+            jax.profiler.stop_trace()
+
+    def read_trace(self, folder: Path) -> Trace:
+        return read_trace(folder)
+
+    def peak_device_memory(self) -> int | None:
+        # None on a CPU; some plug-ins tell nothing.
+        statistics = self._device.memory_stats() if self._device is not None else None
+        return int(statistics["peak_bytes_in_use"]) if statistics and "peak_bytes_in_use" in statistics else None
+
+    def classify(self, error: BaseException, phase: str) -> str | None:
+        if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error):
+            return "oom_host" if self._device is None or self._device.platform == "cpu" else "oom_device"
+        return "compile_error" if phase == "compile" and isinstance(error, Exception) else None
+
+
+class _Step:
+    """A compiled step, with the state that it hands from call to call."""
+
+    def __init__(
+        self, workload: Workload, optimizer: Any, inputs: Sequence[Any], targets: Sequence[Any], eager: bool
+    ) -> None:
+        self._model = workload.model
+        self._training = optimizer is not None
+        self._eager = eager
+        groups = [self._model.trainable_variables, self._model.non_trainable_variables]
+        if optimizer is None:
+            self.function, self._constants, donated = _inference_step(workload), (inputs,), ()
+        else:
+            groups.append(optimizer.variables)
+            self.function, self._constants = _training_step(workload, optimizer), (inputs, targets)
+            donated = (0, 1, 2)
+        self._variables = groups
+        self._state = tuple([variable.value for variable in group] for group in groups)
+        if not eager:
+            self.function = jax.jit(self.function, donate_argnums=donated)
+
+    def run(self, steps: int) -> float | None:
+        with jax.disable_jit() if self._eager else contextlib.nullcontext():
+            if not self._training:
+                for _ in range(steps):
+                    output = self.function(*self._state, *self._constants)
+                jax.block_until_ready(output)
+                return None
+            for _ in range(steps):
+                *self._state, loss = self.function(*self._state, *self._constants)
+            # The loss comes out of the same program as the last update: reading it waits for all.
+            return float(loss)
+
+    def write_back(self) -> None:
+        """Let the Keras variables have the values that the steps computed; their first ones were donated."""
+        for group, values in zip(self._variables, self._state, strict=True):
+            for variable, value in zip(group, values, strict=True):
+                variable.assign(value)
+
+    def kernel_cost(self, name: str, kind: str) -> Cost:
+        # Whatever JAX runs is a compiled program, whose costs are in its HLO.
+        return Cost(kind, "other")
+
+
+def _training_step(workload: Workload, optimizer: keras.optimizers.Optimizer) -> Any:
+    """(weights, other variables, optimizer's variables, inputs, targets) -> the first three anew, and the loss."""
+    model, loss_of = workload.model, workload.loss
+
+    def train_step(weights: Any, others: Any, slots: Any, inputs: Any, targets: Any) -> Any:
+        def compute(weights: Any) -> Any:
+            batch = inputs[0] if len(inputs) == 1 else inputs
+            outputs, updated = model.stateless_call(weights, others, batch, training=True)
+            loss = loss_of(targets, outputs)
+            # The scale is one of the optimizer's variables.
+            with keras.StatelessScope(state_mapping=list(zip(optimizer.variables, slots, strict=True))):
+                return optimizer.scale_loss(loss), (loss, updated)
+
+        gradients, (loss, updated) = jax.grad(compute, has_aux=True)(weights)
+        weights, slots = optimizer.stateless_apply(slots, gradients, weights)
+        return weights, updated, slots, loss
+
+    return train_step
+
+
+def _inference_step(workload: Workload) -> Any:
+    model = workload.model
+
+    def inference_step(weights: Any, others: Any, inputs: Any) -> Any:
+        outputs, _ = model.stateless_call(weights, others, inputs[0] if len(inputs) == 1 else inputs, training=False)
+        return outputs
+
+    return inference_step
+
+
+def _repeated_add(size: int, precision: str) -> Callable[[int], None]:
+    """REPEATS times `total += values` in place: reads two arrays and writes one; a loop, since XLA would fuse them."""
+
+    def add(total: Any, values: Any) -> Any:
+        return jax.lax.fori_loop(0, REPEATS, lambda _, partial: partial + values, total)
+
+    function = jax.jit(add, donate_argnums=0)
+    state = [jnp.zeros(size, precision)]
+    values = jnp.ones(size, precision)
+
+    def run(times: int) -> None:
+        for _ in range(times):
+            state[0] = function(state[0], values)
+        state[0].block_until_ready()
+
+    return run
+
+
+def make() -> Framework:
+    """The framework, for `paradnn.worker.frameworks.load`."""
+    return Jax()

@@ -1,0 +1,216 @@
+"""PyTorch: forward pass, gradients and update in a plain loop, the loss read once a block.
+
+`compile=eager` is PyTorch as it comes. `compile=graph` is `torch.compile`: the loss of a batch is one compiled
+function, forward and backward; the update works on whole lists of tensors (Keras' optimizers do) outside of it. There
+is no XLA.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+# Read when PyTorch is imported. Asking NVML for devices leaves CUDA untouched, which a fork would not survive; nor
+# would a pool of compiling processes.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
+import keras
+import torch
+import torch._inductor.compile_fx  # seconds that are paid before the fork
+import torch._inductor.config as inductor
+
+from paradnn.worker.ceilings import REPEATS
+from paradnn.worker.frameworks import Framework, Step, Unavailable
+from paradnn.worker.models import Workload
+from paradnn.worker.optimizers import make_optimizer
+from paradnn.worker.profile.kineto import FILE, read_kineto
+from paradnn.worker.profile.shapes import Cost
+from paradnn.worker.profile.trace import WINDOW, Trace
+
+__all__ = ["Torch", "make"]
+
+_COMPILERS = ("g++", "clang++", "c++")
+_NOTE = "torch.compile: forward and backward pass; the update is one call for each list of tensors"
+
+
+class Torch:
+    """See `paradnn.worker.frameworks.Framework`."""
+
+    name = "torch"
+    compile_modes = ("eager",)
+
+    def __init__(self) -> None:
+        self._device = torch.device("cpu")
+
+    def open_device(self, platform: Mapping[str, Any]) -> dict[str, Any]:
+        kind, index = platform["name"], int(platform["index"])
+        if platform["threads"]:
+            torch.set_num_threads(int(platform["threads"]))
+        if kind == "cpu":
+            if index:
+                raise Unavailable(f"PyTorch {torch.__version__} sees 1 cpu device, not number {index}")
+            return {"device": "cpu", "device_name": None}
+        if kind != "gpu":
+            raise Unavailable(f"PyTorch {torch.__version__} has no {kind} here")
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if index >= count:
+            raise Unavailable(f"PyTorch {torch.__version__} sees {count} gpu device(s), not number {index}")
+        # Keras places its variables on "cuda", which is the current device.
+        torch.cuda.set_device(index)
+        self._device = torch.device("cuda", index)
+        return {"device": str(self._device), "device_name": torch.cuda.get_device_name(index)}
+
+    def compile_note(self, compile: str) -> str | None:
+        return _NOTE if compile == "graph" else None
+
+    def make_step(
+        self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
+    ) -> Step:
+        inputs, targets = ([torch.as_tensor(array).to(self._device) for array in arrays] for arrays in batch)
+        training = point["mode"] == "train"
+        compute = _loss_of(workload, targets) if training else _outputs_of(workload)
+        if point["compile"] != "eager":
+            compute = _compiled(compute, point["compile"], self._device)
+        if not training:
+            return _Step(compute, inputs, self._device, training)
+        optimizer = make_optimizer(point["optimizer"], point["precision"])
+        optimizer.build(workload.model.trainable_variables)
+        return _Step(_training_step(workload, compute, optimizer), inputs, self._device, training)
+
+    def make_kernel(self, name: str, size: int, precision: str, compile: str) -> Callable[[int], None]:
+        dtype, device = getattr(torch, precision), self._device
+        if name == "matmul":
+            left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+
+            def call() -> None:
+                torch.mm(left, right)
+        else:
+            total, values = torch.zeros(size, dtype=dtype, device=device), torch.ones(size, dtype=dtype, device=device)
+
+            def call() -> None:
+                for _ in range(REPEATS):
+                    total.add_(values)
+
+        def run(times: int) -> None:
+            for _ in range(times):
+                call()
+            _wait(device)
+
+        return run
+
+    @contextlib.contextmanager
+    def trace(self, folder: Path) -> Iterator[Callable[[], contextlib.AbstractContextManager[Any]]]:
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if self._device.type == "cuda":
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
+            yield lambda: torch.profiler.record_function(WINDOW)
+        profiler.export_chrome_trace(str(folder / FILE))
+
+    def read_trace(self, folder: Path) -> Trace:
+        return read_kineto(folder, on_device=self._device.type == "cuda")
+
+    def peak_device_memory(self) -> int | None:
+        return int(torch.cuda.max_memory_allocated(self._device)) if self._device.type == "cuda" else None
+
+    def classify(self, error: BaseException, phase: str) -> str | None:
+        text = str(error)
+        if isinstance(error, torch.OutOfMemoryError) or "CUDA out of memory" in text or "_ALLOC_FAILED" in text:
+            return "oom_device"
+        if isinstance(error, RuntimeError) and "can't allocate memory" in text:
+            return "oom_host"
+        return "compile_error" if phase == "compile" and isinstance(error, Exception) else None
+
+
+class _Step:
+    """A function over a batch that stays on the device."""
+
+    def __init__(self, function: Any, inputs: Sequence[Any], device: Any, training: bool) -> None:
+        self.function = function
+        self._batch = inputs[0] if len(inputs) == 1 else list(inputs)
+        self._device = device
+        self._training = training
+
+    def run(self, steps: int) -> float | None:
+        function, batch = self.function, self._batch
+        if self._training:
+            for _ in range(steps):
+                loss = function(batch)
+            # Queued behind the last update on the device's stream: reading it waits for all.
+            return float(loss)
+        with torch.inference_mode():
+            for _ in range(steps):
+                function(batch)
+            _wait(self._device)
+        return None
+
+    def kernel_cost(self, name: str, kind: str) -> Cost:
+        # The trace holds the shapes, and so states every cost.
+        return Cost(kind, "other")
+
+
+def _loss_of(workload: Workload, targets: Sequence[Any]) -> Any:
+    model, loss_of = workload.model, workload.loss
+
+    def compute(batch: Any) -> Any:
+        return loss_of(targets, model(batch, training=True))
+
+    return compute
+
+
+def _outputs_of(workload: Workload) -> Any:
+    model = workload.model
+
+    def compute(batch: Any) -> Any:
+        return model(batch, training=False)
+
+    return compute
+
+
+def _training_step(workload: Workload, compute: Any, optimizer: keras.optimizers.Optimizer) -> Any:
+    variables = workload.model.trainable_variables
+    parameters = [variable.value for variable in variables]
+
+    def train_step(batch: Any) -> Any:
+        for parameter in parameters:
+            parameter.grad = None
+        loss = compute(batch)
+        optimizer.scale_loss(loss).backward()
+        with torch.no_grad():
+            optimizer.apply([parameter.grad for parameter in parameters], variables)
+        return loss.detach()
+
+    return train_step
+
+
+def _compiled(function: Any, compile: str, device: Any) -> Any:
+    """The function under torch.compile; Unavailable where it cannot be."""
+    if compile == "xla":
+        raise Unavailable("PyTorch has no XLA here: compile=graph is torch.compile, compile=eager runs uncompiled")
+    compilers = [os.environ["CXX"]] if "CXX" in os.environ else _COMPILERS
+    if not any(shutil.which(name) for name in compilers):
+        raise Unavailable(f"torch.compile needs a C++ compiler, and there is none of {', '.join(compilers)}")
+    if device.type == "cuda" and not torch.utils._triton.has_triton():
+        raise Unavailable("torch.compile on a GPU needs the package triton")
+    # Every point compiles anew, as the other frameworks do; the folder goes with the worker's.
+    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.abspath(tempfile.mkdtemp(prefix="inductor-", dir="."))
+    # The profiler sees the compiler's own kernels by name.
+    inductor.cpp.enable_kernel_profile = True
+    return torch.compile(function, dynamic=False)
+
+
+def _wait(device: Any) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def make() -> Framework:
+    """The framework, for `paradnn.worker.frameworks.load`."""
+    return Torch()

@@ -1,0 +1,15 @@
+"""A small model of each family, for tests that run real steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+BATCH = 8
+MODELS: dict[str, dict[str, Any]] = {
+    "fc": {"name": "fc", "layers": 2, "nodes": 64, "input_size": 50, "output_size": 10},
+    "residual": {"name": "residual", "blocks": [1, 1, 1, 1], "filters": 8, "image_size": 64, "output_size": 10},
+    "bottleneck": {"name": "bottleneck", "blocks": [1, 1, 1, 1], "filters": 8, "image_size": 64, "output_size": 10},
+    "rnn": {"name": "rnn", "layers": 1, "embedding_size": 32, "sequence_length": 12, "vocab_size": 40},
+    "lstm": {"name": "lstm", "layers": 2, "embedding_size": 32, "sequence_length": 12, "vocab_size": 40},
+    "gru": {"name": "gru", "layers": 1, "embedding_size": 32, "sequence_length": 12, "vocab_size": 40},
+}

@@ -1,0 +1,166 @@
+"""The three frameworks against each other: the same weights and batch give the same loss and gradients, and each has
+its own outcomes and tables. Each runs in processes of its own; `make test-frameworks` installs all of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paradnn.costs import model_costs
+from paradnn.runner import Answer, Limits, WorkerKey, WorkerPool
+from tests.conftest import ROOT
+from tests.worker.families import BATCH, MODELS
+
+FRAMEWORKS = ("tensorflow", "jax", "torch")
+#: Largest difference of a gradient, as a share of that variable's largest gradient; and of a loss, as a share of it.
+#: float32 has 24 bits, a sum of a few thousand terms in another order keeps about 17 of them.
+GRADIENT_TOLERANCE = 2e-5
+LOSS_TOLERANCE = 2e-6
+
+Values = Mapping[str, np.ndarray]
+
+
+def steps(framework: str, compile_mode: str, folder: Path, families: list[str]) -> Values:
+    """What `tests.worker.one_step` writes, as a process of its own."""
+    key = WorkerKey(sys.executable, framework, None, "cpu", ())
+    target = folder / f"{framework}-{compile_mode}.npz"
+    command = [sys.executable, "-m", "tests.worker.one_step", framework, compile_mode, str(target), *families]
+    done = subprocess.run(command, cwd=ROOT, env=key.environ(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with np.load(target) as values:
+        return dict(values)
+
+
+def agree(ours: Values, theirs: Values, families: list[str]) -> None:
+    for name in ours:
+        family, kind = name.split("/")[:2]
+        if family not in families or name not in theirs:
+            continue
+        if kind == "weight":
+            np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+        elif kind == "gradient":
+            scale = np.abs(ours[name]).max()
+            assert scale > 0, name
+            assert np.abs(ours[name] - theirs[name]).max() <= GRADIENT_TOLERANCE * scale, name
+        else:
+            np.testing.assert_allclose(theirs[name], ours[name], rtol=LOSS_TOLERANCE, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Values:
+    return steps("tensorflow", "graph", tmp_path_factory.mktemp("reference"), list(MODELS))
+
+
+@pytest.mark.parametrize(
+    ("framework", "compile_mode", "families"),
+    [("jax", "graph", list(MODELS)), ("torch", "eager", list(MODELS)), ("torch", "graph", ["fc", "gru"]),
+     ("tensorflow", "xla", ["fc", "residual"])],
+)  # fmt: skip
+def test_equal_weights_and_batches_give_equal_losses_and_gradients(
+    reference: Values, framework: str, compile_mode: str, families: list[str], tmp_path: Path
+) -> None:
+    found = steps(framework, compile_mode, tmp_path, families)
+    assert {name.split("/")[0] for name in found} == set(families)
+    agree(reference, found, families)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    with WorkerPool() as workers:
+        yield workers
+
+
+def measure(pool: WorkerPool, framework: str, family: str, **changes: Any) -> Answer:
+    protocol = {"min_seconds": 0.0, "min_blocks": 1, "max_seconds": 1.0, "block_seconds": 0.0, "warmup_seconds": 0.0,
+                "profile": True, "keep_trace": False}  # fmt: skip
+    point = {
+        "model": MODELS[family], "batch_size": BATCH, "precision": "float32", "compile": "graph", "mode": "train",
+        "seed": 0, "platform": {"name": "cpu", "threads": None, "index": 0}, "measure": protocol,
+        "optimizer": {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0},
+    } | changes  # fmt: skip
+    key = WorkerKey(sys.executable, framework, None, "cpu", ())
+    return pool.measure(key, point, Limits(200, None), lambda phase: None)
+
+
+CASES = [
+    *[("jax", "xla", family) for family in MODELS],
+    *[("torch", "eager", family) for family in MODELS],
+    ("jax", "eager", "fc"),
+    ("torch", "graph", "fc"),
+    ("torch", "graph", "residual"),
+    ("torch", "graph", "lstm"),
+]
+
+
+@pytest.mark.parametrize(("framework", "compile_mode", "family"), CASES, ids="-".join)
+def test_tables_agree_with_the_analytic_costs(pool: WorkerPool, framework: str, compile_mode: str, family: str) -> None:
+    answer = measure(pool, framework, family, compile=compile_mode)
+    assert answer.outcome == "ok", answer.reason
+    profile = answer.result["profile"]
+    assert "operations" in profile, profile
+    costs = model_costs(MODELS[family], batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop")
+    assert answer.result["parameters"] == costs.parameters
+    assert profile["product_flops"] == pytest.approx(costs.flops_per_step, rel=0.1)
+    for name in ("operations", "operation_types"):
+        table = [dict(zip(profile[name]["columns"], row, strict=True)) for row in profile[name]["data"]]
+        assert sum(row["share"] for row in table) == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+@pytest.mark.parametrize("family", ["fc", "residual", "lstm"])
+def test_steps_are_finite_in_every_precision(pool: WorkerPool, framework: str, family: str, precision: str) -> None:
+    answer = measure(pool, framework, family, precision=precision, compile="eager" if framework == "torch" else "graph")
+    assert answer.outcome == "ok", answer.reason
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_inference_runs_and_is_profiled(pool: WorkerPool, framework: str) -> None:
+    answer = measure(
+        pool, framework, "bottleneck", mode="inference", compile="graph" if framework == "jax" else "eager"
+    )
+    assert answer.outcome == "ok", answer.reason
+    costs = model_costs(MODELS["bottleneck"], batch_size=BATCH, precision="float32", mode="inference", optimizer="sgd")
+    assert answer.result["profile"]["product_flops"] == pytest.approx(costs.flops_per_step, rel=0.05)
+    assert len(answer.result["latencies"]) == 200
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_what_a_framework_lacks_is_unavailable(pool: WorkerPool, framework: str) -> None:
+    platform = {"name": "cpu", "threads": None, "index": 7 if framework == "torch" else 900}
+    answer = measure(pool, framework, "fc", platform=platform)
+    assert answer.outcome == "unavailable"
+    assert "not number" in (answer.reason or "")
+
+
+def test_pytorch_has_no_xla(pool: WorkerPool) -> None:
+    answer = measure(pool, "torch", "fc", compile="xla")
+    assert answer.outcome == "unavailable"
+    assert answer.reason == "PyTorch has no XLA here: compile=graph is torch.compile, compile=eager runs uncompiled"
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_exhausted_memory_is_an_outcome(pool: WorkerPool, framework: str) -> None:
+    huge = {"name": "fc", "layers": 1, "nodes": 2_000_000, "input_size": 2_000_000, "output_size": 2}
+    answer = measure(pool, framework, "fc", model=huge, compile="eager")
+    assert answer.outcome == "oom_host", answer.reason
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_other_frameworks_are_not_imported(framework: str) -> None:
+    code = (
+        "import sys; from paradnn.worker import frameworks; f = frameworks.load(sys.argv[1]); import keras;"
+        "keras.utils.set_random_seed(0);"
+        "print(sorted(m for m in ('tensorflow', 'jax', 'torch') if sys.modules.get(m)))"
+    )
+    environ = WorkerKey(sys.executable, framework, None, "cpu", ()).environ()
+    done = subprocess.run(
+        [sys.executable, "-c", code, framework], env=environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == f"['{framework}']"

@@ -1,0 +1,127 @@
+"""PyTorch's trace: a planted one with times and costs that are known by hand."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paradnn.worker.profile.aten import aten_cost
+from paradnn.worker.profile.kineto import FILE, read_kineto
+from paradnn.worker.profile.shapes import Cost
+from paradnn.worker.profile.table import make_tables
+
+#: Microseconds since some boot, as large as they are in practice.
+BEGIN = 4_393_164_472_468.0
+
+
+def call(name: str, start: float, length: float, number: int, dims: Any = (), kinds: Any = (), values: Any = ()) -> Any:
+    arguments = {"External id": number, "Input Dims": dims, "Input type": kinds, "Concrete Inputs": values}
+    return {"ph": "X", "cat": "cpu_op", "name": name, "tid": 1, "ts": BEGIN + start, "dur": length, "args": arguments}
+
+
+def kernel(name: str, start: float, length: float, number: int) -> Any:
+    return {"ph": "X", "cat": "kernel", "name": name, "tid": 7, "ts": BEGIN + start, "dur": length,
+            "args": {"External id": number, "stream": 7}}  # fmt: skip
+
+
+WINDOW = {"ph": "X", "cat": "user_annotation", "name": "paradnn_steps", "tid": 1, "ts": BEGIN, "dur": 100.0, "args": {}}
+F = "float"
+CALLS = [
+    call("aten::matmul", 0, 40, 1, [[8, 5], [5, 3]], [F, F], ["", ""]),
+    call("aten::mm", 10, 30, 2, [[8, 5], [5, 3]], [F, F], ["", ""]),
+    call("aten::copy_", 15, 5, 3, [[8, 5], [8, 5]], [F, F], ["", ""]),  # within the product: part of it
+    call("aten::add", 50, 20, 4, [[8, 3], [3], []], [F, F, "Scalar"], ["", "", "1"]),
+]
+
+
+def write(folder: Path, events: list[Any]) -> Path:
+    with gzip.open(folder / FILE, "wt") as handle:
+        json.dump({"traceEvents": events}, handle)
+    return folder
+
+
+def rows(folder: Path, on_device: bool = False) -> dict[str, dict[str, Any]]:
+    trace = read_kineto(folder, on_device)
+    table = make_tables(trace, 1, lambda name, kind: Cost(kind, "other"), lambda name, kind: Cost(kind, "other"))
+    entries = [dict(zip(table["operations"]["columns"], row, strict=True)) for row in table["operations"]["data"]]
+    return {entry["operation"]: entry for entry in entries}
+
+
+def test_a_product_counts_with_what_it_calls(tmp_path: Path) -> None:
+    table = rows(write(tmp_path, [WINDOW, *CALLS]))
+    assert set(table) == {"aten::matmul", "aten::mm(8x5, 5x3)", "aten::add(8x3, 3)", "(no operation)"}
+    product = table["aten::mm(8x5, 5x3)"]
+    assert product["self_seconds"] == pytest.approx(30e-6)
+    assert (product["category"], product["flops"], product["bytes"]) == ("matmul", 2 * 8 * 5 * 3, 4 * (40 + 15 + 24))
+    caller = table["aten::matmul"]
+    assert (caller["category"], caller["flops"]) == ("control", 0)
+    assert caller["self_seconds"] == pytest.approx(10e-6)
+    addition = table["aten::add(8x3, 3)"]
+    assert (addition["category"], addition["flops"], addition["bytes"]) == ("elementwise", 24, 4 * (24 + 3 + 24))
+    assert table["(no operation)"]["wall_seconds"] == pytest.approx(40e-6)
+
+
+def test_kernels_belong_to_the_call_that_launched_them(tmp_path: Path) -> None:
+    """The longest kernel of a product bears its cost; a kernel without a call has its own name."""
+    kernels = [kernel("transform", 20, 5, 3), kernel("void gemm<float>(int)", 25, 30, 2),
+               kernel("add_kernel", 60, 10, 4), kernel("void triton_red_fused_sum_0(float*)", 80, 10, 99)]  # fmt: skip
+    table = rows(write(tmp_path, [WINDOW, *CALLS, *kernels]), on_device=True)
+    assert set(table) == {"aten::mm(8x5, 5x3)", "aten::mm(8x5, 5x3), further kernels", "aten::add(8x3, 3)",
+                          "triton_red_fused_sum_0", "(no operation)"}  # fmt: skip
+    assert table["aten::mm(8x5, 5x3)"]["flops"] == 2 * 8 * 5 * 3
+    assert table["aten::mm(8x5, 5x3)"]["self_seconds"] == pytest.approx(30e-6)
+    assert table["aten::mm(8x5, 5x3), further kernels"]["flops"] == 0
+    assert table["triton_red_fused_sum_0"]["flops"] is None
+    assert table["(no operation)"]["wall_seconds"] == pytest.approx(45e-6)
+
+
+def test_a_trace_without_steps_or_kernels_is_said_to_be_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="wrote no trace"):
+        read_kineto(tmp_path)
+    write(tmp_path, [WINDOW, *CALLS])
+    with pytest.raises(ValueError, match="saw no kernel"):
+        read_kineto(tmp_path, on_device=True)
+    write(tmp_path, CALLS)
+    with pytest.raises(ValueError, match="no event paradnn_steps"):
+        read_kineto(tmp_path)
+
+
+def arguments(dims: Any, kinds: Any, values: Any) -> Any:
+    return {"Input Dims": dims, "Input type": kinds, "Concrete Inputs": values}
+
+
+def test_costs_of_calls_by_hand() -> None:
+    half = "c10::BFloat16"
+    batched = aten_cost("aten::bmm", arguments([[4, 8, 5], [4, 5, 3]], [half, half], ["", ""]))
+    assert (batched.flops, batched.product_flops, batched.dtype) == (2 * 4 * 8 * 5 * 3, 2 * 4 * 8 * 5 * 3, "bfloat16")
+    assert batched.bytes == 2 * (160 + 60 + 96)
+    biased = aten_cost("aten::addmm", arguments([[3], [8, 5], [5, 3], [], []], [F, F, F, "Scalar", "Scalar"], [""] * 5))
+    assert biased.product_flops == 2 * 8 * 5 * 3
+    lists = ["TensorList", "TensorList", "Scalar"]
+    shapes = [[5, 3], [3]]
+    several = aten_cost("aten::_foreach_add_", arguments([shapes, shapes, []], lists, ["", "", "1"]))
+    assert (several.flops, several.bytes) == (18, 4 * 3 * 18)
+    assert aten_cost("aten::sum", arguments([[8, 3]], [F], [""])).flops == 24
+    assert aten_cost("aten::view", arguments([[8, 3]], [F], [""])).bytes == 0
+    assert aten_cost("MmBackward0", arguments([[8, 3]], [F], [""])).category == "control"
+
+
+def test_convolutions_by_hand() -> None:
+    """69 pixels, a kernel of 7 and a stride of 2 leave 32; the backward pass computes what its mask asks for."""
+    kinds = [F, F, "", "ScalarList", "ScalarList", "ScalarList", "Scalar", "ScalarList", "Scalar"]
+    values = ["", "", "", "[2, 2]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "1"]
+    shapes = [[4, 3, 69, 69], [8, 3, 7, 7], [], [], [], [], [], [], []]
+    forward = 2 * 4 * 8 * 32 * 32 * 49 * 3
+    assert aten_cost("aten::convolution", arguments(shapes, kinds, values)).product_flops == forward
+    padded = [*values[:4], "[1]", *values[5:]]
+    assert aten_cost("aten::convolution", arguments(shapes, kinds, padded)).product_flops == forward * 33**2 / 32**2
+    shapes = [[4, 8, 32, 32], [4, 3, 69, 69], [8, 3, 7, 7], [], [], [], [], [], [], [], []]
+    kinds = [F, F, F, *["ScalarList"] * 4, "Scalar", "ScalarList", "Scalar", "ScalarList"]
+    for mask, times in (("[False, True, False]", 1), ("[True, True, False]", 2)):
+        values = ["", "", "", "[0]", "[2, 2]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "1", mask]
+        cost = aten_cost("aten::convolution_backward", arguments(shapes, kinds, values))
+        assert cost.product_flops == times * forward
