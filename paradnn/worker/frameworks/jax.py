@@ -33,7 +33,7 @@ class Jax:
     """See `paradnn.worker.frameworks.Framework`."""
 
     name = "jax"
-    compile_modes = ("xla",)
+    compile_modes: tuple[str, ...] = ("xla",)
 
     def __init__(self) -> None:
         self._device: Any = None
@@ -118,8 +118,10 @@ class _Step:
         self._training = optimizer is not None
         self._eager = eager
         groups = [self._model.trainable_variables, self._model.non_trainable_variables]
+        donated: tuple[int, ...] = ()
+        self._constants: tuple[Any, ...] = (inputs,)
         if optimizer is None:
-            self.function, self._constants, donated = _inference_step(workload), (inputs,), ()
+            self.function = _inference_step(workload)
         else:
             groups.append(optimizer.variables)
             self.function, self._constants = _training_step(workload, optimizer), (inputs, targets)

@@ -31,7 +31,7 @@ class TensorFlow:
     """See `paradnn.worker.frameworks.Framework`."""
 
     name = "tensorflow"
-    compile_modes = ("graph", "xla")
+    compile_modes: tuple[str, ...] = ("graph", "xla")
 
     def __init__(self) -> None:
         self._device = "CPU:0"

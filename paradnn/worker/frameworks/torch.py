@@ -43,7 +43,7 @@ class Torch:
     """See `paradnn.worker.frameworks.Framework`."""
 
     name = "torch"
-    compile_modes = ("eager",)
+    compile_modes: tuple[str, ...] = ("eager",)
 
     def __init__(self) -> None:
         self._device = torch.device("cpu")
