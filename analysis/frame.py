@@ -127,6 +127,7 @@ def build(records: Records) -> pd.DataFrame:
             values = records.tags[name]
             columns[name] = _typed(values) if name in _TYPED_TAGS else _text(values)
     frame = pd.DataFrame(columns, copy=False).sort_values(["start_time", "run_id"], kind="stable", ignore_index=True)
+    frame = frame.copy()  # one block for each type: pandas warns of frames made of a hundred columns one by one
     frame.attrs["units"] = units(frame.columns)
     return frame
 
