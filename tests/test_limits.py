@@ -14,7 +14,7 @@ from paradnn.environment import describe_environment
 from paradnn.hardware import HARDWARE, find_hardware
 from paradnn.offline import OfflineTracker
 from paradnn.peaks import CeilingsKeeper, ceilings_identity
-from paradnn.runner import WorkerPool
+from paradnn.pool import WorkerPool
 from tests.conftest import TINY, Store, run
 
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from paradnn.costs import model_costs
-from paradnn.runner import Answer, Limits, WorkerKey, WorkerPool
+from paradnn.pool import WorkerPool
+from paradnn.runner import Answer, Limits, WorkerKey
 from tests.conftest import ROOT
 from tests.worker.families import BATCH, MODELS
 
