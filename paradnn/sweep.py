@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import sys
 import tempfile
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paradnn.config import Point, Settings, read_point, read_settings
+from paradnn.config import SETTINGS_KEYS, Point, Settings, read_point, read_settings
 from paradnn.errors import ConfigError
 from paradnn.space import Plan, expand
 
@@ -70,8 +71,11 @@ def read_plan(settings: Settings) -> tuple[list[Point], SweepInfo]:
 
 def _of_settings(arguments: Sequence[str]) -> list[str]:
     """The overrides that concern the driver and not the points."""
-    heads = ("tracking", "sweep.", "experiment", "resume", "retry", "+tracking", "hydra")
-    return [entry for entry in arguments if entry.startswith(heads) and not entry.startswith("sweep.plan")]
+    heads = (*SETTINGS_KEYS, "experiment", "hydra")
+    # A group by itself is no setting, and the plan is this package's own.
+    others = ("sweep=", "sweep.plan")
+    chosen = (entry for entry in arguments if re.split(r"[.=/]", entry.lstrip("+"))[0] in heads)
+    return [entry for entry in chosen if not entry.startswith(others)]
 
 
 def _sweep_id() -> str:

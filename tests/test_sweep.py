@@ -11,7 +11,7 @@ from paradnn.config import FAMILIES
 from paradnn.units import metric
 from tests.conftest import TINY, Store, run
 
-FAST = [entry for entry in TINY if entry.startswith("measure")]
+FAST = [entry for entry in TINY if entry.startswith(("measure", "ceilings"))]
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +92,10 @@ def test_the_same_command_measures_nothing_again(swept: Store) -> None:
     assert "The store held this outcome already; resume=false measures it anew." in single.stdout
     assert len(swept.runs()) == before
     assert len(swept.runs("sweep")) == 1
+
+
+def test_a_sweep_without_ceilings_measures_none(swept: Store) -> None:
+    assert swept.runs("ceilings") == []
 
 
 def test_a_single_point_says_what_it_found(store: Store) -> None:

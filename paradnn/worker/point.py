@@ -90,7 +90,8 @@ def _measure(point: Mapping[str, Any], framework: Framework, phases: _Phases, fo
     if settings["profile"] or settings["keep_trace"]:
         with phases("profile"):
             times = [seconds / measured["steps_per_block"] for seconds in measured["blocks"]]
-            found["profile"] = profile_steps(framework, step, statistics.median(times), settings["keep_trace"])
+            left = settings["timeout"] - sum(phases.seconds.values())
+            found["profile"] = profile_steps(framework, step, statistics.median(times), settings["keep_trace"], left)
 
 
 def _latencies(run: Callable[[int], float | None]) -> list[float]:
