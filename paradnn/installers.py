@@ -67,8 +67,8 @@ def _with_uv(folder: Path, python_version: str, requirements: Sequence[str], loc
 
 def _with_pip(folder: Path, python_version: str, requirements: Sequence[str], lock: int) -> None:
     _run([_interpreter(python_version), "-m", "venv", str(folder)], folder.parent, lock)
-    quiet = ["--quiet", "--no-input", "--disable-pip-version-check", "--no-warn-script-location"]
-    _run([str(folder / "bin" / "python"), "-m", "pip", "install", *quiet, *requirements], folder.parent, lock)
+    plain = ["--progress-bar=off", "--no-input", "--disable-pip-version-check", "--no-warn-script-location"]
+    _run([str(folder / "bin" / "python"), "-m", "pip", "install", *plain, *requirements], folder.parent, lock)
 
 
 def _interpreter(version: str) -> str:
@@ -82,7 +82,7 @@ def _interpreter(version: str) -> str:
         if done.stdout.strip() == version:
             return found
     raise InstallError(
-        f"needs Python {version}, this is {running_version()} and python{version} is not on the path; "
+        f"needs Python {version}, this is {running_version()} and no python{version} on the path runs; "
         f"install uv, which fetches it, or Python {version}"
     )
 
@@ -108,9 +108,17 @@ def _run(command: Sequence[str], folder: Path, lock: int) -> None:
 
 
 def _last_words(output: str) -> str:
-    """The last line of an installer's output, on which it says why; uv's breaks lines within its reason."""
-    *_, reason = output.rpartition("╰─▶ ")
-    text = " ".join(reason.split()) if "╰─▶ " in output else (output.strip().splitlines() or [""])[-1].strip()
+    """What an installer said last, where it says why: pip on its last line, uv as an error with causes and hints."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors, causes = (
+        [line.removeprefix(word).strip() for line in lines if line.startswith(word)] for word in ("error:", "cause:")
+    )
+    if errors and causes:
+        text = f"{errors[-1]}: {causes[-1]}"
+    elif "╰─▶ " in output:  # older versions of uv break their reason into lines
+        text = " ".join(output.rpartition("╰─▶ ")[2].split())
+    else:
+        text = lines[-1] if lines else ""
     text = without_secrets(re.sub(r"(\w+://)(?:[^/@\s]*@)?([^/\s'\"`)]*)[^\s'\"`)]*", r"\1\2/...", text))
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
     unreached = any(word in output for word in _UNREACHED)
