@@ -35,6 +35,7 @@ class TensorFlow:
 
     def __init__(self) -> None:
         self._device = "CPU:0"
+        self._compiled = False
 
     def open_device(self, platform: Mapping[str, Any]) -> dict[str, Any]:
         kind, index = platform["name"].upper(), int(platform["index"])
@@ -58,6 +59,7 @@ class TensorFlow:
     def make_step(
         self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
     ) -> Step:
+        self._compiled = point["compile"] == "xla"
         with self._placed():
             inputs, targets = ([tf.identity(tf.constant(array)) for array in arrays] for arrays in batch)
             arguments: tuple[Any, ...] = (inputs, targets)
@@ -102,7 +104,10 @@ class TensorFlow:
             tf.profiler.experimental.stop()
 
     def read_trace(self, folder: Path) -> Trace:
-        return read_trace(folder)
+        trace = read_trace(folder)
+        if self._compiled and not trace.compiled:
+            raise Unavailable(f"TensorFlow {tf.__version__} traces nothing within a program that XLA compiled")
+        return trace
 
     def _placed(self) -> contextlib.AbstractContextManager[Any]:
         """A device scope only where the default placement would choose another device.
