@@ -32,11 +32,16 @@ def draw(variable: Any, generator: np.random.Generator) -> np.ndarray:
 
 def main(name: str, compile_mode: str, target: str, families: list[str]) -> None:
     framework = frameworks.load(name)
+    from keras import ops
+
     from paradnn.worker.data import synthetic_batch
     from paradnn.worker.models import build
 
     framework.open_device({"name": "cpu", "threads": None, "index": 0})
     found: dict[str, Any] = {}
+
+    def read(variable: Any) -> np.ndarray:
+        return np.array(ops.convert_to_numpy(variable.value))
 
     def fresh(family: str) -> Any:
         workload = build(MODELS[family])
@@ -48,7 +53,7 @@ def main(name: str, compile_mode: str, target: str, families: list[str]) -> None
     for family in families:
         workload = fresh(family)
         variables = workload.model.trainable_variables
-        before = [np.array(variable) for variable in variables]
+        before = [read(variable) for variable in variables]
         batch = synthetic_batch(workload, BATCH, 3)
         step: Any = framework.make_step(workload, batch, point(compile_mode, name="sgd", learning_rate=RATE))
         found[f"{family}/loss"] = step.run(1)
@@ -56,8 +61,7 @@ def main(name: str, compile_mode: str, target: str, families: list[str]) -> None
             step.write_back()
         for index, (variable, old) in enumerate(zip(variables, before, strict=True)):
             found[f"{family}/weight/{index}"] = old
-            new = variable.value.detach().numpy() if name == "torch" else np.array(variable)
-            found[f"{family}/gradient/{index}"] = (old.astype("float64") - new) / RATE
+            found[f"{family}/gradient/{index}"] = (old.astype("float64") - read(variable)) / RATE
         rule = {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0}
         step = framework.make_step(fresh(family), batch, point(compile_mode, **rule))
         found[f"{family}/losses"] = [step.run(1) for _ in range(3)]

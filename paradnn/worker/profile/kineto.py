@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paradnn.worker.profile.aten import aten_cost, categorise, label
+from paradnn.worker.profile.aten import aten_cost, categorise, elements, label
 from paradnn.worker.profile.device import kernel_category
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.timeline import Event
@@ -25,8 +25,6 @@ __all__ = ["FILE", "read_kineto"]
 FILE = "paradnn.pt.trace.json.gz"
 
 _PRODUCTS = ("matmul", "convolution")
-#: What an operation does to its output before its own work.
-_PREPARATION = ("aten::fill_", "aten::zero_")
 _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 #: What the compiler names a stretch of its own code, where the code's parts have no events.
 _REGION = "## Call CompiledFxGraph"
@@ -84,8 +82,10 @@ def _calls(events: Iterable[Raw]) -> tuple[dict[int, Raw], list[Raw], set[int]]:
             product = next((outer for outer in within if categorise(outer["name"]) in _PRODUCTS), None)
             if product is None:
                 found.append(event)
-                if categorise(event["name"]) != "control" and event["name"] not in _PREPARATION:
-                    callers.update(map(id, within))
+                if categorise(event["name"]) != "control":
+                    # Scalars and buffers are prepared by calls too; whoever hands its whole input on does no more.
+                    size = elements(event.get("args", {}))
+                    callers.update(id(outer) for outer in within if 2 * size >= elements(outer.get("args", {})))
             if (number := event.get("args", {}).get("External id")) is not None:
                 owners[number] = product or event
             within.append(event)
@@ -118,7 +118,8 @@ def _read_device(events: Sequence[Raw], owners: Mapping[int, Raw], trace: Trace,
                 name, cost = f"{name}, further kernels", Cost(kind, cost.category, 0.0)
         else:
             kind = name = event["name"].split("(")[0].removeprefix("void ")
-            cost = Cost(kind, kernel_category(event["name"]))
+            found = categorise(kind)
+            cost = Cost(kind, kernel_category(event["name"]) if found == "control" else found)
         trace.stated[name, kind] = cost
         start = (event["ts"] - origin) * 1e-6
         lane = f"stream {event.get('args', {}).get('stream', event['tid'])}"
