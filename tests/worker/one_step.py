@@ -1,7 +1,8 @@
-"""`python -m tests.worker.one_step FRAMEWORK COMPILE OUT.npz FAMILY...`: real steps on weights that NumPy draws.
+"""`python -m tests.worker.one_step FRAMEWORK COMPILE OUT.npz SEED NUDGE FAMILY...`: real steps on weights of NumPy's.
 
 Writes for each family: the weights, the loss, the gradients, and the losses of three steps of the paper's optimizer.
 A gradient is read off a step of SGD whose rate is a power of two so large that rounding the weight does not blur it.
+SEED draws the batch; NUDGE moves its numbers by that share of themselves, up or down.
 """
 
 from __future__ import annotations
@@ -30,7 +31,14 @@ def draw(variable: Any, generator: np.random.Generator) -> np.ndarray:
     return (generator.standard_normal(variable.shape) / np.sqrt(fan_in)).astype("float32")
 
 
-def main(name: str, compile_mode: str, target: str, families: list[str]) -> None:
+def moved(values: np.ndarray, nudge: float) -> np.ndarray:
+    if values.dtype != np.float32:
+        return values
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], values.shape)
+    return (values * (1 + nudge * signs)).astype("float32")
+
+
+def main(name: str, compile_mode: str, target: str, seed: int, nudge: float, families: list[str]) -> None:
     framework = frameworks.load(name)
     from keras import ops
 
@@ -54,7 +62,8 @@ def main(name: str, compile_mode: str, target: str, families: list[str]) -> None
         workload = fresh(family)
         variables = workload.model.trainable_variables
         before = [read(variable) for variable in variables]
-        batch = synthetic_batch(workload, BATCH, 3)
+        inputs, targets = synthetic_batch(workload, BATCH, seed)
+        batch = [moved(values, nudge) for values in inputs], targets
         step: Any = framework.make_step(workload, batch, point(compile_mode, name="sgd", learning_rate=RATE))
         found[f"{family}/loss"] = step.run(1)
         if name == "jax":
@@ -69,4 +78,4 @@ def main(name: str, compile_mode: str, target: str, families: list[str]) -> None
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], sys.argv[4:])
+    main(*sys.argv[1:4], int(sys.argv[4]), float(sys.argv[5]), sys.argv[6:])
