@@ -1,7 +1,8 @@
-"""`python -m tests.worker.one_step FRAMEWORK COMPILE OUT.npz FAMILY...`: real steps on weights that NumPy draws.
+"""`python -m tests.worker.one_step FRAMEWORK COMPILE OUT.npz SEED NUDGE FAMILY...`: real steps on weights of NumPy's.
 
 Writes for each family: the weights, the loss, the gradients, and the losses of three steps of the paper's optimizer.
 A gradient is read off a step of SGD whose rate is a power of two so large that rounding the weight does not blur it.
+SEED draws the batch; NUDGE moves its numbers by that share of themselves, up or down.
 """
 
 from __future__ import annotations
@@ -30,13 +31,25 @@ def draw(variable: Any, generator: np.random.Generator) -> np.ndarray:
     return (generator.standard_normal(variable.shape) / np.sqrt(fan_in)).astype("float32")
 
 
-def main(name: str, compile_mode: str, target: str, families: list[str]) -> None:
+def moved(values: np.ndarray, nudge: float) -> np.ndarray:
+    if values.dtype != np.float32:
+        return values
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], values.shape)
+    return (values * (1 + nudge * signs)).astype("float32")
+
+
+def main(name: str, compile_mode: str, target: str, seed: int, nudge: float, families: list[str]) -> None:
     framework = frameworks.load(name)
+    from keras import ops
+
     from paradnn.worker.data import synthetic_batch
     from paradnn.worker.models import build
 
     framework.open_device({"name": "cpu", "threads": None, "index": 0})
     found: dict[str, Any] = {}
+
+    def read(variable: Any) -> np.ndarray:
+        return np.array(ops.convert_to_numpy(variable.value))
 
     def fresh(family: str) -> Any:
         workload = build(MODELS[family])
@@ -48,16 +61,16 @@ def main(name: str, compile_mode: str, target: str, families: list[str]) -> None
     for family in families:
         workload = fresh(family)
         variables = workload.model.trainable_variables
-        before = [np.array(variable) for variable in variables]
-        batch = synthetic_batch(workload, BATCH, 3)
+        before = [read(variable) for variable in variables]
+        inputs, targets = synthetic_batch(workload, BATCH, seed)
+        batch = [moved(values, nudge) for values in inputs], targets
         step: Any = framework.make_step(workload, batch, point(compile_mode, name="sgd", learning_rate=RATE))
         found[f"{family}/loss"] = step.run(1)
         if name == "jax":
             step.write_back()
         for index, (variable, old) in enumerate(zip(variables, before, strict=True)):
             found[f"{family}/weight/{index}"] = old
-            new = variable.value.detach().numpy() if name == "torch" else np.array(variable)
-            found[f"{family}/gradient/{index}"] = (old.astype("float64") - new) / RATE
+            found[f"{family}/gradient/{index}"] = (old.astype("float64") - read(variable)) / RATE
         rule = {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0}
         step = framework.make_step(fresh(family), batch, point(compile_mode, **rule))
         found[f"{family}/losses"] = [step.run(1) for _ in range(3)]
@@ -65,4 +78,4 @@ def main(name: str, compile_mode: str, target: str, families: list[str]) -> None
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], sys.argv[4:])
+    main(*sys.argv[1:4], int(sys.argv[4]), float(sys.argv[5]), sys.argv[6:])

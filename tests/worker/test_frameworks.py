@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,44 +19,55 @@ from paradnn.runner import Answer, Limits, WorkerKey
 from tests.conftest import ROOT
 from tests.worker.families import BATCH, MODELS
 
-FRAMEWORKS = ("tensorflow", "jax", "torch")
 #: Largest difference of a gradient, as a share of that variable's largest gradient; and of a loss, as a share of it.
-#: float32 has 24 bits, a sum of a few thousand terms in another order keeps about 17 of them.
+#: float32 has 24 bits, and a sum of some thousand terms in another order keeps about 17 of them.
 GRADIENT_TOLERANCE = 2e-5
 LOSS_TOLERANCE = 2e-6
+#: A rectifier or a maximum that is this near to its kink may fall to either side of it by rounding alone.
+NUDGE = 2e-6
 
 Values = Mapping[str, np.ndarray]
 
 
-def steps(framework: str, compile_mode: str, folder: Path, families: list[str]) -> Values:
+@dataclass(frozen=True)
+class Reference:
+    """What TensorFlow computes for the batch drawn from `seed`, where no kink is near."""
+
+    seed: int
+    values: Values
+
+
+def steps(
+    framework: str, compile_mode: str, folder: Path, families: Sequence[str], seed: int, nudge: float = 0.0
+) -> Values:
     """What `tests.worker.one_step` writes, as a process of its own."""
     key = WorkerKey(sys.executable, framework, None, "cpu", ())
-    target = folder / f"{framework}-{compile_mode}.npz"
-    command = [sys.executable, "-m", "tests.worker.one_step", framework, compile_mode, str(target), *families]
+    target = folder / f"{framework}-{compile_mode}-{seed}-{nudge}.npz"
+    arguments = [framework, compile_mode, str(target), str(seed), str(nudge), *families]
+    command = [sys.executable, "-m", "tests.worker.one_step", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=key.environ(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     with np.load(target) as values:
         return dict(values)
 
 
-def agree(ours: Values, theirs: Values, families: list[str]) -> None:
-    for name in ours:
-        family, kind = name.split("/")[:2]
-        if family not in families or name not in theirs:
-            continue
-        if kind == "weight":
-            np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
-        elif kind == "gradient":
-            scale = np.abs(ours[name]).max()
-            assert scale > 0, name
-            assert np.abs(ours[name] - theirs[name]).max() <= GRADIENT_TOLERANCE * scale, name
-        else:
-            np.testing.assert_allclose(theirs[name], ours[name], rtol=LOSS_TOLERANCE, err_msg=name)
+def gradient_difference(ours: Values, theirs: Values) -> float:
+    """The largest over all variables of both, each as a share of the variable's largest gradient."""
+    shared = [name for name in ours if "/gradient/" in name and name in theirs]
+    assert shared
+    return max(np.abs(ours[name] - theirs[name]).max() / np.abs(ours[name]).max() for name in shared)
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Values:
-    return steps("tensorflow", "graph", tmp_path_factory.mktemp("reference"), list(MODELS))
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """The first batch whose gradients stay as they are when it is nudged."""
+    folder = tmp_path_factory.mktemp("reference")
+    for seed in range(3, 13):
+        values = steps("tensorflow", "graph", folder, list(MODELS), seed)
+        nudged = steps("tensorflow", "graph", folder, ["fc", "residual", "bottleneck"], seed, NUDGE)
+        if gradient_difference(values, nudged) < 10 * GRADIENT_TOLERANCE:
+            return Reference(seed, values)
+    raise AssertionError("ten batches in a row have a kink")
 
 
 @pytest.mark.parametrize(
@@ -64,11 +76,16 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Values:
      ("tensorflow", "xla", ["fc", "residual"])],
 )  # fmt: skip
 def test_equal_weights_and_batches_give_equal_losses_and_gradients(
-    reference: Values, framework: str, compile_mode: str, families: list[str], tmp_path: Path
+    reference: Reference, framework: str, compile_mode: str, families: list[str], tmp_path: Path
 ) -> None:
-    found = steps(framework, compile_mode, tmp_path, families)
+    found = steps(framework, compile_mode, tmp_path, families, reference.seed)
     assert {name.split("/")[0] for name in found} == set(families)
-    agree(reference, found, families)
+    for name, values in found.items():
+        if "/weight/" in name:
+            np.testing.assert_array_equal(values, reference.values[name], err_msg=name)
+        elif "/loss" in name:
+            np.testing.assert_allclose(values, reference.values[name], rtol=LOSS_TOLERANCE, err_msg=name)
+    assert gradient_difference(reference.values, found) <= GRADIENT_TOLERANCE
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +117,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("framework", "compile_mode", "family"), CASES, ids="-".join)
-def test_tables_agree_with_the_analytic_costs(pool: WorkerPool, framework: str, compile_mode: str, family: str) -> None:
+def test_tables_agree_with_analytic_costs(pool: WorkerPool, framework: str, compile_mode: str, family: str) -> None:
     answer = measure(pool, framework, family, compile=compile_mode)
     assert answer.outcome == "ok", answer.reason
     profile = answer.result["profile"]

@@ -66,15 +66,15 @@ def test_a_product_counts_with_what_it_calls(tmp_path: Path) -> None:
 
 
 def test_kernels_belong_to_the_call_that_launched_them(tmp_path: Path) -> None:
-    """The longest kernel of a product bears its cost; a kernel without a call has its own name."""
+    """All kernels of a call are one execution of it; a kernel without a call has its own name."""
     kernels = [kernel("transform", 20, 5, 3), kernel("void gemm<float>(int)", 25, 30, 2),
                kernel("add_kernel", 60, 10, 4), kernel("void triton_red_fused_sum_0(float*)", 80, 10, 99)]  # fmt: skip
     table = rows(write(tmp_path, [WINDOW, *CALLS, *kernels]), on_device=True)
-    assert set(table) == {"aten::mm(8x5, 5x3)", "aten::mm(8x5, 5x3), further kernels", "aten::add(8x3, 3)",
+    assert set(table) == {"aten::mm(8x5, 5x3)", "aten::add(8x3, 3)",
                           "triton_red_fused_sum_0", "(no operation)"}  # fmt: skip
     assert table["aten::mm(8x5, 5x3)"]["flops"] == 2 * 8 * 5 * 3
-    assert table["aten::mm(8x5, 5x3)"]["self_seconds"] == pytest.approx(30e-6)
-    assert table["aten::mm(8x5, 5x3), further kernels"]["flops"] == 0
+    assert table["aten::mm(8x5, 5x3)"]["self_seconds"] == pytest.approx(35e-6)
+    assert table["aten::mm(8x5, 5x3)"]["count"] == 1
     assert table["triton_red_fused_sum_0"]["flops"] is None
     assert table["(no operation)"]["wall_seconds"] == pytest.approx(45e-6)
 

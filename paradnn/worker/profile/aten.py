@@ -17,7 +17,7 @@ from paradnn.worker.profile.shapes import (
     total_bytes,
 )  # fmt: skip
 
-__all__ = ["aten_cost", "categorise", "label"]
+__all__ = ["aten_cost", "categorise", "elements", "label"]
 
 _DTYPES = {"float": "float32", "double": "float64", "c10::BFloat16": "bfloat16", "c10::Half": "float16",
            "int": "int32", "long int": "int64", "long": "int64", "bool": "bool", "unsigned char": "uint8",
@@ -30,6 +30,8 @@ _MATMUL = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten
 _CONVOLUTION = {"aten::convolution", "aten::convolution_overrideable", "aten::convolution_backward",
                 "mkldnn::_convolution_pointwise"}  # fmt: skip
 _LINEAR = {"mkldnn::_linear_pointwise", "mkl::_mkl_linear"}
+#: A loop that torch.compile fused; its name tells what is in it, and nothing of its shapes.
+_FUSED = re.compile(r"(?:graph_\d+_)?(cpp_fused|triton_[a-z]+_fused)\w*")
 _RECURRENT = {"aten::_cudnn_rnn", "aten::_cudnn_rnn_backward", "aten::miopen_rnn", "aten::miopen_rnn_backward"}
 
 #: They describe a buffer anew, or only call others where nothing is to be done.
@@ -59,6 +61,8 @@ def categorise(kind: str) -> str:
         return "matmul"
     if kind in _CONVOLUTION:
         return "convolution"
+    if fused := _FUSED.match(kind):
+        return "reduction" if fused[1] in ("triton_red_fused", "triton_per_fused") else "elementwise"
     if not kind.startswith(("aten::", "c10d::", "inductor::")):
         return "control"  # a node of the autograd graph, which calls others
     if kind.startswith("c10d::"):
@@ -70,8 +74,19 @@ def categorise(kind: str) -> str:
     return "data movement" if _MOVEMENT.match(kind) else "elementwise"
 
 
+def elements(call: Call) -> int:
+    """How many elements the largest argument has."""
+    lengths = [
+        sum(map(math.prod, dims)) if _nested(dims) else math.prod(dims)
+        for dims in call.get("Input Dims", ()) if dims
+    ]  # fmt: skip
+    return max(lengths, default=0)
+
+
 def label(kind: str, call: Call) -> str:
     """The operation with the shapes of its tensors: what has other shapes is another row of the table."""
+    if _FUSED.match(kind):
+        return kind
     shapes = ["x".join(map(str, dims)) for dims in call.get("Input Dims", ()) if dims and not _nested(dims)]
     listed = [f"{len(dims)} tensors" for dims in call.get("Input Dims", ()) if _nested(dims)]
     return f"{kind}({', '.join([*shapes, *listed])})"
@@ -82,6 +97,8 @@ def aten_cost(kind: str, call: Call) -> Cost:
     category = categorise(kind)
     if category == "control":
         return Cost(kind, category, 0.0, 0.0)
+    if fused := _FUSED.match(kind):
+        return Cost(f"{fused[1]}, compiled loop", category)
     inputs = _tensors(call)
     known = [shape for shapes in inputs for shape in shapes]
     if not known:
@@ -89,18 +106,17 @@ def aten_cost(kind: str, call: Call) -> Cost:
     if category in ("matmul", "convolution"):
         return _product(kind, category, call, inputs)
     if category == "data movement":
-        written = _written(kind, known)
-        return Cost(kind, category, 0.0, written)
+        return Cost(kind, category, 0.0, _moved(kind, known))
     if category == "reduction":
         return Cost(kind, category, float(reduce_flops(max(shape.elements for shape in known))))
     lists = [shapes for shapes in inputs if len(shapes) > 1]
     if lists:  # a _foreach operation: its output is as long as its first list
-        elements, output = sum(shape.elements for shape in lists[0]), total_bytes(lists[0])
+        written, output = sum(shape.elements for shape in lists[0]), total_bytes(lists[0])
     else:
-        elements = math.prod(_broadcast(known))
-        output = max(shape.bytes // max(1, shape.elements) for shape in known) * elements
+        written = math.prod(_broadcast(known))
+        output = max(shape.bytes // max(1, shape.elements) for shape in known) * written
     # In place or not, the output is written once.
-    return Cost(kind, category, float(elements), float(total_bytes(known) + output))
+    return Cost(kind, category, float(written), float(total_bytes(known) + output))
 
 
 def _product(kind: str, category: str, call: Call, inputs: Sequence[Sequence[Shape]]) -> Cost:
@@ -146,7 +162,7 @@ def _convolution(kind: str, call: Call, inputs: Sequence[Sequence[Shape]]) -> fl
     return float(convolution_flops((image[0], weight[0], *sizes), weight[2:], weight[1]))
 
 
-def _written(kind: str, known: Sequence[Shape]) -> float | None:
+def _moved(kind: str, known: Sequence[Shape]) -> float | None:
     """Bytes of a movement: what it writes, and as much read; of a fill only what it writes."""
     if kind in ("aten::fill_", "aten::zero_"):
         return float(known[0].bytes)

@@ -2,18 +2,18 @@
 
 On a CPU an operation is the time it took, less what it called; a product or a convolution counts with all that is
 within it, since its own time is only the call. On a GPU the kernels are what took time: each belongs to the operation
-that launched it, of several kernels of one launch the longest bears its cost.
+that launched it, and several kernels of one call are one execution.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from paradnn.worker.profile.aten import aten_cost, categorise, label
+from paradnn.worker.profile.aten import aten_cost, categorise, elements, label
 from paradnn.worker.profile.device import kernel_category
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.timeline import Event
@@ -25,8 +25,6 @@ __all__ = ["FILE", "read_kineto"]
 FILE = "paradnn.pt.trace.json.gz"
 
 _PRODUCTS = ("matmul", "convolution")
-#: What an operation does to its output before its own work.
-_PREPARATION = ("aten::fill_", "aten::zero_")
 _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 #: What the compiler names a stretch of its own code, where the code's parts have no events.
 _REGION = "## Call CompiledFxGraph"
@@ -84,8 +82,10 @@ def _calls(events: Iterable[Raw]) -> tuple[dict[int, Raw], list[Raw], set[int]]:
             product = next((outer for outer in within if categorise(outer["name"]) in _PRODUCTS), None)
             if product is None:
                 found.append(event)
-                if categorise(event["name"]) != "control" and event["name"] not in _PREPARATION:
-                    callers.update(map(id, within))
+                if categorise(event["name"]) != "control":
+                    # Scalars and buffers are prepared by calls too; whoever hands its whole input on does no more.
+                    size = elements(event.get("args", {}))
+                    callers.update(id(outer) for outer in within if 2 * size >= elements(outer.get("args", {})))
             if (number := event.get("args", {}).get("External id")) is not None:
                 owners[number] = product or event
             within.append(event)
@@ -103,29 +103,22 @@ def _operation(call: Raw, calls_others: bool = False) -> tuple[str, str, Cost]:
     return kind, label(kind, arguments), aten_cost(kind, arguments)
 
 
-def _read_device(events: Sequence[Raw], owners: Mapping[int, Raw], trace: Trace, origin: float) -> None:
+def _read_device(events: Iterable[Raw], owners: Mapping[int, Raw], trace: Trace, origin: float) -> None:
     """Kernels of a GPU by the operation that launched them; without one they stand under their own name."""
-    launches: dict[int, Raw] = {}
-    for event in events:
-        number = _launch(event, owners)
-        if number is not None and event["dur"] > launches.get(number, {"dur": -1})["dur"]:
-            launches[number] = event
-    for event in events:
-        number = _launch(event, owners)
-        if number is not None:
-            kind, name, cost = _operation(owners[number])
-            if launches[number] is not event:
-                name, cost = f"{name}, further kernels", Cost(kind, cost.category, 0.0)
+    begun: set[int] = set()
+    for event in sorted(events, key=lambda event: event["ts"]):
+        arguments = event.get("args", {})
+        owner = owners.get(arguments.get("External id", -1))
+        continues = False
+        if owner is not None:
+            kind, name, cost = _operation(owner)
+            continues = id(owner) in begun
+            begun.add(id(owner))
         else:
             kind = name = event["name"].split("(")[0].removeprefix("void ")
-            cost = Cost(kind, kernel_category(event["name"]))
+            category = categorise(kind)
+            cost = Cost(kind, kernel_category(event["name"]) if category == "control" else category)
         trace.stated[name, kind] = cost
         start = (event["ts"] - origin) * 1e-6
-        lane = f"stream {event.get('args', {}).get('stream', event['tid'])}"
-        trace.kernels.append(Event(lane, name, kind, start, start + event["dur"] * 1e-6))
-
-
-def _launch(event: Raw, owners: Mapping[int, Raw]) -> int | None:
-    """The number of the call that a kernel counts for."""
-    owner = owners.get(event.get("args", {}).get("External id"))  # type: ignore[arg-type]
-    return None if owner is None else owner["args"]["External id"]
+        lane = f"stream {arguments.get('stream', event['tid'])}"
+        trace.kernels.append(Event(lane, name, kind, start, start + event["dur"] * 1e-6, continues))
