@@ -82,7 +82,8 @@ class Surroundings:
         except ParadnnError as error:  # a stack without the framework
             self._problems[key] = str(error)
         # Not the environment of a stack that could be made: the points are measured once it can.
-        return describe_environment(key.platform, {"stack": wanted.key})
+        unmade = describe_environment(key.platform, {"stack": wanted.key})
+        return dataclasses.replace(unmade, packages=stack.packages) if isinstance(stack, OpenStack) else unmade
 
     def _open(self, stack: Stack) -> OpenStack | str:
         try:
