@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator
 
 from paradnn import config
+from paradnn.families import FAMILIES
 from paradnn.store import PROJECT_ROOT
 
 __all__ = ["help_text", "known_keys"]
@@ -43,8 +44,9 @@ def help_text() -> str:
     """Every group with its options, every key with its default and its meaning."""
     parts = [_HEAD, "Groups (key=option)", *_groups(), ""]
     parts += ["Keys", *_keys(config.Point, "", skip=("model",))]
-    for title, names in (("fc", ["fc"]), ("residual, bottleneck", ["residual"]), ("rnn, lstm, gru", ["rnn"])):
-        parts += ["", f"Keys of model={title}", *_keys(config.FAMILIES[names[0]], "model.", skip=("name",))]
+    for family in dict.fromkeys(FAMILIES.values()):
+        names = ", ".join(name for name, other in FAMILIES.items() if other is family)
+        parts += ["", f"Keys of model={names}", *_keys(family, "model.", skip=("name",))]
     parts += ["", "Keys of a sweep and of the tracking store", *_keys(config.Settings, "", skip=())]
     # Hydra substitutes $NAME in the text.
     return "\n".join(parts).replace("$", "$$") + "\n"
@@ -53,7 +55,7 @@ def help_text() -> str:
 def known_keys() -> list[str]:
     """Every dotted key that the command line takes, of all families."""
     found = [*_dotted(config.Point, ""), *_dotted(config.Settings, "")]
-    for family in config.FAMILIES.values():
+    for family in FAMILIES.values():
         found += _dotted(family, "model.")
     return sorted(set(found))
 

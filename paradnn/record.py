@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paradnn import identity
-from paradnn.config import Convolutional, FullyConnected, Point
+from paradnn.config import Point
 from paradnn.costs import Costs
 from paradnn.environment import Environment
 from paradnn.figures import point_figure
@@ -62,16 +62,7 @@ class Record:
 
 def run_name(point: Point) -> str:
     """A name a person recognises in a list: family, size, batch, and what is not the default."""
-    model = point.model
-    if isinstance(model, FullyConnected):
-        size = f"{model.layers}x{model.nodes}"
-    elif isinstance(model, Convolutional):
-        blocks = model.blocks
-        count = str(blocks[0]) if len(set(blocks)) == 1 else "-".join(map(str, blocks))
-        size = f"{count}x{model.filters} {model.image_size}px"
-    else:
-        size = f"{model.layers}x{model.embedding_size} t{model.sequence_length}"
-    words = [model.name, size, f"b{point.batch_size}", point.precision, point.platform.name]
+    words = [point.model.name, point.model.size, f"b{point.batch_size}", point.precision, point.platform.name]
     words += [word for word, usual in ((point.compile, "graph"), (point.mode, "train")) if word != usual]
     if point.framework.name != "tensorflow":
         words.append(point.framework.name)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from paradnn import peaks
-from paradnn.config import FullyConnected, Point
+from paradnn.config import Point
+from paradnn.families import FullyConnected
 from paradnn.environment import describe_environment
 from paradnn.hardware import HARDWARE, find_hardware
 from paradnn.offline import OfflineTracker

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paradnn.config import FAMILIES
+from paradnn.families import FAMILIES
 from paradnn.units import metric
 from tests.conftest import TINY, Store, run
 
