@@ -10,8 +10,8 @@ import pytest
 
 from paradnn import peaks
 from paradnn.config import Point
-from paradnn.families import FullyConnected
 from paradnn.environment import describe_environment
+from paradnn.families import FullyConnected
 from paradnn.hardware import HARDWARE, find_hardware
 from paradnn.offline import OfflineTracker
 from paradnn.peaks import CeilingsKeeper, ceilings_identity

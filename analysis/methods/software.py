@@ -19,18 +19,21 @@ from analysis.methods.quantiles import quantile_interval, share_interval
 from analysis.methods.regression import NotEnoughData
 from paradnn.errors import ConfigError
 
-__all__ = ["COLUMNS", "PREFERRED", "Software", "order", "software"]
+__all__ = ["COLUMNS", "EVERY", "PREFERRED", "Software", "order", "software"]
 
 #: What is compared unless other columns are named: of the first two, the first that varies.
 COLUMNS = ("software.name", "version.tensorflow", "precision", "compile")
 #: The baseline of a column where it is among the values; versions start from the oldest.
 PREFERRED = {"precision": ("float32",), "compile": ("graph", "eager"), "software.name": ("current",)}
+#: Stands for the points of all families together.
+EVERY = "all"
 
 
 @dataclass(frozen=True)
 class Software:
-    """`table` has a row for each device, column, value and family: `over` (the baseline), `pairs`, `median` and
-    `p90` of the speedups with their intervals (`_low`, `_high`), and `faster`, the share of points above 1.
+    """`table` has a row for each device, column, value and family, and where there are several one for all of them
+    (family `all`): `over` (the baseline), `pairs`, `median` and `p90` of the speedups with their intervals (`_low`,
+    `_high`), and `faster`, the share of points above 1.
 
     `pairs` are the points behind it. `lacking` says in words what could not be compared and why, `pooled` what
     differed among runs that were pooled, `run_ids` are the measured runs.
@@ -74,8 +77,11 @@ def software(
 
 def order(values: Sequence[str]) -> list[str]:
     """Values as versions are counted: 2.9 before 2.16; words by name."""
-    return sorted(values, key=lambda text: [(int(part), "") if part.isdigit() else (-1, part)
-                                            for part in re.findall(r"\d+|\D+", text)])  # fmt: skip
+    return sorted(values, key=_counted)
+
+
+def _counted(text: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|\D+", text)]
 
 
 def _columns(frame: pd.DataFrame, columns: Sequence[str] | None) -> dict[str, str]:
@@ -108,7 +114,7 @@ def _places(frame: pd.DataFrame, name: str) -> list[tuple[str, pd.DataFrame]]:
             ]
             label = f"{device}, {software[-1]}" if len(environments) > 1 and software else device
             found.append((label, part))
-    return found
+    return sorted(found, key=lambda place: _counted(place[0]))
 
 
 def _compare(
@@ -153,8 +159,9 @@ def _baseline(name: str, values: list[str], asked: str | None) -> str:
 def _table(pairs: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for (device, column, value, over), group in pairs.groupby(["on_device", "column", "value", "over"], sort=False):
-        for family in families(group):
-            speedups = group.loc[group["family"] == family, "speedup"]
+        present = families(group)
+        for family in [*present, *([EVERY] if len(present) > 1 else [])]:
+            speedups = group.loc[(group["family"] == family) | (family == EVERY), "speedup"]
             middle, upper = quantile_interval(speedups), quantile_interval(speedups, 0.9)
             faster = share_interval(int((speedups > 1).sum()), len(speedups))
             rows.append({

@@ -35,7 +35,7 @@ def test_versions_are_compared_with_the_oldest_family_by_family() -> None:
                  version("2.16", 3.0, family="lstm"))  # fmt: skip
     found = software(frame)
     table = found.table.set_index(["value", "family"])
-    assert list(table.index) == [("2.16", "fc"), ("2.16", "lstm"), ("2.21", "fc")]
+    assert list(table.index) == [("2.16", "fc"), ("2.16", "lstm"), ("2.16", "all"), ("2.21", "fc")]
     assert set(table["over"]) == {"2.9"}
     row = table.loc[("2.16", "fc")]
     assert row["median"] == pytest.approx(np.median(2 * SPREAD))
@@ -44,6 +44,9 @@ def test_versions_are_compared_with_the_oldest_family_by_family() -> None:
     assert row["p90_low"] < row["p90"] < row["p90_high"]
     assert row["faster"] == np.mean(2 * SPREAD > 1)
     assert table.loc[("2.16", "lstm"), "median"] == pytest.approx(3)
+    every = table.loc[("2.16", "all")]
+    assert every["median"] == pytest.approx(np.median([*(2 * SPREAD), *np.full(len(POINTS), 3.0)]))
+    assert every["pairs"] == 2 * len(POINTS)
     assert table.loc[("2.21", "fc"), "faster"] == 0
     assert set(found.run_ids) == set(frame["run_id"])
 
@@ -61,6 +64,7 @@ def test_precisions_are_compared_within_each_environment() -> None:
                  version("2.16", 2.0 * 4, precision="bfloat16"))  # fmt: skip
     table = software(frame, ["precision"]).table.set_index("device")
     assert table["median"].to_dict() == pytest.approx({"Test CPU, 2.9": 1.5, "Test CPU, 2.16": 4.0})
+    assert list(table.index) == ["Test CPU, 2.9", "Test CPU, 2.16"]
     assert set(table["value"]) == {"bfloat16"}
     assert set(table["over"]) == {"float32"}
 
