@@ -47,21 +47,17 @@ def _panel(axes: Axes, rows: pd.DataFrame) -> None:
                  hatch=_HATCHES[number % len(_HATCHES)], alpha=0.75, label=value)  # fmt: skip
         for offset, name, marker in ((-0.18, "median", "none"), (0.18, "p90", "D")):
             at = [place + offset * width for place in places]
-            axes.errorbar(at, part[name], yerr=_reach(part, name), fmt=marker, color=_DARK, markersize=4, capsize=2,
-                          linewidth=1, linestyle="none")  # fmt: skip
+            axes.plot(at, part[name], linestyle="none", marker=marker, color=_DARK, markersize=4)
+            for end in (part[f"{name}_low"].to_numpy(), part[f"{name}_high"].to_numpy()):
+                known = np.where(np.isfinite(end), end, np.nan)
+                axes.vlines(at, part[name], known, color=_DARK, linewidth=1)
+                axes.plot(at, known, linestyle="none", marker="_", color=_DARK, markersize=5)
     counts = rows.groupby("family", sort=False)["pairs"].agg(["min", "max"])
     axes.set_xticks(range(len(families)), [f"{name}\nn = {_count(counts.loc[name])}" for name in families])
     axes.axhline(1, color=_DARK, linewidth=1, linestyle="--")
     axes.set_ylim(bottom=0, top=1.12 * float(_highest(rows)))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
     axes.legend(fontsize=8, frameon=False, ncols=1, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-
-
-def _reach(part: pd.DataFrame, name: str) -> np.ndarray[Any, Any]:
-    """Lengths of the whiskers, 2 x n; none where an end is unknown."""
-    middle = part[name].to_numpy()
-    ends = np.array([middle - part[f"{name}_low"].to_numpy(), part[f"{name}_high"].to_numpy() - middle])
-    return np.where(np.isfinite(ends), np.maximum(ends, 0), 0)
 
 
 def _highest(rows: pd.DataFrame) -> float:
