@@ -162,6 +162,15 @@ def test_the_command_says_the_share_the_mean_and_what_doubling_does() -> None:
     assert "precision" not in result.table, "says the same in every row"
 
 
+def test_points_are_told_by_short_names_too() -> None:
+    frame = pd.concat(grid((0.5, 0.0), 0.0), ignore_index=True)
+    pd.testing.assert_frame_equal(
+        ask(frame, on="layers,batch_size").table, ask(frame, on="model.layers,batch_size").table
+    )
+    with pytest.raises(ConfigError, match=r"--on=layer: .* did you mean layers\?"):
+        ask(frame, on="batch_size,layer")
+
+
 def test_the_picture_has_scatter_and_weights_by_family() -> None:
     frame = pd.concat(grid((0.5, -0.2), 0.1), ignore_index=True)
     draw = ask(frame, colour="batch_size", x="layers").figure
