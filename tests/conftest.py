@@ -44,6 +44,11 @@ class Store:
         with closing(sqlite3.connect(self.folder / "mlflow.db", timeout=60)) as database:
             return database.execute(sql, values).fetchall()
 
+    def change(self, sql: str) -> None:
+        """Write into the tables, behind MLflow's back."""
+        with closing(sqlite3.connect(self.folder / "mlflow.db", timeout=60)) as database, database:
+            database.execute(sql)
+
     def runs(self, kind: str = "point") -> list[dict[str, str]]:
         """Status and tags of every run of a kind that is not deleted."""
         found: dict[str, dict[str, str]] = {}

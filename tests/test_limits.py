@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from paradnn import peaks
-from paradnn.config import Point
+from paradnn.config import Framework, Platform, Point, Software
 from paradnn.environment import describe_environment
 from paradnn.families import FullyConnected
 from paradnn.hardware import HARDWARE, find_hardware
 from paradnn.offline import OfflineTracker
-from paradnn.peaks import CeilingsKeeper, ceilings_identity
+from paradnn.peaks import Ceilings, CeilingsKeeper, ceilings_identity, changes, overrun_tags
 from paradnn.pool import WorkerPool
 from tests.conftest import TINY, Store, run
 
@@ -68,6 +68,43 @@ def test_profile_and_ceilings_of_a_sweep(store: Store) -> None:
     assert again.returncode == 0, again.stderr
     assert "measuring the ceilings" not in again.stderr
     assert len(store.runs("ceilings")) == 1
+    assert "Measure it again" not in done.stdout + again.stdout
+    exceeded(store, command)
+
+
+def exceeded(store: Store, command: list[str]) -> None:
+    """Ceilings of a machine that was busy beyond all measure: points run above them, and it is said how to mend it."""
+    store.change("UPDATE latest_metrics SET value = value / 1e6 WHERE key LIKE 'peak_flops_per_second.%'")
+    remedy = "python -m paradnn.ceilings platform=cpu"
+    swept = run([*command, "model.nodes=10"], store)
+    assert swept.stdout.rstrip().endswith(f"which is too low. Measure it again on a quiet machine: {remedy}")
+    assert "2 points ran at up to" in swept.stdout
+    points = [point for point in store.runs() if "ceilings_note" in point]
+    assert [point["ceilings_remedy"] for point in points] == [remedy, remedy]
+    for point in points:
+        ratio = store.values("latest_metrics", point["run_id"])["flops_utilization"]
+        assert point["ceilings_note"].startswith(f"{ratio:.2f} times the measured matmul peak")
+
+
+def test_the_remedy_names_what_the_ceilings_depend_on() -> None:
+    platform, framework = Platform("gpu", threads=2, index=1), Framework("jax", {"XLA_FLAGS": "--a=b c"})
+    point = Point(FullyConnected(), platform=platform, framework=framework, software=Software("tensorflow-2.20"))
+    tags = overrun_tags(point, {"flops_utilization": 1.051})
+    assert tags["ceilings_remedy"] == (
+        "python -m paradnn.ceilings platform=gpu platform.threads=2 platform.index=1 framework=jax "
+        "'+framework.env.XLA_FLAGS=\"--a=b c\"' software=tensorflow-2.20"
+    )
+    assert overrun_tags(point, {"flops_utilization": 1.05}) == overrun_tags(point, {}) == {}
+
+
+def test_ceilings_that_changed_are_told() -> None:
+    old = Ceilings("abc", {"float32": 1e11, "bfloat16": 1e10}, 2e10)
+    new = Ceilings("def", {"float32": 1.2e11, "bfloat16": 1.04e10, "float16": 1.0}, 1e10)
+    assert changes(old, new) == [
+        "matmul in float32: 1.20 times what run abc says; was the machine busy then: points that name that run are to "
+        "be measured again with resume=false",
+        "main memory: 0.50 times what run abc says; was the machine busy now?",
+    ]
 
 
 def test_a_profile_that_is_asked_for_later_is_measured(store: Store) -> None:
