@@ -16,6 +16,7 @@ from analysis.frame import units
 from analysis.methods.regression import NotEnoughData, regress
 from analysis.methods.sensitivity import Settings, encode, sensitivity
 from paradnn.errors import ConfigError, ParadnnError, SchemaError
+from tests.analysis.planted import sandwich
 
 
 def sweep(draw: np.random.Generator, points: int = 200, **columns: Any) -> pd.DataFrame:
@@ -75,33 +76,6 @@ def test_weights_r2_and_hc3_errors_agree_with_plain_numpy() -> None:
         others = np.delete(z, i, axis=1)
         left = z[:, i] - np.column_stack([np.ones(60), others]) @ slopes(others, z[:, i])
         np.testing.assert_allclose(found.weights.loc[name, "vif"], z[:, i] @ z[:, i] / (left @ left))
-
-
-def sandwich(
-    design: np.ndarray, y: np.ndarray, clusters: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ends of the robust intervals of the slopes of many responses (rows of `y`), and of the plain ones' reach.
-
-    The variance of a slope is that of the row of (X'X)^-1 X' that gives it, over residuals that are taken for
-    independent (HC3: each over 1 - leverage) or for sums of clusters (with the correction for few of them).
-    """
-    x = np.column_stack([np.ones(len(design)), design])
-    rows = np.linalg.solve(x.T @ x, x.T)
-    n, k = x.shape
-    residual = y - y @ rows.T @ x.T
-    if clusters is None:
-        spread = (residual / (1 - np.einsum("ij,ji->i", x, rows))) ** 2 @ (rows**2).T
-        freedom = n - k
-    else:
-        member = clusters[:, None] == np.unique(clusters)
-        groups = member.shape[1]
-        sums = np.stack([(residual * row) @ member for row in rows], axis=-1)
-        spread = (sums**2).sum(axis=1) * groups / (groups - 1) * (n - 1) / (n - k)
-        freedom = groups - 1
-    reach = stats.t.ppf(0.975, freedom) * np.sqrt(spread)[:, 1:]
-    slope = (y @ rows.T)[:, 1:]
-    even = np.sqrt((residual**2).sum(axis=1, keepdims=True) / (n - k) * (rows**2).sum(axis=1)[1:])
-    return slope - reach, slope + reach, stats.t.ppf(0.975, n - k) * even
 
 
 def assert_regress_gives(
