@@ -135,8 +135,11 @@ def special(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> S
     (store.folder / "mlflow.db").write_bytes(empty_database.read_bytes())
     short = "measure.min_seconds: 0.02, measure.warmup_seconds: 0.2"
     long = "measure.min_seconds: 4, measure.warmup_seconds: 2"
-    grids = (f"{{batch_size: 1, compile: xla, measure.profile: true, {short}}},"
-             f"{{batch_size: 1, mode: inference, {short}}}, {{batch_size: 4, measure.profile: true, {long}}}")  # fmt: skip
+    grids = ",".join((
+        f"{{batch_size: 1, compile: xla, measure.profile: true, {short}}}",
+        f"{{batch_size: 1, mode: inference, {short}}}",
+        f"{{batch_size: 4, measure.profile: true, {long}}}",
+    ))  # fmt: skip
     settings = [entry for entry in TINY if entry.partition("=")[0].removeprefix("measure.") not in (
         "batch_size", "min_seconds", "warmup_seconds")]  # fmt: skip
     done = run(["paradnn.train", "-m", f"sweep.grids=[{grids}]", *settings], store)
