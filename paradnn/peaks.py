@@ -90,6 +90,7 @@ def overrun_tags(point: Point, metrics: Mapping[str, float]) -> dict[str, str]:
 
 def changes(old: Ceilings, new: Ceilings) -> list[str]:
     """What new ceilings say otherwise than old ones, by more than chance, a line each."""
+    pairs: dict[str, tuple[float | None, float | None]]
     pairs = {f"matmul in {name}": (old.flops_per_second.get(name), rate) for name, rate in new.flops_per_second.items()}
     pairs["main memory"] = old.bytes_per_second, new.bytes_per_second
     ratios = {what: now / then for what, (then, now) in pairs.items() if then and now}
