@@ -32,8 +32,9 @@ demo: install
 	@echo "Look at the runs:  make ui   and open http://127.0.0.1:$(PORT)"
 	@echo "Measure your own:  $(BIN)/python -m paradnn.train -m model=lstm model.embedding_size=100,200 batch_size=16,64"
 
+# Two processes: a driver's test is mostly one process that waits for another. Each file stays in one of them.
 test: install-dev lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 FRAMEWORKS := .venv-frameworks
 test-frameworks: $(FRAMEWORKS)/.installed

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from analysis.address import resolve
 from analysis.store import SCHEMA_VERSION, load
 from analysis.writer import open_experiment, writing
 from paradnn.errors import DataError
+from paradnn.store import address_of
 
 __all__ = ["FILES", "OPERATION_COLUMNS", "Archive", "Imported", "Row", "import_archive", "read_archive"]
 
@@ -59,14 +59,14 @@ _NUMBERS = ("example_per_sec", "step_per_sec", "flops", "fl", "params", "intensi
 _TRACE_NUMBERS = ("flops_perc", "memory_bandwidth", "intensity", "rawMB", "infeed")
 _OPERATION_NUMBERS = ("flops_perc", "memory_bandwidth", "intensity", "rawMB", "time_perc")
 
-#: How the archive's states end here; the state itself is kept as the reason.
+#: How the archive's states end here, in the driver's own words; the state itself is kept as the reason.
 _OUTCOMES = {
     "OOM": "oom_device",
     "Deadline Exceeded": "timeout",
     "NaN value": "nan",
     "Negative dimension size": "compile_error",
     "not run": "unavailable",
-    "no error but not finished": "killed",
+    "no error but not finished": "crash",
 }
 
 
@@ -279,7 +279,7 @@ def import_archive(
     """
     archive = read_archive(folder)
     client, experiment_id = open_experiment(tracking_uri, experiment)
-    uri = resolve(tracking_uri)
+    uri = address_of(tracking_uri).uri
     stored = load(uri, experiments=experiment, tags={"source": "published"}, columns=("point_id",))
     present = set(stored["point_id"]) if "point_id" in stored else set()
     todo = [row for row in archive.rows.values() if row.point_id not in present]

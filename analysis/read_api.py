@@ -12,10 +12,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from analysis.address import public
 from analysis.frame import Records, Run
 from analysis.query import Query
 from paradnn.errors import StoreError
+from paradnn.store import without_secrets
 
 __all__ = ["known_experiments", "read"]
 
@@ -29,7 +29,7 @@ def read(uri: str, query: Query) -> Records:
     try:
         found = list(_search(uri, query))
     except MlflowException as error:
-        raise StoreError(f"cannot read {public(uri)}: {_line(error)}") from error
+        raise StoreError(f"cannot read {without_secrets(uri)}: {_line(error)}") from error
     records = Records(run for run, *_ in found)
     for run, params, tags, metrics in found:
         records.add_text(((run.run_id, key, value) for key, value in params.items()), records.params)
@@ -45,7 +45,7 @@ def known_experiments(uri: str) -> list[str]:
     try:
         return sorted(experiment.name for experiment in _pages(_client(uri).search_experiments))
     except MlflowException as error:
-        raise StoreError(f"cannot read {public(uri)}: {_line(error)}") from error
+        raise StoreError(f"cannot read {without_secrets(uri)}: {_line(error)}") from error
 
 
 def _search(uri: str, query: Query) -> Iterator[tuple[Run, dict[str, str], dict[str, str], dict[str, float]]]:
@@ -114,4 +114,4 @@ def _client(uri: str) -> Any:
 
 
 def _line(error: Exception) -> str:
-    return public(" ".join(str(error).split()))[:300]
+    return without_secrets(" ".join(str(error).split()))[:300]

@@ -17,10 +17,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 
-from analysis.address import public
 from analysis.frame import Records, Run
 from analysis.query import Query
 from paradnn.errors import StoreError
+from paradnn.store import without_secrets
 
 __all__ = ["SCHEMES", "engine_of", "known_experiments", "read", "unexpected"]
 
@@ -59,8 +59,9 @@ def engine_of(uri: str) -> sa.Engine:
         if url.drivername == "postgres":
             url = url.set(drivername="postgresql")
         if url.get_backend_name() == "sqlite" and not (url.database and Path(url.database).is_file()):
-            raise StoreError(f"no tracking store at {public(uri)}: measure first with python -m paradnn.train, "
-                             "import with python -m analysis import-archive, or name another with --store")  # fmt: skip
+            raise StoreError(f"no tracking store at {without_secrets(uri)}: measure first with "
+                             "python -m paradnn.train, import with python -m analysis import-archive, or name another "
+                             "with --store")  # fmt: skip
         return sa.create_engine(url, poolclass=sa.pool.NullPool)
     except (SQLAlchemyError, NoSuchModuleError) as error:
         raise StoreError(f"cannot read the tracking store's address: {_line(error)}") from error

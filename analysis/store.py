@@ -21,10 +21,10 @@ from urllib.parse import unquote, urlsplit
 import pandas as pd
 
 from analysis import read_sql
-from analysis.address import default_uri, public, resolve
 from analysis.frame import Records, build
 from analysis.query import Choice, Query, make_query
 from paradnn.errors import DataError, SchemaError, StoreError
+from paradnn.store import address_of, without_secrets
 
 __all__ = ["SCHEMA_VERSION", "default_uri", "load", "load_table", "load_tables"]
 
@@ -34,6 +34,11 @@ SCHEMA_VERSION = "1"
 
 Reader = Literal["auto", "sql", "api"]
 Time = str | datetime | pd.Timestamp | None
+
+
+def default_uri() -> str:
+    """Where runs are looked for: MLFLOW_TRACKING_URI, else the store embedded in this checkout."""
+    return address_of().uri
 
 
 def load(
@@ -60,7 +65,7 @@ def load(
 
     Raises StoreError when the store or an experiment is not there, SchemaError for runs of another schema.
     """
-    uri = resolve(tracking_uri)
+    uri = address_of(tracking_uri).uri
     query = make_query(experiments, family, platform, outcome, since, until, tags or {}, kind, unfinished, columns)
     records = _read(uri, query, reader)
     _check_schema(records)
@@ -70,7 +75,7 @@ def load(
 def _read(uri: str, query: Query, reader: Reader) -> Records:
     tables = uri.partition(":")[0].partition("+")[0] in read_sql.SCHEMES
     if reader == "sql" and not tables:
-        raise StoreError(f"reader=sql: {public(uri)} has no tables to read; use reader=api")
+        raise StoreError(f"reader=sql: {without_secrets(uri)} has no tables to read; use reader=api")
     if tables:
         engine = read_sql.engine_of(uri)
         surprise = read_sql.unexpected(engine)
@@ -108,7 +113,7 @@ def load_table(run_id: str, name: str, tracking_uri: str | None = None) -> pd.Da
     from mlflow.artifacts import download_artifacts
     from mlflow.exceptions import MlflowException
 
-    uri = resolve(tracking_uri)
+    uri = address_of(tracking_uri).uri
     if uri.partition(":")[0] in read_sql.SCHEMES:
         read_sql.engine_of(uri)  # a missing file would otherwise be created
     try:

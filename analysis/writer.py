@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import sqlite3
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from analysis.address import public, resolve, sqlite_path
 from paradnn.errors import StoreError
+from paradnn.store import address_of, locked, use_write_ahead_log, without_secrets
 
 __all__ = ["open_experiment", "writing"]
 
@@ -29,29 +27,25 @@ def open_experiment(uri: str | None, name: str) -> tuple[Any, str]:
     A SQLite store is made with its artifacts in the folder beside it, as the driver makes it, and with a write-ahead
     log, so that it can be read while it is written.
     """
-    address = resolve(uri)
+    address = address_of(uri)
     for variable, value in _QUIET.items():
         os.environ.setdefault(variable, value)
-    with writing(address):
+    with writing(address.uri):
         from mlflow import MlflowClient
 
         for logger in ("alembic", "mlflow", "mlflow.store.db.utils"):
             logging.getLogger(logger).setLevel(logging.ERROR)
-        path = sqlite_path(address)
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path):
-            client = MlflowClient(address)
+        if address.folder is not None:
+            address.folder.mkdir(parents=True, exist_ok=True)
+        with locked(address):
+            client = MlflowClient(address.uri)
             experiment = client.get_experiment_by_name(name)
             if experiment is not None and experiment.lifecycle_stage != "active":
-                raise StoreError(f"experiment={name}: was deleted in {public(address)}; restore it or name another")
+                raise StoreError(f"experiment={name}: was deleted in {address.public}; restore it or name another")
             if experiment is not None:
                 return client, experiment.experiment_id
-            if path is not None:
-                with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as database:
-                    database.execute("PRAGMA journal_mode = WAL")
-            location = (path.parent / "artifacts").as_uri() if path is not None else None
-            return client, client.create_experiment(name, location)
+            use_write_ahead_log(address)
+            return client, client.create_experiment(name, address.artifact_location)
 
 
 @contextlib.contextmanager
@@ -62,17 +56,5 @@ def writing(uri: str) -> Iterator[None]:
     try:
         yield
     except (MlflowException, OSError) as error:
-        raise StoreError(f"cannot write to {public(uri)}: {public(' '.join(str(error).split()))[:300]}") from error
-
-
-@contextlib.contextmanager
-def _locked(path: Path | None) -> Iterator[None]:
-    """Two processes that first open a database at once would both make its tables."""
-    if path is None:
-        yield
-        return
-    import fcntl
-
-    with (path.parent / ".lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+        problem = without_secrets(" ".join(str(error).split()))[:300]
+        raise StoreError(f"cannot write to {without_secrets(uri)}: {problem}") from error

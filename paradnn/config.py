@@ -220,11 +220,11 @@ SETTINGS_KEYS = tuple(Settings.__dataclass_fields__)
 def read_point(config: Mapping[str, Any]) -> Point:
     """The point in a composed configuration; raises ConfigError for the first value that is wrong."""
     model = config.get("model")
-    if not isinstance(model, Mapping) or model.get("name") not in FAMILIES:
-        name = model.get("name") if isinstance(model, Mapping) else model
+    name = model.get("name") if isinstance(model, Mapping) else model
+    if not isinstance(model, Mapping) or not isinstance(name, str) or name not in FAMILIES:
         raise ConfigError("model.name", name, "no such family", f"choose one of {', '.join(FAMILIES)}")
     rest = {key: config[key] for key in POINT_KEYS if key != "model" and key in config}
-    point = read(Point, rest, "", given={"model": read(FAMILIES[model["name"]], model, "model")})
+    point = read(Point, rest, "", given={"model": read(FAMILIES[name], model, "model")})
     memory_bytes(point.measure.memory_limit, "measure.memory_limit")
     _check_software(point.software)
     return point

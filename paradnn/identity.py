@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from paradnn.config import Measure, Point
 from paradnn.environment import digest
 
-__all__ = ["EXTRA_KEYS", "LIMIT_KEYS", "Identity", "flatten", "limits_id", "point_id", "protocol_id", "request_of"]
+__all__ = ["EXTRA_KEYS", "LIMIT_KEYS", "Identity", "limits_id", "point_id", "protocol_id", "request_of", "texts"]
 
 #: Keys of `measure` that bound a point without changing what is measured.
 LIMIT_KEYS = ("timeout", "memory_limit", "predict_oom")
@@ -52,14 +53,23 @@ def request_of(point: Point) -> dict[str, Any]:
     return request
 
 
-def flatten(values: Any, prefix: str = "") -> dict[str, Any]:
+def _flatten(values: Any, prefix: str = "") -> dict[str, Any]:
     """Nested mappings as one mapping with dotted keys; lists stay values."""
     if not isinstance(values, dict):
         return {prefix: values}
     found: dict[str, Any] = {}
     for key, value in values.items():
-        found.update(flatten(value, f"{prefix}.{key}" if prefix else str(key)))
+        found.update(_flatten(value, f"{prefix}.{key}" if prefix else str(key)))
     return found
+
+
+def texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Nested mappings as a run's params: dotted keys, and values as Hydra writes them."""
+    return {key: _text(value) for key, value in _flatten(values).items()}
+
+
+def _text(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _protocol(measure: Measure) -> dict[str, Any]:

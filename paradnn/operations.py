@@ -40,9 +40,13 @@ def profile_metrics(profile: Mapping[str, Any], flops_per_step: float, precision
 
 
 def profile_tags(profile: Mapping[str, Any], precision: str) -> dict[str, str]:
-    """What is no number: what the run holds beside its timing, and in which types its products ran."""
+    """What is no number: what the run holds beside its timing, and in which types its products ran.
+
+    The extra `limited` says that under another limit of time or memory there may be room for the profile.
+    """
     if "unavailable" in profile:
-        return {"profile": f"unavailable: {profile['unavailable']}", "extras": "profile keep_trace"}
+        extras = f"profile keep_trace{' limited' if profile.get('limited') else ''}"
+        return {"profile": f"unavailable: {profile['unavailable']}", "extras": extras}
     tags = {"profile": "ok", "extras": "profile keep_trace" if "trace" in profile else "profile"}
     types = profile["product_types"]
     if types:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,20 +19,22 @@ from paradnn.config import Point
 from paradnn.environment import Environment, available_memory, digest
 from paradnn.figures import ceilings_figure
 from paradnn.hardware import find_hardware
-from paradnn.identity import Identity, flatten
+from paradnn.identity import Identity, texts
 from paradnn.pool import WorkerPool
 from paradnn.record import SCHEMA_VERSION, Record, image, version_tags
 from paradnn.runner import Answer, Limits, WorkerKey
 from paradnn.tracker import Busy, Finished, Tracker
 from paradnn.worker.ceilings import ARRAY_BYTES
 
-__all__ = ["Ceilings", "CeilingsKeeper", "ceilings_identity", "limits_of"]
+__all__ = ["Ceilings", "CeilingsKeeper", "ceilings_identity", "changes", "limits_of", "overrun_tags"]
 
 #: Changes with what is measured: ceilings of another version are not used.
 _VERSION = 1
 _TIMEOUT = 600.0
 #: Seconds between two looks while another driver measures the ceilings.
 _LOOK = 1.0
+#: How far measurements of one quantity, each sound, may be apart: what is more has a cause, such as a busy machine.
+_MARGIN = 0.05
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,50 @@ def limits_of(point: Point, environment: Environment, ceilings: Ceilings | None)
     return {key: value for key, value in found.items() if value}
 
 
+def overrun_tags(point: Point, metrics: Mapping[str, float]) -> dict[str, str]:
+    """What a run says that was faster than the peak it is held against; nothing where it was not.
+
+    `ceilings_note` says by how much, `ceilings_remedy` is the command that measures the ceilings anew.
+    """
+    ratio = metrics.get("flops_utilization", 0.0)
+    if ratio <= 1 + _MARGIN:
+        return {}
+    note = f"{ratio:.2f} times the measured matmul peak, which is too low: was the machine busy?"
+    return {"ceilings_note": note, "ceilings_remedy": _command(point)}
+
+
+def changes(old: Ceilings, new: Ceilings) -> list[str]:
+    """What new ceilings say otherwise than old ones, by more than chance, a line each."""
+    pairs: dict[str, tuple[float | None, float | None]]
+    pairs = {f"matmul in {name}": (old.flops_per_second.get(name), rate) for name, rate in new.flops_per_second.items()}
+    pairs["main memory"] = old.bytes_per_second, new.bytes_per_second
+    ratios = {what: now / then for what, (then, now) in pairs.items() if then and now}
+    return [f"{what}: {ratio:.2f} times what run {old.run_id} says; was the machine busy "
+            f"{'then: points that name that run are to be measured again with resume=false' if ratio > 1 else 'now?'}"
+            for what, ratio in ratios.items() if abs(ratio - 1) > _MARGIN]  # fmt: skip
+
+
+def _command(point: Point) -> str:
+    """The command that measures the ceilings of a point's platform anew; what is the default is left out."""
+    platform, framework, software = point.platform, point.framework, point.software
+    words = ["python", "-m", "paradnn.ceilings", f"platform={platform.name}"]
+    words += [f"platform.threads={platform.threads}"] if platform.threads else []
+    words += [f"platform.index={platform.index}"] if platform.index else []
+    words += [f"framework={framework.name}"] if framework.name != "tensorflow" else []
+    words += [f"+framework.env.{key}={_quoted(value)}" for key, value in framework.env.items()]
+    words += [f"software.python={_quoted(software.python)}"] if software.python else []
+    if software.name != "current":
+        words.append(f"software={software.name}")
+    elif software.requirements:
+        words.append(f"software.requirements=[{','.join(map(_quoted, software.requirements))}]")
+    return shlex.join(words)
+
+
+def _quoted(value: str) -> str:
+    """A value as Hydra's grammar reads it back."""
+    return value if re.fullmatch(r"[\w./:-]+", value) else '"' + value.replace('"', r"\"") + '"'
+
+
 class CeilingsKeeper:
     """Finds or measures ceilings, each once a session."""
 
@@ -96,6 +144,8 @@ class CeilingsKeeper:
             "environment_id": identity.environment_id, "replicate": "0", "device": environment.device,
             "host": str(environment.host["host"]), **version_tags(environment),
         }  # fmt: skip
+        known = self._tracker.finished([identity.environment_id]).get(identity, []) if anew else []
+        earlier = next((run.run_id for run in known if run.tags.get("outcome") == "ok"), None)
         deadline = time.monotonic() + _TIMEOUT
         while time.monotonic() < deadline:
             counts = None if anew else (lambda known: known.get("outcome") == "ok")
@@ -122,7 +172,10 @@ class CeilingsKeeper:
         if answer.outcome != "ok":
             self._say(f"no ceilings ({answer.outcome}: {answer.reason}): utilisation stays unknown")
             return None
-        return Ceilings.of(run_id, record.metrics)
+        found = Ceilings.of(run_id, record.metrics)
+        for line in changes(Ceilings.of(earlier, self._tracker.fetch(earlier)[0]), found) if earlier else ():
+            self._say(line)
+        return found
 
 
 def _limits() -> Limits:
@@ -144,7 +197,7 @@ def _record(
     figure = {"ceilings.png": image(ceilings_figure(result["matmul"], result["bandwidth"]))} if metrics else {}
     return Record(
         name=name, outcome=answer.outcome, reason=answer.reason,
-        params={key: str(value) for key, value in flatten(params).items()}, metrics=metrics,
+        params=texts(params), metrics=metrics,
         tags={**tags, "outcome": answer.outcome} | ({"reason": answer.reason} if answer.reason else {}),
         artifacts={"environment.json": environment.as_dict(), **tables, **figure},
         start_time=start, end_time=int(time.time() * 1000), description=_description(environment, metrics),

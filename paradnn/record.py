@@ -155,7 +155,7 @@ def make_record(
         reason=answer.reason,
         metrics=metrics,
         tags=tags,
-        params={key: _text(value) for key, value in identity.flatten(identity.request_of(point)).items()},
+        params=identity.texts(identity.request_of(point)),
         artifacts=_artifacts(point, environment, answer, metrics),
         start_time=start_time,
         end_time=end_time,
@@ -313,7 +313,3 @@ def _description(point: Point, environment: Environment, answer: Answer, metrics
 
 def _given(name: str, value: float | None) -> dict[str, float]:
     return {} if value is None else {name: value}
-
-
-def _text(value: Any) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

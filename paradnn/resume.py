@@ -34,13 +34,16 @@ class ResumePolicy:
         """Whether a run with these tags stands for `point`, whose identity it shares.
 
         An outcome that a limit caused counts under the same limits alone: with more time or memory the point may end
-        otherwise. Where a profile or its trace is asked for, a measured run without it does not count.
+        otherwise. Where a profile or its trace is asked for, a measured run without it does not count; nor, under other
+        limits, one whose profile a limit ended.
         """
         outcome = tags.get("outcome")
         if outcome is None:
             return False
-        if outcome in LIMIT_OUTCOMES and tags.get("limits_id") != limits_id(point.measure):
+        wanted, extras = wanted_extras(point), tags.get("extras", "").split()
+        limited = outcome in LIMIT_OUTCOMES or (wanted and "limited" in extras)
+        if limited and tags.get("limits_id") != limits_id(point.measure):
             return False
-        if outcome == "ok" and wanted_extras(point) - set(tags.get("extras", "").split()):
+        if outcome == "ok" and wanted - set(extras):
             return False
         return not (self.resume == "retry" and outcome in self.retry)

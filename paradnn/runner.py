@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -109,11 +110,13 @@ class _Watch:
     begin: float
     pid: int | None = None
     phase: str = "start"
+    entered: float = 0.0  # when the phase began
     started: float | None = None
     peak: int = 0
     stopped: str | None = None  # why the driver killed it: "timeout" or "memory"
     killed_at: float = 0.0
     result: dict[str, Any] = field(default_factory=dict)
+    measured: dict[str, Any] = field(default_factory=dict)  # the answer as it stood when the profile began
 
 
 class Worker:
@@ -209,7 +212,8 @@ class Worker:
                     watch.pid, watch.started = event["pid"], time.perf_counter()
                     self.reached_point = True
                 elif name == "phase":
-                    watch.phase = event["phase"]
+                    watch.phase, watch.entered = event["phase"], time.perf_counter()
+                    watch.measured = event.get("measured", watch.measured)
                     on_phase(watch.phase)
                 elif name == "result":
                     watch.result = event
@@ -248,13 +252,23 @@ class Worker:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def _answer(self, watch: _Watch, ending: Ending, limits: Limits, stderr: Path) -> Answer:
+        now = time.perf_counter()
         result = {key: value for key, value in watch.result.items() if key not in ("event", "id")}
-        phases = dict(result.pop("phases", {}))
-        phases["start"] = (watch.started or time.perf_counter()) - watch.begin
+        phases = dict((result or watch.measured).get("phases", {}))
+        phases["start"] = (watch.started or now) - watch.begin
         tail = self._tail(stderr)
         outcome, reason = classify(ending, result, tail, limits.timeout, limits.memory_bytes, watch.peak)
         stderr.unlink(missing_ok=True)
-        return Answer(outcome, reason, result, phases, tail if outcome != "ok" else "", watch.peak or None)
+        for folder in Path(self._folder.name).glob("trace-*"):  # of a child that did not live to remove it
+            shutil.rmtree(folder, ignore_errors=True)
+        words = tail if outcome != "ok" else ""
+        if not result and watch.measured and not _too_large(watch.measured, limits):
+            # Only the profile was lost, which comes after all that is timed.
+            profile = {"unavailable": f"{outcome}: {reason}", "limited": ending.stopped in ("timeout", "memory")}
+            result, outcome, reason = {**watch.measured, "profile": profile}, "ok", None
+            phases["profile"] = now - watch.entered
+        result.pop("phases", None)
+        return Answer(outcome, reason, result, phases, words, watch.peak or None)
 
     def _events(self, timeout: float) -> list[dict[str, Any]]:
         """Whole lines that came within `timeout` seconds; at the pipe's end the worker counts as gone."""
@@ -286,3 +300,8 @@ class Worker:
 
     def _last_line(self, path: Path) -> str:
         return (self._tail(path).strip().splitlines() or ["no message"])[-1]
+
+
+def _too_large(measured: Mapping[str, Any], limits: Limits) -> bool:
+    """Whether the point was over the memory limit before its profile began, between two looks."""
+    return limits.memory_bytes is not None and (measured.get("peak_memory_bytes") or 0) > limits.memory_bytes

@@ -12,6 +12,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from paradnn import environment as environments
@@ -21,7 +22,7 @@ from paradnn.environment import Environment, available_memory
 from paradnn.errors import WorkerError
 from paradnn.fallback import open_tracker
 from paradnn.identity import Identity, point_id, request_of
-from paradnn.peaks import Ceilings, CeilingsKeeper, limits_of
+from paradnn.peaks import Ceilings, CeilingsKeeper, limits_of, overrun_tags
 from paradnn.pool import WorkerPool
 from paradnn.record import Record, make_record, point_tags, run_name
 from paradnn.resume import ResumePolicy
@@ -38,6 +39,8 @@ __all__ = ["Interrupted", "measure_ceilings", "measure_points"]
 
 #: The share of free memory that a point may take when `measure.memory_limit` is auto.
 _SAFE_SHARE = 0.9
+#: Tags that a person is told at once.
+_NOTES = ("emulation_note", "precision_note", "ceilings_note", "ceilings_remedy", "profile")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -224,7 +227,7 @@ class _Session:
             if share := ceilings.emulated(point.precision):
                 note = f"{point.precision} products are emulated here: {share:.2f} of float32's rate"
                 tags = {**tags, "emulation_note": note}
-        return make_record(
+        record = make_record(
             point,
             environment,
             costs,
@@ -235,6 +238,7 @@ class _Session:
             start_time=ticket.start_time,
             end_time=end,
         )
+        return replace(record, tags={**record.tags, **overrun_tags(point, record.metrics)})
 
     @staticmethod
     def _predicted(point: Point, costs: Costs, limits: Limits) -> Answer | None:
@@ -261,7 +265,7 @@ class _Session:
             "reason": record.reason,
             "steady": record.tags.get("steady"),
             "checks": record.tags.get("checks"),
-            **{key: record.tags[key] for key in ("emulation_note", "precision_note") if key in record.tags},
+            **{key: record.tags[key] for key in _NOTES if key in record.tags},
             **record.metrics,
         }
         self._summary.rows.append(row)

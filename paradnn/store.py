@@ -1,7 +1,8 @@
 """Where the tracking store is: its address, whether it can be used, and its address without secrets.
 
 The default is `sqlite:///mlruns/mlflow.db` in this checkout with artifacts beside it, since MLflow's plain-file store
-is gone. `MLFLOW_TRACKING_URI` is honoured, `tracking.uri` comes before it.
+is gone. `MLFLOW_TRACKING_URI` is honoured, `tracking.uri` comes before it. Driver and analysis open the same stores, so
+both read addresses here; nothing but the standard library is imported.
 """
 
 from __future__ import annotations
@@ -16,18 +17,24 @@ from pathlib import Path
 
 from paradnn.errors import StoreError
 
-__all__ = ["PROJECT_ROOT", "StoreAddress", "locate", "locked", "use_write_ahead_log", "without_secrets"]
+__all__ = ["PROJECT_ROOT", "StoreAddress", "address_of", "locate", "locked", "use_write_ahead_log", "without_secrets"]
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
+_SQLITE = "sqlite:///"
 _SQL = ("sqlite", "postgresql", "mysql", "mssql")
 
 
 @dataclass(frozen=True)
 class StoreAddress:
-    """A tracking URI; `folder` holds the database and the artifacts of a SQLite store, else None."""
+    """A tracking URI; `database` is the file of a SQLite store, else None."""
 
     uri: str
-    folder: Path | None
+    database: Path | None
+
+    @property
+    def folder(self) -> Path | None:
+        """Where a SQLite store has its database and its artifacts, else None."""
+        return self.database.parent if self.database else None
 
     @property
     def is_sql(self) -> bool:
@@ -45,19 +52,29 @@ class StoreAddress:
         return without_secrets(self.uri)
 
 
+def address_of(uri: str | None = None) -> StoreAddress:
+    """The store of `uri`, of MLFLOW_TRACKING_URI, or the default, whether it is there or not.
+
+    The path of a SQLite store is made absolute and without `~`.
+    """
+    uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{PROJECT_ROOT / 'mlruns' / 'mlflow.db'}"
+    if not uri.startswith(_SQLITE) or "?" in uri:
+        return StoreAddress(uri, None)
+    path = Path(uri.removeprefix(_SQLITE)).expanduser().absolute()
+    return StoreAddress(f"{_SQLITE}{path}", path)
+
+
 def locate(uri: str | None) -> StoreAddress:
-    """The store of `tracking.uri`, of MLFLOW_TRACKING_URI, or the default; raises StoreError where it cannot be."""
-    uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{PROJECT_ROOT / 'mlruns' / 'mlflow.db'}"
-    if uri.startswith("sqlite:///"):
-        path = Path(uri.removeprefix("sqlite:///")).expanduser().absolute()
-        _prepare_folder(path, uri)
-        return StoreAddress(f"sqlite:///{path}", path.parent)
-    if not uri.startswith((*_SQL, "http://", "https://", "databricks")):
+    """The store as `address_of` finds it, its folder made; raises StoreError where it cannot be."""
+    address = address_of(uri)
+    if address.database:
+        _prepare_folder(address.database, uri or address.uri)
+    elif not address.uri.startswith((*_SQL, "http://", "https://", "databricks")):
         raise StoreError(
-            f"tracking.uri={without_secrets(uri)}: no tracking store; give sqlite:///path/of/mlflow.db, "
+            f"tracking.uri={address.public}: no tracking store; give sqlite:///path/of/mlflow.db, "
             "a database or the http address of an mlflow server"
         )
-    return StoreAddress(uri, None)
+    return address
 
 
 def _prepare_folder(path: Path, uri: str) -> None:
@@ -92,10 +109,7 @@ def locked(address: StoreAddress) -> Iterator[None]:
 
 def use_write_ahead_log(address: StoreAddress) -> None:
     """Let readers and several writers work on a SQLite store at once; left as it is where the disk cannot."""
-    if address.folder is None:
+    if address.database is None:
         return
-    with (
-        contextlib.suppress(sqlite3.Error),
-        contextlib.closing(sqlite3.connect(address.uri.removeprefix("sqlite:///"))) as db,
-    ):
-        db.execute("PRAGMA journal_mode=WAL")
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(address.database)) as database:
+        database.execute("PRAGMA journal_mode=WAL")

@@ -138,8 +138,12 @@ def _limit_lines(row: Mapping[str, Any]) -> list[str]:
     leading = [(key.removeprefix("op_share."), row[key]) for key in row if key.startswith("op_share.")][:4]
     if leading:
         lines.append(f"  time goes to {', '.join(f'{name} {share:.0%}' for name, share in leading)}")
+    if str(row.get("profile", "ok")) != "ok":
+        lines.append(f"  profile      {row['profile']}")
     if note := row.get("emulation_note") or row.get("precision_note"):
         lines.append(f"  note         {note}")
+    if "ceilings_note" in row:
+        lines.append(f"  note         {row['ceilings_note']} Measure it again: {row['ceilings_remedy']}")
     if "energy_per_step_joules" in row:
         lines.append(f"  energy       {row['energy_per_step_joules']:.3g} J a step")
     return lines
@@ -157,6 +161,21 @@ def describe_sweep(summary: Summary) -> None:
         console.print(_outcome_table(rows))
     text = f"{summary.total} points in {_duration(summary.seconds)}: {summary.counts()}. Runs are in {summary.where}"
     console.print(text, soft_wrap=True, markup=False)
+    for line in _low_peaks(rows):
+        console.print(line, soft_wrap=True, markup=False)
+
+
+def _low_peaks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How to mend ceilings that points exceeded, a line for each platform."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if "ceilings_remedy" in row:
+            found.setdefault(row["ceilings_remedy"], []).append(row["flops_utilization"])
+    return [
+        f"{len(ratios)} {'point' if len(ratios) == 1 else 'points'} ran at up to {max(ratios):.2f} times the measured "
+        f"matmul peak, which is too low. Measure it again on a quiet machine: {command}"
+        for command, ratios in found.items()
+    ]
 
 
 def _point_table(rows: Sequence[Mapping[str, Any]]) -> Table:

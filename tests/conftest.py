@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import subprocess
@@ -12,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+#: Files whose tests take longest begin first, so that no process is left alone with one at the end.
+LONGEST = ("worker", "test_limits", "test_stacks", "test_faults", "test_sweep", "test_offline", "test_notebook")
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -30,6 +34,22 @@ TINY = [
 ]
 
 
+@pytest.hookimpl(tryfirst=True)  # before the plugin reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With several processes (`make test`) each file stays in one, and all that import a framework in the same."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+
+    def group(item: pytest.Item) -> str:
+        place = item.path.relative_to(ROOT / "tests").with_suffix("")
+        return "worker" if place.parts[0] == "worker" else str(place)
+
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(group(item)))
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: (*LONGEST, group(item)).index(group(item)))
+
+
 @dataclass(frozen=True)
 class Store:
     """A SQLite tracking store, read with plain SQL: an oracle that shares no code with the package."""
@@ -43,6 +63,11 @@ class Store:
     def query(self, sql: str, *values: object) -> list[tuple]:
         with closing(sqlite3.connect(self.folder / "mlflow.db", timeout=60)) as database:
             return database.execute(sql, values).fetchall()
+
+    def change(self, sql: str) -> None:
+        """Write into the tables, behind MLflow's back."""
+        with closing(sqlite3.connect(self.folder / "mlflow.db", timeout=60)) as database, database:
+            database.execute(sql)
 
     def runs(self, kind: str = "point") -> list[dict[str, str]]:
         """Status and tags of every run of a kind that is not deleted."""
@@ -62,10 +87,17 @@ class Store:
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A migrated database without runs: its making costs seconds and is paid once."""
-    folder = tmp_path_factory.mktemp("empty")
-    code = f"from mlflow import MlflowClient; MlflowClient('sqlite:///{folder}/mlflow.db').search_experiments()"
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    """A migrated database without runs: its making costs seconds and is paid once, by whichever process comes first."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "empty"
+    folder.mkdir(exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "mlflow.db").exists():
+            made = folder / "making.db"
+            code = f"from mlflow import MlflowClient; MlflowClient('sqlite:///{made}').search_experiments()"
+            subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+            made.rename(folder / "mlflow.db")
     return folder / "mlflow.db"
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from paradnn import train
 from paradnn.help import known_keys
-from tests.conftest import ROOT, Store, run
+from tests.conftest import ROOT, Store, environment, run
 
 
 def test_help_explains_every_key_and_group() -> None:
@@ -57,20 +60,29 @@ def test_every_configuration_says_how_to_run_it() -> None:
         ("-m experiment=quick,paper_fc", "experiment=quick,paper_fc: one experiment at a time"),
     ],
 )
-def test_wrong_input_is_one_line_and_exit_code_2(arguments: str, message: str, tmp_path: Path) -> None:
-    done = run(["paradnn.train", *arguments.split()], Store(tmp_path))
-    assert done.returncode == 2
-    lines = done.stderr.strip().splitlines()
+def test_wrong_input_is_one_line_and_exit_code_2(
+    arguments: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in environment(Store(tmp_path)).items():
+        monkeypatch.setenv(name, value)
+    for name in ("argv", "orig_argv"):
+        monkeypatch.setattr(sys, name, ["paradnn.train", *arguments.split()])
+    assert train.main() == 2
+    lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1
     if message != "model.nodes":  # the grammar's own words for a bracket that is left open
         assert lines[0].startswith(f"error: {message}")
     assert not (tmp_path / "mlflow.db").exists()
 
 
-def test_an_interpreter_without_the_framework_is_named(tmp_path: Path) -> None:
-    import subprocess
-    import sys
+def test_wrong_input_on_the_command_line(tmp_path: Path) -> None:
+    done = run(["paradnn.train", "model.nodez=1"], Store(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: model.nodez=1: no such key; did you mean model.nodes?")
+    assert len(done.stderr.strip().splitlines()) == 1
 
+
+def test_an_interpreter_without_the_framework_is_named(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
     python = str(tmp_path / "bare" / "bin" / "python")
     done = run(["paradnn.train", f"software.python={python}"], Store(tmp_path))

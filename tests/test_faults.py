@@ -14,6 +14,9 @@ from contextlib import contextmanager, suppress
 import psutil
 import pytest
 
+from paradnn.config import Measure, Point
+from paradnn.families import FullyConnected
+from paradnn.resume import ResumePolicy
 from tests.conftest import ROOT, TINY, Store, children_of, environment, run
 
 PLAIN = "model: fc, model.layers: 1, model.input_size: 16, model.output_size: 4, batch_size: 4"
@@ -153,8 +156,11 @@ def test_limits_that_change_measure_again_and_retry_names_outcomes(store: Store)
     rest = [entry for entry in TINY if "min_seconds" not in entry]
     point = ["-m", "measure.min_seconds=0.3", *rest]
     assert "1 timeout" in run(["paradnn.train", *point, "measure.timeout=0.2"], store).stdout
-    assert "1 skipped" in run(["paradnn.train", *point, "measure.timeout=0.2"], store).stdout
     assert "1 timeout" in run(["paradnn.train", *point, "measure.timeout=0.2", "resume=retry"], store).stdout
     assert "1 ok" in run(["paradnn.train", *point], store).stdout
     assert "1 skipped" in run(["paradnn.train", *point, "measure.timeout=0.2"], store).stdout
-    assert "1 ok" in run(["paradnn.train", *point, "resume=false"], store).stdout
+    *stopped, whole = sorted(store.runs(), key=lambda run: run["outcome"] == "ok")
+    short, long = (Point(FullyConnected(), measure=Measure(timeout=seconds)) for seconds in (0.2, 600.0))
+    usual, again = ResumePolicy(True, ()), ResumePolicy("retry", ("timeout",))
+    assert [[policy.counts(asked, run) for policy in (usual, again) for asked in (short, long)]
+            for run in (*stopped, whole)] == [[True, False, False, False]] * 2 + [[True] * 4]  # fmt: skip

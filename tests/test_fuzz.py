@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import sys
+from typing import Any
 
 import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
 from paradnn import train
-from paradnn.config import Point
+from paradnn.config import Point, read_point, read_settings
 from paradnn.costs import model_costs
+from paradnn.errors import ConfigError
+from paradnn.families import FAMILIES
+from paradnn.help import help_text, known_keys
 from paradnn.identity import point_id, request_of
 from paradnn.record import run_name
+from paradnn.space import plain
 from paradnn.summary import Summary
+from tests.conftest import ROOT
 
 KEYS = """model model.layers model.nodes model.input_size model.output_size model.blocks model.filters model.vocab_size
 batch_size precision compile mode optimizer optimizer.learning_rate platform platform.threads framework framework.env
@@ -32,23 +42,28 @@ def overrides(generator: random.Random) -> list[str]:
     return ["-m", *found] if generator.random() < 0.3 else found
 
 
-def test_600_command_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def check(point: Point) -> None:
+    """Whatever passes has its costs, its identity and its name."""
+    request = request_of(point)
+    model_costs(request["model"], batch_size=point.batch_size, precision=point.precision, mode=point.mode,
+                optimizer=point.optimizer.name)  # fmt: skip
+    assert point_id(point)
+    assert run_name(point)
+
+
+def test_200_command_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Everything up to the first measurement, on the real command line's path; a point that passes has its costs."""
     accepted: list[Point] = []
 
     def keep(points: list[Point], settings: object, sweep: object) -> Summary:
         accepted.extend(points)
         for point in points:
-            request = request_of(point)
-            model_costs(request["model"], batch_size=point.batch_size, precision=point.precision, mode=point.mode,
-                        optimizer=point.optimizer.name)  # fmt: skip
-            assert point_id(point)
-            assert run_name(point)
+            check(point)
         return Summary(len(points), interrupted=False, repeated=len(points))
 
     monkeypatch.setattr("paradnn.session.measure_points", keep)
     generator, codes = random.Random(7), []
-    for _ in range(600):
+    for _ in range(200):
         arguments = overrides(generator)
         monkeypatch.setattr(sys, "argv", ["train", *arguments])
         codes.append(train.main())
@@ -59,5 +74,39 @@ def test_600_command_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
             assert len(lines) == 1, (arguments, captured.err)
             assert lines[0].startswith("error: ")
             assert len(lines[0]) > len("error: ")
-    assert codes.count(2) > 100
+    assert codes.count(2) > 50
     assert len(accepted) > 10
+
+
+def put(content: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key, in place of whatever is there."""
+    *folders, last = key.split(".")
+    for name in folders:
+        if not isinstance(content.get(name), dict):
+            content[name] = {}
+        content = content[name]
+    content[last] = value
+
+
+def test_5000_configurations() -> None:
+    """What no override would let through comes from a file: any value at any key, of every family."""
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        OmegaConf.register_new_resolver("paradnn_help", help_text, replace=True)
+        whole = [plain(compose("config", overrides=[f"model={family}"])) for family in FAMILIES]
+    values = [yaml.safe_load(text) for text in VALUES.split() if not text.startswith(("{", "[", "'", '"'))]
+    values += ["", " ", "a\nb", [], [1, 2], [3, 4, 6, 3], [[1]], {}, {"a": 1}, {"a": {"b": 1}}, {1: 2}, (), True, -1,
+               0.5, 10**30, float("nan"), float("inf"), "x" * 5000, ["fc"], {"name": ["fc"]}]  # fmt: skip
+    generator, keys, passed = random.Random(8), [*known_keys(), "foo", "model.foo", "measure.foo"], 0
+    for _ in range(5000):
+        content = copy.deepcopy(generator.choice(whole))
+        for _ in range(generator.randint(1, 3)):
+            put(content, generator.choice(keys), generator.choice(values))
+        said = ""
+        try:
+            read_settings(content)
+            check(read_point(content))
+        except ConfigError as error:
+            said = str(error)
+        assert len(said.splitlines()) <= 1, content
+        passed += not said
+    assert 200 < passed < 4000

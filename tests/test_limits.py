@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 
 import pytest
 
-from paradnn import peaks
-from paradnn.config import Point
+from paradnn import ceilings, peaks
+from paradnn.config import Framework, Measure, Platform, Point, Software
 from paradnn.environment import describe_environment
 from paradnn.families import FullyConnected
 from paradnn.hardware import HARDWARE, find_hardware
 from paradnn.offline import OfflineTracker
-from paradnn.peaks import CeilingsKeeper, ceilings_identity
+from paradnn.peaks import Ceilings, CeilingsKeeper, ceilings_identity, changes, overrun_tags
 from paradnn.pool import WorkerPool
+from paradnn.resume import ResumePolicy
 from tests.conftest import TINY, Store, run
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -64,56 +66,113 @@ def test_profile_and_ceilings_of_a_sweep(store: Store) -> None:
         assert json.loads(point["mlflow.loggedArtifacts"])[0] == {"path": "operations.json", "type": "table"}
         assert point["energy_source"].startswith(("rapl", "unavailable: "))
         assert ("energy_per_step_joules" in metrics) == (point["energy_source"] == "rapl")
+    assert "Measure it again" not in done.stdout
+    exceeded(store, command)
+
+
+def exceeded(store: Store, command: list[str]) -> None:
+    """Ceilings of a machine that was busy beyond all measure: they are kept, and how to mend them is said."""
+    store.change("UPDATE latest_metrics SET value = value / 1e6 WHERE key LIKE 'peak_flops_per_second.%'")
     again = run([*command, "model.nodes=9"], store)
     assert again.returncode == 0, again.stderr
     assert "measuring the ceilings" not in again.stderr
     assert len(store.runs("ceilings")) == 1
+    remedy = "python -m paradnn.ceilings platform=cpu"
+    assert again.stdout.rstrip().endswith(f"which is too low. Measure it again on a quiet machine: {remedy}")
+    assert "2 points ran at up to" in again.stdout
+    points = [point for point in store.runs() if "ceilings_note" in point]
+    assert [point["ceilings_remedy"] for point in points] == [remedy, remedy]
+    for point in points:
+        ratio = store.values("latest_metrics", point["run_id"])["flops_utilization"]
+        assert point["ceilings_note"].startswith(f"{ratio:.2f} times the measured matmul peak")
+
+
+def test_the_remedy_names_what_the_ceilings_depend_on() -> None:
+    platform, framework = Platform("gpu", threads=2, index=1), Framework("jax", {"XLA_FLAGS": "--a=b c"})
+    point = Point(FullyConnected(), platform=platform, framework=framework, software=Software("tensorflow-2.20"))
+    tags = overrun_tags(point, {"flops_utilization": 1.051})
+    assert tags["ceilings_remedy"] == (
+        "python -m paradnn.ceilings platform=gpu platform.threads=2 platform.index=1 framework=jax "
+        "'+framework.env.XLA_FLAGS=\"--a=b c\"' software=tensorflow-2.20"
+    )
+    assert overrun_tags(point, {"flops_utilization": 1.05}) == overrun_tags(point, {}) == {}
+
+
+def test_ceilings_that_changed_are_told() -> None:
+    old = Ceilings("abc", {"float32": 1e11, "bfloat16": 1e10}, 2e10)
+    new = Ceilings("def", {"float32": 1.2e11, "bfloat16": 1.04e10, "float16": 1.0}, 1e10)
+    assert changes(old, new) == [
+        "matmul in float32: 1.20 times what run abc says; was the machine busy then: points that name that run are to "
+        "be measured again with resume=false",
+        "main memory: 0.50 times what run abc says; was the machine busy now?",
+    ]
 
 
 def test_a_profile_that_is_asked_for_later_is_measured(store: Store) -> None:
     assert "ok" in run(["paradnn.train", *TINY], store).stdout
-    assert "held this outcome already" in run(["paradnn.train", *TINY], store).stdout
     assert run(["paradnn.train", *TINY, "measure.keep_trace=true"], store).returncode == 0
-    kept = [point for point in store.runs() if "extras" in point]
-    assert [point["extras"] for point in kept] == ["profile keep_trace"]
-    traces = list((artifacts(store, kept[0]["run_id"]) / "trace").rglob("plugins/profile/*/*.xplane.pb"))
+    bare, kept = sorted(store.runs(), key=lambda point: "extras" in point)
+    assert "extras" not in bare
+    assert kept["extras"] == "profile keep_trace"
+    traces = list((artifacts(store, kept["run_id"]) / "trace").rglob("plugins/profile/*/*.xplane.pb"))
     assert len(traces) == 1
     assert traces[0].stat().st_size > 1000
-    # The trace brings the profile along, and either stands for the bare timing.
-    for more in ([], ["measure.profile=true"], ["measure.keep_trace=true"]):
-        assert "held this outcome already" in run(["paradnn.train", *TINY, *more], store).stdout
+    # The trace brings the profile along, and stands for the bare timing; that stands for neither of them.
+    assert "held this outcome already" in run(["paradnn.train", *TINY, "measure.profile=true"], store).stdout
+    policy = ResumePolicy(True, ())
+    for asked in ({}, {"profile": True}, {"keep_trace": True}):
+        point = Point(FullyConnected(), measure=Measure(**asked))
+        assert policy.counts(point, kept)
+        assert policy.counts(point, bare) == (not asked)
     # The timing is the same measurement with and without a profile.
-    assert len({point["protocol_id"] for point in store.runs()}) == 1
+    assert kept["protocol_id"] == bare["protocol_id"]
 
 
-def test_one_example_under_xla_passes_the_check_of_flops(store: Store) -> None:
+@pytest.fixture(scope="module")
+def special(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Store:
+    """Points that are a case of their own, in one sweep."""
+    store = Store(tmp_path_factory.mktemp("special"))
+    (store.folder / "mlflow.db").write_bytes(empty_database.read_bytes())
+    short = "measure.min_seconds: 0.02, measure.warmup_seconds: 0.2"
+    long = "measure.min_seconds: 4, measure.warmup_seconds: 2"
+    grids = ",".join((
+        f"{{batch_size: 1, compile: xla, measure.profile: true, {short}}}",
+        f"{{batch_size: 1, mode: inference, {short}}}",
+        f"{{batch_size: 4, measure.profile: true, {long}}}",
+    ))  # fmt: skip
+    settings = [entry for entry in TINY if entry.partition("=")[0].removeprefix("measure.") not in (
+        "batch_size", "min_seconds", "warmup_seconds")]  # fmt: skip
+    done = run(["paradnn.train", "-m", f"sweep.grids=[{grids}]", *settings], store)
+    assert done.returncode == 0, done.stderr
+    assert "3 ok" in done.stdout
+    return store
+
+
+def case(store: Store, name: str) -> tuple[dict[str, str], dict[str, float]]:
+    """Tags and metrics of the point whose name holds a word."""
+    [point] = [point for point in store.runs() if name in point["mlflow.runName"].split()]
+    return point, store.values("latest_metrics", point["run_id"])  # type: ignore[return-value]
+
+
+def test_one_example_under_xla_passes_the_check_of_flops(special: Store) -> None:
     """The gradients of weights are outer products there, which XLA multiplies elementwise."""
-    done = run(["paradnn.train", *TINY, "batch_size=1", "compile=xla", "measure.profile=true"], store)
-    assert done.returncode == 0, done.stderr
-    [point] = store.runs()
+    point, metrics = case(special, "xla")
     assert point["checks"] == "passed"
-    assert store.values("latest_metrics", point["run_id"])["profile_flops_ratio"] < 0.9
+    assert metrics["profile_flops_ratio"] < 0.9
 
 
-def test_cheap_kernels_that_are_not_traced_contradict_nothing(store: Store) -> None:
+def test_cheap_kernels_that_are_not_traced_contradict_nothing(special: Store) -> None:
     """After thousands of steps hardly a kernel of a tiny model is an event: the remainder has their time."""
-    more = ["measure.profile=true", "measure.min_seconds=4", "measure.warmup_seconds=2"]
-    done = run(["paradnn.train", *TINY, *more], store)
-    assert done.returncode == 0, done.stderr
-    [point] = store.runs()
+    point, metrics = case(special, "b4")
     assert point["checks"] == "passed"
-    assert store.values("latest_metrics", point["run_id"])["profile_unexplained_share"] > 0.5
+    assert metrics["profile_unexplained_share"] > 0.5
 
 
-def test_inference_has_latencies(store: Store) -> None:
-    done = run(["paradnn.train", *TINY, "mode=inference", "batch_size=1"], store)
-    assert done.returncode == 0, done.stderr
-    [point] = store.runs()
-    metrics = store.values("latest_metrics", point["run_id"])
+def test_inference_has_latencies(special: Store) -> None:
+    _, metrics = case(special, "inference")
     quantiles = [metrics[f"latency_p{share}_ms"] for share in (50, 90, 99)]
     assert 0 < quantiles[0] <= quantiles[1] <= quantiles[2]
     assert metrics["latency_steps"] >= 100
-    assert "latency" in done.stdout
 
 
 def test_ceilings_that_another_driver_never_finishes_are_missed_aloud(
@@ -154,10 +213,12 @@ def test_ceilings_are_kept_as_a_file_and_logged_later(store: Store, tmp_path: Pa
     "wrong", ["platform.threads=0", "framework.name=torch", "nothing=1", "compile=fast", "-m platform.threads=1,2",
               "experiment=quick"],
 )  # fmt: skip
-def test_ceilings_refuse_bad_input_in_one_line(store: Store, wrong: str) -> None:
-    done = run(["paradnn.ceilings", *wrong.split()], store)
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+def test_ceilings_refuse_bad_input_in_one_line(
+    wrong: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["ceilings", *wrong.split()])
+    assert ceilings.main() == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize(

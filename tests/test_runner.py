@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -15,10 +17,13 @@ import pytest
 from paradnn import environment
 from paradnn.config import read_point
 from paradnn.errors import ConfigError
-from paradnn.identity import request_of
+from paradnn.identity import limits_id, request_of
+from paradnn.operations import profile_tags
 from paradnn.outcome import Ending, classify
 from paradnn.pool import WorkerPool
-from paradnn.runner import Limits, WorkerKey
+from paradnn.resume import ResumePolicy
+from paradnn.runner import Limits, Worker, WorkerKey
+from tests.conftest import ROOT
 
 MEASURE = {"min_seconds": 0.02, "min_blocks": 2, "block_seconds": 0.002, "warmup_seconds": 0.1}
 POINT = read_point({"model": {"name": "fc", "layers": 1, "nodes": 8}, "batch_size": 4, "measure": MEASURE})
@@ -87,6 +92,62 @@ def test_endings_from_outside(ending: Ending, stderr: str, expected: tuple[str, 
 def test_what_the_child_says_of_itself_is_believed() -> None:
     ending = Ending(None, 9, "timeout", "measure")
     assert classify(ending, {"outcome": "nan", "reason": "why"}, "", 1, None, 0) == ("nan", "why")
+
+
+@pytest.fixture
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerKey:
+    """A worker whose points go wrong in their profile."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nexec {sys.executable} {ROOT / 'tests' / 'profile_worker.py'}\n")
+    python.chmod(0o755)
+    return WorkerKey(str(python), "tensorflow", None, "cpu", ())
+
+
+@pytest.mark.parametrize(
+    ("profile", "limits", "reason", "limited"),
+    [
+        ("grows", Limits(60, 300 * 2**20), r"oom_host: took .* GiB in phase profile, the limit is 0\.29 GiB", True),
+        ("hangs", Limits(3, None), "timeout: over 3 s, in phase profile", True),
+        ("crashes", Limits(60, None), "crash: SIGSEGV in phase profile: the profiler's last words", False),
+    ],
+)
+def test_a_measured_point_is_not_lost_to_its_profile(
+    key: WorkerKey, tmp_path: Path, profile: str, limits: Limits, reason: str, limited: bool
+) -> None:
+    phases: list[str] = []
+    worker = Worker(key)
+    try:
+        answer = worker.measure({"profile": profile, "peak": 100 * 2**20}, limits, phases.append)
+        left = list(tmp_path.glob("paradnn-worker-*/trace-*"))
+        whole = worker.measure({"profile": "ends", "peak": 100 * 2**20}, limits, phases.append)
+    finally:
+        worker.close()
+    assert phases == ["measure", "profile"] * 2
+    assert (answer.outcome, answer.reason, answer.result["blocks"]) == ("ok", None, [1.0, 1.0])
+    assert re.fullmatch(reason, answer.result["profile"]["unavailable"])
+    assert answer.result["profile"]["limited"] is limited
+    assert set(answer.phases) == {"start", "measure", "profile"}
+    assert left == []
+    assert whole.result["profile"] == {"steps": 3}
+
+
+def test_a_point_that_was_too_large_before_its_profile_is_out_of_memory(key: WorkerKey) -> None:
+    limit = 300 * 2**20
+    with WorkerPool() as pool:
+        answer = pool.measure(key, {"profile": "grows", "peak": limit + 1}, Limits(60, limit), lambda _: None)
+    assert answer.outcome == "oom_host"
+
+
+def test_a_profile_that_a_limit_ended_is_tried_again_under_another_limit() -> None:
+    asked = replace(POINT, measure=replace(POINT.measure, profile=True))
+    more = replace(POINT, measure=replace(asked.measure, timeout=1e4))
+    policy = ResumePolicy(True, ())
+    for limited, counts in ((True, [True, True, False]), (False, [True, True, True])):
+        tags = profile_tags({"unavailable": "timeout: over 3 s", "limited": limited}, "float32")
+        tags |= {"outcome": "ok", "limits_id": limits_id(asked.measure)}
+        assert tags["profile"] == "unavailable: timeout: over 3 s"
+        assert [policy.counts(point, tags) for point in (POINT, asked, more)] == counts
 
 
 def test_frameworks_are_told_their_device_and_threads_before_they_are_imported() -> None:

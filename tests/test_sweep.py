@@ -102,7 +102,7 @@ def test_a_single_point_says_what_it_found(store: Store) -> None:
     done = run(["paradnn.train", "mode=inference", "compile=xla", *TINY], store)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("fc 1x8 b4 float32 cpu xla inference: ok")
-    for word in ("throughput", "95% interval", "FLOP/s", "memory", store.folder.name):
+    for word in ("throughput", "95% interval", "FLOP/s", "latency", "memory", store.folder.name):
         assert word in done.stdout
     [point] = store.runs()
     assert "mlflow.parentRunId" not in point

@@ -35,7 +35,7 @@ class Finding:
     """An answer to a check: `quantity` says what `value` is, `missing` why there is none or no answer.
 
     `answer` is "supported", "refuted" or "not enough data"; an interval that straddles the bound is the last, with
-    `points` above 0.
+    `points` above 0. `together` is the answer with an interval so wide that those of all checks hold at once.
     """
 
     check: Check
@@ -47,6 +47,7 @@ class Finding:
     needed: str = ""
     points: int = 0
     missing: str = ""
+    together: str = "not enough data"
 
 
 def evaluate(check: Check, data: Data) -> Finding:
@@ -77,7 +78,7 @@ def _finding(
 
 def _trend(check: kinds.Trend, data: Data) -> Finding:
     rows = _rows(check, data, [check.of])
-    found = _weights(check, rows, [check.of])
+    found = _weights(check, rows, [check.of], data.level)
     weight = _weight(found, check.of)
     bound = Bound(low=_SMALLEST) if check.direction == "rises" else Bound(high=-_SMALLEST)
     return _finding(check, f"{check.scale} weight", [weight], bound, found.rows,
@@ -86,7 +87,7 @@ def _trend(check: kinds.Trend, data: Data) -> Finding:
 
 def _ranking(check: kinds.Ranking, data: Data) -> Finding:
     rows = _rows(check, data, [check.larger, *check.than])
-    signs = np.sign(_weights(check, rows, [check.larger, *check.than]).weights["weight"])
+    signs = np.sign(_weights(check, rows, [check.larger, *check.than], data.level).weights["weight"])
     estimates, count = [], 0
     for other in check.than:
         # w1 z1 + w2 z2 = (w1 + w2) / 2 (z1 + z2) + (w1 - w2) / 2 (z1 - z2), with signs such that both weights are
@@ -96,7 +97,7 @@ def _ranking(check: kinds.Ranking, data: Data) -> Finding:
         one, two = (scores[name] * signs[name] for name in (check.larger, other))
         rest = scores.drop(columns=[check.larger, other])
         both = pd.concat([(one - two).rename("difference"), (one + two).rename("sum"), rest], axis=1)
-        found = regress(both, response)
+        found = regress(both, response, level=data.level)
         estimates.append(_weight(found, "difference", 2 / float(both["difference"].std())))
         count = found.rows
     return _finding(check, f"difference of {check.scale} weights", estimates, Bound(low=_SMALLEST), count, "above 0")
@@ -105,7 +106,7 @@ def _ranking(check: kinds.Ranking, data: Data) -> Finding:
 def _compare(check: kinds.Compare, data: Data) -> Finding:
     found = paired_points(data, check.where, check.a, check.b, check.metric)
     wins = int((found["speedup"] > check.margin).sum())
-    return _finding(check, "share of points", [share_interval(wins, len(found))], check.bound, len(found))
+    return _finding(check, "share of points", [share_interval(wins, len(found), data.level)], check.bound, len(found))
 
 
 def _ratio(check: kinds.Ratio, data: Data) -> Finding:
@@ -120,20 +121,20 @@ def _ratio(check: kinds.Ratio, data: Data) -> Finding:
     for a, b in pairs:
         if not check.paired:
             samples = [points(data, {**check.where, **each}, check.metric)[check.metric] for each in (a, b)]
-            estimates.append(_apart(samples, check.quantile))
+            estimates.append(_apart(samples, check.quantile, data.level))
             counts.append(min(len(sample) for sample in samples))
             name = "ratio of medians" if check.quantile == 0.5 else f"ratio of {100 * check.quantile:g}th percentiles"
             continue
         found = (paired_operations(data, check.where, a, b, check.operations, check.metric) if check.operations
                  else paired_points(data, check.where, a, b, check.metric))  # fmt: skip
-        estimates.append(quantile_interval(found["speedup"], check.quantile))
+        estimates.append(quantile_interval(found["speedup"], check.quantile, data.level))
         counts.append(len(found))
     return _finding(check, name, estimates, check.bound, min(counts))
 
 
-def _apart(samples: list[pd.Series[Any]], quantile: float) -> Estimate:
-    """A's quantile over B's. Each has an interval at 97.5%, so that both hold at once in 95% (Bonferroni)."""
-    one, two = (quantile_interval(sample, quantile, level=0.975) for sample in samples)
+def _apart(samples: list[pd.Series[Any]], quantile: float, level: float) -> Estimate:
+    """A's quantile over B's. Each has an interval at 97.5% for a level of 95%, so that both hold (Bonferroni)."""
+    one, two = (quantile_interval(sample, quantile, (1 + level) / 2) for sample in samples)
     with np.errstate(divide="ignore", invalid="ignore"):
         return Estimate(*(float(np.divide(top, bottom)) for top, bottom in
                           ((one.value, two.value), (one.low, two.high), (one.high, two.low))))  # fmt: skip
@@ -142,7 +143,7 @@ def _apart(samples: list[pd.Series[Any]], quantile: float) -> Estimate:
 def _threshold(check: kinds.Threshold, data: Data) -> Finding:
     values = points(data, check.where, check.metric)[check.metric]
     name = "median" if check.quantile == 0.5 else f"{100 * check.quantile:g}th percentile"
-    return _finding(check, name, [quantile_interval(values, check.quantile)], check.bound, len(values))
+    return _finding(check, name, [quantile_interval(values, check.quantile, data.level)], check.bound, len(values))
 
 
 def _share(check: kinds.Share, data: Data) -> Finding:
@@ -158,7 +159,7 @@ def _share(check: kinds.Share, data: Data) -> Finding:
     identity = runs.set_index("run_id")["point_id"].reindex(shares.index)
     shares = shares.groupby(identity.to_numpy()).median()
     name = "median share" if check.quantile == 0.5 else f"{100 * check.quantile:g}th percentile of shares"
-    return _finding(check, name, [quantile_interval(shares, check.quantile)], check.bound, len(shares))
+    return _finding(check, name, [quantile_interval(shares, check.quantile, data.level)], check.bound, len(shares))
 
 
 def _outcome(check: kinds.OutcomeShare, data: Data) -> Finding:
@@ -174,14 +175,15 @@ def _outcome(check: kinds.OutcomeShare, data: Data) -> Finding:
     both = asked & there
     if not both:
         raise NotEnoughData(f"none of the {len(asked)} points that did was tried with {in_words(check.a)}")
-    return _finding(check, "share of points", [share_interval(len(both & wanted), len(both))], check.bound, len(both))
+    share = share_interval(len(both & wanted), len(both), data.level)
+    return _finding(check, "share of points", [share], check.bound, len(both))
 
 
 def _scaling(check: kinds.Scaling, data: Data) -> Finding:
     from analysis.methods.scaling import scaling
 
     rows = side(data, check.where, check.metric)
-    families = scaling(rows, check.metric, check.by, data.pool).families
+    families = scaling(rows, check.metric, check.by, data.pool, data.level).families
     estimates = [Estimate(*family.fraction) for family in families]
     return _finding(check, "non-parallel fraction", estimates, check.bound, sum(family.points for family in families))
 
@@ -211,12 +213,14 @@ def _rows(check: kinds.Trend | kinds.Ranking, data: Data, columns: Sequence[str]
     return rows[rows[wanted].notna().all(axis=1)]
 
 
-def _weights(check: kinds.Trend | kinds.Ranking, rows: pd.DataFrame, columns: Sequence[str]) -> Regression:
+def _weights(
+    check: kinds.Trend | kinds.Ranking, rows: pd.DataFrame, columns: Sequence[str], level: float
+) -> Regression:
     design, response = _design(check, rows, columns)
     words = [name for name in columns if name not in design]
     if words:
         raise NotEnoughData(f"{words[0]} is a word, not a number")
-    found = regress(design, response)
+    found = regress(design, response, level=level)
     for name in columns:
         if name not in found.weights.index:
             reason = f"goes with {', '.join(found.collinear[name])}" if name in found.collinear else "does not vary"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -41,16 +41,32 @@ class Verdict:
 
 
 def judge(claims: Sequence[Claim], data: Data) -> tuple[Verdict, ...]:
-    """Answer every claim over one frame."""
-    return tuple(Verdict(claim, tuple(evaluate(check, data) for check in claim.checks)) for claim in claims)
+    """Answer every claim over one frame: each check by itself, and all that have data together.
+
+    Intervals that each hold at 1 - a / m hold at once in 1 - a, however the m checks hang together (Bonferroni).
+    """
+    alone = [[evaluate(check, data) for check in claim.checks] for claim in claims]
+    measured = sum(finding.points > 0 for findings in alone for finding in findings)
+    level, data.level = data.level, 1 - (1 - data.level) / max(measured, 1)
+
+    def together(finding: Finding) -> Finding:
+        answer = evaluate(finding.check, data).answer if finding.points and measured > 1 else finding.answer
+        return replace(finding, together=answer)
+
+    try:
+        found = [tuple(map(together, findings)) for findings in alone]
+    finally:
+        data.level = level
+    return tuple(Verdict(claim, findings) for claim, findings in zip(claims, found, strict=True))
 
 
 def table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
     """A row for each check, with its claim's answer, its effect and interval, and what is missing."""
     rows = [
         {"claim": verdict.claim.id, "claim_answer": verdict.answer, "check": str(finding.check),
-         "answer": finding.answer, "quantity": finding.quantity, "value": finding.value, "low": finding.low,
-         "high": finding.high, "needed": finding.needed, "points": finding.points, "missing": finding.missing}
+         "answer": finding.answer, "answer_together": finding.together, "quantity": finding.quantity,
+         "value": finding.value, "low": finding.low, "high": finding.high, "needed": finding.needed,
+         "points": finding.points, "missing": finding.missing}
         for verdict in verdicts for finding in verdict.findings
     ]  # fmt: skip
     return pd.DataFrame(rows)
@@ -64,7 +80,19 @@ def text(verdicts: Sequence[Verdict]) -> str:
         f"{len(verdicts)} claims: {counted}. Intervals are 95% for each check by itself, over the points as a sample "
         "of their design space; an interval that holds both sides of a claim leaves it undecided."
     )
-    return "\n".join([*(_paragraph(verdict) for verdict in verdicts), closing])
+    return "\n".join([*(_paragraph(verdict) for verdict in verdicts), closing, *_together(verdicts)])
+
+
+def _together(verdicts: Sequence[Verdict]) -> list[str]:
+    """What is left of the answers when the intervals of all checks are to hold at once."""
+    found = [finding for verdict in verdicts for finding in verdict.findings if finding.points]
+    decided = [finding for finding in found if finding.answer != "not enough data"]
+    if len(found) < 2 or not decided:
+        return []
+    kept = sum(finding.together == finding.answer for finding in decided)
+    return [f"With intervals so wide that all {len(found)} hold at once in 95% (Bonferroni), {kept} of the "
+            f"{len(decided)} decided checks stay decided"
+            + (": the others rest on their own interval alone." if kept < len(decided) else ".")]  # fmt: skip
 
 
 def _paragraph(verdict: Verdict) -> str:
@@ -89,6 +117,8 @@ def _sentence(finding: Finding) -> str:
         interval = " (no interval)"
     what = f"{finding.quantity} {_number(finding.value)}{interval} over {finding.points} points"
     reason = f"; {finding.missing}" if finding.missing else ""
+    if finding.answer != finding.together:
+        reason += "; by itself, not with all checks together"
     return f"{finding.answer}: {finding.check}: {what}, {finding.needed} is needed{reason}"
 
 

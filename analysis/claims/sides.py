@@ -12,6 +12,7 @@ import pandas as pd
 from analysis.claims.select import Conditions, choose, lacking
 from analysis.frame import aggregate_replicates, require_alike
 from analysis.methods.pairing import RESULT_COLUMNS, join_columns, pair
+from analysis.methods.quantiles import LEVEL
 from analysis.methods.regression import NotEnoughData
 
 __all__ = ["Data", "paired_operations", "paired_points", "points", "side", "versions"]
@@ -23,7 +24,7 @@ _IDENTITY_PREFIXES = ("model.", "optimizer.", "data.", "platform.", "framework."
 
 @dataclass
 class Data:
-    """A frame, how to read its operation tables, and whether unlike runs may pass.
+    """A frame, how to read its operation tables, whether unlike runs may pass, and how sure intervals are to be.
 
     `read_operations` takes runs and returns the rows of their operation tables with `run_id`; without it the shares
     in the frame's op_share.* columns stand for them. `used` gathers the ids of the runs that answers rest on, `pooled`
@@ -33,6 +34,7 @@ class Data:
     frame: pd.DataFrame
     read_operations: Callable[[pd.DataFrame], pd.DataFrame] | None = None
     pool: bool = False
+    level: float = LEVEL
     used: set[str] = field(default_factory=set)
     pooled: set[str] = field(default_factory=set)
 

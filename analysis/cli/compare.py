@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.cli.command import Command, argument
 from analysis.cli.result import Result
-from analysis.cli.sides import apart, choose_sides, is_speed, names_of, tidy
+from analysis.cli.sides import apart, choose_sides, is_speed, join_on, tidy
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def compare(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
     if not 0 < args.rate < 1:
         raise ConfigError("--rate", args.rate, "is no share", "give one between 0 and 1, such as 0.05")
     sides = choose_sides(frame, [args.a], [args.b], ("A", "B"), args.pool)
-    found = analyse(sides.a, sides.b, args.metric, names_of(args.on), args.rate)
+    found = analyse(sides.a, sides.b, args.metric, join_on(args.on, sides), args.rate)
     word = "faster" if is_speed(args.metric) else "better"
     text = [f"A is {sides.name_a}, B is {sides.name_b}; ratios are of {args.metric}, above 1 where A is {word}."]
     text += [_sentence(row, word) for row in found.families.to_dict("records")]
@@ -123,8 +123,8 @@ COMMANDS = (
             argument("b", metavar="B", help="condition of side B's runs, such as sweep_id=... or environment_id=..."),
             argument("--metric", metavar="M", default="examples_per_second",
                      help="what to compare (default: examples_per_second)"),
-            argument("--on", metavar="X,Y", help="columns that tell a point (default: the whole configuration, but for "
-                     "what sets A and B apart)"),
+            argument("--on", metavar="X,Y", help="hyperparameters that tell a point, such as nodes,batch_size "
+                     "(default: the whole configuration, but for what sets A and B apart)"),
             argument("--rate", metavar="Q", type=float, default=0.05,
                      help="share of false ones among the differences found (default: 0.05)"),
         ),

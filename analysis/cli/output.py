@@ -78,13 +78,13 @@ def _draw(result: Result, path: Path, kind: str) -> None:
 def _log(result: Result, frame: pd.DataFrame, args: argparse.Namespace) -> str:
     """Put a result into the store; returns the run's id. All source runs stand in sources.json, and in the tag
     `sources` where they fit; `source_sweeps` names the sweeps they come from."""
-    from analysis.address import resolve
     from analysis.writer import open_experiment, writing
+    from paradnn.store import address_of
 
     experiment = (args.experiment or ["paradnn"])[0]
     client, experiment_id = open_experiment(args.store, experiment)
     sources = list(frame["run_id"] if result.sources is None else result.sources)
-    with writing(resolve(args.store)), tempfile.TemporaryDirectory() as folder:
+    with writing(address_of(args.store).uri), tempfile.TemporaryDirectory() as folder:
         run_id: str = client.create_run(
             experiment_id, run_name=args.command.name, tags=_tags(sources, result.pooled, frame, args)
         ).info.run_id
@@ -104,15 +104,16 @@ def _log(result: Result, frame: pd.DataFrame, args: argparse.Namespace) -> str:
 
 
 def _tags(sources: list[str], pooled: str, frame: pd.DataFrame, args: argparse.Namespace) -> dict[str, Any]:
-    from analysis.address import public
     from analysis.store import SCHEMA_VERSION
+    from paradnn.store import without_secrets
 
     used = frame[frame["run_id"].isin(sources)]
     sweeps = sorted(set(used["sweep_id"].dropna())) if "sweep_id" in used else []
     listed = ",".join(sources)
     tags = {
         "kind": "analysis", "schema_version": SCHEMA_VERSION, "analysis": args.command.name,
-        "command_line": shlex.join(map(public, args.command_line))[:_TAG_LENGTH], "source_count": str(len(sources)),
+        "command_line": shlex.join(map(without_secrets, args.command_line))[:_TAG_LENGTH],
+        "source_count": str(len(sources)),
         "sources": listed if len(listed) <= _TAG_LENGTH else "see sources.json",
         "source_sweeps": ",".join(sweeps)[:_TAG_LENGTH],
     }  # fmt: skip

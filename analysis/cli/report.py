@@ -17,8 +17,8 @@ _SELECTION = ("family", "platform", "device", "outcome", "since", "until")
 
 def report(args: argparse.Namespace) -> None:
     """Read the runs, make the page, say where it is. StoreError where there is no run to report."""
-    from analysis.address import public, resolve
     from analysis.report import check_target, make_report, write_page
+    from paradnn.store import address_of
 
     target = check_target(args.out)
     options = _chosen(args)
@@ -27,7 +27,7 @@ def report(args: argparse.Namespace) -> None:
         narrowing = shlex.join(_narrowing(args))
         why = f"the options choose none of its runs: {narrowing}" if narrowing else (
             "it holds no finished run: measure first, with python -m paradnn.train -m experiment=quick")  # fmt: skip
-        raise StoreError(f"nothing to report from {public(resolve(args.store))}, {why}")
+        raise StoreError(f"nothing to report from {address_of(args.store).public}, {why}")
     page = make_report(frame, args, options, progress=_show if sys.stderr.isatty() else None)
     write_page(page, target)
     if sys.stderr.isatty():
@@ -46,9 +46,9 @@ def _opener() -> str:
 
 def _chosen(args: argparse.Namespace) -> list[str]:
     """The shared options as they were given, for commands that choose the same runs; no credentials."""
-    from analysis.address import public
+    from paradnn.store import without_secrets
 
-    options = ["--store", public(args.store)] if args.store else []
+    options = ["--store", without_secrets(args.store)] if args.store else []
     for name in args.experiment or []:
         options += ["--experiment", name]
     return options + _narrowing(args) + (["--pool"] if args.pool else [])

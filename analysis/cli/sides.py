@@ -13,7 +13,7 @@ from paradnn.errors import ConfigError, ParadnnError, SchemaError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Sides", "apart", "choose_sides", "is_speed", "names_of", "tidy"]
+__all__ = ["Sides", "apart", "choose_sides", "is_speed", "join_on", "names_of", "tidy"]
 
 _SPEED_UNITS = ("1/s", "ms", "FLOP/s", "s")
 
@@ -78,6 +78,20 @@ def _name(conditions: list[str]) -> str:
 def names_of(text: str | None) -> list[str] | None:
     """The parts of "A,B"; None where nothing was given."""
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def join_on(text: str | None, sides: Sides) -> list[str] | None:
+    """The columns that `--on` names, with or without `model.`; None where nothing was given, ConfigError for no column.
+
+    What one side alone has is left to the method, which says which side.
+    """
+    from analysis.methods.columns import find_column
+
+    def column(name: str) -> str:
+        holder = next((side for side in (sides.a, sides.b) if name in side or f"model.{name}" in side), sides.a)
+        return find_column(holder, name, "--on")
+
+    return None if text is None else [column(name) for name in names_of(text) or ()]
 
 
 def is_speed(metric: str) -> bool:

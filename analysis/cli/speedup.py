@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.cli.command import Command, argument
 from analysis.cli.result import Result
-from analysis.cli.sides import Sides, apart, choose_sides, is_speed, names_of, tidy
+from analysis.cli.sides import Sides, apart, choose_sides, is_speed, join_on, names_of, tidy
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ def speedup(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
     if args.operations:
         return _operations(sides, args)
     carry = tuple(dict.fromkeys(name for name in ("parameters", args.x) if name in _numbers(sides.a)))
-    found = method.speedup(sides.a, sides.b, args.metric, names_of(args.on), carry, names_of(args.terms), args.linear)
+    found = method.speedup(
+        sides.a, sides.b, args.metric, join_on(args.on, sides), carry, names_of(args.terms), args.linear
+    )
     text = [*_summary(found, sides, args.metric), *(_fit(fit) for fit in found.fits)]
     text += [f"{reason}: no regression." for reason in found.lacking] + apart(found.pairs, sides)
     if found.pairs.empty:
@@ -119,7 +121,7 @@ def _operations(sides: Sides, args: argparse.Namespace) -> Result:
 
     ridges = _ridges(sides, args.ridge)
     types = load_types(pd.concat([sides.a, sides.b], ignore_index=True), args.store)
-    found = operation_speedup(sides.a, sides.b, types, ridges, names_of(args.on))
+    found = operation_speedup(sides.a, sides.b, types, ridges, join_on(args.on, sides))
     text = "\n".join([*_operation_lines(found, sides, ridges), *apart(found.operations, sides, "operation types")])
 
     def draw() -> Figure:
@@ -190,8 +192,8 @@ COMMANDS = (
             argument("--b", metavar="COLUMN=VALUE", action="append", help="condition of side B's runs, repeatable"),
             argument("--metric", metavar="M", default="examples_per_second",
                      help="what to compare (default: examples_per_second)"),
-            argument("--on", metavar="X,Y", help="columns that tell a point (default: the whole configuration, but for "
-                     "what sets A and B apart)"),
+            argument("--on", metavar="X,Y", help="hyperparameters that tell a point, such as nodes,batch_size "
+                     "(default: the whole configuration, but for what sets A and B apart)"),
             argument("--x", metavar="X", default="parameters",
                      help="what the speedup is drawn against (default: parameters)"),
             argument("--colour", metavar="C", help="hyperparameter that colours the marks, such as batch_size"),

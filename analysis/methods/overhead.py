@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from analysis.methods.quantiles import Estimate, bootstrap_ratio
 from paradnn.units import PHASES
@@ -30,8 +31,8 @@ class Overhead:
     `phases` has one row a phase that any run has, in the order of a point: phase, runs, q25, median, q75 (s), total
     (s), share (of all wall time). `families` has one row a family and phase: family, phase, points, seconds (mean of
     a point), share (of the family's wall time). `wall` is the sum of all phases of all runs in s; `measuring` and
-    `stack` are the shares of MEASURING_PHASES and OVERHEAD_PHASES, with 95% intervals over points. `runs` have phases,
-    `without` have none.
+    `stack` are the shares of MEASURING_PHASES and OVERHEAD_PHASES, with 95% intervals over points, which end at 0 and
+    1. `runs` have phases, `without` have none.
     """
 
     phases: pd.DataFrame
@@ -73,9 +74,14 @@ def phase_overhead(frame: pd.DataFrame, families: Sequence[str] = ()) -> Overhea
     return Overhead(
         phases=pd.DataFrame(rows, columns=["phase", "runs", "q25", "median", "q75", "total", "share"]),
         families=_by_family(spent, frame.loc[has, "family"].fillna("(none)"), families), wall=total,
-        measuring=bootstrap_ratio(measuring, wall), stack=bootstrap_ratio(stack, wall),
+        measuring=_share(measuring, wall), stack=_share(stack, wall),
         runs=int(has.sum()), without=int((~has).sum()),
     )  # fmt: skip
+
+
+def _share(part: ArrayLike, whole: ArrayLike) -> Estimate:
+    """The share of sums; the bootstrap knows nothing of 0 and 1, and a part of the whole is never beyond them."""
+    return Estimate(*(float(np.clip(end, 0.0, 1.0)) for end in bootstrap_ratio(part, whole)))
 
 
 def _by_family(spent: pd.DataFrame, family: pd.Series, order: Sequence[str]) -> pd.DataFrame:

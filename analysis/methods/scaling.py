@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from analysis.frame import families, require_alike
 from analysis.methods.pairing import RESULT_COLUMNS, pair
-from analysis.methods.quantiles import Estimate, bootstrap_ratio, quantile_interval
+from analysis.methods.quantiles import LEVEL, Estimate, bootstrap_ratio, quantile_interval
 from analysis.methods.regression import NotEnoughData
 from paradnn.errors import ConfigError
 
@@ -82,14 +82,15 @@ def amdahl_fraction(speedup: ArrayLike, count: ArrayLike) -> np.ndarray:
 
 
 def scaling(
-    frame: pd.DataFrame, metric: str = "examples_per_second", by: str = "devices", pool: bool = False
+    frame: pd.DataFrame, metric: str = "examples_per_second", by: str = "devices", pool: bool = False,
+    level: float = LEVEL,
 ) -> Scaling:  # fmt: skip
     """Pair each point on n > 1 devices with itself on one, and fit the fraction of each family.
 
     Amdahl's law says 1 / speedup - 1 / n = s (1 - 1 / n), a line through the origin: s is fitted by least squares over
     all points and counts of a family. Its interval is a bootstrap-t over points, all counts of a point drawn together
     (`bootstrap_ratio`), so it also allows for points that scale differently. Medians and percentiles have intervals of
-    order statistics. `by` is the column that counts devices; platform.threads will do.
+    order statistics. `by` is the column that counts devices; platform.threads will do. `level` is that of all these.
 
     Raises ConfigError for another metric, NotEnoughData where no point was measured on one device and on more,
     SchemaError for unlike runs of a family.
@@ -120,11 +121,11 @@ def scaling(
     found = found.rename(columns={"a": "many", "b": "one"})
     found["efficiency"] = found["speedup"] / found["devices"]
     found["fraction"] = amdahl_fraction(found["speedup"], found["devices"])
-    named = [_family(name, found[found["family"] == name]) for name in families(found)]
+    named = [_family(name, found[found["family"] == name], level) for name in families(found)]
     return Scaling(metric, by, found, tuple(named), pooled, tuple(measured["run_id"]))
 
 
-def _family(name: str, pairs: pd.DataFrame) -> FamilyScaling:
+def _family(name: str, pairs: pd.DataFrame, level: float) -> FamilyScaling:
     keys = [column for column in pairs.columns if column not in _FOUND]
     point = pairs.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
     count = pairs["devices"].to_numpy(dtype="float64")
@@ -141,8 +142,10 @@ def _family(name: str, pairs: pd.DataFrame) -> FamilyScaling:
     return FamilyScaling(
         family=name, points=len(each), measurements=len(pairs),
         counts=tuple(sorted({int(n) for n in pairs["devices"]})),
-        fraction=bootstrap_ratio(above, below), median=quantile_interval(each), upper=quantile_interval(each, 0.9),
-        largest=float(each.max()), largest_batch=largest, upper_at_largest_batch=quantile_interval(at_largest, 0.9),
-        efficiency=quantile_interval(most["efficiency"]), slower=int((pairs["speedup"] < 1).sum()),
+        fraction=bootstrap_ratio(above, below, level), median=quantile_interval(each, level=level),
+        upper=quantile_interval(each, 0.9, level),
+        largest=float(each.max()), largest_batch=largest,
+        upper_at_largest_batch=quantile_interval(at_largest, 0.9, level),
+        efficiency=quantile_interval(most["efficiency"], level=level), slower=int((pairs["speedup"] < 1).sum()),
         superlinear=int((pairs["speedup"] > pairs["devices"]).sum()),
     )  # fmt: skip

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 
 import pandas as pd
 
-from analysis.address import public, resolve
 from analysis.report.carry import Budget, Missing, Section, carry_out
 from analysis.report.findings import headline
 from analysis.report.html import ui_address
@@ -18,6 +17,7 @@ from analysis.report.page import Content, render
 from analysis.report.pairs import compare_parts
 from analysis.report.parts import Part, split
 from analysis.report.plan import Item, plan
+from paradnn.store import address_of
 
 __all__ = ["make_report"]
 
@@ -55,10 +55,11 @@ def make_report(
     tell("claims")
     claims = carry_out(_CLAIMS, frame, options, args, "all", "all runs", budget)
     missing += [*unpaired, *([claims] if isinstance(claims, Missing) else [])]
+    store = address_of(args.store)
     return render(Content(
-        title="Performance report", store=public(resolve(args.store)), made=made or _now(),
-        command=shlex.join(["python", "-m", "analysis", "report", *options]), ui=ui_address(resolve(args.store)),
-        ui_command=f"mlflow ui --backend-store-uri {shlex.quote(public(resolve(args.store)))}",
+        title="Performance report", store=store.public, made=made or _now(),
+        command=shlex.join(["python", "-m", "analysis", "report", *options]), ui=ui_address(store.uri),
+        ui_command=f"mlflow ui --backend-store-uri {shlex.quote(store.public)}",
         parts=chapters, shared=shared, pairs=pairs, claims=claims if isinstance(claims, Section) else None,
         missing=missing, findings=headline(chapters, pairs), left_out=_left_out(parts, budget),
     ))  # fmt: skip

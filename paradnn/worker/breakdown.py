@@ -39,7 +39,8 @@ def profile_steps(
     steps = min(_MOST, max(fewest, math.ceil(_SECONDS / step_seconds)))
     expected = _SLOWDOWN * (steps + 1) * step_seconds
     if expected > seconds_left:
-        return {"unavailable": f"the profile may take {expected:.0f} s, measure.timeout leaves {seconds_left:.0f} s"}
+        reason = f"the profile may take {expected:.0f} s, measure.timeout leaves {seconds_left:.0f} s"
+        return {"unavailable": reason, "limited": True}
     try:
         return _profile(framework, step, steps, step_seconds, keep_trace)
     except Exception as error:

@@ -16,13 +16,19 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from paradnn.worker.protocol import Channel
 
-__all__ = ["die_with_parent", "serve"]
+__all__ = ["Report", "die_with_parent", "serve"]
 
-Report = Callable[[str], None]
+
+class Report(Protocol):
+    """Tells the driver that a phase begins; `measured` is the answer as it stands, should the phase not end."""
+
+    def __call__(self, phase: str, measured: Mapping[str, Any] | None = None, /) -> None: ...
+
+
 Handler = Callable[[Mapping[str, Any], Report], Mapping[str, Any]]
 
 _PR_SET_PDEATHSIG = 1
@@ -104,7 +110,11 @@ def _child(request: Mapping[str, Any], channel: Channel, handler: Handler, closi
             os.close(descriptor)
         _redirect(request.get("stderr"))
         channel.send("started", id=request["id"], pid=os.getpid())
-        result = handler(request["point"], lambda phase: channel.send("phase", phase=phase))
+
+        def report(phase: str, measured: Mapping[str, Any] | None = None, /) -> None:
+            channel.send("phase", phase=phase, **({"measured": measured} if measured else {}))
+
+        result = handler(request["point"], report)
         channel.send("result", id=request["id"], **result)
         code = 0
     except BaseException:

@@ -21,6 +21,7 @@ from paradnn.worker.breakdown import profile_steps
 from paradnn.worker.ceilings import measure_ceilings
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.energy import open_meter
+from paradnn.worker.forking import Report
 from paradnn.worker.frameworks import Framework, Unavailable
 from paradnn.worker.measure import NotFinite, Protocol, measure_steps
 from paradnn.worker.models import build
@@ -35,9 +36,10 @@ _LATENCY_STEPS = 200
 _LATENCY_SECONDS = 10.0
 
 
-def answer(request: Mapping[str, Any], framework: Framework, report: Callable[[str], None]) -> dict[str, Any]:
+def answer(request: Mapping[str, Any], framework: Framework, report: Report) -> dict[str, Any]:
     """Do what `request` asks for; `report` is called with the name of each phase as it begins.
 
+    The phase `profile` is reported with the answer so far: no limit that it exceeds costs what was measured before.
     Returns outcome, reason, phases (name -> seconds), and what was measured before the request ended.
     """
     phases = _Phases(report)
@@ -88,7 +90,7 @@ def _measure(point: Mapping[str, Any], framework: Framework, phases: _Phases, fo
     found["peak_memory_bytes"] = _resident("VmHWM")
     found["peak_device_memory_bytes"] = framework.peak_device_memory()
     if settings["profile"] or settings["keep_trace"]:
-        with phases("profile"):
+        with phases("profile", found):
             times = [seconds / measured["steps_per_block"] for seconds in measured["blocks"]]
             left = settings["timeout"] - sum(phases.seconds.values())
             found["profile"] = profile_steps(framework, step, statistics.median(times), settings["keep_trace"], left)
@@ -109,16 +111,19 @@ def _latencies(run: Callable[[int], float | None]) -> list[float]:
 class _Phases:
     """Says which phase the point is in, and how long each took."""
 
-    def __init__(self, report: Callable[[str], None]) -> None:
+    def __init__(self, report: Report) -> None:
         self.current = "start"
         self.seconds: dict[str, float] = {}
         self._report = report
 
     @contextlib.contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
+    def __call__(self, name: str, measured: Mapping[str, Any] | None = None) -> Iterator[None]:
         if name != self.current:
             self.current = name
-            self._report(name)
+            if measured is None:
+                self._report(name)
+            else:
+                self._report(name, measured)
         start = time.perf_counter()
         try:
             yield

@@ -9,7 +9,8 @@ and reads events, each with a key `event`, from its standard output:
     ready    the framework is imported: seconds, versions
     failed   the framework could not be imported: reason (the worker ends)
     started  a child was forked for the point: id, pid
-    phase    the child enters a phase: phase
+    phase    the child enters a phase: phase; measured, where the answer to the point is known already: as in result,
+             and what counts should the child not live to send that
     result   the child's answer: outcome, reason, and what was measured
     exited   the child is gone: id, exit_code or signal, peak memory as the kernel counted it
 

@@ -9,6 +9,7 @@ import pytest
 
 from analysis.cli.overhead import COMMANDS
 from analysis.methods.overhead import phase_overhead
+from analysis.methods.quantiles import bootstrap_ratio
 from paradnn.errors import SchemaError
 from paradnn.units import PHASES
 
@@ -49,6 +50,18 @@ def test_families_stack_up_to_the_mean_time_of_a_point() -> None:
         mine = frame[frame["family"] == family].filter(like="phase_").dropna(how="all")
         assert group["seconds"].sum() == pytest.approx(np.nansum(mine) / len(mine))
         assert group["share"].sum() == pytest.approx(1)
+
+
+def test_no_interval_of_a_share_is_beyond_0_and_1() -> None:
+    """Eight points, nearly all of whose time is measured: a bootstrap that knows numbers alone goes above 1."""
+    rng = np.random.default_rng(3)
+    wall, share = rng.gamma(2, 3, 8), 1 - rng.beta(0.3, 6, 8)
+    assert bootstrap_ratio(wall * share, wall).high > 1
+    assert bootstrap_ratio(wall * (1 - share), wall).low < 0
+    phases = {"phase_measure_seconds": wall * share, "phase_start_seconds": wall * (1 - share)}
+    found = phase_overhead(pd.DataFrame(phases).assign(family="fc"))
+    assert (found.measuring.high, found.stack.low) == (1.0, 0.0)
+    assert 0 < found.measuring.low < found.measuring.value < 1
 
 
 def test_nothing_measured_is_no_error() -> None:

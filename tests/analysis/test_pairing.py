@@ -154,7 +154,7 @@ def test_only_what_is_measured_and_on_both_sides_is_paired() -> None:
     assert {name: pairs.attrs[name] for name in ("unpaired_a", "unpaired_b", "unusable_a", "unusable_b")} == {
         "unpaired_a": 2, "unpaired_b": 1, "unusable_a": 0, "unusable_b": 1,
     }  # fmt: skip
-    assert len(pair(a, b.assign(outcome="killed"))) == 0
+    assert len(pair(a, b.assign(outcome="crash"))) == 0
 
 
 def test_what_sets_the_sides_apart_is_not_joined_on() -> None:

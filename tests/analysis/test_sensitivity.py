@@ -16,6 +16,7 @@ from analysis.frame import units
 from analysis.methods.regression import NotEnoughData, regress
 from analysis.methods.sensitivity import Settings, encode, sensitivity
 from paradnn.errors import ConfigError, ParadnnError, SchemaError
+from tests.analysis.planted import sandwich
 
 
 def sweep(draw: np.random.Generator, points: int = 200, **columns: Any) -> pd.DataFrame:
@@ -77,45 +78,45 @@ def test_weights_r2_and_hc3_errors_agree_with_plain_numpy() -> None:
         np.testing.assert_allclose(found.weights.loc[name, "vif"], z[:, i] @ z[:, i] / (left @ left))
 
 
+def assert_regress_gives(
+    low: np.ndarray, high: np.ndarray, design: np.ndarray, y: np.ndarray, clusters: np.ndarray | None = None
+) -> None:
+    """The method's intervals are these, so that what is found of many of these holds of the method."""
+    frame = pd.DataFrame(design, columns=[f"x{number}" for number in range(design.shape[1])])
+    for one, (bottom, top) in zip(y, zip(low, high, strict=True), strict=False):
+        found = regress(frame, one, clusters).weights
+        scale = design.std(axis=0, ddof=1) / one.std(ddof=1)
+        np.testing.assert_allclose(found[["low", "high"]], np.column_stack([bottom, top]) * scale[:, None], atol=1e-9)
+
+
 @pytest.mark.parametrize("uneven", [False, True])
 def test_intervals_cover_the_planted_slopes_at_their_rate(uneven: bool) -> None:
-    draw = np.random.default_rng(3)
+    draw, count = np.random.default_rng(3), 8000
     grid = np.array([[a, b] for a in (1, 2, 4, 8, 16) for b in (1, 2, 3, 4) for _ in range(3)], dtype=float)
-    design, truth, count = pd.DataFrame(grid, columns=["a", "b"]), np.array([0.3, -0.5]), 1500
+    truth = np.array([0.3, -0.5])
     scatter = 0.3 * np.sqrt(grid[:, 0]) if uneven else np.ones(len(grid))
-    covered, plain = np.zeros(2, dtype=int), 0
-    full = np.column_stack([np.ones(len(grid)), grid])
-    bread = np.linalg.inv(full.T @ full)
-    for _ in range(count):
-        y = grid @ truth + draw.normal(0, scatter)
-        weights = regress(design, y).weights
-        planted = truth * grid.std(axis=0, ddof=1) / y.std(ddof=1)
-        covered += (weights["low"] <= planted) & (planted <= weights["high"])
-        beta = bread @ full.T @ y
-        error = np.sqrt(bread[1, 1] * np.sum((y - full @ beta) ** 2) / (len(y) - 3))
-        plain += abs(beta[1] - truth[0]) <= stats.t.ppf(0.975, len(y) - 3) * error
-    low, high = stats.binom.interval(0.9999, count, 0.95)
-    assert low <= covered.min()
-    assert covered.max() <= high
-    assert (plain < 0.89 * count) == uneven, "errors that take scatter as even claim too much"
+    y = grid @ truth + draw.normal(0, scatter, (count, len(grid)))
+    low, high, even = sandwich(grid, y)
+    assert_regress_gives(low[:25], high[:25], grid, y[:25])
+    covered = ((low <= truth) & (truth <= high)).mean(axis=0)
+    assert covered.min() >= 0.935
+    assert covered.max() <= 0.96
+    plain = (np.abs((low + high) / 2 - truth) <= even)[:, 0].mean()
+    assert (plain < 0.89) == uneven, "errors that take scatter as even claim too much"
 
 
 def test_clustered_intervals_cover_where_replicates_share_their_points_error() -> None:
-    draw, count = np.random.default_rng(4), 1000
+    draw, count = np.random.default_rng(4), 4000
     points = np.repeat(np.arange(80), 4)
-    x = np.repeat(draw.normal(size=80), 4)
-    covered = naive = 0
-    for _ in range(count):
-        y = 0.5 * x + np.repeat(draw.normal(size=80), 4) + draw.normal(0, 0.3, 320)
-        planted = 0.5 * x.std(ddof=1) / y.std(ddof=1)
-        design = pd.DataFrame({"x": x})
-        weight = regress(design, y, points).weights.iloc[0]
-        plain = regress(design, y).weights.iloc[0]
-        covered += weight["low"] <= planted <= weight["high"]
-        naive += plain["low"] <= planted <= plain["high"]
-    assert covered >= stats.binom.ppf(1e-4, count, 0.93)
-    assert covered <= stats.binom.ppf(1 - 1e-4, count, 0.95)
-    assert naive < 0.8 * count, "replicates taken for independent points claim too much"
+    x = np.repeat(draw.normal(size=80), 4)[:, None]
+    shared = np.repeat(draw.normal(size=(count, 80)), 4, axis=1)
+    y = 0.5 * x[:, 0] + shared + draw.normal(0, 0.3, (count, 320))
+    low, high, _ = sandwich(x, y, points)
+    assert_regress_gives(low[:25], high[:25], x, y[:25], points)
+    assert 0.93 <= ((low <= 0.5) & (high >= 0.5)).mean() <= 0.955
+    low, high, _ = sandwich(x, y)
+    assert_regress_gives(low[:25], high[:25], x, y[:25])
+    assert ((low <= 0.5) & (high >= 0.5)).mean() < 0.8, "replicates taken for independent points claim too much"
 
 
 def test_held_out_error_is_that_of_unseen_points() -> None:
