@@ -82,6 +82,5 @@ def _check_heads(width: int, heads: int) -> None:
     """Every head has the same width; ConfigError names both numbers."""
     if width % heads:
         nearest = max(1, round(width / heads)) * heads
-        raise ConfigError(
-            "model.width", width, f"is no multiple of model.heads={heads}", f"write for example {nearest}"
-        )
+        remedy = f"write for example {nearest}, or heads that divide it"
+        raise ConfigError("model.width", width, f"is no multiple of model.heads={heads}", remedy)
