@@ -145,12 +145,14 @@ def test_attention_is_the_papers_formula(case: str) -> None:
     model = keras.Model(inputs, y)
     for variable in model.trainable_variables:
         variable.assign(generator.standard_normal(variable.shape) * 0.3)
-    weights = [v.numpy() for v in model.trainable_variables]
+    dense = [layer for layer in model.layers if isinstance(layer, keras.layers.Dense)]
+    weights = {layer.units: [v.numpy() for v in layer.trainable_variables] for layer in dense[:-1]}
+    last, bias = (v.numpy() for v in dense[-1].trainable_variables)
     if case == "memory":
-        q = x @ weights[0] + weights[1]
-        k, v = np.split(memory @ weights[2] + weights[3], 2, axis=-1)
+        q = x @ weights[8][0] + weights[8][1]
+        k, v = np.split(memory @ weights[16][0] + weights[16][1], 2, axis=-1)
     else:
-        q, k, v = np.split(x @ weights[0] + weights[1], 3, axis=-1)
+        q, k, v = np.split(x @ weights[24][0] + weights[24][1], 3, axis=-1)
     heads = []
     for index in range(2):
         place = slice(4 * index, 4 * index + 4)
@@ -158,7 +160,7 @@ def test_attention_is_the_papers_formula(case: str) -> None:
         if case == "causal":
             scores = np.where(np.tril(np.ones((5, 5))), scores, -np.inf)
         heads.append(softmax(scores) @ v[..., place])
-    expected = np.concatenate(heads, axis=-1) @ weights[-2] + weights[-1]
+    expected = np.concatenate(heads, axis=-1) @ last + bias
     np.testing.assert_allclose(model([x, memory]), expected, rtol=1e-4, atol=1e-5)
 
 

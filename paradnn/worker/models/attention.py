@@ -64,11 +64,12 @@ def final_logits(x: Any) -> Any:
 
 
 class TiedEmbedding(layers.Layer):
-    """A table of vectors: looks tokens up, and in reverse multiplies vectors with every row, without a bias."""
+    """A table of vectors: gives `scale` times those of tokens, and in reverse multiplies vectors with every row."""
 
-    def __init__(self, vocabulary: int, width: int, deviation: float) -> None:
+    def __init__(self, vocabulary: int, width: int, deviation: float, scale: float = 1.0) -> None:
         super().__init__()
         self._shape = (vocabulary, width)
+        self._scale = scale
         self._initializer = initializers.RandomNormal(stddev=deviation)
 
     def build(self, input_shape: Any) -> None:
@@ -79,7 +80,8 @@ class TiedEmbedding(layers.Layer):
         """Tokens (batch, length) -> (batch, length, width); reverse: that -> (batch, length, vocabulary)."""
         if reverse:
             return ops.matmul(x, ops.transpose(self.table))
-        return ops.take(self.table, x, axis=0)
+        rows = ops.take(self.table, x, axis=0)
+        return rows if self._scale == 1.0 else rows * self._scale
 
 
 class Positions(layers.Layer):

@@ -26,11 +26,12 @@ def build_transformer(model: Mapping[str, Any]) -> Workload:
     """Inputs: source and shifted target, each (batch, sequence_length) tokens; targets the same shape."""
     length, heads = model["sequence_length"], model["heads"]
     drop = functools.partial(_drop, rate=model["dropout"])
-    table = TiedEmbedding(model["vocab_size"], model["width"], deviation=model["width"] ** -0.5)
+    scale = math.sqrt(model["width"])
+    table = TiedEmbedding(model["vocab_size"], model["width"], deviation=1 / scale, scale=scale)
     positions = Positions(learned=False)
 
     def embed(tokens: Any) -> Any:
-        return drop(positions(table(tokens) * math.sqrt(model["width"])))
+        return drop(positions(table(tokens)))
 
     def add(x: Any, change: Any) -> Any:
         return layers.LayerNormalization(epsilon=1e-6)(x + drop(change))
