@@ -1,8 +1,8 @@
 """`python -m tests.worker.one_step FRAMEWORK COMPILE OUT.npz SEED NUDGE FAMILY...`: real steps on weights of NumPy's.
 
 Writes for each family: the weights, the loss, the gradients, and the losses of three steps of the paper's optimizer
-and of Adam. A gradient is read off a step of SGD whose rate is a power of two so large that rounding the weight does not blur it.
-SEED draws the batch; NUDGE moves its numbers by that share of themselves, up or down.
+and of Adam. A gradient is read off a step of SGD whose rate is a power of two so large that rounding the weight does
+not blur it. SEED draws the batch; NUDGE moves its numbers by that share of themselves, up or down.
 """
 
 from __future__ import annotations
