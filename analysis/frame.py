@@ -38,7 +38,7 @@ _EXPLAIN = {
     "protocol_id": ("measure.", "source"),
 }
 
-_PAPER_ORDER = ("fc", "residual", "bottleneck", "rnn", "lstm", "gru")
+_PAPER_ORDER = ("fc", "residual", "bottleneck", "rnn", "lstm", "gru", "gpt", "vit")
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,18})")
 _NUMBER = re.compile(r"[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|nan)", re.IGNORECASE)
 _LARGEST = 1.7976931348623157e308  # how MLflow's SQL stores write infinity

@@ -59,13 +59,13 @@ REQUIREMENT = r"[A-Za-z0-9][\w.-]*(\[[\w,. -]+\])? *([<>=!~]=?[^@/;]+)?(;[^@/]+)
 
 @dataclass(frozen=True)
 class Optimizer:
-    """The optimizer with the constants of the paper's published programs."""
+    """The optimizer, by default with the constants of the paper's published programs."""
 
-    name: str = option("rmsprop", "the update rule", choices=("rmsprop", "momentum", "sgd"))
+    name: str = option("rmsprop", "the update rule", choices=("rmsprop", "momentum", "sgd", "adam"))
     learning_rate: float = option(0.1, "step size", low=0.0)
-    decay: float = option(0.9, "decay of the mean square (rmsprop)", low=0.0, high=1.0)
-    momentum: float = option(0.9, "momentum (rmsprop, momentum)", low=0.0, high=1.0)
-    epsilon: float = option(1.0, "added to the mean square (rmsprop)", low=0.0)
+    decay: float = option(0.9, "decay of the mean square (rmsprop, adam)", low=0.0, high=1.0)
+    momentum: float = option(0.9, "momentum (rmsprop, momentum), decay of the mean (adam)", low=0.0, high=1.0)
+    epsilon: float = option(1.0, "added to the mean square (rmsprop) or to its root (adam)", low=0.0)
 
 
 @dataclass(frozen=True)

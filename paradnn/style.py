@@ -10,9 +10,10 @@ from matplotlib.ticker import EngFormatter
 
 __all__ = ["COLOURS", "MARKERS", "SEQUENTIAL", "figure", "finish", "quantity"]
 
-#: Okabe and Ito's palette (Color Universal Design, 2008), without its yellow, which is too pale on white.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+#: Okabe and Ito's palette (Color Universal Design, 2008), without its yellow, which is too pale on white; before its
+#: black, two dark colours of Tol's muted scheme (2021).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "h", "<", "X")
 #: A colour map that is even in lightness and survives grey print.
 SEQUENTIAL = "cividis"
 

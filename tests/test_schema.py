@@ -23,6 +23,18 @@ FC = {"model": {"name": "fc"}}
         ({"model": {"name": "fc", "nods": 3}}, "model.nods=3: no such key; did you mean nodes?"),
         ({"model": {"name": "foo"}}, "model.name=foo: no such family; choose one of fc, residual"),
         ({"model": {"name": "residual", "blocks": [1, 2]}}, "model.blocks=[1, 2]: expects one number or 4"),
+        (
+            {"model": {"name": "gpt", "width": 100, "heads": 12}},
+            "model.width=100: is no multiple of model.heads=12; write for example 96, or heads that divide it",
+        ),
+        (
+            {"model": {"name": "transformer", "heads": 7}},
+            "model.width=512: is no multiple of model.heads=7; write for example 511",
+        ),
+        (
+            {"model": {"name": "vit", "image_size": 225}},
+            "model.image_size=225: is no multiple of model.patch=16; write for example 224",
+        ),
         ({**FC, "batch_size": -1}, "batch_size=-1: must be at least 1"),
         ({**FC, "batch_size": 2**70}, "batch_size=1180591620717411303424: must be at most"),
         ({**FC, "precision": "int3"}, "precision=int3: no such choice; choose one of float32, bfloat16, float16"),

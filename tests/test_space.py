@@ -34,7 +34,14 @@ def plan_of(*arguments: str) -> Plan:
 
 @pytest.mark.parametrize(
     ("experiment", "points", "families"),
-    [("paper_fc", 9720, 1), ("paper_cnn", 2160, 2), ("paper_rnn", 2160, 3), ("quick", 16, 6)],
+    [
+        ("paper_fc", 9720, 1),
+        ("paper_cnn", 2160, 2),
+        ("paper_rnn", 2160, 3),
+        ("quick", 16, 6),
+        ("modern_lm", 960, 1),
+        ("modern_vit", 512, 1),
+    ],
 )
 def test_presets_compose_to_the_stated_number_of_distinct_points(experiment: str, points: int, families: int) -> None:
     read = [read_point(config) for config in plan_of(f"experiment={experiment}").configs()]

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from paradnn.families import FAMILIES
 from paradnn.units import metric
 from tests.conftest import TINY, Store, run
 
+PAPER = ("fc", "residual", "bottleneck", "rnn", "lstm", "gru")
 FAST = [entry for entry in TINY if entry.startswith(("measure", "ceilings"))]
 
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Store:
-    """All six families once, small, on the command line."""
+    """All six families of the paper once, small, on the command line."""
     store = Store(tmp_path_factory.mktemp("swept"))
     (store.folder / "mlflow.db").write_bytes(empty_database.read_bytes())
     grids = (
@@ -38,7 +38,7 @@ def test_every_family_is_measured_and_nested_under_one_parent(swept: Store) -> N
     points = swept.runs()
     assert parent["status"] == "FINISHED"
     assert {point["mlflow.parentRunId"] for point in points} == {parent["run_id"]}
-    assert {swept.values("params", point["run_id"])["model.name"] for point in points} == set(FAMILIES)
+    assert {swept.values("params", point["run_id"])["model.name"] for point in points} == set(PAPER)
     assert {point["status"] for point in points} == {"FINISHED"}
     assert {point["outcome"] for point in points} == {"ok"}
     assert len({point["mlflow.runName"] for point in points}) == 8
@@ -110,18 +110,18 @@ def test_a_single_point_says_what_it_found(store: Store) -> None:
 
 
 def test_compile_modes_precisions_and_optimizers_all_train(store: Store) -> None:
-    axes = ["compile=graph,xla,eager", "precision=float32,float16", "optimizer=rmsprop,momentum,sgd"]
+    axes = ["compile=graph,xla,eager", "precision=float32,float16", "optimizer=rmsprop,momentum,sgd,adam"]
     done = run(["paradnn.train", "-m", *axes, *TINY], store)
     assert done.returncode == 0, done.stderr
     points = store.runs()
-    assert len(points) == 18
+    assert len(points) == 24
     assert {point["outcome"] for point in points} == {"ok"}
     params = [store.values("params", point["run_id"]) for point in points]
     assert {(p["compile"], p["precision"], p["optimizer.name"]) for p in params} == {
         (c, p, o)
         for c in ("graph", "xla", "eager")
         for p in ("float32", "float16")
-        for o in ("rmsprop", "momentum", "sgd")
+        for o in ("rmsprop", "momentum", "sgd", "adam")
     }
 
 

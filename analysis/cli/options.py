@@ -37,7 +37,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     """The options that choose runs; all of them must hold."""
     group = parser.add_argument_group("which runs (F, P and O take several: A,B)")
     group.add_argument(
-        "--family", metavar="F", type=_several, help="model family: fc, residual, bottleneck, rnn, lstm, gru"
+        "--family", metavar="F", type=_several, help="model family: fc, residual, bottleneck, rnn, lstm, gru, gpt, ..."
     )
     group.add_argument("--platform", metavar="P", type=_several, help="kind of device: cpu, gpu, tpu")
     group.add_argument("--device", metavar="D", help="one device by its name, such as 'TPU v2'")

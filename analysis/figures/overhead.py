@@ -27,7 +27,7 @@ def draw_overhead(result: Overhead) -> Figure:
     left = np.zeros(len(families))
     for phase in dict.fromkeys(table["phase"]):
         shares = table[table["phase"] == phase].set_index("family")["share"].reindex(families).fillna(0).to_numpy()
-        colour, hatch = _LOOK.get(phase, (COLOURS[6], ""))
+        colour, hatch = _LOOK.get(phase, (COLOURS[-1], ""))
         label = f"{phase} (stack)" if phase in OVERHEAD_PHASES else phase
         axes.barh(range(len(families)), shares, left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.6,
                   height=0.6, label=label)  # fmt: skip

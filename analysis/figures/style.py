@@ -8,7 +8,7 @@ from paradnn.style import COLOURS, MARKERS, SEQUENTIAL, figure, finish, quantity
 
 __all__ = ["COLOURS", "MARKERS", "SEQUENTIAL", "colour_of", "figure", "finish", "marker_of", "quantity"]
 
-_FAMILIES = ("fc", "residual", "bottleneck", "rnn", "lstm", "gru")
+_FAMILIES = ("fc", "residual", "bottleneck", "rnn", "lstm", "gru", "gpt", "vit")
 
 
 def colour_of(name: str, among: Sequence[str] = ()) -> str:

@@ -13,7 +13,7 @@ import pandas as pd
 __all__ = ["PARAMETRIC", "ParameterRanges", "parameter_ranges"]
 
 #: The families that ParaDnn generates; every other model name is a real model.
-PARAMETRIC = ("fc", "residual", "bottleneck", "rnn", "lstm", "gru")
+PARAMETRIC = ("fc", "residual", "bottleneck", "rnn", "lstm", "gru", "gpt", "vit")
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,17 @@ _KINDS = (
     (("fc",), ("batch_size", "model.nodes", "model.layers")),
     (("residual", "bottleneck"), ("batch_size", "model.filters", "model.blocks", "model.image_size")),
     (("rnn", "lstm", "gru"), ("batch_size", "model.embedding_size", "model.sequence_length", "model.layers")),
+    (("gpt",), ("batch_size", "model.width", "model.sequence_length", "model.layers")),
+    (("vit",), ("batch_size", "model.width", "model.patch", "model.layers")),
+    (("transformer",), ("batch_size", "model.width", "model.sequence_length", "model.layers")),
 )
 _SWEEPS = {
     "fc": "model=fc model.nodes=64,256,1024 batch_size=64,256,1024",
     "residual": "model=residual,bottleneck model.filters=16,32,64 batch_size=16,32,64",
     "rnn": "model=rnn,lstm,gru model.embedding_size=100,300,500 batch_size=16,64,256",
+    "gpt": "model=gpt model.width=128,256,512 batch_size=1,4,16",
+    "vit": "model=vit model.width=192,384,768 batch_size=1,4,16",
+    "transformer": "model=transformer model.width=128,256,512 batch_size=1,4,16",
 }
 
 #: Analysis -> the command that supplies what it lacks.

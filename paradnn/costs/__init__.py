@@ -1,10 +1,13 @@
 """What a step costs, by arithmetic: parameters, FLOPs, memory traffic, a lower bound of memory. No framework.
 
 FLOPs are the model's own: twice the multiply-accumulates of matrix products and convolutions, forward and backward,
-as Chowdhery et al. (PaLM, appendix B) count model FLOPs. Padding counts as work, as in TensorFlow's profiler; biases,
-activations, normalisation, pooling, the loss and the optimizer do not count: on these models they are a few percent of
-the arithmetic and none of a platform's matmul peak. The backward pass has a product for the weights and one for the
-input of every layer; the first layer's input gradient is computed by nobody.
+as Chowdhery et al. (PaLM, appendix B) count model FLOPs. Attention's two products, of queries with keys and of
+probabilities with values, are among them, and a causal mask halves neither, since a framework's plain attention
+computes all of both (a fused kernel may skip what is masked, and makes the scores again in the backward pass; neither
+counts). Padding counts as work, as in TensorFlow's profiler; biases, activations, normalisation, pooling, the loss and
+the optimizer do not count: on these models they are a few percent of the arithmetic and none of a platform's matmul
+peak. The backward pass has a product for the weights and one for the input of every layer; the first layer's input
+gradient is computed by nobody.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from paradnn.costs.attention import gpt_layers, transformer_layers, vit_layers
 from paradnn.costs.cnn import cnn_layers
 from paradnn.costs.fc import fc_layers
 from paradnn.costs.layers import Costs, Layer, sum_costs
@@ -26,9 +30,13 @@ _LAYERS: dict[str, Callable[[Mapping[str, Any]], Sequence[Layer]]] = {
     "rnn": rnn_layers,
     "lstm": rnn_layers,
     "gru": rnn_layers,
+    "transformer": transformer_layers,
+    "gpt": gpt_layers,
+    "vit": vit_layers,
 }
-#: Optimizer variables of the size of each weight: Keras' RMSprop keeps a mean square and, with momentum, a velocity.
-_SLOTS = {"rmsprop": 2, "momentum": 1, "sgd": 0}
+#: Optimizer variables of the size of each weight: Keras' RMSprop keeps a mean square and, with momentum, a velocity;
+#: Adam a mean and a mean square.
+_SLOTS = {"rmsprop": 2, "momentum": 1, "sgd": 0, "adam": 2}
 
 
 def model_costs(
@@ -36,9 +44,8 @@ def model_costs(
 ) -> Costs:
     """Costs of one step of `model` (a validated mapping with its `name`).
 
-    `precision` is float32, bfloat16 or float16, `mode` train or inference, `optimizer` rmsprop, momentum or sgd. With a
-    `momentum` of 0 Keras' optimizers keep no velocity.
+    `precision` is float32, bfloat16 or float16, `mode` train or inference, `optimizer` rmsprop, momentum, sgd or adam.
+    With a `momentum` of 0 Keras' RMSprop and SGD keep no velocity.
     """
-    targets = model.get("sequence_length", 1)  # a class for every token, or one
-    slots = _SLOTS[optimizer] - (1 if momentum == 0 and optimizer != "sgd" else 0)
-    return sum_costs(_LAYERS[model["name"]](model), batch_size, precision, mode, slots=slots, targets=targets)
+    slots = _SLOTS[optimizer] - (1 if momentum == 0 and optimizer in ("rmsprop", "momentum") else 0)
+    return sum_costs(_LAYERS[model["name"]](model), batch_size, precision, mode, slots=slots)

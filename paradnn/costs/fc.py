@@ -19,9 +19,16 @@ def fc_layers(model: Mapping[str, Any]) -> list[Layer]:
 
 
 def dense(
-    name: str, inputs: int, outputs: int, *, tokens: int = 1, is_first: bool = False, is_last: bool = False
+    name: str,
+    inputs: int,
+    outputs: int,
+    *,
+    tokens: int = 1,
+    bias: bool = True,
+    is_first: bool = False,
+    is_last: bool = False,
 ) -> Layer:
-    """A dense layer with bias over `tokens` positions; a first layer's input gradient is not computed.
+    """A dense layer over `tokens` positions; a first layer's input gradient is not computed.
 
     The outputs are kept: a rectifier's gradient needs them, the next product's as well, and of the last layer's the
     loss needs either the logits or their gradient.
@@ -30,11 +37,12 @@ def dense(
         name,
         macs=tokens * inputs * outputs,
         input_macs=0 if is_first else None,
-        parameters=(inputs + 1) * outputs,
+        parameters=(inputs + bias) * outputs,
         weights=0 if is_first else inputs * outputs,
         read=tokens * inputs,
         written=tokens * outputs,
         kept=tokens * outputs,
         is_first=is_first,
         is_last=is_last,
+        targets=tokens if is_last else 0,
     )

@@ -22,8 +22,10 @@ class Layer:
     is made with (a bias is not). rows: parameters that one example's lookup reads, where that is not all of them.
     read, written: inputs and outputs. inner: what forward writes for the backward pass alone, such as gates.
     reread: its own outputs that the backward pass reads, such as states.
+    again: inputs that the backward pass reads again, by default all of them.
     kept: what must exist when the forward pass is over, in the least form from which elementwise work gives the rest.
-    is_first: reads the batch, whose gradient nobody asks for. is_last: writes the logits.
+    is_first: reads the batch, whose gradient nobody asks for. is_last: writes the logits. targets: numbers of the
+    batch that the loss compares its outputs with.
     """
 
     name: str
@@ -33,13 +35,17 @@ class Layer:
     fixed_parameters: int = 0
     weights: int = 0
     rows: int | None = None
+    borrowed: int = 0
+    added: int = 0
     read: int = 0
     written: int = 0
     inner: int = 0
     reread: int = 0
+    again: int | None = None
     kept: int = 0
     is_first: bool = False
     is_last: bool = False
+    targets: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,12 +61,8 @@ class Costs:
     memory_lower_bound_bytes: int
 
 
-def sum_costs(
-    layers: Sequence[Layer], batch_size: int, precision: str, mode: str, *, slots: int, targets: int
-) -> Costs:
-    """Costs of one step over all layers.
-
-    `slots` is the number of optimizer variables of the size of each weight, `targets` that of classes per example.
+def sum_costs(layers: Sequence[Layer], batch_size: int, precision: str, mode: str, *, slots: int) -> Costs:
+    """Costs of one step over all layers; `slots` is the number of optimizer variables of the size of each weight.
 
     bytes_per_step is compulsory traffic: a tensor crosses the memory bus once for each of its uses, and a use is a
     layer's forward pass, a layer's backward pass, the loss or the update. Everything within a use stays in caches.
@@ -72,18 +74,22 @@ def sum_costs(
       rectifier that made them), what it kept, a basic or GRU cell its states, and the weights of its products
       or its scales; it writes the gradient of its inputs and of its weights. The first layer does nothing for its
       inputs. An activation that two layers read has two gradients, each written by the reader and read by the maker.
+    - Parameters that several layers share are read by each. Their gradient is written whole by one and read by the
+      update; every lookup reads and writes again the rows that it adds to.
     - The update reads the weights and their gradients, writes the weights, and reads and writes optimizer variables;
       moving statistics are read and written. Inference reads the moving statistics.
 
     The batch, the targets, the logits with their gradient, and the weights and variables of the update are 4 bytes
-    wide, everything else is as wide as `precision`. Left out are workspaces, unfused temporaries, mixed precision's
-    casts and the few numbers of the loss itself.
+    wide, everything else is as wide as `precision`. Attention is one use: its scores stay in caches, as they do in a
+    fused kernel. Left out are workspaces, unfused temporaries, mixed precision's casts and the few numbers of the loss
+    itself.
 
     memory_lower_bound_bytes is what must exist at one moment, however a framework orders, fuses or repeats elementwise
     work: in training the end of the forward pass, with weights, optimizer variables, batch, targets, what products,
     convolutions, poolings, lookups and recurrences made and the backward pass needs, and one tensor of the logits'
     size, they or their gradient; in inference the largest of inputs and outputs of one product, with weights and
-    batch. Other gradients, workspaces, copies and the framework itself come on top.
+    batch. Attention's scores are left out, since a fused kernel makes them again. Other gradients, workspaces, copies
+    and the framework itself come on top.
     """
     training, width = mode == "train", _COMPUTE_BYTES[precision]
     forward = 2 * batch_size * sum(layer.macs for layer in layers)
@@ -94,7 +100,7 @@ def sum_costs(
     traffic = sum(_forward_bytes(layer, batch_size, width) for layer in layers)
     memory = _FULL_BYTES * (parameters + fixed) + batch
     if training:
-        classes = _FULL_BYTES * batch_size * targets
+        classes = _FULL_BYTES * batch_size * sum(layer.targets for layer in layers)
         traffic += classes + sum(_training_bytes(layer, batch_size, width, slots) for layer in layers)
         memory += _FULL_BYTES * slots * parameters + classes + width * batch_size * sum(layer.kept for layer in layers)
     else:
@@ -118,7 +124,9 @@ def _backward_macs(layer: Layer) -> int:
 
 def _forward_bytes(layer: Layer, batch_size: int, width: int) -> int:
     """Weights and inputs read, outputs written."""
-    weights = layer.parameters if layer.rows is None else min(layer.parameters, batch_size * layer.rows)
+    weights = layer.parameters + layer.borrowed
+    if layer.rows is not None:
+        weights = min(weights, batch_size * layer.rows)
     moved = layer.read * (_FULL_BYTES if layer.is_first else width)
     moved += layer.written * (_FULL_BYTES if layer.is_last else width)
     return weights * width + batch_size * moved
@@ -129,11 +137,13 @@ def _training_bytes(layer: Layer, batch_size: int, width: int, slots: int) -> in
 
     Both are charged to the reader of the activation, and the logits' to the last layer, with the loss that reads them.
     """
-    moved = layer.read * (_FULL_BYTES if layer.is_first else 3 * width)  # again, and a gradient written and read
+    moved = (layer.read if layer.again is None else layer.again) * (_FULL_BYTES if layer.is_first else width)
+    moved += 0 if layer.is_first else 2 * layer.read * width  # a gradient written and read
     moved += (2 * layer.inner + layer.reread) * width
     if layer.is_last:
         moved += 3 * layer.written * _FULL_BYTES
     gradients = layer.weights * width + layer.parameters * 2 * width
+    gradients += 2 * min(layer.parameters + layer.borrowed, batch_size * layer.added) * width
     update = layer.parameters * _FULL_BYTES * (2 + 2 * slots) + layer.fixed_parameters * _FULL_BYTES * 2
     return batch_size * moved + gradients + update
 

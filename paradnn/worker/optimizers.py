@@ -1,4 +1,4 @@
-"""The paper's three update rules as Keras optimizers, with loss scaling where the precision needs it."""
+"""The paper's three update rules, and Adam, as Keras optimizers, with loss scaling where the precision needs it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ def make_optimizer(settings: Mapping[str, Any], precision: str) -> keras.optimiz
     if name == "rmsprop":
         optimizer = keras.optimizers.RMSprop(
             rate, rho=settings["decay"], momentum=settings["momentum"], epsilon=settings["epsilon"]
+        )
+    elif name == "adam":
+        optimizer = keras.optimizers.Adam(
+            rate, beta_1=settings["momentum"], beta_2=settings["decay"], epsilon=settings["epsilon"]
         )
     else:
         optimizer = keras.optimizers.SGD(rate, momentum=settings["momentum"] if name == "momentum" else 0.0)

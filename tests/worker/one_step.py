@@ -1,8 +1,8 @@
 """`python -m tests.worker.one_step FRAMEWORK COMPILE OUT.npz SEED NUDGE FAMILY...`: real steps on weights of NumPy's.
 
-Writes for each family: the weights, the loss, the gradients, and the losses of three steps of the paper's optimizer.
-A gradient is read off a step of SGD whose rate is a power of two so large that rounding the weight does not blur it.
-SEED draws the batch; NUDGE moves its numbers by that share of themselves, up or down.
+Writes for each family: the weights, the loss, the gradients, and the losses of three steps of the paper's optimizer
+and of Adam. A gradient is read off a step of SGD whose rate is a power of two so large that rounding the weight does
+not blur it. SEED draws the batch; NUDGE moves its numbers by that share of themselves, up or down.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from paradnn.worker import frameworks
 from tests.worker.families import BATCH, MODELS
 
 RATE = 2.0**12
+#: Adam's epsilon is so large that a gradient which is nothing but rounding moves its weight by nothing.
+RULES = [{"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0},
+         {"name": "adam", "learning_rate": 0.01, "decay": 0.999, "momentum": 0.9, "epsilon": 1e-3}]  # fmt: skip
 
 
 def point(compile_mode: str, **optimizer: Any) -> dict[str, Any]:
@@ -71,9 +74,9 @@ def main(name: str, compile_mode: str, target: str, seed: int, nudge: float, fam
         for index, (variable, old) in enumerate(zip(variables, before, strict=True)):
             found[f"{family}/weight/{index}"] = old
             found[f"{family}/gradient/{index}"] = (old.astype("float64") - read(variable)) / RATE
-        rule = {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0}
-        step = framework.make_step(fresh(family), batch, point(compile_mode, **rule))
-        found[f"{family}/losses"] = [step.run(1) for _ in range(3)]
+        for rule in RULES:
+            step = framework.make_step(fresh(family), batch, point(compile_mode, **rule))
+            found[f"{family}/losses/{rule['name']}"] = [step.run(1) for _ in range(3)]
     np.savez(target, **found)
 
 

@@ -22,17 +22,11 @@ from paradnn.worker.point import POLICIES
 from paradnn.worker.profile import device, protos
 from paradnn.worker.profile.timeline import Event, attribute
 from tests.worker.counter import counted_flops
+from tests.worker.families import BATCH, MODELS
 
 OPTIMIZER = {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0}
-MODELS = {
-    "fc": {"name": "fc", "layers": 2, "nodes": 64, "input_size": 50, "output_size": 10},
-    "residual": {"name": "residual", "blocks": [1, 1, 1, 1], "filters": 8, "image_size": 64, "output_size": 10},
-    "bottleneck": {"name": "bottleneck", "blocks": [1, 1, 1, 1], "filters": 8, "image_size": 64, "output_size": 10},
-    "rnn": {"name": "rnn", "layers": 1, "embedding_size": 32, "sequence_length": 12, "vocab_size": 40},
-    "lstm": {"name": "lstm", "layers": 2, "embedding_size": 32, "sequence_length": 12, "vocab_size": 40},
-    "gru": {"name": "gru", "layers": 1, "embedding_size": 32, "sequence_length": 12, "vocab_size": 40},
-}
-BATCH = 8
+#: Their products are counted as they run: only a compiler's fourth channel of an image is more.
+ATTENTION = {"transformer", "gpt", "vit"}
 
 
 def profile(family: str, compile: str, precision: str = "float32", mode: str = "train", keep: bool = False) -> Any:
@@ -66,7 +60,7 @@ def test_tables_agree_with_the_analytic_costs(family: str, compile: str) -> None
     found, _ = profile(family, compile)
     costs = model_costs(MODELS[family], batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop")
     # A compiler pads three channels to four, and a recurrence's first product is with zeros: docs/metrics.md.
-    assert found["product_flops"] == pytest.approx(costs.flops_per_step, rel=0.07)
+    assert found["product_flops"] == pytest.approx(costs.flops_per_step, rel=0.02 if family in ATTENTION else 0.07)
     if family == "fc":
         assert found["product_flops"] == costs.flops_per_step
     assert found["product_types"] == {"float32": 1.0}
@@ -81,7 +75,7 @@ def test_tables_agree_with_the_analytic_costs(family: str, compile: str) -> None
     assert "convolution" in categories if family in ("residual", "bottleneck") else "matmul" in categories
 
 
-@pytest.mark.parametrize("family", ["fc", "residual", "bottleneck"])
+@pytest.mark.parametrize("family", ["fc", "residual", "bottleneck", "gpt"])
 def test_products_of_the_table_are_those_of_tensorflows_own_counter(family: str) -> None:
     """tfprof counts by kernels of the unoptimised graph: matrix products and convolutions are the same ones."""
     found, step = profile(family, "graph")

@@ -109,6 +109,25 @@ def _module(function: Any, *arguments: Any) -> Any:
     return proto.hlo_module
 
 
+def test_fused_attention_on_a_gpu_counts_its_products() -> None:
+    """cuDNN's calls in a compiled program, by hand: 2 x 8 queries, 16 keys, 4 heads of 32; four products backward."""
+    module = protos.HloProto().hlo_module
+    module.name = "step"
+    computation = module.computations.add(id=1)
+    for number, tokens in ((1, 8), (2, 16), (3, 16)):
+        entry = computation.instructions.add(name=f"operand.{number}", opcode="parameter", id=number)
+        entry.shape.element_type = 16
+        entry.shape.dimensions.extend([2, tokens, 4, 32])
+    for number, target in ((4, "__cudnn$fmhaSoftmax"), (5, "__cudnn$fmhaSoftmaxBackward")):
+        entry = computation.instructions.add(name=f"call.{number}", opcode="custom-call", id=number)
+        entry.custom_call_target = target
+        entry.operand_ids.extend([1, 2, 3])
+    forward, backward = (HloCosts([module]).cost(f"call.{number}", "step") for number in (4, 5))
+    assert forward.product_flops == 2 * (2 * 2 * 8 * 16 * 4 * 32)
+    assert backward.product_flops == 2 * forward.product_flops
+    assert (forward.category, forward.dtype) == ("matmul", "bfloat16")
+
+
 def test_truth_takes_a_byte() -> None:
     """Whatever was compared: 32 floats and one to compare with are read, 32 truths written, then read with two axes."""
     graph = tf.function(lambda x: tf.reduce_any(x != 0)).get_concrete_function(tf.ones([8, 4])).graph

@@ -11,7 +11,10 @@ from typing import Any
 
 from paradnn.worker.models.cnn import build_cnn
 from paradnn.worker.models.fc import build_fc
+from paradnn.worker.models.gpt import build_gpt
 from paradnn.worker.models.rnn import build_rnn
+from paradnn.worker.models.transformer import build_transformer
+from paradnn.worker.models.vit import build_vit
 from paradnn.worker.models.workload import ArraySpec, Workload
 
 __all__ = ["ArraySpec", "Workload", "build"]
@@ -23,6 +26,9 @@ _BUILDERS = {
     "rnn": build_rnn,
     "lstm": build_rnn,
     "gru": build_rnn,
+    "transformer": build_transformer,
+    "gpt": build_gpt,
+    "vit": build_vit,
 }
 
 

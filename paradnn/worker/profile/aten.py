@@ -11,6 +11,7 @@ from typing import Any
 from paradnn.worker.profile.shapes import (
     Cost,
     Shape,
+    attention_flops,
     convolution_flops,
     matmul_flops,
     reduce_flops,
@@ -29,6 +30,14 @@ _MATMUL = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten
            "aten::addmv_": (1, 2), "aten::dot": (0, 1), "aten::_addmm_activation": (1, 2)}  # fmt: skip
 _CONVOLUTION = {"aten::convolution", "aten::convolution_overrideable", "aten::convolution_backward",
                 "mkldnn::_convolution_pointwise"}  # fmt: skip
+#: Fused attention: where the first argument that is a query stands, and which of its dimensions counts tokens. What
+#: `scaled_dot_product_attention` calls is in its own words on a CPU; on a GPU the kernels belong to the inner names.
+_ATTENTION = {"aten::_scaled_dot_product_flash_attention_for_cpu": (0, 2),
+              "aten::_scaled_dot_product_flash_attention_for_cpu_backward": (1, 2),
+              "aten::_flash_attention_forward": (0, 1), "aten::_flash_attention_backward": (1, 1),
+              "aten::_efficient_attention_forward": (0, 1), "aten::_efficient_attention_backward": (1, 1),
+              "aten::_scaled_dot_product_cudnn_attention": (0, 2),
+              "aten::_scaled_dot_product_cudnn_attention_backward": (1, 2)}  # fmt: skip
 _LINEAR = {"mkldnn::_linear_pointwise", "mkl::_mkl_linear"}
 #: A loop that torch.compile fused; its name tells what is in it, and nothing of its shapes.
 _FUSED = re.compile(r"(?:graph_\d+_)?(cpp_fused|triton_[a-z]+_fused)\w*")
@@ -57,7 +66,7 @@ Call = Mapping[str, Any]
 @functools.cache
 def categorise(kind: str) -> str:
     """Our category of an operation's name."""
-    if kind in _MATMUL or kind in _LINEAR or kind in _RECURRENT:
+    if kind in _MATMUL or kind in _LINEAR or kind in _RECURRENT or kind in _ATTENTION:
         return "matmul"
     if kind in _CONVOLUTION:
         return "convolution"
@@ -122,6 +131,8 @@ def aten_cost(kind: str, call: Call) -> Cost:
 def _product(kind: str, category: str, call: Call, inputs: Sequence[Sequence[Shape]]) -> Cost:
     flops: float | None = None
     moved: float | None = None
+    if kind in _ATTENTION:
+        return _attention(kind, inputs)
     factors = [inputs[place] for place in _MATMUL.get(kind, (0, 1)) if place < len(inputs)]
     if len(factors) < 2 or not all(factors):
         return Cost(kind, category)
@@ -136,6 +147,20 @@ def _product(kind: str, category: str, call: Call, inputs: Sequence[Sequence[Sha
     elif kind in _CONVOLUTION:
         flops = _convolution(kind, call, inputs)
     return Cost(kind, category, flops, moved, flops or 0.0, left.dtype)
+
+
+def _attention(kind: str, inputs: Sequence[Sequence[Shape]]) -> Cost:
+    """Reads query, key, value (backward: gradient, output and sums too); writes the output, or three gradients."""
+    place, tokens = _ATTENTION[kind]
+    operands = inputs[place : place + 3]
+    if len(operands) < 3 or not all(operands):
+        return Cost(kind, "matmul")
+    (query, *_), (key, *_), (value, *_) = operands
+    backward = place == 1
+    flops = float(attention_flops(query, key.dimensions[tokens], backward=backward))
+    written = query.bytes + key.bytes + value.bytes if backward else query.bytes
+    moved = total_bytes(shape for shapes in inputs for shape in shapes) + written
+    return Cost(kind, "matmul", flops, float(moved), flops, query.dtype)
 
 
 def _convolution(kind: str, call: Call, inputs: Sequence[Sequence[Shape]]) -> float | None:

@@ -13,6 +13,7 @@ from typing import Any
 from paradnn.worker.profile.shapes import (
     Cost,
     Shape,
+    attention_flops,
     convolution_flops,
     matmul_flops,
     reduce_flops,
@@ -93,6 +94,11 @@ class HloCosts:
         if opcode == "convolution" or _custom(instruction) == "convolution":
             flops = _convolution(instruction, operands, output) if instruction.window.dimensions else None
             return flops, flops or 0.0, operands[0].dtype
+        if _custom(instruction) == "attention":  # cuDNN's, of query and key (batch, tokens, heads, width of a head)
+            query, key, *_ = operands
+            backward = "Backward" in instruction.custom_call_target
+            flops = float(attention_flops(query, key.dimensions[1], backward=backward))
+            return flops, flops, query.dtype
         if opcode in ("reduce", "reduce-window", "select-and-scatter"):
             window = math.prod(dimension.size for dimension in instruction.window.dimensions)
             elements = operands[0].elements if opcode == "reduce" else output[0].elements * window
@@ -200,11 +206,13 @@ def _custom(instruction: Any) -> str | None:
     target = instruction.custom_call_target.lower()
     if "conv" in target:
         return "convolution"
+    if "fmha" in target:
+        return "attention"
     return "dot" if any(word in target for word in ("matmul", "gemm", "dot")) else None
 
 
 def _category(opcode: str) -> str:
-    if opcode == "dot":
+    if opcode in ("dot", "attention"):
         return "matmul"
     if opcode == "convolution":
         return "convolution"

@@ -16,6 +16,7 @@ __all__ = [
     "BYTES",
     "Cost",
     "Shape",
+    "attention_flops",
     "convolution_flops",
     "matmul_flops",
     "reduce_flops",
@@ -68,6 +69,14 @@ class Cost:
 def matmul_flops(output: Sequence[int], contracted: int) -> int:
     """2 x elements of the product x length of the contracted dimension; batched products included."""
     return 2 * math.prod(output) * contracted
+
+
+def attention_flops(query: Shape, keys: int, *, backward: bool = False) -> int:
+    """2 products of all queries with `keys` keys, 4 in the backward pass; `query` has every head's dimensions.
+
+    What a fused kernel computes twice, and what it skips because of a causal mask, makes no difference.
+    """
+    return (4 if backward else 2) * 2 * query.elements * keys
 
 
 def convolution_flops(output: Sequence[int], kernel: Sequence[int], channels: int) -> int:

@@ -1,0 +1,127 @@
+"""What the attention models are built of: scaled dot-product attention, feed-forward, embeddings, positions.
+
+Attention is `keras.ops.dot_product_attention`, so each framework runs its own kernel: on TensorFlow two products with
+a float32 softmax between them, on JAX `jax.nn.dot_product_attention` (cuDNN's flash attention where the GPU has it), on
+PyTorch `scaled_dot_product_attention` (a fused kernel, also on a CPU). No batch has padding, so nothing is masked but
+the future of a causal model.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from keras import initializers, layers, ops
+
+__all__ = ["ClassToken", "Positions", "TiedEmbedding", "attend", "feed_forward", "final_logits"]
+
+
+def attend(
+    x: Any,
+    heads: int,
+    *,
+    causal: bool = False,
+    memory: Any = None,
+    use_bias: bool = True,
+    deviation: float | None = None,
+) -> Any:
+    """Multi-head attention of x (batch, queries, width) to itself, or to `memory` (batch, keys, width).
+
+    One dense layer makes query, key and value of what they share: three times the width in self-attention, once and
+    twice to a memory. A head is width / heads wide. `deviation` is that of normal initial weights; None: Glorot's.
+    """
+    width = x.shape[-1]
+    if memory is None:
+        query, key, value = ops.split(_dense(3 * width, deviation, use_bias)(x), 3, axis=-1)
+    else:
+        query = _dense(width, deviation, use_bias)(x)
+        key, value = ops.split(_dense(2 * width, deviation, use_bias)(memory), 2, axis=-1)
+    query, key, value = (_heads(part, heads) for part in (query, key, value))
+    mixed = ops.dot_product_attention(query, key, value, is_causal=causal)  # (batch, queries, heads, width / heads)
+    return _dense(width, deviation, use_bias)(layers.Reshape((x.shape[1], width))(mixed))
+
+
+def _heads(x: Any, heads: int) -> Any:
+    """(batch, tokens, width) -> (batch, tokens, heads, width / heads)"""
+    return layers.Reshape((x.shape[1], heads, x.shape[2] // heads))(x)
+
+
+def feed_forward(x: Any, hidden: int, activation: Any, deviation: float | None = None) -> Any:
+    """A hidden layer at every token: (batch, tokens, width) -> the same; `deviation` as in `attend`."""
+    return _dense(x.shape[-1], deviation)(_dense(hidden, deviation, activation=activation)(x))
+
+
+def _dense(units: int, deviation: float | None, use_bias: bool = True, activation: Any = None) -> layers.Layer:
+    # An initializer of its own for each layer: one that is shared gives equal shapes equal weights.
+    initializer = initializers.RandomNormal(stddev=deviation) if deviation else "glorot_uniform"
+    return layers.Dense(units, activation=activation, use_bias=use_bias, kernel_initializer=initializer)
+
+
+def final_logits(x: Any) -> Any:
+    """Logits in float32, whatever the policy."""
+    return layers.Activation("linear", dtype="float32")(x)
+
+
+class TiedEmbedding(layers.Layer):
+    """A table of vectors: gives `scale` times those of tokens, and in reverse multiplies vectors with every row."""
+
+    def __init__(self, vocabulary: int, width: int, deviation: float, scale: float = 1.0) -> None:
+        super().__init__()
+        self._shape = (vocabulary, width)
+        self._scale = scale
+        self._initializer = initializers.RandomNormal(stddev=deviation)
+
+    def build(self, input_shape: Any) -> None:
+        """Make the table."""
+        self.table = self.add_weight(shape=self._shape, initializer=self._initializer, name="embeddings")
+
+    def call(self, x: Any, reverse: bool = False) -> Any:
+        """Tokens (batch, length) -> (batch, length, width); reverse: that -> (batch, length, vocabulary)."""
+        if reverse:
+            return ops.matmul(x, ops.transpose(self.table))
+        rows = ops.take(self.table, x, axis=0)
+        return rows if self._scale == 1.0 else rows * self._scale
+
+
+class Positions(layers.Layer):
+    """Adds a vector to every token by its place: learned, or sines and cosines of wavelengths 2 pi to 10000 x 2 pi."""
+
+    def __init__(self, learned: bool, deviation: float = 0.02) -> None:
+        super().__init__()
+        self._learned = learned
+        self._initializer = initializers.RandomNormal(stddev=deviation)
+
+    def build(self, input_shape: Any) -> None:
+        """Make the table (length, width)."""
+        shape = tuple(input_shape[1:])
+        if self._learned:
+            self.table = self.add_weight(shape=shape, initializer=self._initializer, name="positions")
+        else:
+            # No variable: frameworks would carry it through every step as if it could change.
+            self._constant = ops.convert_to_tensor(sinusoids(*shape), dtype=self.compute_dtype)
+
+    def call(self, x: Any) -> Any:
+        """(batch, length, width) -> the same."""
+        return x + (self.table if self._learned else self._constant)
+
+
+class ClassToken(layers.Layer):
+    """Puts one learned vector before the tokens: (batch, n, width) -> (batch, n + 1, width)."""
+
+    def build(self, input_shape: Any) -> None:
+        """Make the vector."""
+        self.token = self.add_weight(shape=(1, 1, input_shape[-1]), initializer="zeros", name="class_token")
+
+    def call(self, x: Any) -> Any:
+        """See the class."""
+        first = ops.broadcast_to(ops.cast(self.token, x.dtype), (ops.shape(x)[0], 1, x.shape[-1]))
+        return ops.concatenate([first, x], axis=1)
+
+
+def sinusoids(length: int, width: int) -> np.ndarray:
+    """Sine in even columns, cosine in odd ones, of place / 10000^(2 i / width) (Vaswani et al. 2017, section 3.5)."""
+    places = np.arange(length)[:, None]
+    columns = np.arange(width)[None, :]
+    angles = places * np.exp(-math.log(10000.0) * 2 * (columns // 2) / width)
+    return np.where(columns % 2 == 0, np.sin(angles), np.cos(angles)).astype("float32")

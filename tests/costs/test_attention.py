@@ -1,0 +1,104 @@
+"""Traffic and memory of small attention models, worked out by hand; the presets' range of parameters."""
+
+from __future__ import annotations
+
+from paradnn.costs import model_costs
+
+STEP = {"batch_size": 2, "precision": "float32", "mode": "train", "optimizer": "sgd"}
+#: 3 tokens of width 4, two heads, 11 words: a normalisation has 8 numbers, a block 2 x 8 + (4 + 1) x 12 + (4 + 1) x 4
+#: + (4 + 1) x 16 + (16 + 1) x 4.
+GPT = {"name": "gpt", "layers": 1, "width": 4, "heads": 2, "sequence_length": 3, "vocab_size": 11}
+
+
+def test_a_language_model_by_hand() -> None:
+    table, positions, norm = 44, 12, 8
+    block = [60, 20, 80, 68]  # query, key and value; attended; hidden; output
+    parameters = table + positions + 3 * norm + sum(block)
+    x, logits, tokens = 2 * 12, 2 * 33, 2 * 3
+    costs = model_costs(GPT, **STEP)
+    assert costs.parameters == parameters
+    macs = 2 * 3 * (48 + 16 + 64 + 64 + 44) + 2 * 2 * 3 * 3 * 4
+    assert costs.forward_flops == 2 * macs
+    assert costs.backward_flops == 2 * costs.forward_flops
+    forward = (
+        (24 + tokens + x)  # six rows of the table
+        + positions
+        + (norm + x + x)  # the first normalisation adds nothing
+        + (60 + x + 3 * x)
+        + (3 * x + x + 2 * 6)  # attention, with a sum for each query and head
+        + (20 + x + x)
+        + (norm + 2 * x + 2 * x)  # adds, hands the sum on
+        + (80 + x + 4 * x)
+        + (68 + 4 * x + x)
+        + (norm + 2 * x + x)  # adds
+        + (table + x + logits)
+    )
+    loss = logits + tokens + logits
+    backward = (
+        (logits + x + table + x)  # logits' gradient, input, table; input's gradient
+        + (x + 2 * x + 4 + 2 * x)  # output's gradient, both inputs, scales; gradients of both
+        + (x + 4 * x + 64 + 4 * x)
+        + (4 * x + x + 64 + x)
+        + (2 * x + x + 4 + 2 * x)  # gradients of both outputs, the sum
+        + (x + x + 16 + x)
+        + (x + 3 * x + x + 2 * 6 + 3 * x)  # output's gradient, inputs, its output again, sums
+        + (3 * x + x + 48 + x)
+        + (x + x + 4 + x)
+        + (2 * x + tokens + 2 * 24)  # gradients from both readers; six rows are added to what the logits wrote
+        + parameters  # every gradient written
+    )
+    update = 3 * parameters
+    assert costs.bytes_per_step == 4 * (forward + loss + backward + update)
+    kept = x + (3 * x + x + x) + (4 * x + x) + logits
+    assert costs.memory_lower_bound_bytes == 4 * (parameters + 2 * tokens + kept)
+    inference = model_costs(GPT, **{**STEP, "mode": "inference"})
+    assert inference.bytes_per_step == 4 * (forward - 2 * 6)
+    assert inference.memory_lower_bound_bytes == 4 * (parameters + tokens + 5 * x)
+
+
+def test_a_translation_model_by_hand() -> None:
+    """One layer each, hidden 5; attention without bias; three layers read one table."""
+    model = {"name": "transformer", "layers": 1, "width": 4, "heads": 2, "feed_forward": 5, "sequence_length": 3,
+             "vocab_size": 11, "dropout": 0.1, "label_smoothing": 0.1}  # fmt: skip
+    costs = model_costs(model, **STEP)
+    attention, feed, norm = 4 * 16, (4 + 1) * 5 + (5 + 1) * 4, 8
+    parameters = 44 + (attention + feed + 2 * norm) + (2 * attention + feed + 3 * norm)
+    assert costs.parameters == parameters
+    scores = 2 * 3 * 3 * 4
+    macs = (3 * 64 + scores + 3 * 40) + (2 * (3 * 64 + scores) + 3 * 40) + 3 * 44
+    assert costs.forward_flops == 2 * 2 * macs
+    assert costs.backward_flops == 2 * costs.forward_flops
+    x, tokens, logits = 24, 6, 66
+    kept = 2 * x + (5 * x + 30 + x) + (2 * 5 * x + 30 + x) + logits
+    assert costs.memory_lower_bound_bytes == 4 * (parameters + 3 * tokens + kept)
+    inference = model_costs(model, **{**STEP, "mode": "inference"})
+    looking = 24 + tokens + x
+    itself = attention + norm + (x + 3 * x + x + 2 * x) + (3 * x + x + x + x)
+    other = attention + norm + (x + x + 3 * x + x + 2 * x) + (x + 2 * x + x + x + x)
+    feeding = feed + norm + (x + 30 + 2 * x) + (30 + x + x)
+    expected = (looking + itself + feeding) + (looking + itself + other + feeding) + (44 + x + logits)
+    assert inference.bytes_per_step == 4 * expected
+
+
+def test_a_vision_transformer_by_hand() -> None:
+    """4 patches of 2 x 2 pixels and a class token, width 6."""
+    model = {"name": "vit", "layers": 1, "width": 6, "heads": 3, "patch": 2, "image_size": 4, "output_size": 7}
+    costs = model_costs(model, **STEP)
+    patches, block = (12 + 1) * 6 + 6 + 5 * 6, 2 * 12 + 7 * 18 + 7 * 6 + 7 * 24 + 25 * 6
+    assert costs.parameters == patches + block + 12 + 7 * 7
+    first, rest = 4 * 12 * 6, 5 * (108 + 36 + 144 + 144) + 2 * 5 * 5 * 6 + 42
+    assert costs.forward_flops == 2 * 2 * (first + rest)
+    assert costs.backward_flops == 2 * 2 * (first + 2 * rest)
+    x, image = 2 * 30, 2 * 48
+    kept = 2 * 4 * 6 + (5 * x) + (4 * x + x) + 2 * 7
+    assert costs.memory_lower_bound_bytes == 4 * (costs.parameters + image + 2 + kept)
+
+
+def test_scores_grow_with_the_square_of_the_length_and_take_no_memory() -> None:
+    """Sixteen times the tokens: linear work and memory as those of sixteen times the batch, scores as of 16 x 16."""
+    short, long = ({**GPT, "sequence_length": length} for length in (64, 1024))
+    many = model_costs(short, **{**STEP, "batch_size": 32})
+    few = model_costs(long, **STEP)
+    assert few.forward_flops - many.forward_flops == 2 * 2 * 2 * 4 * (1024**2 - 16 * 64**2)
+    positions = 4 * (1024 - 64)
+    assert few.memory_lower_bound_bytes - many.memory_lower_bound_bytes == 4 * positions
