@@ -178,6 +178,12 @@ class Tracking:
     folder: str | None = option(
         None, "files of tracking=offline, and of a sweep whose store went away; null: mlruns/offline"
     )
+    patience: float = option(
+        120.0,
+        "seconds to wait for a store that went away before points are measured without a claim",
+        low=0.0,
+        high=86_400.0,
+    )
 
 
 @dataclass(frozen=True)

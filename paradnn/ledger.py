@@ -72,6 +72,15 @@ class Entry:
         same_host = owner["host"] == socket.gethostname() and owner["boot"].split("/")[1:] == _boot().split("/")[1:]
         return same_host or time.time() > float(self.tags.get("claim_expires", "inf"))
 
+    def is_claim_of(self, owner: str) -> bool:
+        """Whether it is a point that the process with this owner tag holds, without an outcome yet."""
+        return (
+            self.status == "RUNNING"
+            and not self.outcome
+            and self.tags.get("kind") != "sweep"
+            and self.tags.get("owner") == owner
+        )
+
 
 def owner_tag() -> str:
     """Who holds a run: this process, told apart from a later one with the same number."""

@@ -83,7 +83,7 @@ class OfflineTracker:
     def begin(
         self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, counts: Counts | None
     ) -> Ticket | Finished | Busy:
-        ticket = Ticket(f"point-{uuid.uuid4().hex}", identity, int(time.time() * 1000))
+        ticket = Ticket(f"point-{uuid.uuid4().hex}", identity, int(time.time() * 1000), repeats=counts is None)
         if counts is None:
             return ticket
         for attempt in range(2):
@@ -101,7 +101,13 @@ class OfflineTracker:
         begun = None if run_id == ticket.run_id else ticket.run_id
         write_document(
             self.folder / f"{run_id}.json",
-            {"record": content, "offline_id": run_id, "run_id": begun, "sweep": self._sweep},
+            {
+                "record": content,
+                "offline_id": run_id,
+                "run_id": begun,
+                "sweep": self._sweep,
+                "repeats": ticket.repeats,
+            },
         )
         if self._known is not None:
             self._known.setdefault(ticket.identity, []).append(Finished(run_id, record.tags))

@@ -110,9 +110,9 @@ class _Session:
         except KeyboardInterrupt:
             self._summary.interrupted = True
         self._summary.seconds = time.perf_counter() - begin
-        self._summary.where = self._tracker.where
         if todo and self._sweep:
             self._close_sweep(self._sweep)
+        self._summary.where = self._tracker.where
         return self._summary
 
     def _missing(self, points: Sequence[Point]) -> list[Point]:

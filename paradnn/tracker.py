@@ -19,11 +19,12 @@ Late = Callable[[], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Ticket:
-    """The right to measure a point. `start_time` is in Unix milliseconds."""
+    """The right to measure a point. `start_time` is in Unix milliseconds; `repeats`: whatever the store holds."""
 
     run_id: str
     identity: Identity
     start_time: int
+    repeats: bool = False
 
 
 @dataclass(frozen=True)
