@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from paradnn.config import Tracking
 from paradnn.errors import DataError, StoreAwayError, StoreError, StoreRefusalError
@@ -22,6 +22,8 @@ from paradnn.tracker import Busy, Counts, Finished, Late, Ticket, Tracker
 from paradnn.tracking import MlflowTracker
 
 __all__ = ["ResilientTracker", "open_tracker"]
+
+T = TypeVar("T")
 
 #: Seconds between two looks at a store that is away: while it is waited for, and later.
 _SOON, _LATER = 1.0, 30.0
@@ -61,8 +63,8 @@ class ResilientTracker:
             return self._store.where
         return f"{self._store.where}, {len(self._kept)} of them still in files: {self._command}"
 
-    def finished(self, environment_ids: Iterable[str]) -> dict[Identity, list[Finished]]:
-        return self._store.finished(environment_ids)
+    def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
+        return self._store.finished(environment_ids, sweep_id)
 
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
         if self._files and (self._folder / f"{run_id}.json").is_file():
@@ -76,20 +78,34 @@ class ResilientTracker:
         self._sweep = (name, description, tags)
         return self._store.open_sweep(name, description, tags)
 
+    def enter_sweep(self, parent: str, name: str, description: str, tags: Mapping[str, str]) -> None:
+        self._sweep = (name, description, tags)
+        self._store.enter_sweep(parent, name, description, tags)
+
+    def drop_sweep(self) -> None:
+        self._patiently(MlflowTracker.drop_sweep)
+
+    def task_reports(self) -> dict[int, dict[str, Any]]:
+        return self._patiently(MlflowTracker.task_reports)
+
+    def sweep_rows(self, sweep_id: str) -> list[dict[str, Any]]:
+        return self._patiently(lambda store: store.sweep_rows(sweep_id))
+
+    def release(self, sweep_id: str) -> int:
+        return self._patiently(lambda store: store.release(sweep_id))
+
+    def report_task(self, task: int, report: Mapping[str, Any]) -> None:
+        # Without the store there is nobody to tell.
+        self._at_the_end(lambda store: store.report_task(task, report))
+
     def close_sweep(
         self, status: str, description: str, metrics: Mapping[str, float], table: Mapping[str, Any]
     ) -> None:
         if status == "KILLED":  # who interrupts does not want to wait
             self._patience = 0.0
-        while self._is_there():
-            try:
-                self._store.close_sweep(status, description, metrics, table)
-                return self._store.withdraw_lost(())
-            except StoreError as error:
-                self._lost(error)
-        self._as_files().close_sweep(status, description, metrics, table)
-        self._unclosed = True
-        return None
+        if not self._at_the_end(lambda store: store.close_sweep(status, description, metrics, table)):
+            self._as_files().close_sweep(status, description, metrics, table)
+            self._unclosed = True
 
     def begin(
         self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, counts: Counts | None
@@ -118,6 +134,26 @@ class ResilientTracker:
 
     def abandon(self, ticket: Ticket, reason: str) -> None:
         (self._store if self._away_since is None else self._as_files()).abandon(ticket, reason)
+
+    def _patiently(self, ask: Callable[[MlflowTracker], T]) -> T:
+        """The store's answer, once it gives one; raises StoreAwayError when it stays away."""
+        while self._is_there():
+            try:
+                return ask(self._store)
+            except StoreError as error:
+                self._lost(error)
+        raise StoreAwayError(f"{self._store.where}: does not answer")
+
+    def _at_the_end(self, say: Callable[[MlflowTracker], None]) -> bool:
+        """Say a last thing to the store, after all that was kept for it; whether it took that."""
+        while self._is_there():
+            try:
+                say(self._store)
+                self._store.withdraw_lost(())
+                return True
+            except StoreError as error:
+                self._lost(error)
+        return False
 
     def _as_files(self) -> OfflineTracker:
         if self._files is None:

@@ -117,6 +117,7 @@ class _Parents:
     def __init__(self, tracker: MlflowTracker) -> None:
         self._tracker = tracker
         self._ids: dict[str, str] = {}
+        self._made: set[str] = set()
 
     def of(self, sweep: Mapping[str, Any] | None) -> str | None:
         """The parent's run id; None for a point outside a sweep."""
@@ -125,9 +126,12 @@ class _Parents:
         sweep_id = sweep["tags"]["sweep_id"]
         if sweep_id not in self._ids:
             known = self._known(sweep_id)
-            self._ids[sweep_id] = (
-                known.run_id if known else self._tracker.open_sweep(sweep["name"], sweep["description"], sweep["tags"])
-            )
+            if known:
+                self._ids[sweep_id] = known.run_id
+            else:
+                made = self._tracker.open_sweep(sweep["name"], sweep["description"], sweep["tags"])
+                self._ids[sweep_id] = made
+                self._made.add(made)
         return self._ids[sweep_id]
 
     def close(self, paths: Any) -> list[str]:
@@ -147,7 +151,8 @@ class _Parents:
             if run_id:
                 self._tracker.join_sweep(run_id)
                 self._tracker.close_sweep(sweep["status"], sweep["description"], sweep["metrics"], document["table"])
-        for run_id in self._ids.values():  # the sweep was interrupted: it has no closing file
+        # Without a closing file the sweep was interrupted; a parent that was there already is closed by who opened it.
+        for run_id in self._made.intersection(self._ids.values()):
             self._tracker.join_sweep(run_id)
             self._tracker.close_sweep("FINISHED", "A sweep whose driver ended early.", {}, {})
         return problems

@@ -21,6 +21,7 @@ from paradnn.answers import is_listening, translated
 from paradnn.config import Tracking
 from paradnn.errors import StoreError, StoreRefusalError
 from paradnn.identity import Identity
+from paradnn.launched import LaunchedSweeps
 from paradnn.ledger import Entry, Ledger, owner_tag
 from paradnn.outcome import OUTCOMES
 from paradnn.record import SCHEMA_VERSION, Record, file_content
@@ -39,7 +40,7 @@ _ABOUT = (
 )
 
 
-class MlflowTracker:
+class MlflowTracker(LaunchedSweeps):
     """Records into an MLflow tracking store; see `paradnn.tracker.Tracker`."""
 
     def __init__(self, settings: Tracking) -> None:
@@ -63,12 +64,14 @@ class MlflowTracker:
         return self._address.public
 
     @translated
-    def finished(self, environment_ids: Iterable[str]) -> dict[Identity, list[Finished]]:
+    def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
+        entries = {e.run_id: e for name in environment_ids for e in self._ledger.of_environment(name)}
+        if sweep_id:
+            entries |= {e.run_id: e for e in self._ledger.with_tag("sweep_id", sweep_id)}
         found: dict[Identity, list[Finished]] = {}
-        for environment_id in environment_ids:
-            for entry in self._ledger.of_environment(environment_id):
-                if entry.outcome:
-                    found.setdefault(entry.identity, []).append(Finished(entry.run_id, entry.tags))
+        for entry in entries.values():
+            if entry.outcome:
+                found.setdefault(entry.identity, []).append(Finished(entry.run_id, entry.tags))
         return found
 
     @translated
@@ -208,8 +211,10 @@ class MlflowTracker:
         return bool(self._client.get_experiment(self._experiment_id))
 
     def _close_if_abandoned(self, entry: Entry) -> bool:
-        if not entry.is_abandoned():
-            return False
+        return entry.is_abandoned() and self._close(entry)
+
+    def _close(self, entry: Entry) -> bool:
+        """End a run that nobody works on any more; False where its outcome was recorded already."""
         if entry.outcome in OUTCOMES:  # it was recorded whole, only its end was not
             self._client.set_terminated(entry.run_id, _status(entry.outcome))
             return False
