@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -80,9 +81,12 @@ def _measure_task(points: Sequence[Point], settings: Settings, sweep: SweepInfo)
 
     try:
         summary = measure_points(points, settings, sweep)
-    except ParadnnError as error:
+    except Exception as error:
+        # Nobody else would: what a task raises gets lost on the way through its launcher.
+        if not isinstance(error, ParadnnError):
+            traceback.print_exc()
         print(f"error: {error}", file=sys.stderr)
-        report_problem(settings, sweep, str(error))
+        report_problem(settings, sweep, str(error) or type(error).__name__)
         return 0
     if summary.interrupted:
         raise Interrupted

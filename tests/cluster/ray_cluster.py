@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes on this machine: two raylets of one core each, on free ports of the loopback."""
+"""A Ray cluster on this machine: two raylets of one core each, on free ports of the loopback."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _RAY = str(Path(sys.executable).parent / "ray")
 class RayCluster:
     """The cluster; `environ` lets a driver find it."""
 
-    def __init__(self) -> None:
+    def __init__(self, cores: int = 1, nodes: int = 2) -> None:
+        self._cores = cores
         # Sockets lie below it, whose paths may be 107 characters long at most.
         self._folder = tempfile.TemporaryDirectory(prefix="ray-")
         [self._port] = free_ports(1)
@@ -32,7 +33,7 @@ class RayCluster:
             "--head", f"--port={self._port}", f"--temp-dir={self._folder.name}", "--include-dashboard=false",
             "--ray-client-server-port=0",
         )  # fmt: skip
-        self.second = self.add_node()
+        self.second = self.add_node() if nodes == 2 else None
 
     def add_node(self) -> psutil.Process:
         """One more node; its raylet."""
@@ -70,7 +71,7 @@ class RayCluster:
         self._folder.cleanup()
 
     def _node(self, *arguments: str) -> None:
-        command = [_RAY, "start", "--node-ip-address=127.0.0.1", "--num-cpus=1", "--num-gpus=0",
+        command = [_RAY, "start", "--node-ip-address=127.0.0.1", f"--num-cpus={self._cores}", "--num-gpus=0",
                    "--object-store-memory=80000000", *arguments]  # fmt: skip
         done = subprocess.run(
             command, env={**os.environ, **self._variables}, capture_output=True, text=True, timeout=120, check=False

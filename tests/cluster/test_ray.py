@@ -34,19 +34,20 @@ def test_a_killed_worker_is_replaced_and_its_task_goes_on(ray_cluster: RayCluste
 
 def test_a_lost_node_gives_its_task_to_the_other(ray_cluster: RayCluster, sweep: Start, store: Store) -> None:
     running = sweep("hydra/launcher=ray", "model.nodes=range(8,20)", "sweep.chunk=6", environ=ray_cluster.environ)
-    second = {process.pid for process in ray_cluster.second.children(recursive=True)}
+    second = ray_cluster.second
+    assert second
     try:
         running.until(lambda: bool(second_at_work(ray_cluster)), "a task on the second node")
         running.until(lambda: len(running.measured()) >= 2, "two points")
-        ray_cluster.power_off(ray_cluster.second)
+        ray_cluster.power_off(second)
         assert running.wait() == 0, running.said
     finally:
         ray_cluster.second = ray_cluster.add_node()
     settled(store, 12)
-    assert second is not None
 
 
 def second_at_work(cluster: RayCluster) -> list[psutil.Process]:
     """Tasks on the second node."""
+    assert cluster.second
     below = {process.pid for process in cluster.second.children(recursive=True)}
     return [process for process in cluster.workers() if process.pid in below]
