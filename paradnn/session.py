@@ -133,17 +133,19 @@ class _Session:
 
     def _missing(self, points: Sequence[Point]) -> list[Point]:
         """The points without an outcome that counts, each once; the others are counted as skipped."""
-        known: Mapping[Identity, Sequence[Finished]] = {}
         sweep_id = self._sweep.sweep_id if self._sweep and self._sweep.launched else None
-        if self._resume.looks:
-            known = self._tracker.finished(self._surroundings.environment_ids, sweep_id)
-        # An earlier attempt of a launched task may have run on another kind of node: one outcome is enough.
-        own = {_bare(key): runs for key, runs in known.items() if sweep_id and runs[0].tags.get("sweep_id") == sweep_id}
+        known: Mapping[Identity, Sequence[Finished]] = {}
+        if self._resume.looks or sweep_id:
+            places = self._surroundings.environment_ids if self._resume.looks else ()
+            known = self._tracker.finished(places, sweep_id)
+        # An earlier attempt of a launched task may have run on another kind of node: its outcomes are enough.
+        own = {_bare(key): runs[0] for key, runs in known.items() if runs[0].tags.get("sweep_id") == sweep_id}
         seen, todo = set(), []
         for point in points:
             identity = self._identity(point)
-            runs = known.get(identity) or own.get(_bare(identity), ())
-            done = next((run for run in runs if self._resume.counts(point, run.tags)), None)
+            done = own.get(_bare(identity)) or next(
+                (run for run in known.get(identity, ()) if self._resume.counts(point, run.tags)), None
+            )
             if done:
                 self._skip(done)
             elif identity in seen:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from paradnn.config import SETTINGS_KEYS, Point, Settings, read_point, read_settings
 from paradnn.errors import ConfigError
-from paradnn.space import Plan, expand
+from paradnn.space import Plan, expand, plain
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
@@ -81,7 +81,8 @@ def make_sweep(loader: ConfigLoader, master: DictConfig, arguments: Sequence[str
     if not plan.points:
         raise ConfigError("sweep", "no points", "there is nothing to measure", "name at least one value for each key")
     points = tuple(read_point(config) for config in plan.configs())
-    settings = read_settings(next(plan.configs()))
+    read_settings(next(plan.configs()))
+    settings = read_settings(plain(master))
     name = settings.sweep.name or "+".join(dict.fromkeys(point.model.name for point in points))
     command = " ".join(["python", *map(_quoted, sys.orig_argv[1:])])
     info = SweepInfo(_sweep_id(), f"{name}, {len(points)} points", command)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -13,14 +12,17 @@ from typing import Any
 
 import psutil
 import pytest
+import yaml
 
+from hydra_plugins import paradnn_launchers
 from paradnn import placement, slurm
 from paradnn.config import Settings, Tracking, read_point
 from paradnn.dispatch import submit
+from paradnn.errors import ConfigError
 from paradnn.ledger import Entry, enter_task, owner_tag
 from paradnn.space import Plan
 from paradnn.sweep import Launched, Sweep, SweepInfo, default_chunk
-from tests.conftest import ROOT, TINY, Store, environment, run
+from tests.conftest import ROOT, TINY, Store, run
 
 AXES = ["model.nodes=8,9,10,11,12", "sweep.chunk=2", *[entry for entry in TINY if "nodes" not in entry]]
 
@@ -81,7 +83,7 @@ def test_tasks_that_a_launcher_lost_are_told_with_the_command(store: Store, caps
 
 
 def test_a_task_that_cannot_measure_says_why_to_the_one_who_waits(store: Store) -> None:
-    done = run(["paradnn.train", "-m", "framework=jax", "software.python=/nowhere/python", *AXES], store)
+    done = run(["paradnn.train", "-m", "software.python=/nowhere/python", *AXES], store)
     assert done.returncode == 1
     assert "task 0 on its host: software.python=/nowhere/python: does not run" in done.stderr
     assert "5 of 5 points have no outcome" in done.stderr
@@ -161,19 +163,16 @@ def test_squeue_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert slurm.queue_states({"17"}) is None
 
 
-@pytest.mark.parametrize("launcher", ["slurm", "ray", "joblib"])
-def test_a_launcher_that_is_not_installed_is_named_with_its_remedy(launcher: str, store: Store) -> None:
-    code = (
-        "import sys; from importlib.abc import MetaPathFinder\n"
-        "class No(MetaPathFinder):\n"
-        "    def find_spec(self, name, *_):\n"
-        "        if name.startswith('hydra_plugins.hydra_'): raise ImportError(name=name)\n"
-        "sys.meta_path.insert(0, No())\n"
-        "import runpy; runpy.run_module('paradnn.train', run_name='__main__')"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "-m", f"hydra/launcher={launcher}", *AXES],
-        capture_output=True, text=True, check=False, timeout=100, env=environment(store), cwd=ROOT,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr.strip().endswith(f"run python -m pip install 'paradnn[{launcher}]'")
+@pytest.mark.parametrize("launcher", [paradnn_launchers.Slurm, paradnn_launchers.Ray, paradnn_launchers.Joblib])
+def test_a_launcher_that_is_not_installed_is_named_with_its_remedy(launcher: Any, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, launcher._module, None)
+    name = launcher.__name__.lower()
+    with pytest.raises(ConfigError, match=rf"^hydra/launcher={name}: .* is not installed; run .*'paradnn\[{name}\]'$"):
+        launcher().setup(hydra_context=None, task_function=None, config=None)
+
+
+def test_every_preset_names_a_launcher_of_ours() -> None:
+    presets = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / "conf/hydra/launcher").glob("*.yaml")}
+    assert {name: preset["_target_"] for name, preset in presets.items()} == {
+        name: f"hydra_plugins.paradnn_launchers.{name.capitalize()}" for name in ("slurm", "ray", "joblib")
+    }
