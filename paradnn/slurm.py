@@ -15,6 +15,8 @@ __all__ = ["queue_states", "queue_watcher"]
 #: Seconds between two questions, at most; submitit begins with shorter waits.
 _PAUSE = 20
 _GONE = "GONE"
+#: States that a job does not leave. A preempted one may go back into the queue; where not, it is gone after a while.
+_ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", _GONE}
 
 
 def queue_watcher() -> Any:
@@ -34,6 +36,10 @@ def queue_watcher() -> Any:
                 self._info_dict[job] = {"JobID": job, "State": states.get(job, _GONE)}
                 if self.is_done(job, mode="cache"):
                     self._finished.add(job)
+
+        def is_done(self, job_id: str, mode: str = "standard") -> bool:
+            """Whether a job has ended for good."""
+            return self.get_state(job_id, mode=mode) in _ENDED
 
         def wait_for_all(self) -> None:
             """Return when every job has ended."""
