@@ -161,7 +161,7 @@ class _Submitter:
     def _explain(self, summary: Summary) -> None:
         for problem in self._problems:
             _say(problem)
-        if summary.interrupted:
+        if summary.interrupted and self._launcher != _BASIC:
             _say(f"interrupted; tasks that {self._launcher} has begun or queued may go on without this process")
         if summary.missing:
             _say(
