@@ -2,13 +2,14 @@
 #   make demo       install, sweep a few points of every family, write report.html
 #   make test       install, then lint, type-check and test
 #   make test-frameworks   the same models in TensorFlow, JAX and PyTorch: installs the extras, in an environment of its own
+#   make test-cluster      sweeps on Slurm, Ray, joblib and PostgreSQL, with jobs and nodes lost: installs what it needs
 #   make ui         the MLflow UI on http://127.0.0.1:5000
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 5000
 
-.PHONY: demo test test-frameworks lint format ui install install-dev benchmarks clean
+.PHONY: demo test test-frameworks test-cluster lint format ui install install-dev benchmarks clean
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev
@@ -45,6 +46,26 @@ $(FRAMEWORKS)/.installed: pyproject.toml constraints.txt
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,jax,torch]'
 	touch $@
 
+# What the distribution gives: missing packages are installed, and no service of theirs is left running.
+CLUSTER := .venv-cluster
+CLUSTER_TESTS ?= tests/cluster
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get
+test-cluster: $(CLUSTER)/.installed
+	@PATH="$$PATH:/usr/sbin:/sbin"; \
+	missing=; for program in slurmctld:slurm-wlm slurmd:slurm-wlm munged:munge postgres:postgresql; do \
+	  command -v $${program%%:*} >/dev/null || ls /usr/lib/postgresql/*/bin/$${program%%:*} >/dev/null 2>&1 || \
+	  case " $$missing " in *" $${program##*:} "*) ;; *) missing="$$missing $${program##*:}";; esac; done; \
+	if [ -n "$$missing" ]; then \
+	  command -v apt-get >/dev/null || { echo "install these first:$$missing"; exit 1; }; \
+	  $(APT) update -qq && $(APT) install -y -qq --no-install-recommends $$missing; fi
+	$(CLUSTER)/bin/python -m pytest $(CLUSTER_TESTS)
+
+$(CLUSTER)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(CLUSTER)
+	$(CLUSTER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,slurm,ray,joblib,postgres]'
+	touch $@
+
 lint: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -64,4 +85,4 @@ benchmarks: install
 	$(BIN)/python -m benchmarks.ceilings
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(FRAMEWORKS) $(CLUSTER) .mypy_cache .pytest_cache .ruff_cache

@@ -178,6 +178,12 @@ class Tracking:
     folder: str | None = option(
         None, "files of tracking=offline, and of a sweep whose store went away; null: mlruns/offline"
     )
+    patience: float = option(
+        120.0,
+        "seconds to wait for a store that went away before points are measured without a claim",
+        low=0.0,
+        high=86_400.0,
+    )
 
 
 @dataclass(frozen=True)
@@ -191,7 +197,10 @@ class Sweep:
     seed: int = option(0, "of the random order and of the sample", low=0, high=2**31 - 1)
     sample: int | None = option(None, "measure only so many points, drawn evenly over the space; null: all", low=1)
     name: str | None = option(None, "name of the parent run; null: the date and the families")
-    plan: str | None = option(None, "internal: the plan file of a launched task")
+    chunk: int | None = option(
+        None, "points of one task; null: all of them here, 5 to 50 with a launcher such as slurm", low=1
+    )
+    plan: str | None = option(None, "internal: the points of a launched task", longest=2**26)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ without a traceback. Any other exception that reaches the top is a fault of this
     ParadnnError
       ConfigError          a key, its value and the remedy
       StoreError           the tracking store cannot be read or written
+        StoreAwayError     it does not answer; it may later
+        StoreRefusalError  it answers, and does not accept who asks
       WorkerError          the interpreter under test cannot be started
       SchemaError          stored runs of another schema, or unlike runs about to be pooled
       DataError            a file that is damaged or not what it claims to be
@@ -13,7 +15,16 @@ without a traceback. Any other exception that reaches the top is a fault of this
 
 from __future__ import annotations
 
-__all__ = ["ConfigError", "DataError", "ParadnnError", "SchemaError", "StoreError", "WorkerError"]
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "ParadnnError",
+    "SchemaError",
+    "StoreAwayError",
+    "StoreError",
+    "StoreRefusalError",
+    "WorkerError",
+]
 
 
 class ParadnnError(Exception):
@@ -33,6 +44,14 @@ class ConfigError(ParadnnError):
 
 class StoreError(ParadnnError):
     """The tracking store cannot be reached, read or written."""
+
+
+class StoreAwayError(StoreError):
+    """The tracking store does not answer; it may later."""
+
+
+class StoreRefusalError(StoreError):
+    """The tracking store does not accept the credentials, or not this user."""
 
 
 class WorkerError(ParadnnError):

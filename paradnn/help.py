@@ -20,6 +20,8 @@ Measure deep-learning models on this machine; every point becomes an MLflow run.
   python -m paradnn.train -m model.nodes=32,64,128 batch_size=64,256 precision=float32,bfloat16
                                                                    a sweep: every combination
   python -m paradnn.train -m experiment=quick                      a preset; add axes or narrow it: model=fc
+  python -m paradnn.train -m hydra/launcher=slurm experiment=paper_fc
+                                                                   on many hosts: slurm, ray; joblib: docs/clusters.md
   python -m paradnn.train --cfg job model=gru                      print a configuration
 
 Values are swept as a,b,c or range(1,9) or choice(...); lists are written model.blocks=[3,4,6,3].

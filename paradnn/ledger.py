@@ -23,7 +23,7 @@ from paradnn.store import StoreAddress
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["Entry", "Ledger", "owner_tag"]
+__all__ = ["Entry", "Ledger", "enter_task", "owner_tag"]
 
 _KEYS = (
     "point_id",
@@ -39,6 +39,10 @@ _KEYS = (
     "offline_id",
     "sweep_id",
 )
+
+
+#: Of which launched task this process is an attempt, if of any: its name, and what orders attempts (restarts, begun).
+_attempt: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -62,23 +66,47 @@ class Entry:
         return self.tags.get("outcome")
 
     def is_abandoned(self) -> bool:
-        """Whether nobody will finish this RUNNING run: its driver is gone from this host, or its claim ran out."""
+        """Whether nobody will finish this RUNNING run.
+
+        Its driver is gone from this host; or it was an earlier attempt of the task that this process is; or its claim
+        ran out.
+        """
         if self.status != "RUNNING" or "owner" not in self.tags:
             return False
         owner = json.loads(self.tags["owner"])
+        if _is_earlier(owner):
+            return True
         if owner["boot"] == _boot():
             return not _is_alive(owner["pid"], owner["started"])
         # Another host, or this one before it was started again: only time can tell.
         same_host = owner["host"] == socket.gethostname() and owner["boot"].split("/")[1:] == _boot().split("/")[1:]
         return same_host or time.time() > float(self.tags.get("claim_expires", "inf"))
 
+    def is_claim_of(self, owner: str) -> bool:
+        """Whether it is a point that the process with this owner tag holds, without an outcome yet."""
+        return (
+            self.status == "RUNNING"
+            and not self.outcome
+            and self.tags.get("kind") != "sweep"
+            and self.tags.get("owner") == owner
+        )
+
+
+def enter_task(task: str | None, restarts: int = 0) -> None:
+    """From now on this process is an attempt of the launched task with that name; None: of none.
+
+    A scheduler runs one attempt of a task at a time, on whichever host: what an earlier one held, it holds no more.
+    """
+    _attempt.clear()
+    if task is not None:
+        _attempt.update(task=task, restarts=restarts, begun=time.time())
+
 
 def owner_tag() -> str:
     """Who holds a run: this process, told apart from a later one with the same number."""
     process = psutil.Process()
-    return json.dumps(
-        {"host": socket.gethostname(), "boot": _boot(), "pid": process.pid, "started": process.create_time()}
-    )
+    who = {"host": socket.gethostname(), "boot": _boot(), "pid": process.pid, "started": process.create_time()}
+    return json.dumps(who | _attempt)
 
 
 class Ledger:
@@ -134,9 +162,14 @@ class Ledger:
         return [Entry(run_id, status, tags) for run_id, (status, tags) in found.items()]
 
     def _search(self, condition: str) -> list[Entry]:
-        return list(self._pages(condition))
+        found = []
+        for run in self.pages(condition):
+            tags = {key: run.data.tags[key] for key in _KEYS if key in run.data.tags}
+            found.append(Entry(run.info.run_id, run.info.status, tags))
+        return found
 
-    def _pages(self, condition: str) -> Iterable[Entry]:
+    def pages(self, condition: str) -> Iterable[Any]:
+        """MLflow's own runs that meet a condition, each once: all that a store tells, and slowly."""
         token, seen = None, set()
         while True:
             page = self._client.search_runs(
@@ -149,11 +182,17 @@ class Ledger:
             for run in page:
                 if run.info.run_id not in seen:  # pages are offsets: a new run shifts them
                     seen.add(run.info.run_id)
-                    tags = {key: run.data.tags[key] for key in _KEYS if key in run.data.tags}
-                    yield Entry(run.info.run_id, run.info.status, tags)
+                    yield run
             token = page.token
             if not token:
                 return
+
+
+def _is_earlier(owner: Mapping[str, Any]) -> bool:
+    """Whether the owner of a run is an earlier attempt of this process' task; hosts' clocks only break ties."""
+    if not _attempt or owner.get("task") != _attempt["task"]:
+        return False
+    return (owner["restarts"], owner["begun"]) < (_attempt["restarts"], _attempt["begun"])
 
 
 def _boot() -> str:

@@ -54,12 +54,13 @@ class OfflineTracker:
     def where(self) -> str:
         return f"{self.folder} (python -m paradnn.sync {self.folder} logs them)"
 
-    def finished(self, environment_ids: Iterable[str]) -> dict[Identity, list[Finished]]:
-        wanted, found = set(environment_ids), {}
-        for identity, runs in self._all().items():
-            if identity.environment_id in wanted:
-                found[identity] = runs
-        return found
+    def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
+        wanted = set(environment_ids)
+        return {
+            identity: runs
+            for identity, runs in self._all().items()
+            if identity.environment_id in wanted or (sweep_id and runs[0].tags.get("sweep_id") == sweep_id)
+        }
 
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
         record = read_document(self.folder / f"{run_id}.json")["record"]
@@ -68,6 +69,39 @@ class OfflineTracker:
     def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
         self._sweep = {"name": name, "description": description, "tags": dict(tags)}
         return tags["sweep_id"]
+
+    def enter_sweep(self, parent: str, name: str, description: str, tags: Mapping[str, str]) -> None:
+        self.open_sweep(name, description, tags)
+
+    def drop_sweep(self) -> None:
+        self._remove_reports()
+        self._sweep = None
+
+    def report_task(self, task: int, report: Mapping[str, Any]) -> None:
+        if self._sweep is not None:
+            write_document(self.folder / f"task-{self._sweep['tags']['sweep_id']}-{task}.json", {"report": report})
+
+    def task_reports(self) -> dict[int, dict[str, Any]]:
+        return {int(path.stem.rpartition("-")[2]): read_document(path)["report"] for path in self._reports()}
+
+    def sweep_rows(self, sweep_id: str) -> list[dict[str, Any]]:
+        rows = []
+        for path in self.folder.glob("point-*.json"):
+            with contextlib.suppress(DataError):
+                record = read_document(path)["record"]
+                if record["tags"].get("sweep_id") == sweep_id:
+                    rows.append({"run_id": path.stem, "name": record["name"], **record["tags"], **record["metrics"]})
+        return rows
+
+    def release(self, sweep_id: str) -> int:
+        count = 0
+        for path in self.folder.glob("*.claim"):
+            with contextlib.suppress(OSError, ValueError):
+                owner = json.loads(json.loads(path.read_text())["owner"])
+                if owner.get("task", "").startswith(f"{sweep_id}/"):
+                    path.unlink(missing_ok=True)
+                    count += 1
+        return count
 
     def close_sweep(
         self, status: str, description: str, metrics: Mapping[str, float], table: Mapping[str, Any]
@@ -78,12 +112,13 @@ class OfflineTracker:
         write_document(
             self.folder / f"sweep-{self._sweep['tags']['sweep_id']}.json", {"sweep": content, "table": table}
         )
+        self._remove_reports()
         self._sweep = None
 
     def begin(
         self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, counts: Counts | None
     ) -> Ticket | Finished | Busy:
-        ticket = Ticket(f"point-{uuid.uuid4().hex}", identity, int(time.time() * 1000))
+        ticket = Ticket(f"point-{uuid.uuid4().hex}", identity, int(time.time() * 1000), repeats=counts is None)
         if counts is None:
             return ticket
         for attempt in range(2):
@@ -101,7 +136,13 @@ class OfflineTracker:
         begun = None if run_id == ticket.run_id else ticket.run_id
         write_document(
             self.folder / f"{run_id}.json",
-            {"record": content, "offline_id": run_id, "run_id": begun, "sweep": self._sweep},
+            {
+                "record": content,
+                "offline_id": run_id,
+                "run_id": begun,
+                "sweep": self._sweep,
+                "repeats": ticket.repeats,
+            },
         )
         if self._known is not None:
             self._known.setdefault(ticket.identity, []).append(Finished(run_id, record.tags))
@@ -113,6 +154,13 @@ class OfflineTracker:
 
     def close_abandoned(self) -> int:
         return sum(self._drop_if_stale(path) for path in self.folder.glob("*.claim"))
+
+    def _reports(self) -> list[Path]:
+        return list(self.folder.glob(f"task-{self._sweep['tags']['sweep_id']}-*.json")) if self._sweep else []
+
+    def _remove_reports(self) -> None:
+        for path in self._reports():
+            path.unlink(missing_ok=True)
 
     def _all(self, fresh: bool = False) -> dict[Identity, list[Finished]]:
         """What the folder holds; damaged files are left to `sync` to name."""

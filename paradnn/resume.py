@@ -9,7 +9,7 @@ from paradnn.config import Point
 from paradnn.identity import EXTRA_KEYS, limits_id
 from paradnn.outcome import LIMIT_OUTCOMES
 
-__all__ = ["ResumePolicy", "wanted_extras"]
+__all__ = ["ResumePolicy", "makes_needless", "wanted_extras"]
 
 
 def wanted_extras(point: Point) -> set[str]:
@@ -47,3 +47,17 @@ class ResumePolicy:
         if outcome == "ok" and wanted - set(extras):
             return False
         return not (self.resume == "retry" and outcome in self.retry)
+
+
+def makes_needless(known: Mapping[str, str], new: Mapping[str, str]) -> bool:
+    """Whether a stored run says all that another run of the same identity, made without a claim, has to say.
+
+    Both are tags. A measurement beside a failure has something to say, so has an outcome under other limits, and one
+    with a profile beside one without.
+    """
+    outcome = known.get("outcome")
+    if outcome is None or (outcome != "ok" and new["outcome"] == "ok"):
+        return False
+    if outcome in LIMIT_OUTCOMES and known.get("limits_id") != new.get("limits_id"):
+        return False
+    return not set(new.get("extras", "").split()) - set(known.get("extras", "").split())

@@ -67,8 +67,9 @@ class WorkerKey:
         )
 
     def environ(self) -> dict[str, str]:
-        """The worker's environment: the driver's own, with what the key says."""
-        environ = dict(os.environ, KERAS_BACKEND=self.framework, PYTHONUNBUFFERED="1")
+        """The worker's environment: the driver's own, with what the key says, without what opens the store."""
+        own = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+        environ = dict(own, KERAS_BACKEND=self.framework, PYTHONUNBUFFERED="1")
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PACKAGE_PARENT), environ.get("PYTHONPATH")]))
         environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         if self.platform == "cpu":

@@ -35,7 +35,7 @@ _UNITS = {
 
 
 def option(default: Any, text: str, **bounds: Any) -> Any:
-    """A dataclass field with help `text` and bounds: low, high, choices, length, prefixes, pattern."""
+    """A dataclass field with help `text` and bounds: low, high, choices, length, prefixes, pattern, longest."""
     metadata = {"help": text, **bounds}
     if isinstance(default, (dict, list)):
         return dataclasses.field(default_factory=default.copy, metadata=metadata)
@@ -180,7 +180,7 @@ def _text(value: Any, bounds: Mapping[str, Any], key: str) -> str:
     choices = bounds.get("choices")
     if choices is not None and value not in choices:
         raise ConfigError(key, value, "no such choice", f"choose one of {', '.join(choices)}")
-    if not isinstance(value, str) or not value.isprintable() or len(value) > 4000:
+    if not isinstance(value, str) or not value.isprintable() or len(value) > bounds.get("longest", 4000):
         raise ConfigError(key, value, "expects a line of text", f"quote it: {key}='...'")
     expression, remedy = bounds.get("pattern", (None, ""))
     if expression and not re.fullmatch(expression, value):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,23 +20,25 @@ from paradnn import environment as environments
 from paradnn.config import Point, Settings
 from paradnn.costs import Costs, model_costs
 from paradnn.environment import Environment, available_memory
-from paradnn.errors import WorkerError
+from paradnn.errors import StoreError, WorkerError
 from paradnn.fallback import open_tracker
 from paradnn.identity import Identity, point_id, request_of
+from paradnn.ledger import enter_task
+from paradnn.parent import SweepParent
 from paradnn.peaks import Ceilings, CeilingsKeeper, limits_of, overrun_tags
+from paradnn.placement import restarts, task_name, task_tags, waiting_times
 from paradnn.pool import WorkerPool
 from paradnn.record import Record, make_record, point_tags, run_name
 from paradnn.resume import ResumePolicy
 from paradnn.runner import Answer, Limits, WorkerKey
 from paradnn.schema import memory_bytes
-from paradnn.store import without_secrets
 from paradnn.summary import Summary
 from paradnn.surroundings import Surroundings
 from paradnn.sweep import SweepInfo
 from paradnn.terminal import Reporter
 from paradnn.tracker import Busy, Finished, Ticket, Tracker
 
-__all__ = ["Interrupted", "measure_ceilings", "measure_points"]
+__all__ = ["Interrupted", "measure_ceilings", "measure_points", "report_problem"]
 
 #: The share of free memory that a point may take when `measure.memory_limit` is auto.
 _SAFE_SHARE = 0.9
@@ -53,6 +56,7 @@ def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo
     Raises ParadnnError for what the user can mend before anything is measured.
     """
     reporter = Reporter(len(points), sweep.name if sweep else None)
+    enter_task(task_name(sweep), restarts())
     with _interruptible(), Surroundings(points, reporter.say) as surroundings, WorkerPool() as pool:
         # The framework's import runs while the driver imports MLflow and opens the store.
         if first := next((point for point in points if not surroundings.problem(point)), None):
@@ -63,6 +67,14 @@ def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo
             return session.run(points)
         finally:
             reporter.close()
+
+
+def report_problem(settings: Settings, sweep: SweepInfo, problem: str) -> None:
+    """Tell the sweep's parent why a launched task measured nothing, where its store can be reached."""
+    with contextlib.suppress(StoreError):
+        parent = SweepParent(open_tracker(settings.tracking, lambda _: None), sweep)
+        parent.enter()
+        parent.fail(problem)
 
 
 def measure_ceilings(point: Point, settings: Settings) -> tuple[Ceilings | None, str]:
@@ -97,15 +109,20 @@ class _Session:
         self._ceilings = CeilingsKeeper(pool, tracker, reporter.say) if settings.ceilings else None
         self._summary = summary
         self._sweep = sweep
+        self._parent = SweepParent(tracker, sweep)
+        self._tags: Mapping[str, str] = {}
+        self._waited: Mapping[str, float] = {}
         self._free_since = time.perf_counter()
 
     def run(self, points: Sequence[Point]) -> Summary:
         begin = time.perf_counter()
         self._tracker.close_abandoned()
+        self._parent.enter()
         todo = self._missing(points)
-        if todo and self._sweep:
-            tags = {"sweep_id": self._sweep.sweep_id, "command": without_secrets(self._sweep.command)}
-            self._tracker.open_sweep(self._sweep.name, f"`{tags['command']}`\n\nrunning ...", tags)
+        if todo:
+            self._parent.open()
+        self._tags = task_tags(self._sweep)
+        self._waited = waiting_times(self._sweep.launched if self._sweep else None)
         self._free_since = time.perf_counter()
         self._reporter.start(self._summary.skipped)
         try:
@@ -113,20 +130,25 @@ class _Session:
         except KeyboardInterrupt:
             self._summary.interrupted = True
         self._summary.seconds = time.perf_counter() - begin
+        self._parent.end(self._summary, self._surroundings.environment_ids)
         self._summary.where = self._tracker.where
-        if todo and self._sweep:
-            self._close_sweep(self._sweep)
         return self._summary
 
     def _missing(self, points: Sequence[Point]) -> list[Point]:
         """The points without an outcome that counts, each once; the others are counted as skipped."""
-        known = {}
-        if self._resume.looks:
-            known = self._tracker.finished(self._surroundings.environment_ids)
+        sweep_id = self._sweep.sweep_id if self._sweep and self._sweep.launched else None
+        known: Mapping[Identity, Sequence[Finished]] = {}
+        if self._resume.looks or sweep_id:
+            places = self._surroundings.environment_ids if self._resume.looks else ()
+            known = self._tracker.finished(places, sweep_id)
+        # An earlier attempt of a launched task may have run on another kind of node: its outcomes are enough.
+        own = {_bare(key): runs[0] for key, runs in known.items() if runs[0].tags.get("sweep_id") == sweep_id}
         seen, todo = set(), []
         for point in points:
             identity = self._identity(point)
-            done = next((run for run in known.get(identity, []) if self._resume.counts(point, run.tags)), None)
+            done = own.get(_bare(identity)) or next(
+                (run for run in known.get(identity, ()) if self._resume.counts(point, run.tags)), None
+            )
             if done:
                 self._skip(done)
             elif identity in seen:
@@ -166,7 +188,7 @@ class _Session:
         ceilings = self._ceilings.of(point, environment) if self._ceilings and usable else None
         # Measuring them is no cost of this point.
         self._free_since += time.perf_counter() - begin
-        tags = point_tags(point, environment) | ({"sweep_id": self._sweep.sweep_id} if self._sweep else {})
+        tags = {**point_tags(point, environment), **self._tags}
         counts = (lambda known: self._resume.counts(point, known)) if self._resume.looks else None
         self._reporter.begin(run_name(point))
         ticket = self._tracker.begin(self._identity(point), run_name(point), tags, point.measure.timeout, counts)
@@ -255,7 +277,7 @@ class _Session:
         spent = now - recording
         overhead = spent + sum(record.metrics.get(f"phase_{name}_seconds", 0.0) for name in ("schedule", "start"))
         self._free_since = now
-        return {"phase_record_seconds": spent, "overhead_seconds": overhead}
+        return {"phase_record_seconds": spent, "overhead_seconds": overhead, **self._waited}
 
     def _done(self, record: Record, run_id: str) -> None:
         row = {
@@ -271,18 +293,10 @@ class _Session:
         self._summary.rows.append(row)
         self._reporter.done(row)
 
-    def _close_sweep(self, sweep: SweepInfo) -> None:
-        summary = self._summary
-        state = "interrupted" if summary.interrupted else "finished"
-        text = (
-            f"`{without_secrets(sweep.command)}`\n\nA sweep of {summary.total} points, {state} after "
-            f"{summary.seconds:.0f} s: {summary.counts()}."
-        )
-        metrics = {"points": float(summary.total)}
-        metrics |= {f"points.{name}": float(count) for name, count in summary.outcomes.items()}
-        columns = list(dict.fromkeys(key for row in summary.rows for key in row))
-        table = {"columns": columns, "data": [[row.get(key) for key in columns] for row in summary.rows]}
-        self._tracker.close_sweep("KILLED" if summary.interrupted else "FINISHED", text, metrics, table)
+
+def _bare(identity: Identity) -> tuple[str, int]:
+    """A measurement, wherever it is done."""
+    return identity.point_id, identity.replicate
 
 
 def _memory_limit(point: Point) -> int:
@@ -297,7 +311,8 @@ def _interruptible() -> Iterator[None]:
     def stop(*_: Any) -> None:
         raise Interrupted
 
-    signals = (signal.SIGTERM, signal.SIGHUP)
+    # Only the main thread may ask for signals; a launcher may run its tasks in another.
+    signals = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
     previous = [signal.signal(number, stop) for number in signals]
     try:
         yield

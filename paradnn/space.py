@@ -11,11 +11,9 @@ line's axes on top.
 from __future__ import annotations
 
 import itertools
-import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -46,15 +44,11 @@ class Plan:
         for base, values in self.points:
             yield _with_values(self.bases[base], values)
 
-    def save(self, path: Path) -> None:
-        """Write the plan for the tasks that measure it."""
-        path.write_text(json.dumps({"bases": self.bases, "points": self.points}))
-
-    @classmethod
-    def load(cls, path: Path) -> Plan:
-        """Read what `save` wrote."""
-        content = json.loads(path.read_text())
-        return cls(content["bases"], [(base, values) for base, values in content["points"]])
+    def part(self, first: int, end: int) -> Plan:
+        """The points from `first` to before `end`, with those configurations alone that they need."""
+        points = self.points[first:end]
+        used = {base: number for number, base in enumerate(dict.fromkeys(base for base, _ in points))}
+        return Plan([self.bases[base] for base in used], [(used[base], values) for base, values in points])
 
 
 @dataclass(frozen=True)

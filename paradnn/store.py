@@ -17,10 +17,21 @@ from pathlib import Path
 
 from paradnn.errors import StoreError
 
-__all__ = ["PROJECT_ROOT", "StoreAddress", "address_of", "locate", "locked", "use_write_ahead_log", "without_secrets"]
+__all__ = [
+    "PROJECT_ROOT",
+    "StoreAddress",
+    "address_of",
+    "locate",
+    "locked",
+    "use_write_ahead_log",
+    "without_credentials",
+    "without_secrets",
+]
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 _SQLITE = "sqlite:///"
+#: Any number, as long as it is the same for every driver.
+_LOCK_KEY = 7_275_672
 _SQL = ("sqlite", "postgresql", "mysql", "mssql")
 
 
@@ -94,16 +105,39 @@ def without_secrets(uri: str) -> str:
     return re.sub(r"\?[^\s]*", "?***", uri)
 
 
+def without_credentials(uri: str) -> str:
+    """The address without user and password: usable where they come from the environment."""
+    return re.sub(r"(?<=://)[^/@\s]*@", "", uri)
+
+
 @contextlib.contextmanager
 def locked(address: StoreAddress) -> Iterator[None]:
     """Hold the store's lock: two processes that first open a database at once would both make its tables."""
     if address.folder is None:
-        yield
+        with _locked_database(address):
+            yield
         return
     import fcntl
 
     with (address.folder / ".lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _locked_database(address: StoreAddress) -> Iterator[None]:
+    """Hold an advisory lock of a PostgreSQL database; other databases, and servers, see to themselves."""
+    if not address.uri.startswith("postgresql"):
+        yield
+        return
+    import sqlalchemy as sa
+
+    try:
+        engine = sa.create_engine(address.uri, poolclass=sa.pool.NullPool)
+    except ImportError as error:
+        raise StoreError(f"{address.public}: {error}; install it with pip install 'paradnn[postgres]'") from error
+    with engine.connect() as connection:  # the lock ends with the connection
+        connection.execute(sa.text("SELECT pg_advisory_lock(:key)"), {"key": _LOCK_KEY})
         yield
 
 

@@ -7,6 +7,7 @@ Damaged files are named and left where they are, the others are logged; the exit
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,11 +17,16 @@ from typing import Any
 
 from paradnn.config import Tracking
 from paradnn.errors import DataError, ParadnnError
+from paradnn.identity import Identity
+from paradnn.ledger import Entry
 from paradnn.offline import default_folder, read_document
 from paradnn.record import SCHEMA_VERSION, Record
+from paradnn.resume import makes_needless
+from paradnn.store import without_credentials
+from paradnn.tracker import Ticket
 from paradnn.tracking import MlflowTracker
 
-__all__ = ["main", "sync"]
+__all__ = ["bring_in", "main", "sync", "sync_command"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,12 +46,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     for problem in problems:
         print(f"refused: {problem}", file=sys.stderr)
-    print(f"{counts['logged']} logged, {counts['known']} in the store already, {len(problems)} refused")
+    known = counts["known"] + counts["needless"]
+    print(f"{counts['logged']} logged, {known} in the store already, {len(problems)} refused")
+    if counts["needless"]:
+        print(f"{counts['needless']} of them another driver measured too, while the store was away; not logged twice")
     return 1 if problems else 0
 
 
+def sync_command(folder: Path, settings: Tracking) -> str:
+    """The command line that logs a folder into the store of these settings; credentials are left to the environment."""
+    words = ["python", "-m", "paradnn.sync", str(folder)]
+    if settings.uri:
+        words += ["--uri", without_credentials(settings.uri)]
+    if settings.experiment != Tracking.experiment:
+        words += ["--experiment", settings.experiment]
+    return shlex.join(words)
+
+
 def sync(folder: Path, settings: Tracking) -> tuple[Counter[str], list[str]]:
-    """Log every result file below `folder`; counts of logged and known, and the damaged files in words."""
+    """Log every result file below `folder`; counts of logged, known and needless, and the damaged files in words."""
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; give the folder of a sweep with tracking=offline")
     tracker = MlflowTracker(settings)
@@ -53,41 +72,52 @@ def sync(folder: Path, settings: Tracking) -> tuple[Counter[str], list[str]]:
     counts: Counter[str] = Counter()
     problems = []
     paths = sorted(folder.rglob("point-*.json"))
-    parents = _Parents(tracker, folder)
+    parents = _Parents(tracker)
     with _progress() as progress:
         for path in progress.track(paths, description="logging"):
             try:
-                document = read_document(path)
-                record = _record(document, path)
+                counts[bring_in(tracker, path, parents)] += 1
             except DataError as error:
                 problems.append(str(error))
-                continue
-            counts["logged" if _adopt(tracker, parents, document, record) else "known"] += 1
         problems += parents.close(progress.track(sorted(folder.rglob("sweep-*.json")), description="sweeps"))
     return counts, problems
 
 
-def _adopt(tracker: MlflowTracker, parents: _Parents, document: Mapping[str, Any], record: Record) -> bool:
-    """Log one record unless the store holds it; whether it was logged."""
+def bring_in(tracker: MlflowTracker, path: Path, parents: _Parents | None = None) -> str:
+    """Log one file: "logged", "known" where the store holds it already, or "needless".
+
+    The run that was begun for it before the store went away is used where it is there. Needless is a result, measured
+    while no claim could be made, of a point of which another driver recorded as much. Raises DataError for a damaged
+    file. Without `parents` the run becomes a child of the tracker's open sweep.
+    """
+    document = read_document(path)
+    record = _record(document, path)
     if any(entry.outcome for entry in tracker.entries("offline_id", document["offline_id"])):
-        return False
-    # The run that was begun for it before the store went away, if it is there.
-    same_point = tracker.entries("point_id", record.tags["point_id"])
-    begun = next((entry for entry in same_point if entry.run_id == document["run_id"]), None)
+        return "known"
+    identity = Identity(record.tags["point_id"], record.tags["environment_id"], int(record.tags["replicate"]))
+    same = [entry for entry in tracker.entries("point_id", identity.point_id) if entry.identity == identity]
+    begun = next((entry for entry in same if entry.run_id == document["run_id"]), None)
     if begun and begun.outcome:  # the store had taken it, only its answer was lost
-        return False
-    tracker.join_sweep(parents.of(document["sweep"]))
+        return "known"
+    if not document.get("repeats") and any(makes_needless(entry.tags, record.tags) for entry in same):
+        if begun:
+            ticket = Ticket(begun.run_id, identity, record.start_time)
+            tracker.abandon(ticket, "another driver measured the point while the store was away")
+        return "needless"
+    if parents:
+        tracker.join_sweep(parents.of(document["sweep"]))
     marked = replace(record, tags={**record.tags, "offline_id": document["offline_id"]})
     tracker.adopt(marked, begun.run_id if begun else None)
-    return True
+    return "logged"
 
 
 class _Parents:
     """Parent runs of offline sweeps, each made once."""
 
-    def __init__(self, tracker: MlflowTracker, folder: Path) -> None:
+    def __init__(self, tracker: MlflowTracker) -> None:
         self._tracker = tracker
         self._ids: dict[str, str] = {}
+        self._made: set[str] = set()
 
     def of(self, sweep: Mapping[str, Any] | None) -> str | None:
         """The parent's run id; None for a point outside a sweep."""
@@ -95,18 +125,17 @@ class _Parents:
             return None
         sweep_id = sweep["tags"]["sweep_id"]
         if sweep_id not in self._ids:
-            known = [
-                entry for entry in self._tracker.entries("sweep_id", sweep_id) if entry.tags.get("kind") == "sweep"
-            ]
-            self._ids[sweep_id] = (
-                known[0].run_id
-                if known
-                else self._tracker.open_sweep(sweep["name"], sweep["description"], sweep["tags"])
-            )
+            known = self._known(sweep_id)
+            if known:
+                self._ids[sweep_id] = known.run_id
+            else:
+                made = self._tracker.open_sweep(sweep["name"], sweep["description"], sweep["tags"])
+                self._ids[sweep_id] = made
+                self._made.add(made)
         return self._ids[sweep_id]
 
     def close(self, paths: Any) -> list[str]:
-        """End the parents that this call used; damaged files in words."""
+        """End the parents that this call used, or that nobody ended; damaged files in words."""
         problems = []
         for path in paths:
             try:
@@ -115,14 +144,23 @@ class _Parents:
                 problems.append(str(error))
                 continue
             sweep = document["sweep"]
-            run_id = self._ids.pop(sweep["tags"]["sweep_id"], None)
+            sweep_id = sweep["tags"]["sweep_id"]
+            run_id = self._ids.pop(sweep_id, None)
+            if run_id is None and (known := self._known(sweep_id)) and known.status in ("RUNNING", "KILLED"):
+                run_id = known.run_id  # the store went away between its last point and its end
             if run_id:
                 self._tracker.join_sweep(run_id)
                 self._tracker.close_sweep(sweep["status"], sweep["description"], sweep["metrics"], document["table"])
-        for run_id in self._ids.values():  # the sweep was interrupted: it has no closing file
+        # Without a closing file the sweep was interrupted; a parent that was there already is closed by who opened it.
+        for run_id in self._made.intersection(self._ids.values()):
             self._tracker.join_sweep(run_id)
             self._tracker.close_sweep("FINISHED", "A sweep whose driver ended early.", {}, {})
         return problems
+
+    def _known(self, sweep_id: str) -> Entry | None:
+        """The parent in the store, if it is there."""
+        entries = self._tracker.entries("sweep_id", sweep_id)
+        return next((entry for entry in entries if entry.tags.get("kind") == "sweep"), None)
 
 
 def _record(document: Mapping[str, Any], path: Path) -> Record:

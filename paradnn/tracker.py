@@ -19,11 +19,12 @@ Late = Callable[[], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Ticket:
-    """The right to measure a point. `start_time` is in Unix milliseconds."""
+    """The right to measure a point. `start_time` is in Unix milliseconds; `repeats`: whatever the store holds."""
 
     run_id: str
     identity: Identity
     start_time: int
+    repeats: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class Tracker(Protocol):
     def where(self) -> str:
         """Where the runs are, as it may be shown."""
 
-    def finished(self, environment_ids: Iterable[str]) -> dict[Identity, list[Finished]]:
-        """Every run with an outcome in these environments."""
+    def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
+        """Every run with an outcome in these environments; of a sweep, in whichever."""
 
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
         """Metrics and tags of one run."""
@@ -61,6 +62,24 @@ class Tracker(Protocol):
         self, status: str, description: str, metrics: Mapping[str, float], table: Mapping[str, Any]
     ) -> None:
         """End the parent; `status` is an MLflow run status."""
+
+    def enter_sweep(self, parent: str, name: str, description: str, tags: Mapping[str, str]) -> None:
+        """Let the runs that follow be children of a parent that another process opened and will close."""
+
+    def drop_sweep(self) -> None:
+        """Remove the parent, to which nothing was recorded."""
+
+    def report_task(self, task: int, report: Mapping[str, Any]) -> None:
+        """Tell the parent how one of its tasks ended; a later attempt's report replaces an earlier one's."""
+
+    def task_reports(self) -> dict[int, dict[str, Any]]:
+        """What the tasks of the sweep have reported."""
+
+    def sweep_rows(self, sweep_id: str) -> list[dict[str, Any]]:
+        """The finished points of a sweep: run_id, name, tags and metrics in one mapping each."""
+
+    def release(self, sweep_id: str) -> int:
+        """Close what a sweep left open, now that none of its tasks lives; how many runs there were."""
 
     def begin(
         self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, counts: Counts | None

@@ -7,19 +7,21 @@ finished, whatever its status says.
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from paradnn import store
+from paradnn.answers import is_listening, translated
 from paradnn.config import Tracking
-from paradnn.errors import StoreError
+from paradnn.errors import StoreError, StoreRefusalError
 from paradnn.identity import Identity
+from paradnn.launched import LaunchedSweeps
 from paradnn.ledger import Entry, Ledger, owner_tag
 from paradnn.outcome import OUTCOMES
 from paradnn.record import SCHEMA_VERSION, Record, file_content
@@ -37,37 +39,21 @@ _ABOUT = (
     "point ended; metrics and their units are explained in docs/metrics.md."
 )
 
-F = TypeVar("F", bound=Callable[..., Any])
 
-
-def _answers(method: F) -> F:
-    """Whatever MLflow, its database or the network raise becomes a StoreError of one line."""
-
-    @functools.wraps(method)
-    def call(self: MlflowTracker, *args: Any, **kwargs: Any) -> Any:
-        from mlflow.exceptions import MlflowException
-        from requests.exceptions import RequestException
-        from sqlalchemy.exc import SQLAlchemyError
-
-        try:
-            return method(self, *args, **kwargs)
-        except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
-            raise StoreError(f"{self.where}: {_line(error)}") from error
-
-    return call  # type: ignore[return-value]
-
-
-class MlflowTracker:
+class MlflowTracker(LaunchedSweeps):
     """Records into an MLflow tracking store; see `paradnn.tracker.Tracker`."""
 
     def __init__(self, settings: Tracking) -> None:
         self._address = store.locate(settings.uri)
         self._experiment = settings.experiment
         self._parent: str | None = None
+        self._owner = owner_tag()
         # `mlflow run` exports its run: it becomes the parent of ours, which must not write into it.
         self._project_run = os.environ.pop("MLFLOW_RUN_ID", None)
         try:
             self._open()
+        except StoreRefusalError as error:
+            raise StoreRefusalError(f"tracking.uri={error}") from error
         except StoreError as error:
             raise StoreError(
                 f"tracking.uri={error}; check the address, or give sqlite:///path/of/mlflow.db, or tracking=offline"
@@ -77,29 +63,31 @@ class MlflowTracker:
     def where(self) -> str:
         return self._address.public
 
-    @_answers
-    def finished(self, environment_ids: Iterable[str]) -> dict[Identity, list[Finished]]:
+    @translated
+    def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
+        entries = {e.run_id: e for name in environment_ids for e in self._ledger.of_environment(name)}
+        if sweep_id:
+            entries |= {e.run_id: e for e in self._ledger.with_tag("sweep_id", sweep_id)}
         found: dict[Identity, list[Finished]] = {}
-        for environment_id in environment_ids:
-            for entry in self._ledger.of_environment(environment_id):
-                if entry.outcome:
-                    found.setdefault(entry.identity, []).append(Finished(entry.run_id, entry.tags))
+        for entry in entries.values():
+            if entry.outcome:
+                found.setdefault(entry.identity, []).append(Finished(entry.run_id, entry.tags))
         return found
 
-    @_answers
+    @translated
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
         run = self._client.get_run(run_id)
         return dict(run.data.metrics), dict(run.data.tags)
 
-    @_answers
+    @translated
     def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
         links = {_PARENT: self._project_run} if self._project_run else {}
-        own = {**_SOURCE, "kind": "sweep", "schema_version": SCHEMA_VERSION, "owner": owner_tag(), _NOTE: description}
+        own = {**_SOURCE, "kind": "sweep", "schema_version": SCHEMA_VERSION, "owner": self._owner, _NOTE: description}
         run = self._client.create_run(self._experiment_id, run_name=name, tags={**own, **links, **tags})
         self._parent = str(run.info.run_id)
         return self._parent
 
-    @_answers
+    @translated
     def close_sweep(
         self, status: str, description: str, metrics: Mapping[str, float], table: Mapping[str, Any]
     ) -> None:
@@ -114,7 +102,7 @@ class MlflowTracker:
         self._client.set_terminated(self._parent, status)
         self._parent = None
 
-    @_answers
+    @translated
     def begin(
         self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, counts: Counts | None
     ) -> Ticket | Finished | Busy:
@@ -126,40 +114,57 @@ class MlflowTracker:
         if counts is not None and (other := self._other(identity, counts)):
             return other
         expires = f"{time.time() + timeout + _CLAIM_MARGIN:.0f}"
-        ticket = self._create(identity, name, {**tags, "owner": owner_tag(), "claim_expires": expires}, _now())
-        if counts is not None and (other := self._other(identity, counts, besides=ticket.run_id)):
+        ticket = self._create(identity, name, {**tags, "owner": self._owner, "claim_expires": expires}, _now())
+        if counts is None:
+            return replace(ticket, repeats=True)
+        if other := self._other(identity, counts, besides=ticket.run_id):
             self._client.delete_run(ticket.run_id)
             return other
         return ticket
 
-    @_answers
+    @translated
     def record(self, ticket: Ticket, record: Record, late: Late) -> str:
         self._write(ticket.run_id, record, late)
         return ticket.run_id
 
-    @_answers
+    @translated
     def abandon(self, ticket: Ticket, reason: str) -> None:
         self._client.set_tag(ticket.run_id, "reason", reason)
         self._client.set_terminated(ticket.run_id, "KILLED")
 
-    @_answers
+    @translated
     def close_abandoned(self) -> int:
         return sum(self._close_if_abandoned(entry) for entry in self._ledger.running())
 
-    @_answers
+    @translated
     def adopt(self, record: Record, run_id: str | None) -> str:
         """Log a record that was kept offline: into the run that was begun for it, or into a new one. Its id."""
         if run_id is None:
             identity = Identity(record.tags["point_id"], record.tags["environment_id"], int(record.tags["replicate"]))
-            tags = {key: value for key, value in record.tags.items() if key != "outcome"} | {"owner": owner_tag()}
+            tags = {key: value for key, value in record.tags.items() if key != "outcome"}
+            tags |= {"owner": self._owner, "claim_expires": f"{time.time() + _CLAIM_MARGIN:.0f}"}
             run_id = self._create(identity, record.name, tags, record.start_time).run_id
         self._write(run_id, record, dict)
         return run_id
 
-    @_answers
+    @translated
     def entries(self, key: str, value: str) -> list[Entry]:
         """Runs that bear the tag `key` with `value`."""
         return self._ledger.with_tag(key, value)
+
+    def is_back(self) -> bool:
+        """Whether a store that went away answers again; asks no longer than it must."""
+        try:
+            return is_listening(self._address.uri) and self._knows_experiment()
+        except StoreError:
+            return False
+
+    @translated
+    def withdraw_lost(self, keep: Container[str]) -> None:
+        """Delete claims of this process that it never heard of: their run was made, the answer was lost."""
+        for entry in self._ledger.running():
+            if entry.is_claim_of(self._owner) and entry.run_id not in keep:
+                self._client.delete_run(entry.run_id)
 
     def join_sweep(self, run_id: str | None) -> None:
         """Let the runs that follow be children of a parent that is there already."""
@@ -176,29 +181,40 @@ class MlflowTracker:
         from mlflow.entities import Metric, Param, RunTag
 
         self._put_artifacts(run_id, record.artifacts)
-        now = _now()
+        # The point's own end, so that a record which is written again after a lost answer does not show twice.
+        end = record.end_time
         self._client.log_batch(
             run_id,
-            metrics=[Metric(key, float(value), now, 0) for key, value in {**record.metrics, **late()}.items()],
+            metrics=[Metric(key, float(value), end, 0) for key, value in {**record.metrics, **late()}.items()],
             params=[Param(key, value) for key, value in record.params.items()],
             tags=[RunTag(key, value) for key, value in {**record.tags, _NOTE: record.description}.items()],
         )
         self._client.set_terminated(run_id, _status(record.outcome), record.end_time)
 
     def _other(self, identity: Identity, counts: Counts, besides: str = "") -> Finished | Busy | None:
+        """What makes measuring the point needless now: an outcome that counts before a claim that stands."""
+        busy = None
         for entry in self._ledger.of_point(identity):
             if entry.run_id == besides or self._close_if_abandoned(entry):
                 continue
             if entry.outcome:
                 if counts(entry.tags):
                     return Finished(entry.run_id, entry.tags)
+            elif entry.is_claim_of(self._owner):  # the answer to an earlier request of ours was lost
+                self._client.delete_run(entry.run_id)
             elif entry.status == "RUNNING":
-                return Busy(entry.run_id)
-        return None
+                busy = Busy(entry.run_id)
+        return busy
+
+    @translated
+    def _knows_experiment(self) -> bool:
+        return bool(self._client.get_experiment(self._experiment_id))
 
     def _close_if_abandoned(self, entry: Entry) -> bool:
-        if not entry.is_abandoned():
-            return False
+        return entry.is_abandoned() and self._close(entry)
+
+    def _close(self, entry: Entry) -> bool:
+        """End a run that nobody works on any more; False where its outcome was recorded already."""
         if entry.outcome in OUTCOMES:  # it was recorded whole, only its end was not
             self._client.set_terminated(entry.run_id, _status(entry.outcome))
             return False
@@ -227,7 +243,7 @@ class MlflowTracker:
                 raise
             return str(experiment.experiment_id)
 
-    @_answers
+    @translated
     def _open(self) -> None:
         """Connect, and make database and experiment where they are not there yet."""
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
@@ -252,6 +268,8 @@ class MlflowTracker:
                 self._experiment_id = self._make_experiment(place, about)
             elif experiment.lifecycle_stage != "active":
                 raise StoreError(f"{self.where}: experiment {self._experiment} was deleted there")
+            elif self._address.is_sql and experiment.artifact_location.startswith("mlflow-artifacts:"):
+                raise StoreError(f"{self.where}: a server keeps the files of {self._experiment}; record through it")
             else:
                 self._experiment_id = experiment.experiment_id
         self._ledger = Ledger(self._address, self._client, self._experiment_id)
@@ -259,13 +277,6 @@ class MlflowTracker:
 
 def _status(outcome: str | None) -> str:
     return "FINISHED" if outcome == "ok" else "FAILED"
-
-
-def _line(error: BaseException) -> str:
-    """The innermost cause on one line, without addresses that may hold secrets."""
-    while error.__cause__ is not None or (error.__context__ is not None and not error.__suppress_context__):
-        error = error.__cause__ or error.__context__  # type: ignore[assignment]
-    return store.without_secrets(" ".join(str(error).split()))[:300] or type(error).__name__
 
 
 def _now() -> int:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
@@ -15,6 +17,10 @@ from omegaconf import DictConfig, OmegaConf
 from paradnn.help import help_text
 from paradnn.store import PROJECT_ROOT
 from paradnn.usage import as_axes, is_input_error, one_line, split_overrides
+
+if TYPE_CHECKING:
+    from paradnn.config import Point, Settings
+    from paradnn.sweep import SweepInfo
 
 __all__ = ["main", "run_command"]
 
@@ -50,6 +56,8 @@ def _measure(config: DictConfig) -> int:
     settings = read_settings(content)
     if settings.sweep.plan:
         points, sweep = read_plan(settings)
+        if sweep.launched:
+            return _measure_task(points, settings, sweep)
         summary = measure_points(points, settings, sweep)
         describe_sweep(summary)
     else:
@@ -61,6 +69,28 @@ def _measure(config: DictConfig) -> int:
     if summary.interrupted:
         print("interrupted; the same command goes on with what is missing", file=sys.stderr)
     return summary.exit_code
+
+
+def _measure_task(points: Sequence[Point], settings: Settings, sweep: SweepInfo) -> int:
+    """Measure a task of a launched sweep; 0, since its submitter asks the store what became of it.
+
+    Interrupted, it raises: a task that returned would count as done, and one that is put back into the queue is not.
+    """
+    from paradnn.errors import ParadnnError
+    from paradnn.session import Interrupted, measure_points, report_problem
+
+    try:
+        summary = measure_points(points, settings, sweep)
+    except Exception as error:
+        # Nobody else would: what a task raises gets lost on the way through its launcher.
+        if not isinstance(error, ParadnnError):
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+        report_problem(settings, sweep, str(error) or type(error).__name__)
+        return 0
+    if summary.interrupted:
+        raise Interrupted
+    return 0
 
 
 def main() -> int:

@@ -73,6 +73,8 @@ _ALL = (
     Metric("final_loss", "1", None, "protocol", "loss after the last measured block (training only)"),
     Metric("load_average", "1", None, "protocol", "the host's one-minute load average when the point started"),
     Metric("overhead_seconds", "s", "lower", "protocol", "schedule + start + record: what the stack itself cost"),
+    Metric("queue_seconds", "s", "lower", "launch", "wait of the point's task: submission until its process began"),
+    Metric("task_start_seconds", "s", "lower", "launch", "the task's process began until its first point could"),
     Metric("latency_steps", "1", None, "protocol", "synchronised steps behind the latency quantiles"),
     Metric("profile_steps", "1", None, "profile", "steps under the profiler"),
     Metric("profile_step_time_ms", "ms", None, "profile", "step time under the profiler"),

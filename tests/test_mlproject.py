@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.conftest import ROOT, TINY, Store, environment
+from tests.conftest import ROOT, TINY, Store, children_of, environment
 
 AXES = " ".join(entry for entry in TINY if not entry.startswith("batch_size"))
 
@@ -53,10 +55,10 @@ def test_a_sweep_under_mlflow_run_leaves_the_projects_run_alone(store: Store) ->
     assert store.values("latest_metrics", project) == {}
 
 
-@pytest.fixture
-def git_url(tmp_path: Path) -> Iterator[str]:
+@contextmanager
+def served_by_git(folder: Path) -> Iterator[str]:
     """This checkout's tracked and new files, committed in a repository that `git daemon` serves on loopback."""
-    work, served = tmp_path / "work", tmp_path / "served"
+    work, served = folder / "work", folder / "served"
     listing = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -71,16 +73,8 @@ def git_url(tmp_path: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [
-        "git",
-        "daemon",
-        "--listen=127.0.0.1",
-        f"--port={port}",
-        "--export-all",
-        f"--base-path={served}",
-        str(served),
-    ]
-    daemon = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    where = ["--listen=127.0.0.1", f"--port={port}", f"--base-path={served}", str(served)]
+    daemon = subprocess.Popen(["git", "daemon", *where, "--export-all"], stderr=subprocess.DEVNULL)
     try:
         for _ in range(100):
             with socket.socket() as probe:
@@ -89,9 +83,15 @@ def git_url(tmp_path: Path) -> Iterator[str]:
             time.sleep(0.05)
         yield f"git://127.0.0.1:{port}/paradnn.git"
     finally:
-        daemon.kill()
-        subprocess.run(["pkill", "-f", f"port={port}"], check=False)
+        for pid in [*children_of(daemon.pid), daemon.pid]:  # git is but the parent of git-daemon
+            os.kill(pid, signal.SIGKILL)
         daemon.wait()
+
+
+@pytest.fixture
+def git_url(tmp_path: Path) -> Iterator[str]:
+    with served_by_git(tmp_path) as address:
+        yield address
 
 
 def test_a_point_from_a_git_address(store: Store, git_url: str, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from paradnn.offline import read_document, write_document
 from tests.conftest import ROOT, TINY, Store, environment, run
 from tests.test_faults import driver, wait_for
 
@@ -49,6 +50,14 @@ def test_offline_files_are_logged_once_and_damaged_ones_are_named(store: Store, 
     assert [point["outcome"] for point in store.runs()] == ["ok"] * 3
     [parent] = store.runs("sweep")
     assert {point["mlflow.parentRunId"] for point in store.runs()} == {parent["run_id"]}
+    # What two drivers measured while neither could claim it is recorded once, what was to be repeated is not held back.
+    for name, repeats in (("point-other", False), ("point-repeated", True)):
+        document = read_document(files[1]) | {"offline_id": name, "repeats": repeats}
+        write_document(folder / f"{name}.json", document)
+    third = run(["paradnn.sync", str(folder)], store)
+    assert "1 logged, 4 in the store already, 0 refused" in third.stdout
+    assert "1 of them another driver measured too" in third.stdout
+    assert [point["outcome"] for point in store.runs()] == ["ok"] * 4
     online = run(["paradnn.train", "-m", "model.nodes=8,9,10", *AXES], store)
     assert "3 skipped" in online.stdout
 
@@ -90,7 +99,8 @@ def test_two_drivers_on_a_server_that_goes_away(store: Store, tmp_path: Path) ->
         port = probe.getsockname()[1]
     folder = tmp_path / "results"
     uri = f"tracking.uri=http://someone:{SECRET}@127.0.0.1:{port}"
-    sweep = ["-m", uri, "model.nodes=range(8,18)", *AXES, "measure.min_seconds=0.8", f"tracking.folder={folder}"]
+    sweep = ["-m", uri, "model.nodes=range(8,18)", *AXES, "measure.min_seconds=0.8", f"tracking.folder={folder}",
+             "tracking.patience=2"]  # fmt: skip
     os.environ["AWS_SECRET_ACCESS_KEY"] = SECRET
     try:
         with server(store, port), driver(store, *sweep) as one, driver(store, *sweep) as two:
@@ -106,7 +116,8 @@ def test_two_drivers_on_a_server_that_goes_away(store: Store, tmp_path: Path) ->
         done = run(["paradnn.sync", str(folder), "--uri", uri.removeprefix("tracking.uri=")])
     assert done.returncode == 0, done.stderr
     measured = Counter(entry["point_id"] for entry in store.runs() if entry.get("outcome") == "ok")
-    assert len(measured) == 10
+    assert sorted(measured.values()) == [1] * 10
+    assert {entry["status"] for entry in store.runs("sweep")} == {"FINISHED"}
     for text in [*(part for output in outputs for part in output), *everything_in(tmp_path)]:
         assert SECRET not in text
 

@@ -8,13 +8,15 @@ from collections.abc import Iterator
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from paradnn.config import read_point
+from paradnn.config import Settings, read_point, read_settings
 from paradnn.errors import ConfigError
 from paradnn.help import help_text
 from paradnn.identity import point_id
 from paradnn.space import Plan, expand, plain
+from paradnn.sweep import Launched, Sweep, SweepInfo, pack, read_plan
 from paradnn.usage import as_axes
 from tests.conftest import ROOT
 
@@ -134,7 +136,16 @@ def test_a_sweep_that_makes_no_sense_is_refused(arguments: tuple[str, ...], mess
         plan_of(*arguments)
 
 
-def test_a_saved_plan_is_the_same(tmp_path) -> None:
-    plan = plan_of("model=fc,lstm", "batch_size=1,2")
-    plan.save(tmp_path / "plan.json")
-    assert list(Plan.load(tmp_path / "plan.json").configs()) == list(plan.configs())
+def test_chunks_bring_every_point_once_to_where_they_are_read() -> None:
+    plan = plan_of("model=fc,lstm", "batch_size=1,2,3")
+    sweep = Sweep(SweepInfo("s", "n", "c"), plan, (), Settings(), ())
+    found = []
+    for number, chunk in enumerate(sweep.chunks(4)):
+        info = SweepInfo("s", "n", "c", Launched("slurm", "parent", number, 12.5))
+        override = OverridesParser.create().parse_override(pack(info, chunk))
+        assert override.key_or_group == "sweep.plan"
+        points, said = read_plan(read_settings({"sweep": {"plan": override.value()}}))
+        assert said == info
+        found.append(points)
+    assert [len(points) for points in found] == [4, 2]
+    assert [point for points in found for point in points] == [read_point(config) for config in plan.configs()]

@@ -62,6 +62,12 @@ def _lines(found: Overhead) -> list[str]:
     if len(shares) > 1:
         listed = ", ".join(f"{family} {short(share, share=True)}" for family, share in shares.items())
         lines.append(f"Measuring by family: {listed}.")
+    for row in found.launches.to_dict("records"):
+        lines.append(
+            f"{row['launcher']}: {row['tasks']} tasks of {row['points'] / row['tasks']:.3g} points. In the median a "
+            f"task waited {_seconds(row['queue'])} in the queue, needed {_seconds(row['task_start'])} to start, and "
+            f"its first point {_seconds(row['framework'])} for the framework."
+        )
     if found.without:
         lines.append(f"{found.without} runs tell no phases and are left out.")
     return lines

@@ -32,7 +32,9 @@ class Overhead:
     (s), share (of all wall time). `families` has one row a family and phase: family, phase, points, seconds (mean of
     a point), share (of the family's wall time). `wall` is the sum of all phases of all runs in s; `measuring` and
     `stack` are the shares of MEASURING_PHASES and OVERHEAD_PHASES, with 95% intervals over points, which end at 0 and
-    1. `runs` have phases, `without` have none.
+    1. `runs` have phases, `without` have none. `launches` has one row a launcher that had tasks of points: launcher,
+    tasks, points, and of its tasks the medians in s of queue (the scheduler), task_start (interpreter and driver) and
+    framework (the rest of its import, in the task's first point); they come on top of `wall`, but for the last.
     """
 
     phases: pd.DataFrame
@@ -42,6 +44,7 @@ class Overhead:
     stack: Estimate
     runs: int
     without: int
+    launches: pd.DataFrame
 
 
 def phase_overhead(frame: pd.DataFrame, families: Sequence[str] = ()) -> Overhead:
@@ -75,13 +78,27 @@ def phase_overhead(frame: pd.DataFrame, families: Sequence[str] = ()) -> Overhea
         phases=pd.DataFrame(rows, columns=["phase", "runs", "q25", "median", "q75", "total", "share"]),
         families=_by_family(spent, frame.loc[has, "family"].fillna("(none)"), families), wall=total,
         measuring=_share(measuring, wall), stack=_share(stack, wall),
-        runs=int(has.sum()), without=int((~has).sum()),
+        runs=int(has.sum()), without=int((~has).sum()), launches=_launches(frame[has]),
     )  # fmt: skip
 
 
 def _share(part: ArrayLike, whole: ArrayLike) -> Estimate:
     """The share of sums; the bootstrap knows nothing of 0 and 1, and a part of the whole is never beyond them."""
     return Estimate(*(float(np.clip(end, 0.0, 1.0)) for end in bootstrap_ratio(part, whole)))
+
+
+def _launches(frame: pd.DataFrame) -> pd.DataFrame:
+    """What the tasks of launched sweeps waited for, by launcher; a task's waits stand on each of its runs."""
+    columns = ["launcher", "tasks", "points", "queue", "task_start", "framework"]
+    if "queue_seconds" not in frame:
+        return pd.DataFrame(columns=columns)
+    known = frame[frame["queue_seconds"].notna()].sort_values("start_time", kind="stable")
+    rows = []
+    for launcher, runs in known.groupby("launcher", sort=True):
+        first = runs.drop_duplicates(["sweep_id", "task"])
+        waits = (first[name].median() for name in ("queue_seconds", "task_start_seconds", "phase_start_seconds"))
+        rows.append([launcher, len(first), len(runs), *map(float, waits)])
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _by_family(spent: pd.DataFrame, family: pd.Series, order: Sequence[str]) -> pd.DataFrame:

@@ -32,13 +32,10 @@ class ParadnnSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> Any:
-        """Plan the points, launch the tasks, return what they returned."""
-        from paradnn.sweep import planned
+        """Plan the points and have the launcher measure them."""
+        from paradnn.dispatch import sweep_with
 
-        with planned(self._context.config_loader, self._config, arguments, self._params) as jobs:
-            returns = self._launcher.launch(jobs, initial_job_idx=0)
-        return self._values(returns)
+        def launch(tasks: Sequence[Sequence[str]]) -> Sequence[Any]:
+            return self._launcher.launch(tasks, initial_job_idx=0)
 
-    @staticmethod
-    def _values(returns: Sequence[Any]) -> list[Any]:
-        return [entry.return_value for entry in returns]  # raises what a task raised
+        return sweep_with(launch, self._context.config_loader, self._config, arguments, self._params)

@@ -64,6 +64,17 @@ def test_no_interval_of_a_share_is_beyond_0_and_1() -> None:
     assert 0 < found.measuring.low < found.measuring.value < 1
 
 
+def test_a_task_s_waits_count_once_however_many_points_it_has() -> None:
+    frame = points(8).assign(
+        sweep_id=["a"] * 6 + ["b"] * 2, task=["0", "0", "0", "1", "1", "1", "0", "0"], start_time=range(8),
+        launcher="slurm", queue_seconds=[4.0] * 3 + [np.nan] * 3 + [10.0] * 2, task_start_seconds=2.0,
+    )  # fmt: skip
+    [row] = phase_overhead(frame).launches.to_dict("records")
+    assert (row["launcher"], row["tasks"], row["queue"], row["task_start"]) == ("slurm", 2, 7.0, 2.0)
+    # The restarted task is left out, and the second sweep's first task is another than the first's.
+    assert row["framework"] == pytest.approx(np.median(frame["phase_start_seconds"][[0, 6]]))
+
+
 def test_nothing_measured_is_no_error() -> None:
     found = phase_overhead(pd.DataFrame({"family": ["fc"], "run_id": ["a"]}))
     assert (len(found.phases), found.wall, found.runs, found.without) == (0, 0, 0, 1)

@@ -63,7 +63,7 @@ def final_logits(x: Any) -> Any:
     return layers.Activation("linear", dtype="float32")(x)
 
 
-class TiedEmbedding(layers.Layer):
+class TiedEmbedding(layers.Layer):  # type: ignore[misc]
     """A table of vectors: gives `scale` times those of tokens, and in reverse multiplies vectors with every row."""
 
     def __init__(self, vocabulary: int, width: int, deviation: float, scale: float = 1.0) -> None:
@@ -84,7 +84,7 @@ class TiedEmbedding(layers.Layer):
         return rows if self._scale == 1.0 else rows * self._scale
 
 
-class Positions(layers.Layer):
+class Positions(layers.Layer):  # type: ignore[misc]
     """Adds a vector to every token by its place: learned, or sines and cosines of wavelengths 2 pi to 10000 x 2 pi."""
 
     def __init__(self, learned: bool, deviation: float = 0.02) -> None:
@@ -106,7 +106,7 @@ class Positions(layers.Layer):
         return x + (self.table if self._learned else self._constant)
 
 
-class ClassToken(layers.Layer):
+class ClassToken(layers.Layer):  # type: ignore[misc]
     """Puts one learned vector before the tokens: (batch, n, width) -> (batch, n + 1, width)."""
 
     def build(self, input_shape: Any) -> None:

@@ -1,0 +1,187 @@
+"""A private PostgreSQL and a real `mlflow server` on it, both on loopback, started and stopped by the test.
+
+Debian's package keeps the binaries out of the path. PostgreSQL refuses to run as root: it then runs as the package's
+own user. The password of the database goes through the environment, never through an argument that `ps` shows.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from tests.conftest import ROOT, environment
+from tests.test_faults import wait_for
+
+#: A start takes 16 to 60 s on two busy cores.
+START_SECONDS = 180.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def binary(name: str) -> str:
+    """A program of PostgreSQL, the newest version that is installed."""
+    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: float(path.parts[-3]))
+    path = str(found[-1]) if found else shutil.which(name)
+    assert path, f"{name} is missing: apt-get install postgresql"
+    return path
+
+
+@dataclass
+class Postgres:
+    """One cluster with data folder, socket and port of its own."""
+
+    folder: Path
+    port: int = field(default_factory=free_port)
+    password: str = field(default_factory=lambda: secrets.token_hex(12))
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def user(self) -> dict[str, Any]:
+        return {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
+
+    def uri(self, database: str) -> str:
+        return f"postgresql+psycopg://paradnn:{self.password}@127.0.0.1:{self.port}/{database}"
+
+    def create(self) -> None:
+        """Make the data folder; whoever connects needs the password, over the socket too."""
+        given = self.folder / "password"
+        given.write_text(self.password)
+        if self.user:
+            entry = pwd.getpwnam("postgres")
+            os.chown(given, entry.pw_uid, entry.pw_gid)
+            os.chown(self.folder, entry.pw_uid, entry.pw_gid)
+        subprocess.run(
+            [binary("initdb"), "-D", str(self.folder / "data"), "-U", "paradnn", "-A", "scram-sha-256", "-E", "UTF8",
+             "--pwfile", str(given)],
+            cwd=self.folder, check=True, capture_output=True, **self.user)  # fmt: skip
+        given.unlink()
+
+    def start(self) -> None:
+        command = [binary("postgres"), "-D", str(self.folder / "data"), "-p", str(self.port), "-k", str(self.folder),
+                   "-c", "listen_addresses=127.0.0.1"]  # fmt: skip
+        self.process = subprocess.Popen(
+            command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **self.user
+        )
+        assert wait_for(self.answers, 60), "PostgreSQL does not start"
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """SIGINT ends sessions and stops in order, SIGQUIT stops as a crash would."""
+        if self.process:
+            self.process.send_signal(how)
+            self.process.wait(60)
+            self.process = None
+
+    def answers(self) -> bool:
+        try:
+            self.rows("postgres", "SELECT 1")
+            return True
+        except sa.exc.OperationalError:
+            return False
+
+    def rows(self, database: str, sql: str, **values: object) -> list[tuple]:
+        """Plain SQL: an oracle that shares no code with the package."""
+        engine = sa.create_engine(self.uri(database), poolclass=sa.pool.NullPool)
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            answer = connection.execute(sa.text(sql), values)
+            return [tuple(row) for row in answer] if answer.returns_rows else []
+
+    def new_database(self) -> str:
+        name = f"db{secrets.token_hex(4)}"
+        self.rows("postgres", f"CREATE DATABASE {name}")
+        return name
+
+    def runs(self, database: str, kind: str = "point") -> list[dict[str, str]]:
+        """Status, artifact address and tags of every run of a kind that is not deleted."""
+        found: dict[str, dict[str, str]] = {}
+        rows = self.rows(
+            database,
+            "SELECT r.run_uuid, r.status, r.artifact_uri, t.key, t.value FROM runs r JOIN tags t USING (run_uuid) "
+            "WHERE r.lifecycle_stage = 'active'",
+        )
+        for run_id, status, place, key, value in rows:
+            found.setdefault(run_id, {"run_id": run_id, "status": status, "place": place})[key] = value
+        return [run for run in found.values() if run.get("kind") == kind]
+
+
+@contextmanager
+def postgres() -> Iterator[Postgres]:
+    """A running PostgreSQL; its folder is short, as the path of a socket must be, and gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="pg-") as name:
+        cluster = Postgres(Path(name))
+        cluster.create()
+        cluster.start()
+        try:
+            yield cluster
+        finally:
+            cluster.stop(signal.SIGQUIT)
+
+
+@dataclass
+class Server:
+    """`mlflow server` with its artifacts proxied."""
+
+    backend: str
+    files: Path
+    log: Path
+    options: tuple[str, ...] = ()
+    environ: dict[str, str] = field(default_factory=dict)
+    port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def uri(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port),
+                   "--workers", "2", "--serve-artifacts", "--artifacts-destination", str(self.files),
+                   *self.options]  # fmt: skip
+        given = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_BACKEND_STORE_URI": self.backend}
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, cwd=ROOT, env=environment() | given | self.environ, stdout=log,
+                                            stderr=log, start_new_session=True)  # fmt: skip
+        assert wait_for(self.answers, START_SECONDS), self.log.read_text()[-3000:]
+
+    def answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.uri}/health", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        """SIGKILL to the server and all its workers at once."""
+        if self.process:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+
+
+@contextmanager
+def server(backend: str, folder: Path, *options: str, **environ: str) -> Iterator[Server]:
+    """A running server; `options` and variables are added to its command."""
+    one = Server(backend, folder / "files", folder / "server.log", options, environ)
+    try:
+        one.start()
+        yield one
+    finally:
+        one.kill()

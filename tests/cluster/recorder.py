@@ -1,0 +1,57 @@
+"""python -m tests.cluster.recorder URI EXPERIMENT POINTS START: a driver that claims and records, and measures nothing.
+
+Several of them, started at the same instant on the same points in the same order, collide far more often than sweeps
+do. Prints how many points it recorded.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections import deque
+
+from paradnn.config import Tracking
+from paradnn.fallback import open_tracker
+from paradnn.identity import Identity
+from paradnn.record import SCHEMA_VERSION, Record
+from paradnn.tracker import Busy, Ticket
+
+ENVIRONMENT = "e" * 16
+
+
+def tags_of(identity: Identity) -> dict[str, str]:
+    return {"kind": "point", "schema_version": SCHEMA_VERSION, "point_id": identity.point_id,
+            "environment_id": identity.environment_id, "replicate": str(identity.replicate)}  # fmt: skip
+
+
+def record_of(ticket: Ticket) -> Record:
+    number = int(ticket.identity.point_id)
+    return Record(
+        name=f"point {number}", outcome="ok", reason=None, params={"model.nodes": str(number)},
+        metrics={f"metric_{index}": float(number) for index in range(40)},
+        tags={**tags_of(ticket.identity), "outcome": "ok"}, artifacts={"blocks.json": [number] * 200},
+        start_time=ticket.start_time, end_time=int(time.time() * 1000),
+    )  # fmt: skip
+
+
+def main() -> None:
+    uri, experiment, points, start = sys.argv[1:]
+    tracker = open_tracker(Tracking(uri=uri, experiment=experiment), lambda line: print(line, file=sys.stderr))
+    queue = deque(Identity(str(number), ENVIRONMENT, 0) for number in range(int(points)))
+    time.sleep(max(0.0, float(start) - time.time()))
+    recorded = 0
+    while queue:
+        identity = queue.popleft()
+        ticket = tracker.begin(identity, f"point {identity.point_id}", tags_of(identity), 60.0, lambda tags: True)
+        if isinstance(ticket, Busy):
+            queue.append(identity)
+            time.sleep(random.uniform(0.0, 0.02))
+        elif isinstance(ticket, Ticket):
+            tracker.record(ticket, record_of(ticket), dict)
+            recorded += 1
+    print(recorded)
+
+
+if __name__ == "__main__":
+    main()
