@@ -103,7 +103,7 @@ class Positions(layers.Layer):  # type: ignore[misc]
 
     def call(self, x: Any) -> Any:
         """(batch, length, width) -> the same."""
-        return x + (self.table if self._learned else self._constant)
+        return x + (self.table if self._learned else ops.convert_to_tensor(self._constant))
 
 
 class ClassToken(layers.Layer):  # type: ignore[misc]
