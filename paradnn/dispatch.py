@@ -7,6 +7,7 @@ whether it raises because a job was killed, decides nothing: every task records 
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 import tempfile
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
     from omegaconf import DictConfig
 
-__all__ = ["submit", "sweep_with"]
+__all__ = ["chunk_of", "plan_with", "submit", "sweep_with"]
 
 #: A launcher's `launch`: the overrides of every task to whatever they returned.
 Launch = Callable[[Sequence[Sequence[str]]], Sequence[Any]]
@@ -48,7 +49,7 @@ def sweep_with(
     left points without an outcome.
     """
     sweep = make_sweep(loader, master, arguments, params)
-    launcher = str(master.hydra.runtime.choices.get("hydra/launcher", _BASIC))
+    launcher = _launcher(master)
     if launcher == _BASIC and sweep.settings.sweep.chunk is None:
         with tempfile.TemporaryDirectory(prefix="paradnn-sweep-") as folder:
             task = [*sweep.overrides, pack(sweep.info, sweep.plan, Path(folder) / "plan.json")]
@@ -58,6 +59,34 @@ def sweep_with(
     if code:
         sys.exit(code)
     return []
+
+
+def chunk_of(master: DictConfig, settings: Settings, points: int) -> int | None:
+    """Points of a task; None where all are measured in this process."""
+    if _launcher(master) == _BASIC:
+        return settings.sweep.chunk
+    return settings.sweep.chunk or default_chunk(points)
+
+
+def _launcher(master: DictConfig) -> str:
+    return str(master.hydra.runtime.choices.get("hydra/launcher", _BASIC))
+
+
+def plan_with(
+    task: Callable[[DictConfig], Any],
+    loader: ConfigLoader,
+    master: DictConfig,
+    arguments: Sequence[str],
+    params: Mapping[str, Any],
+) -> Any:
+    """Call `task` here with a multirun's settings and its whole plan, whatever the launcher; what it returned."""
+    sweep = make_sweep(loader, master, arguments, params)
+    with tempfile.TemporaryDirectory(prefix="paradnn-plan-") as folder:
+        path = Path(folder) / "plan.json"
+        pack(sweep.info, sweep.plan, path)
+        config = copy.deepcopy(master)
+        config.sweep.plan = str(path)
+        return task(config)
 
 
 def submit(sweep: Sweep, launcher: str, processes: int, launch: Launch) -> int:

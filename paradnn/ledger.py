@@ -110,9 +110,9 @@ def owner_tag() -> str:
 
 
 class Ledger:
-    """Reads identities and claims from the store, the newest run first."""
+    """Reads identities and claims from the store, the newest run first; a SQL store needs no `client`."""
 
-    def __init__(self, address: StoreAddress, client: MlflowClient, experiment_id: str) -> None:
+    def __init__(self, address: StoreAddress, client: MlflowClient | None, experiment_id: str) -> None:
         self._client = client
         self._experiment_id = experiment_id
         self._engine: Any = None
@@ -170,6 +170,7 @@ class Ledger:
 
     def pages(self, condition: str) -> Iterable[Any]:
         """MLflow's own runs that meet a condition, each once: all that a store tells, and slowly."""
+        assert self._client is not None
         token, seen = None, set()
         while True:
             page = self._client.search_runs(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from paradnn.config import Point
-from paradnn.identity import EXTRA_KEYS, limits_id
+from paradnn.identity import EXTRA_KEYS, Identity, limits_id
 from paradnn.outcome import LIMIT_OUTCOMES
+from paradnn.tracker import Finished
 
-__all__ = ["ResumePolicy", "makes_needless", "wanted_extras"]
+__all__ = ["ResumePolicy", "Standing", "first_that_counts", "makes_needless", "stand", "wanted_extras"]
 
 
 def wanted_extras(point: Point) -> set[str]:
@@ -61,3 +62,31 @@ def makes_needless(known: Mapping[str, str], new: Mapping[str, str]) -> bool:
     if outcome in LIMIT_OUTCOMES and known.get("limits_id") != new.get("limits_id"):
         return False
     return not set(new.get("extras", "").split()) - set(known.get("extras", "").split())
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A point of a plan before it begins: `done` is the run that stands for it, `repeated` an earlier naming of it."""
+
+    point: Point
+    done: Finished | None
+    repeated: bool
+
+
+def first_that_counts(point: Point, runs: Iterable[Finished], policy: ResumePolicy) -> Finished | None:
+    """The first of runs with a point's identity that stands for it."""
+    return next((run for run in runs if policy.counts(point, run.tags)), None)
+
+
+def stand(
+    points: Iterable[Point],
+    identity_of: Callable[[Point], Identity],
+    done_of: Callable[[Point, Identity], Finished | None],
+) -> Iterator[Standing]:
+    """Every point with what the store knows of it; what has no run and is not repeated is to be measured."""
+    seen: set[Identity] = set()
+    for point in points:
+        identity = identity_of(point)
+        done = done_of(point, identity)
+        yield Standing(point, done, done is None and identity in seen)
+        seen.add(identity)

@@ -18,10 +18,11 @@ from typing import Any
 
 from paradnn import environment as environments
 from paradnn.config import Point, Settings
-from paradnn.costs import Costs, model_costs
-from paradnn.environment import Environment, available_memory
+from paradnn.costs import Costs
+from paradnn.environment import Environment
 from paradnn.errors import StoreError, WorkerError
 from paradnn.fallback import open_tracker
+from paradnn.foresight import costs_of, exceeds_memory, memory_limit
 from paradnn.identity import Identity, point_id, request_of
 from paradnn.ledger import enter_task
 from paradnn.parent import SweepParent
@@ -29,9 +30,8 @@ from paradnn.peaks import Ceilings, CeilingsKeeper, limits_of, overrun_tags
 from paradnn.placement import restarts, task_name, task_tags, waiting_times
 from paradnn.pool import WorkerPool
 from paradnn.record import Record, make_record, point_tags, run_name
-from paradnn.resume import ResumePolicy
+from paradnn.resume import ResumePolicy, first_that_counts, stand
 from paradnn.runner import Answer, Limits, WorkerKey
-from paradnn.schema import memory_bytes
 from paradnn.summary import Summary
 from paradnn.surroundings import Surroundings
 from paradnn.sweep import SweepInfo
@@ -40,8 +40,6 @@ from paradnn.tracker import Busy, Finished, Ticket, Tracker
 
 __all__ = ["Interrupted", "measure_ceilings", "measure_points", "report_problem"]
 
-#: The share of free memory that a point may take when `measure.memory_limit` is auto.
-_SAFE_SHARE = 0.9
 #: Tags that a person is told at once.
 _NOTES = ("emulation_note", "precision_note", "ceilings_note", "ceilings_remedy", "profile")
 
@@ -143,19 +141,18 @@ class _Session:
             known = self._tracker.finished(places, sweep_id)
         # An earlier attempt of a launched task may have run on another kind of node: its outcomes are enough.
         own = {_bare(key): runs[0] for key, runs in known.items() if runs[0].tags.get("sweep_id") == sweep_id}
-        seen, todo = set(), []
-        for point in points:
-            identity = self._identity(point)
-            done = own.get(_bare(identity)) or next(
-                (run for run in known.get(identity, ()) if self._resume.counts(point, run.tags)), None
-            )
-            if done:
-                self._skip(done)
-            elif identity in seen:
+
+        def done(point: Point, identity: Identity) -> Finished | None:
+            return own.get(_bare(identity)) or first_that_counts(point, known.get(identity, ()), self._resume)
+
+        todo = []
+        for standing in stand(points, self._identity, done):
+            if standing.done:
+                self._skip(standing.done)
+            elif standing.repeated:
                 self._summary.repeated += 1
             else:
-                todo.append(point)
-            seen.add(identity)
+                todo.append(standing.point)
         return todo
 
     def _skip(self, done: Finished) -> None:
@@ -220,16 +217,9 @@ class _Session:
         ticket: Ticket,
         tags: Mapping[str, str],
     ) -> Record:
-        costs = model_costs(
-            request_of(point)["model"],
-            batch_size=point.batch_size,
-            precision=point.precision,
-            mode=point.mode,
-            optimizer=point.optimizer.name,
-            momentum=point.optimizer.momentum,
-        )
+        costs = costs_of(point)
         load = environments.load_average()
-        limits = Limits(point.measure.timeout, _memory_limit(point))
+        limits = Limits(point.measure.timeout, memory_limit(point))
         schedule = time.perf_counter() - self._free_since
         problem = self._surroundings.problem(point)
         answer = Answer("unavailable", problem, {}, {}) if problem else self._predicted(point, costs, limits)
@@ -265,11 +255,8 @@ class _Session:
     @staticmethod
     def _predicted(point: Point, costs: Costs, limits: Limits) -> Answer | None:
         """Out of memory by arithmetic: no build is tried."""
-        bound, limit = costs.memory_lower_bound_bytes, limits.memory_bytes
-        if point.platform.name != "cpu" or not point.measure.predict_oom or limit is None or bound <= limit:
-            return None
-        reason = f"needs at least {bound / 2**30:,.2f} GiB, the limit is {limit / 2**30:.2f} GiB"
-        return Answer("oom_predicted", reason, {}, {})
+        reason = exceeds_memory(point, costs, limits.memory_bytes)
+        return Answer("oom_predicted", reason, {}, {}) if reason else None
 
     def _late(self, record: Record, recording: float) -> dict[str, float]:
         """Metrics of the recording itself; what follows them falls into the next point's schedule."""
@@ -297,11 +284,6 @@ class _Session:
 def _bare(identity: Identity) -> tuple[str, int]:
     """A measurement, wherever it is done."""
     return identity.point_id, identity.replicate
-
-
-def _memory_limit(point: Point) -> int:
-    given = memory_bytes(point.measure.memory_limit, "measure.memory_limit")
-    return given if given is not None else int(_SAFE_SHARE * available_memory())
 
 
 @contextlib.contextmanager

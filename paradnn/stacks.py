@@ -35,7 +35,7 @@ from paradnn.installers import InstallError, install, running_version
 from paradnn.schema import read
 from paradnn.store import PROJECT_ROOT
 
-__all__ = ["OpenStack", "Stack", "interpreter_of", "main", "open_stack", "stacks_folder"]
+__all__ = ["OpenStack", "Stack", "find_stack", "interpreter_of", "main", "open_stack", "stacks_folder"]
 
 _MARKER = "paradnn-stack.json"
 _MAKING = ".making-"
@@ -127,6 +127,12 @@ def open_stack(stack: Stack, say: Say) -> OpenStack:
                 raise
     except OSError as error:
         raise WorkerError(f"{error.filename or stack.folder}: {error.strerror}") from None
+
+
+def find_stack(stack: Stack) -> tuple[str, ...] | None:
+    """The packages of a stack that is there as it was made; None where one would be made first."""
+    packages, problem = _check(stack)
+    return None if problem else packages
 
 
 def _ready(stack: Stack, making: int, using: int, say: Say) -> tuple[str, ...]:

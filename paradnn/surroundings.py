@@ -6,6 +6,7 @@ once: where one cannot be made, all of its points are `unavailable` for the reas
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -14,9 +15,30 @@ from paradnn.config import Point
 from paradnn.environment import Environment, describe_environment, software_versions
 from paradnn.errors import ParadnnError
 from paradnn.runner import WorkerKey
-from paradnn.stacks import OpenStack, Stack, open_stack
+from paradnn.stacks import OpenStack, Stack, find_stack, open_stack
 
-__all__ = ["Surroundings"]
+__all__ = ["Surroundings", "environments_now"]
+
+
+def environments_now(points: Iterable[Point]) -> dict[WorkerKey, Environment | None]:
+    """What points would be measured on, by worker, as it is now: nothing is made, None stands for an unmade stack.
+
+    Raises ParadnnError for an interpreter of the user's own that cannot be used.
+    """
+    found: dict[WorkerKey, Environment | None] = {}
+    for point in points:
+        key = WorkerKey.of(point)
+        if key in found:
+            continue
+        stack = Stack.of(point.software)
+        packages = find_stack(stack) if stack else ()
+        found[key] = None
+        # A stack without the framework makes its points unavailable, which the session finds out.
+        with contextlib.suppress(*((ParadnnError,) if stack else ())):
+            if packages is not None:
+                versions = software_versions(key.python, key.framework)
+                found[key] = dataclasses.replace(describe_environment(key.platform, versions), packages=packages)
+    return found
 
 
 class Surroundings:

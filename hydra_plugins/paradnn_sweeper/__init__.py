@@ -14,7 +14,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-__all__ = ["ParadnnSweeper"]
+__all__ = ["ParadnnPlanner", "ParadnnSweeper"]
 
 
 class ParadnnSweeper(Sweeper):
@@ -39,3 +39,19 @@ class ParadnnSweeper(Sweeper):
             return self._launcher.launch(tasks, initial_job_idx=0)
 
         return sweep_with(launch, self._context.config_loader, self._config, arguments, self._params)
+
+
+class ParadnnPlanner(ParadnnSweeper):
+    """Plans every point, and hands the whole plan to the task in this process: nothing is launched anywhere."""
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Hydra's call before `sweep`."""
+        self._context = hydra_context
+        self._config = config
+        self._task = task_function
+
+    def sweep(self, arguments: list[str]) -> Any:
+        """Call the task once, with the configuration of the sweep's settings."""
+        from paradnn.dispatch import plan_with
+
+        return plan_with(self._task, self._context.config_loader, self._config, arguments, self._params)

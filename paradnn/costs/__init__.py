@@ -21,7 +21,7 @@ from paradnn.costs.fc import fc_layers
 from paradnn.costs.layers import Costs, Layer, sum_costs
 from paradnn.costs.rnn import rnn_layers
 
-__all__ = ["Costs", "model_costs"]
+__all__ = ["Costs", "layer_count", "model_costs"]
 
 _LAYERS: dict[str, Callable[[Mapping[str, Any]], Sequence[Layer]]] = {
     "fc": fc_layers,
@@ -49,3 +49,8 @@ def model_costs(
     """
     slots = _SLOTS[optimizer] - (1 if momentum == 0 and optimizer in ("rmsprop", "momentum") else 0)
     return sum_costs(_LAYERS[model["name"]](model), batch_size, precision, mode, slots=slots)
+
+
+def layer_count(model: Mapping[str, Any]) -> int:
+    """How many layers `model` is counted as: what building and compiling it grows with."""
+    return len(_LAYERS[model["name"]](model))

@@ -1,0 +1,111 @@
+"""`python -m paradnn.plan`: what a sweep would be, and how long it would take. Measures nothing. Wiring only.
+
+It takes the overrides of `python -m paradnn.train` and two of its own: `plan.hosts=1,2,4` and `plan.out=FILE`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from paradnn.errors import ConfigError
+from paradnn.train import run_command
+
+__all__ = ["Options", "main", "split_options"]
+
+#: Plans a multirun as a whole instead of launching its tasks.
+_SWEEPER = "hydra/sweeper=plan"
+_MOST_HOSTS = 100_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """hosts: numbers of hosts to reckon for. out: a CSV file with a row a point."""
+
+    hosts: tuple[int, ...] = (1, 2, 4, 8)
+    out: Path | None = None
+
+
+def split_options(arguments: Sequence[str]) -> tuple[Options, list[str]]:
+    """The options of the plan itself, and the overrides that a measurement would take; raises ConfigError."""
+    given: dict[str, Any] = {}
+    rest = []
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        if key == "plan.hosts":
+            given["hosts"] = _hosts(value)
+        elif key == "plan.out":
+            given["out"] = _file(value)
+        elif key == "plan" or key.startswith("plan."):
+            raise ConfigError(key, value, "no such key", "keys of plan: hosts, out")
+        else:
+            rest.append(argument)
+    return Options(**given), rest
+
+
+def _hosts(value: str) -> tuple[int, ...]:
+    words = [word.strip() for word in value.strip("[]").split(",")]
+    if not all(word.isdecimal() and 1 <= int(word) <= _MOST_HOSTS for word in words):
+        problem = f"expects numbers of hosts, 1 to {_MOST_HOSTS:,}"
+        raise ConfigError("plan.hosts", value, problem, "write for example plan.hosts=1,2,4")
+    return tuple(dict.fromkeys(int(word) for word in words))
+
+
+def _file(value: str) -> Path:
+    path = Path(value).expanduser()
+    if not value or path.is_dir() or not path.absolute().parent.is_dir():
+        raise ConfigError("plan.out", value, "is no file in a folder that is there", "give the path of a CSV file")
+    return path
+
+
+def _plan(config: DictConfig, options: Options) -> int:
+    """Look ahead at what the configuration describes, and say what is seen."""
+    from paradnn.config import read_point, read_settings
+    from paradnn.dispatch import chunk_of
+    from paradnn.planning.history import open_history
+    from paradnn.planning.outlook import look_ahead
+    from paradnn.planning.report import describe, write_points
+    from paradnn.planning.survey import survey
+    from paradnn.record import run_name
+    from paradnn.space import plain
+    from paradnn.sweep import read_plan
+
+    content = plain(config)
+    settings = read_settings(content)
+    if settings.sweep.plan:
+        points, sweep = read_plan(settings)
+        name = sweep.name
+    else:
+        if settings.sweep.grids:
+            raise ConfigError("experiment", settings.sweep.name, "describes a sweep", "add -m")
+        points = [read_point(content)]
+        name = run_name(points[0])
+    history = open_history(settings.tracking)
+    outlook = look_ahead(survey(points, settings, history), settings, history)
+    describe(outlook, name, history.where, options.hosts, chunk_of(config, settings, len(points)))
+    if options.out:
+        write_points(outlook, options.out)
+        print(f"Every point is in {options.out}")
+    return 0
+
+
+def main() -> int:
+    """`python -m paradnn.plan -m experiment=paper_fc`: the process' exit code."""
+    from paradnn.usage import split_overrides
+
+    try:
+        options, rest = split_options(split_overrides(sys.argv[1:]))
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    sys.argv[1:] = [*rest, _SWEEPER]
+    return run_command(lambda config: _plan(config, options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
