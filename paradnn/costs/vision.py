@@ -102,7 +102,7 @@ def squeezenet_layers(model: Mapping[str, Any]) -> list[Layer]:
         network.channels = 8 * squeezed
         if index in (2, 6):
             network.pool(3, 2, "whole")
-    network.convolve(model["output_size"], 1, bias=True)
+    network.convolve(model["output_size"], 1, bias=True, is_kept=False)
     network.average(is_last=True)
     return network.layers
 

@@ -31,9 +31,10 @@ _PRIOR, _ALPHA, _GAMMA = 0.01, 0.25, 2.0
 
 
 def build_retinanet(model: Mapping[str, Any]) -> Workload:
-    """Inputs (batch, image_size, image_size, 3) float32; targets (batch, anchors) classes and (batch, anchors, 4) boxes.
+    """Inputs (batch, image_size, image_size, 3) float32; targets classes (batch, anchors), boxes (batch, anchors, 4).
 
-    A class of 0 is none, 1 and on an object's, -1 not to be counted. Outputs: logits (batch, anchors, classes) and boxes.
+    A class of 0 is none, 1 and on an object's, -1 not to be counted. Outputs are logits (batch, anchors, classes) and
+    boxes, in float32.
 
     Anchors go by level from P3, rows, columns, then the nine of a place.
     """

@@ -1,7 +1,8 @@
 """SqueezeNet 1.0 (Iandola et al. 2016): 1,248,424 parameters, no normalisation, a dropout of one half near the end.
 
-As published: a 7x7 convolution without padding, poolings that round up, a rectifier on the last convolution, whose mean
-is the logits. Kernels begin as He et al. (2015) have it, the last one small, so that it trains without normalisation.
+As published, with a 7x7 convolution without padding and poolings that round up, but for the rectifier on the last
+convolution, whose mean is the logits: it dies within a few steps, and then nothing is trained. Kernels begin as He et
+al. (2015) have it, the last one small.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def build_squeezenet(model: Mapping[str, Any]) -> Workload:
             x = _pool(x)
     x = layers.Dropout(0.5)(x)
     last = keras.initializers.RandomNormal(stddev=0.01)
-    x = _convolve(x, model["output_size"], 1, kernel_initializer=last)
+    x = _convolve(x, model["output_size"], 1, activation=None, kernel_initializer=last)
     return classifier(inputs, layers.GlobalAveragePooling2D()(x), model["output_size"])
 
 
