@@ -1,9 +1,9 @@
-"""python -m benchmarks.fidelity [--rounds 5] [--framework jax]
+"""python -m benchmarks.fidelity [--rounds 5] [--framework jax] [--points resnet50]
 
 Throughput as ParaDnn reports it over that of a hand-written loop in the framework's own API (`plain_tensorflow.py`,
-`plain_jax.py`, `plain_torch.py`, which import nothing of ours), for two points of each kind of family; each side in a
-fresh process, alternating, the order drawn anew in every round. The machine's drift between rounds cancels in the
-ratio of a round.
+`plain_jax.py`, `plain_torch.py`, which import nothing of ours), for two points of each kind of family or, if asked, of
+ResNet-50; each side in a fresh process, alternating, the order drawn anew in every round. The machine's drift between
+rounds cancels in the ratio of a round.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ POINTS = {
     "rnn": "model=rnn model.embedding_size=100 batch_size=64",
     "lstm": "model=lstm model.embedding_size=300 batch_size=64",
 }
+REAL = {"resnet50": "model=resnet50 batch_size=8"}
 
 
 def ours(framework: str, name: str, folder: Path, seconds: float) -> float:
     axes = [f"framework={framework}", f"measure.min_seconds={seconds}", "resume=false", "ceilings=false"]
-    train([*POINTS[name].split(), *axes], folder)
+    train([*(POINTS | REAL)[name].split(), *axes], folder)
     return float(runs(folder)[-1]["step_time_ms"]) / 1e3
 
 
@@ -45,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--framework", choices=("tensorflow", "jax", "torch"), default="tensorflow")
-    parser.add_argument("--points", nargs="+", choices=POINTS, default=list(POINTS))
+    parser.add_argument("--points", nargs="+", choices=POINTS | REAL, default=list(POINTS))
     parser.add_argument("--seconds", type=float, default=3.0, help="of measurement on each side")
     given = parser.parse_args()
     ratios: dict[str, list[float]] = {name: [] for name in given.points}

@@ -52,6 +52,13 @@ def recurrent(cell, width, length, vocabulary):
     return keras.Model(first, L.Dense(vocabulary)(x)), (length,), (length,), vocabulary
 
 
+def resnet50(size, outputs):
+    model = keras.applications.ResNet50(
+        weights=None, input_shape=(size, size, 3), classes=outputs, classifier_activation=None
+    )
+    return model, (size, size, 3), (), outputs
+
+
 MODELS = {
     "fc-small": (lambda: fc(4, 256, 2000, 200), 64),
     "fc-large": (lambda: fc(4, 1024, 2000, 200), 512),
@@ -59,6 +66,7 @@ MODELS = {
     "bottleneck": (lambda: resnet(True, 16, 64, 500), 16),
     "rnn": (lambda: recurrent(L.SimpleRNN, 100, 10, 32), 64),
     "lstm": (lambda: recurrent(L.LSTM, 300, 10, 32), 64),
+    "resnet50": (lambda: resnet50(224, 1000), 8),
 }
 
 

@@ -35,6 +35,7 @@ _GROUPS = {
     "data": "where batches come from",
     "experiment": "presets: the axes of a whole sweep; needs -m",
     "framework": "the framework below Keras",
+    "learning": "a learning rate of its own, chosen with the model where it needs one",
     "measure": "the protocol of a point: how long, how often, and its limits",
     "model": "the family",
     "optimizer": "the update rule, with the paper's constants",

@@ -43,6 +43,7 @@ def plan_of(*arguments: str) -> Plan:
         ("quick", 16, 6),
         ("modern_lm", 960, 1),
         ("modern_vit", 512, 1),
+        ("real", 7, 6),
     ],
 )
 def test_presets_compose_to_the_stated_number_of_distinct_points(experiment: str, points: int, families: int) -> None:
@@ -53,6 +54,20 @@ def test_presets_compose_to_the_stated_number_of_distinct_points(experiment: str
     assert len(per_family) == families
     if experiment.startswith("paper"):
         assert set(per_family) == {points // families}
+
+
+def test_a_model_without_normalisation_has_a_rate_of_its_own() -> None:
+    """Chosen with the model, in sweeps and presets; the command line counts more."""
+    plan = plan_of("model=fc,squeezenet", "optimizer=rmsprop,sgd", "sweep.order=given")
+    rates = [config["optimizer"]["learning_rate"] for config in plan.configs()]
+    assert rates == [0.1, 0.1, 0.001, 0.001]
+    given = plan_of("model=fc,squeezenet", "optimizer.learning_rate=0.5")
+    assert {config["optimizer"]["learning_rate"] for config in given.configs()} == {0.5}
+    preset = {
+        config["model"]["name"]: config["optimizer"]["learning_rate"] for config in plan_of("experiment=real").configs()
+    }
+    assert preset["resnet50"] == 0.1
+    assert preset["retinanet"] == 0.001
 
 
 def test_the_fast_composition_is_hydras() -> None:

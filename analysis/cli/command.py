@@ -28,7 +28,8 @@ def argument(*flags: str, **settings: Any) -> Argument:
 class Command:
     """A sub-command. `analyse` takes the frame of the chosen runs; `act` takes the arguments alone and prints itself.
 
-    `columns` limits what is read from the store; `draws` adds --png and --svg.
+    `columns` limits what is read from the store, `read` reads something else where its own arguments say so; `draws`
+    adds --png and --svg.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Command:
     act: Callable[[argparse.Namespace], None] | None = None
     arguments: tuple[Argument, ...] = ()
     columns: tuple[str, ...] | None = None
+    read: Callable[[argparse.Namespace], pd.DataFrame | None] | None = None
     draws: bool = False
     selects: bool = True
 
@@ -57,5 +59,6 @@ class Command:
         if self.act is not None:
             self.act(args)
         if self.analyse is not None:
-            frame = load_chosen(args, self.columns)
+            given = None if self.read is None else self.read(args)
+            frame = load_chosen(args, self.columns) if given is None else given
             deliver(self.analyse(frame, args), frame, args)

@@ -6,9 +6,11 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from analysis.cli.command import Command
+from analysis.cli.command import Command, argument
+from analysis.cli.options import select
 from analysis.cli.result import Result
 from analysis.readable import short
+from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +43,28 @@ def parameters(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
     return Result(table, "\n".join(_lines(found)), draw if len(table) else None)
 
 
+def _table(args: argparse.Namespace) -> pd.DataFrame | None:
+    """The models of --table: columns family (or model.name), parameters and, to tell models apart, model.*."""
+    import pandas as pd
+
+    if args.table is None:
+        return None
+    if args.log:
+        raise ConfigError("--log", "with --table", "a result in the store names the runs it rests on", "leave one out")
+    try:
+        frame = pd.read_csv(args.table, low_memory=False)
+    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise ConfigError("--table", args.table, f"cannot be read: {error}", "name a CSV file") from None
+    if "family" not in frame and "model.name" in frame:
+        frame = frame.assign(family=frame["model.name"])
+    for column in ("family", "parameters"):
+        if column not in frame:
+            known = ", ".join(map(str, frame.columns[:8]))
+            raise ConfigError("--table", args.table, f"has no column {column}", f"its columns are {known}")
+    frame["parameters"] = pd.to_numeric(frame["parameters"], errors="coerce")
+    return select(frame[frame["family"].isin(args.family)] if args.family else frame, args.where)
+
+
 def _lines(found: ParameterRanges) -> list[str]:
     lines = [_range(row) for row in found.ranges.to_dict("records")]
     if len(found.ranges) > 1:
@@ -53,7 +77,7 @@ def _lines(found: ParameterRanges) -> list[str]:
         place = f"within the range of {', '.join(around['family'])}" if len(around) else "outside every family's range"
         lines.append(f"{row['family']}: {_short(row['parameters'])}, {place}.")
     if not len(found.real):
-        lines.append("No runs of real models, such as resnet50, are among these.")
+        lines.append("No real models, such as resnet50, are among these.")
     if found.unknown:
         lines.append(f"{found.unknown} runs do not tell their parameters.")
     return lines
@@ -78,8 +102,11 @@ COMMANDS = (
     Command(
         name="parameters", summary="the range of trainable parameters of each family, with real models as points",
         description="Trainable parameters of the distinct models of each family, whatever became of their runs.\n"
-                    "Real models, such as resnet50, stand as points where there are runs of them.",
+                    "Real models, such as resnet50, stand as points where there are runs of them.\n"
+                    "Parameters need no measurement: --table reads a list of models instead of the store's runs.",
         example="python -m analysis parameters --png parameters.png",
-        analyse=parameters, draws=True,
+        analyse=parameters, draws=True, read=_table,
+        arguments=(argument("--table", metavar="FILE", help="CSV of models instead of runs: columns family, parameters "
+                            "and model.*; of the options that choose runs, --family and --where count"),),
     ),
 )  # fmt: skip

@@ -10,9 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from analysis.figures.style import COLOURS, MARKERS, colour_of, figure, finish, quantity
+from analysis.figures.style import COLOURS, MARKERS, colour_of, families_with, figure, finish, quantity
 from analysis.methods.boxplot import Boxes
-from analysis.methods.parameters import PARAMETRIC
 from analysis.readable import is_share, short
 from paradnn.units import metric as registered
 
@@ -40,9 +39,7 @@ def draw_boxes(boxes: Boxes, scale: str = "auto") -> Figure:
         flierprops={"marker": MARKERS[0], "markersize": 3, "markeredgecolor": _DARK, "alpha": 0.6},
     )  # fmt: skip
     keys = [str(row[boxes.by[0]]) for row in rows]
-    among = (
-        [*PARAMETRIC, *sorted(set(keys).difference(PARAMETRIC))] if boxes.by[0] == "family" else [*dict.fromkeys(keys)]
-    )
+    among = families_with(keys) if boxes.by[0] == "family" else [*dict.fromkeys(keys)]
     for box, key in zip(artists["boxes"], keys, strict=True):
         box.set(facecolor=colour_of(key, among), alpha=0.55, edgecolor="#333333")
     value_axis = axes.yaxis if upright else axes.xaxis

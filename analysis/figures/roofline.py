@@ -13,9 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
-from analysis.figures.style import COLOURS, MARKERS, colour_of, figure, finish, quantity
+from analysis.figures.style import COLOURS, colour_of, families_with, figure, finish, marker_of, quantity
 from analysis.methods.operation_roofline import OperationRoofline
-from analysis.methods.parameters import PARAMETRIC
 from analysis.methods.roofline import Roof, Roofline
 from analysis.readable import short
 
@@ -32,7 +31,7 @@ def draw_roofline(result: Roofline) -> Figure:
     """
     keys = list(dict.fromkeys(zip(result.points["device"], result.points["precision"], strict=True)))
     # A family keeps its colour whichever others are drawn; real models come after the parametric ones.
-    families = [*PARAMETRIC, *sorted(set(result.points["family"]).difference(PARAMETRIC))]
+    families = families_with(result.points["family"])
     columns = min(2, len(keys))
     rows = math.ceil(len(keys) / columns)
     drawn, axes = figure(7.5 if columns == 1 else 11.0, 0.6 + 4.2 * rows, rows, columns)
@@ -126,9 +125,8 @@ def draw_operations(result: OperationRoofline, title: str, model: tuple[float, f
 
 
 def _look(name: str, names: Sequence[str]) -> tuple[str, str]:
-    """Colour and marker; the marker shifts by one after each round of colours, so that the pair stays unique."""
-    place = names.index(name)
-    return colour_of(name, names), MARKERS[(place + place // len(COLOURS)) % len(MARKERS)]
+    """Colour and marker."""
+    return colour_of(name, names), marker_of(name, names)
 
 
 def _handle(colour: str, marker: str, label: str) -> Line2D:

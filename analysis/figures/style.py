@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from paradnn.style import COLOURS, MARKERS, SEQUENTIAL, figure, finish, quantity
 
-__all__ = ["COLOURS", "MARKERS", "SEQUENTIAL", "colour_of", "figure", "finish", "marker_of", "quantity"]
+__all__ = [
+    "COLOURS",
+    "MARKERS",
+    "SEQUENTIAL",
+    "colour_of",
+    "families_with",
+    "figure",
+    "finish",
+    "marker_of",
+    "quantity",
+]
 
-_FAMILIES = ("fc", "residual", "bottleneck", "rnn", "lstm", "gru", "gpt", "vit")
+#: The paper's families, today's, then real models: a name's place decides its look, so new ones go to the end.
+_FAMILIES = (
+    "fc", "residual", "bottleneck", "rnn", "lstm", "gru", "gpt", "vit",
+    "resnet50", "densenet121", "mobilenet", "squeezenet", "retinanet", "transformer",
+)  # fmt: skip
+
+
+def families_with(names: Iterable[str]) -> list[str]:
+    """All families in their fixed order, then others of `names`: the list in which a name's place is its look."""
+    return [*_FAMILIES, *sorted(set(names).difference(_FAMILIES))]
 
 
 def colour_of(name: str, among: Sequence[str] = ()) -> str:
@@ -17,8 +36,9 @@ def colour_of(name: str, among: Sequence[str] = ()) -> str:
 
 
 def marker_of(name: str, among: Sequence[str] = ()) -> str:
-    """The marker of a name, chosen as its colour is."""
-    return MARKERS[_place(name, among) % len(MARKERS)]
+    """The marker of a name; it shifts by one after each round of colours, so that the pair stays unique."""
+    place = _place(name, among)
+    return MARKERS[(place + place // len(COLOURS)) % len(MARKERS)]
 
 
 def _place(name: str, among: Sequence[str]) -> int:

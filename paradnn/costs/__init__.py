@@ -20,6 +20,13 @@ from paradnn.costs.cnn import cnn_layers
 from paradnn.costs.fc import fc_layers
 from paradnn.costs.layers import Costs, Layer, sum_costs
 from paradnn.costs.rnn import rnn_layers
+from paradnn.costs.vision import (
+    densenet121_layers,
+    mobilenet_layers,
+    resnet50_layers,
+    retinanet_layers,
+    squeezenet_layers,
+)
 
 __all__ = ["Costs", "layer_count", "model_costs"]
 
@@ -33,6 +40,11 @@ _LAYERS: dict[str, Callable[[Mapping[str, Any]], Sequence[Layer]]] = {
     "transformer": transformer_layers,
     "gpt": gpt_layers,
     "vit": vit_layers,
+    "resnet50": resnet50_layers,
+    "densenet121": densenet121_layers,
+    "mobilenet": mobilenet_layers,
+    "squeezenet": squeezenet_layers,
+    "retinanet": retinanet_layers,
 }
 #: Optimizer variables of the size of each weight: Keras' RMSprop keeps a mean square and, with momentum, a velocity;
 #: Adam a mean and a mean square.

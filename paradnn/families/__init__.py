@@ -9,19 +9,33 @@ from __future__ import annotations
 
 from paradnn.families.attention import LanguageModel, Transformer, VisionTransformer
 from paradnn.families.synthetic import CNN_FAMILIES, RNN_FAMILIES, Convolutional, FullyConnected, Recurrent
+from paradnn.families.vision import CLASSIFIERS, Classifier, MobileNet, RetinaNet
 
 __all__ = [
     "FAMILIES",
+    "Classifier",
     "Convolutional",
     "FullyConnected",
     "LanguageModel",
+    "MobileNet",
     "Model",
     "Recurrent",
+    "RetinaNet",
     "Transformer",
     "VisionTransformer",
 ]
 
-Model = FullyConnected | Convolutional | Recurrent | Transformer | LanguageModel | VisionTransformer
+Model = (
+    FullyConnected
+    | Convolutional
+    | Recurrent
+    | Transformer
+    | LanguageModel
+    | VisionTransformer
+    | Classifier
+    | MobileNet
+    | RetinaNet
+)
 FAMILIES: dict[str, type[Model]] = {
     "fc": FullyConnected,
     **dict.fromkeys(CNN_FAMILIES, Convolutional),
@@ -29,4 +43,7 @@ FAMILIES: dict[str, type[Model]] = {
     "transformer": Transformer,
     "gpt": LanguageModel,
     "vit": VisionTransformer,
+    **dict.fromkeys(CLASSIFIERS, Classifier),
+    "mobilenet": MobileNet,
+    "retinanet": RetinaNet,
 }

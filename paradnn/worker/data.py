@@ -22,4 +22,8 @@ def _draw(spec: ArraySpec, batch_size: int, generator: np.random.Generator) -> n
     shape = (batch_size, *spec.shape)
     if spec.dtype == "float32":
         return generator.standard_normal(shape, dtype=np.float32)
-    return generator.integers(0, spec.high, shape, dtype=np.int32)
+    if spec.zeros is None:
+        return generator.integers(0, spec.high, shape, dtype=np.int32)
+    values = generator.integers(1, spec.high, shape, dtype=np.int32)
+    values[generator.random(shape) < spec.zeros] = 0
+    return values

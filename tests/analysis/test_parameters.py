@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from analysis.cli.parameters import COMMANDS
 from analysis.methods.parameters import parameter_ranges
+from paradnn.errors import ConfigError
 
 
 def models() -> pd.DataFrame:
@@ -58,3 +63,42 @@ def test_the_command_says_and_draws_the_ranges(tmp_path: Path) -> None:
     assert unknown.figure is None
     assert unknown.text.endswith("29 runs do not tell their parameters.")
     assert command.analyse(models().head(0), argparse.Namespace()).text == "no such runs in the store"
+
+
+def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "analysis", "parameters", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_table_of_models_needs_no_store(tmp_path: Path) -> None:
+    """As a list of points has it: the name of the model among its keys, other columns beside."""
+    frame = models().drop(columns="family").assign(batch_size=64)
+    frame.to_csv(tmp_path / "models.csv", index=False)
+    store = f"sqlite:///{tmp_path}/none.db"
+    done = run_command("--table", str(tmp_path / "models.csv"), "--store", store, "--where", "parameters<1e7",
+                       "--png", str(tmp_path / "figure.png"))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "fc: 4 models from 400 to 3.2k" in done.stdout
+    assert "squeezenet: 1.25M, outside" in done.stdout
+    assert "resnet50" not in done.stdout
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    assert not (tmp_path / "none.db").exists()
+
+
+def table(tmp_path: Path, content: str, **options: Any) -> Any:
+    (command,) = COMMANDS
+    (tmp_path / "models.csv").write_text(content)
+    settings = {"table": str(tmp_path / "models.csv"), "family": None, "where": [], "log": False, **options}
+    assert command.read is not None
+    return command.read(argparse.Namespace(**settings))
+
+
+def test_a_table_is_narrowed_and_refused_with_one_line(tmp_path: Path) -> None:
+    content = "family,parameters\nfc,10\ngru,20\nfc,\n"
+    assert list(table(tmp_path, content, family=["fc"])["parameters"].dropna()) == [10]
+    with pytest.raises(ConfigError, match="has no column parameters; its columns are family"):
+        table(tmp_path, "family\nfc\n")
+    with pytest.raises(ConfigError, match=r"--table=.*cannot be read"):
+        table(tmp_path, "")
+    with pytest.raises(ConfigError, match="--log"):
+        table(tmp_path, content, log=True)

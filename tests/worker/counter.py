@@ -1,4 +1,4 @@
-"""TensorFlow's own FLOP counter (tfprof), as an oracle; for Einsum, which it does not count, the loop's own length."""
+"""TensorFlow's own FLOP counter (tfprof), as an oracle; what it does not count, or only estimates, from shapes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["counted_flops"]
+__all__ = ["counted_flops", "product_flops"]
 
-PRODUCTS = {"MatMul", "BatchMatMulV2", "Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"}
+FORWARD = {"MatMul", "BatchMatMulV2", "Conv2D", "DepthwiseConv2dNative"}
+PRODUCTS = {*FORWARD, "Conv2DBackpropInput", "Conv2DBackpropFilter"}
 
 
-def counted_flops(graph: Any) -> int:
-    """FLOPs of the matrix products and convolutions of a traced graph."""
+def counted_flops(graph: Any, forward: bool = False) -> int:
+    """FLOPs of the matrix products and convolutions of a traced graph; of the forward pass alone if asked."""
     options = tf.compat.v1.profiler.ProfileOptionBuilder(tf.compat.v1.profiler.ProfileOptionBuilder.float_operation())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -25,7 +26,7 @@ def counted_flops(graph: Any) -> int:
     while stack:
         node = stack.pop()
         stack += node.children
-        if kinds.get(node.name) in PRODUCTS:
+        if kinds.get(node.name) in (FORWARD if forward else PRODUCTS) and not (forward and "gradient" in node.name):
             total += node.float_ops
     return total
 
@@ -38,6 +39,21 @@ def einsum_flops(operation: Any) -> int:
     sizes = {letter: size for term, tensor in zip(terms, operation.inputs, strict=True)
              for letter, size in zip(term, tensor.shape.as_list(), strict=True)}  # fmt: skip
     return 2 * prod(sizes.values())
+
+
+def product_flops(graph: Any) -> int:
+    """FLOPs of the gradients' products: of a convolution those of the pairs that it multiplies forward."""
+    total = 0
+    for operation in needed(graph):
+        shapes = [tensor.shape.as_list() for tensor in operation.inputs]
+        if operation.type == "MatMul" and "gradient" in operation.name:
+            side = shapes[0][-2 if operation.get_attr("transpose_a") else -1]
+            total += 2 * prod(operation.outputs[0].shape.as_list()) * side
+        elif "Backprop" in operation.type and "onv2" in operation.type:
+            kernel = shapes[1] if "Input" in operation.type else operation.outputs[0].shape.as_list()
+            channels = 1 if operation.type.startswith("Depthwise") else kernel[2]
+            total += 2 * prod(shapes[2]) * kernel[0] * kernel[1] * channels
+    return total
 
 
 def needed(graph: Any) -> set[Any]:

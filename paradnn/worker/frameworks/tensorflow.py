@@ -148,7 +148,7 @@ class _Step:
             for _ in range(steps):
                 output = function(*arguments)
             # Reading one number back waits for all that was queued before it on the device's stream.
-            value = float(tf.reshape(output, [-1])[0])
+            value = float(tf.reshape(tf.nest.flatten(output)[0], [-1])[0])
         return value if self._training else None
 
     def kernel_cost(self, name: str, kind: str) -> Cost:
@@ -202,8 +202,8 @@ def _inference_step(workload: Workload) -> Any:
     model = workload.model
 
     def inference_step(inputs: list[tf.Tensor]) -> Any:
-        outputs = model(inputs[0] if len(inputs) == 1 else inputs, training=False)
-        return tf.nest.flatten(outputs)[0]
+        # All of them: what nobody is handed is not computed.
+        return model(inputs[0] if len(inputs) == 1 else inputs, training=False)
 
     return inference_step
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from paradnn.worker.models.applications import build_densenet121, build_mobilenet, build_resnet50
 from paradnn.worker.models.cnn import build_cnn
 from paradnn.worker.models.fc import build_fc
 from paradnn.worker.models.gpt import build_gpt
+from paradnn.worker.models.retinanet import build_retinanet
 from paradnn.worker.models.rnn import build_rnn
+from paradnn.worker.models.squeezenet import build_squeezenet
 from paradnn.worker.models.transformer import build_transformer
 from paradnn.worker.models.vit import build_vit
 from paradnn.worker.models.workload import ArraySpec, Workload
@@ -29,6 +32,11 @@ _BUILDERS = {
     "transformer": build_transformer,
     "gpt": build_gpt,
     "vit": build_vit,
+    "resnet50": build_resnet50,
+    "densenet121": build_densenet121,
+    "mobilenet": build_mobilenet,
+    "squeezenet": build_squeezenet,
+    "retinanet": build_retinanet,
 }
 
 

@@ -14,11 +14,15 @@ __all__ = ["ArraySpec", "Workload", "cross_entropy"]
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """One array of a batch: `shape` without the batch axis; int32 values are uniform in [0, high), floats normal."""
+    """One array of a batch: `shape` without the batch axis; int32 values are uniform in [0, high), floats normal.
+
+    zeros: the share of an int32 array's values that are 0; the others are then uniform in [1, high).
+    """
 
     shape: tuple[int, ...]
     dtype: str
     high: int | None = None
+    zeros: float | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,125 @@
+"""A network over images as a list of layers: shapes are followed, every layer is costed where it stands."""
+
+from __future__ import annotations
+
+from paradnn.costs.layers import Layer
+
+__all__ = ["Images", "reach"]
+
+
+def reach(size: int, kernel: int, stride: int, padding: str) -> int:
+    """How many places a window of `kernel` has along `size`.
+
+    `padding` is same (as many zeros as give ceil(size / stride)), valid (none), end (one zero at the end, as in Keras'
+    MobileNet) or whole (zeros at the end until the last window is full, as Caffe's pooling rounds up).
+    """
+    if padding == "same":
+        return -(-size // stride)
+    if padding == "whole":
+        return -(-(size - kernel) // stride) + 1
+    return (size + (padding == "end") - kernel) // stride + 1
+
+
+class Images:
+    """The layers so far, and the shape of the last output: height, width, channels.
+
+    Padding, concatenation, dropout and repetition of pixels move nothing of their own: whoever makes or reads a tensor
+    can do it on the way.
+    """
+
+    def __init__(self, height: int, width: int, channels: int = 3) -> None:
+        self.shape = (height, width, channels)
+        self.layers: list[Layer] = []
+
+    @property
+    def channels(self) -> int:
+        """Of the last output."""
+        return self.shape[2]
+
+    @channels.setter
+    def channels(self, channels: int) -> None:
+        self.shape = (*self.shape[:2], channels)
+
+    @property
+    def elements(self) -> int:
+        """Of the last output, per example."""
+        height, width, channels = self.shape
+        return height * width * channels
+
+    def convolve(
+        self,
+        filters: int | None,
+        kernel: int,
+        stride: int = 1,
+        *,
+        padding: str = "same",
+        bias: bool = False,
+        added: int = 0,
+        is_kept: bool = True,
+        is_first: bool = False,
+    ) -> None:
+        """Convolution, with its bias and rectifier where it has them; `filters` None: one for each channel (depthwise).
+
+        `added`: elements that are added to the output. Normalisation, a rectifier and the next convolution need the
+        output again, so it is kept; `is_kept` is false before what needs it not, such as an average.
+        """
+        read, channels = self.elements + added, self.channels
+        height, width = (reach(size, kernel, stride, padding) for size in self.shape[:2])
+        outputs = channels if filters is None else filters
+        weights = kernel * kernel * (1 if filters is None else channels) * outputs
+        self.shape = (height, width, outputs)
+        self.layers.append(
+            Layer(
+                f"convolution_{len(self.layers)}",
+                macs=weights * height * width,
+                input_macs=0 if is_first else None,
+                parameters=weights + (outputs if bias else 0),
+                weights=0 if is_first else weights,
+                read=read,
+                written=self.elements,
+                kept=self.elements if is_kept else 0,
+                is_first=is_first,
+            )
+        )
+
+    def normalise(self, shortcut: int = 0, normalisations: int = 1) -> None:
+        """Batch normalisation with its rectifier; at a block's end also of a projection, and the addition.
+
+        shortcut: elements that are added. Its output is not kept: a compiler may compute it again from its inputs.
+        """
+        parameters = normalisations * 2 * self.channels
+        self.layers.append(
+            Layer(
+                f"normalisation_{len(self.layers)}",
+                parameters=parameters,
+                fixed_parameters=parameters,
+                weights=parameters // 2,  # scales; the offsets are added
+                read=self.elements + shortcut,
+                written=self.elements,
+            )
+        )
+
+    def pool(self, kernel: int, stride: int, padding: str = "same") -> None:
+        """The largest or the mean of every window."""
+        read = self.elements
+        height, width = (reach(size, kernel, stride, padding) for size in self.shape[:2])
+        self.shape = (height, width, self.channels)
+        self._pooled(read)
+
+    def average(self, *, is_last: bool = False) -> None:
+        """The mean of every channel."""
+        read = self.elements
+        self.shape = (1, 1, self.channels)
+        self._pooled(read, is_last)
+
+    def _pooled(self, read: int, is_last: bool = False) -> None:
+        self.layers.append(
+            Layer(
+                f"pool_{len(self.layers)}",
+                read=read,
+                written=self.elements,
+                kept=self.elements,
+                is_last=is_last,
+                targets=1 if is_last else 0,
+            )
+        )

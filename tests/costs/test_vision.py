@@ -1,0 +1,89 @@
+"""Costs of the real models of images against what their papers and the projects that maintain them publish."""
+
+from __future__ import annotations
+
+import pytest
+
+from paradnn.costs import model_costs
+from paradnn.costs.vision import detector_layers
+
+STEP = {"batch_size": 1, "precision": "float32", "mode": "train", "optimizer": "sgd"}
+#: Biases of ResNet-50's convolutions, which Keras has and others have not: as many as normalised channels.
+CHANNELS = 26_560
+
+
+def model(name: str, image_size: int = 224, **keys: float) -> dict:
+    return {"name": name, "image_size": image_size, "output_size": 1000, **keys}
+
+
+#: Exact counts of trainable parameters: torchvision's pages of resnet50, densenet121 and squeezenet1_0 (the last one's
+#: total is in table 1 of its paper too); Keras' summary of MobileNet without its moving statistics.
+PARAMETERS = [
+    (model("resnet50"), 25_557_032 + CHANNELS),
+    (model("densenet121"), 7_978_856),
+    (model("mobilenet", alpha=1.0), 4_231_976),
+    (model("squeezenet"), 1_248_424),
+]
+
+
+@pytest.mark.parametrize(("asked", "published"), PARAMETERS, ids=lambda value: str(value))
+def test_parameters_are_the_published_ones(asked: dict, published: int) -> None:
+    assert model_costs(asked, **STEP).parameters == published
+
+
+def test_the_detectors_parameters_are_detectron2s() -> None:
+    """Its test of the analysis expects 37,915,572 without the scales and offsets of frozen normalisation."""
+    asked = {"name": "retinanet", "image_size": 320, "output_size": 80}
+    assert model_costs(asked, **STEP).parameters - CHANNELS - 2 * CHANNELS == 37_915_572
+
+
+#: Multiply-accumulates of a forward pass, as printed: He et al. 2016, table 1 (stride on the first convolution, as in
+#: Keras); torchvision's pages of densenet121 and squeezenet1_0; Howard et al. 2017, table 8: 569 M of a full MobileNet,
+#: 149 M at half the width (table 6), 418 M at 192 px (table 7).
+WORK = [
+    (model("resnet50"), 3.8e9, 0.02),
+    (model("densenet121"), 2.83e9, 0.005),
+    (model("squeezenet"), 0.82e9, 0.005),
+    (model("mobilenet", alpha=1.0), 569e6, 0.001),
+    (model("mobilenet", alpha=0.5), 149e6, 0.005),
+    (model("mobilenet", 192, alpha=1.0), 418e6, 0.001),
+]
+
+
+@pytest.mark.parametrize(("asked", "published", "rounding"), WORK, ids=lambda value: str(value))
+def test_forward_work_is_the_published(asked: dict, published: float, rounding: float) -> None:
+    assert model_costs(asked, **STEP).forward_flops / 2 == pytest.approx(published, rel=rounding)
+
+
+def test_the_detectors_work_is_detectron2s() -> None:
+    """Its test of the analysis expects 146 (cut to whole) for all convolutions at 800 x 800."""
+    assert int(sum(layer.macs for layer in detector_layers(800, 800, 80)) / 1e9) == 146
+
+
+def test_a_depthwise_convolution_by_hand() -> None:
+    """The narrowest MobileNet at 32 px: the first pair on 16 x 16 places of three channels, the last on one place."""
+    asked = {"name": "mobilenet", "alpha": 0.1, "image_size": 32, "output_size": 2}
+    filters = [3, 6, 12, 12, 25, 25, 51, 51, 51, 51, 51, 51, 102, 102]
+    sides = [16, 16, 8, 8, 4, 4, 2, 2, 2, 2, 2, 2, 1, 1]
+    macs, parameters = 27 * 3 * 256, 27 * 3 + 2 * 3
+    for before, after, side in zip(filters[:-1], filters[1:], sides[1:], strict=True):
+        macs += side * side * (9 * before + before * after)
+        parameters += 9 * before + 2 * before + before * after + 2 * after
+    macs += 102 * 2
+    parameters += 102 * 2 + 2
+    costs = model_costs(asked, **STEP)
+    assert (costs.parameters, costs.forward_flops) == (parameters, 2 * macs)
+    # The first convolution has no gradient of its input, every other product two gradients.
+    assert costs.backward_flops == 2 * (2 * macs - 27 * 3 * 256)
+
+
+def test_targets_of_every_anchor_are_read() -> None:
+    """At 32 px the levels have 16, 4, 1, 1 and 1 places of nine anchors, each with a class and a box."""
+    asked = {"name": "retinanet", "image_size": 32, "output_size": 1}
+    rows = detector_layers(32, 32, 1)
+    anchors = 9 * (16 + 4 + 1 + 1 + 1)
+    assert sum(layer.written for layer in rows if layer.is_last) == anchors * (1 + 4)
+    costs = model_costs(asked, **STEP)
+    kept = sum(layer.kept for layer in rows)
+    state = costs.parameters + costs.non_trainable_parameters
+    assert costs.memory_lower_bound_bytes == 4 * (state + 32 * 32 * 3 + anchors * 5 + kept)

@@ -1,0 +1,161 @@
+"""What is timed is training: every family and real model learns a small real task through the worker's own step.
+
+Images are the handwritten digits that scikit-learn ships, tokens the letters of a poem, boxes the digits' places on an
+empty canvas.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn.datasets import load_digits
+
+from paradnn.worker.frameworks.tensorflow import TensorFlow
+from paradnn.worker.models import Workload, build
+
+Batch = tuple[list[Any], list[Any]]
+
+#: William Blake, The Tyger (1794).
+POEM = """Tyger Tyger, burning bright, In the forests of the night; What immortal hand or eye, Could frame thy fearful
+symmetry? In what distant deeps or skies, Burnt the fire of thine eyes? On what wings dare he aspire? What the hand,
+dare seize the fire? And what shoulder, and what art, Could twist the sinews of thy heart? And when thy heart began to
+beat, What dread hand, and what dread feet?"""
+
+
+def digits(size: int | None, batch: int) -> Iterator[Batch]:
+    """Digits as rows of 64 numbers, or as coloured images of `size`; and which they are."""
+    found = load_digits()
+    order = np.random.default_rng(0).permutation(len(found.target))
+    pixels = (found.images[order] / 8 - 1).astype("float32")
+    if size is None:
+        shown = pixels.reshape(-1, 64)
+    else:
+        nearest = np.arange(size) * 8 // size
+        shown = np.repeat(pixels[:, nearest][:, :, nearest, None], 3, axis=-1)
+    for start in range(0, len(shown) - batch, batch):
+        yield [shown[start : start + batch]], [found.target[order][start : start + batch].astype("int32")]
+
+
+def letters(length: int, batch: int) -> Iterator[Batch]:
+    """Passages, and for each letter the one that follows: a letter's number is below 32."""
+    kept = [letter for letter in POEM.lower().replace("\n", " ") if letter.isalpha() or letter == " "]
+    tokens = np.array([ord(letter) - 96 if letter.isalpha() else 0 for letter in kept], "int32")
+    generator = np.random.default_rng(0)
+    while True:
+        starts = generator.integers(0, len(tokens) - length - 1, batch)
+        passages = tokens[starts[:, None] + np.arange(length + 1)]
+        yield [passages[:, :-1]], [passages[:, 1:]]
+
+
+def anchors(size: int) -> np.ndarray:
+    """(anchors, 4): centre, height and width of the nine at each place of P3 to P7, as the paper has them."""
+    found = []
+    for level in range(3, 8):
+        stride, places = 2**level, -(-size // 2**level)
+        for row in range(places):
+            for column in range(places):
+                for scale in (1, 2 ** (1 / 3), 2 ** (2 / 3)):
+                    for ratio in (0.5, 1, 2):
+                        side = 4 * stride * scale
+                        found.append(((row + 0.5) * stride, (column + 0.5) * stride,
+                                      side * math.sqrt(ratio), side / math.sqrt(ratio)))  # fmt: skip
+    return np.array(found)
+
+
+def overlap(boxes: np.ndarray, box: np.ndarray) -> np.ndarray:
+    """Intersection over union of boxes (centre, height, width) with one."""
+    low = np.maximum(boxes[:, :2] - boxes[:, 2:] / 2, box[:2] - box[2:] / 2)
+    high = np.minimum(boxes[:, :2] + boxes[:, 2:] / 2, box[:2] + box[2:] / 2)
+    common = np.prod(np.clip(high - low, 0, None), axis=1)
+    return common / (np.prod(boxes[:, 2:], axis=1) + np.prod(box[2:]) - common)
+
+
+def scenes(size: int, batch: int) -> Iterator[Batch]:
+    """A digit of half the canvas somewhere on it; anchors that overlap by half are its own, below 0.4 background."""
+    known, side = anchors(size), size // 2
+    generator = np.random.default_rng(0)
+    for images, numbers in digits(side, batch):
+        canvas = np.full((batch, size, size, 3), -1.0, "float32")
+        classes = np.zeros((batch, len(known)), "int32")
+        boxes = np.zeros((batch, len(known), 4), "float32")
+        for index, corner in enumerate(generator.integers(0, size - side + 1, (batch, 2))):
+            row, column = corner
+            canvas[index, row : row + side, column : column + side] = images[0][index]
+            box = np.array([*(corner + side / 2), side, side])
+            shared = overlap(known, box)
+            classes[index][shared >= 0.4] = -1
+            classes[index][(shared >= 0.5) | (shared == shared.max())] = numbers[0][index] + 1
+            boxes[index, :, :2] = (box[:2] - known[:, :2]) / known[:, 2:]
+            boxes[index, :, 2:] = np.log(box[2:] / known[:, 2:])
+        yield [canvas], [classes, boxes]
+
+
+def cnn(name: str) -> dict[str, Any]:
+    return {"name": name, "blocks": [1, 1, 1, 1], "filters": 8, "image_size": 32, "output_size": 10}
+
+
+def rnn(name: str) -> dict[str, Any]:
+    return {"name": name, "layers": 1, "embedding_size": 48, "sequence_length": 20, "vocab_size": 32}
+
+
+def real(name: str, size: int = 32, **keys: Any) -> dict[str, Any]:
+    return {"name": name, "image_size": size, "output_size": 10, **keys}
+
+
+#: The model, examples of a batch, steps, learning rate (momentum 0.9).
+TASKS: list[tuple[dict[str, Any], int, int, float]] = [
+    ({"name": "fc", "layers": 2, "nodes": 64, "input_size": 64, "output_size": 10}, 32, 40, 0.05),
+    (cnn("residual"), 32, 30, 0.05),
+    (cnn("bottleneck"), 32, 30, 0.05),
+    (rnn("rnn"), 32, 60, 0.5),
+    (rnn("lstm"), 32, 60, 2.0),
+    (rnn("gru"), 32, 60, 1.0),
+    (real("resnet50"), 16, 20, 0.05),
+    (real("densenet121"), 16, 20, 0.05),
+    (real("mobilenet", alpha=0.5), 32, 30, 0.05),
+    (real("squeezenet", 48), 32, 40, 0.02),
+    (real("retinanet", 64), 4, 20, 0.01),
+]
+
+
+def batches(model: dict[str, Any], count: int) -> Iterator[Batch]:
+    if "vocab_size" in model:
+        return letters(model["sequence_length"], count)
+    if model["name"] == "retinanet":
+        return scenes(model["image_size"], count)
+    return digits(model.get("image_size"), count)
+
+
+def train(model: dict[str, Any], count: int, steps: int, rate: float) -> tuple[Workload, list[float], Batch]:
+    """The trained model, its losses, and a batch that it has not seen."""
+    keras.utils.set_random_seed(1)
+    workload, source = build(model), batches(model, count)
+    rule = {"name": "momentum", "learning_rate": rate, "momentum": 0.9}
+    point = {"mode": "train", "compile": "graph", "precision": "float32", "optimizer": rule}
+    first = next(source)
+    step = TensorFlow().make_step(workload, first, point)
+    losses = [step.run(1)]
+    for _ in range(steps - 1):
+        inputs, targets = ([tf.constant(array) for array in arrays] for arrays in next(source))
+        losses.append(float(step.function(inputs, targets)))
+    return workload, losses, next(source)
+
+
+@pytest.mark.parametrize(("model", "count", "steps", "rate"), TASKS, ids=[task[0]["name"] for task in TASKS])
+def test_it_learns(model: dict[str, Any], count: int, steps: int, rate: float) -> None:
+    workload, losses, (inputs, targets) = train(model, count, steps, rate)
+    begin, end = np.mean(losses[:3]), np.mean(losses[-5:])
+    assert end < 0.8 * begin, losses
+    if model["name"] in ("fc", "residual", "squeezenet"):  # guessing gets a tenth right
+        found = np.argmax(workload.model(inputs[0], training=model["name"] == "residual"), axis=-1)
+        assert np.mean(found == targets[0]) > 0.4
+    if "vocab_size" in model:  # better than guessing by how frequent letters are
+        shares = np.bincount(targets[0].ravel()) / targets[0].size
+        assert end < -np.sum(shares[shares > 0] * np.log(shares[shares > 0]))
+    keras.backend.clear_session()

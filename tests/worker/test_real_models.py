@@ -1,0 +1,208 @@
+"""The real models of images and their costs against Keras' graph, TensorFlow's counter and real steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from paradnn.costs import model_costs
+from paradnn.worker.data import synthetic_batch
+from paradnn.worker.frameworks.tensorflow import TensorFlow
+from paradnn.worker.models import ArraySpec, Workload, build
+from paradnn.worker.models.retinanet import detection_loss
+from paradnn.worker.point import POLICIES
+from tests.worker.counter import counted_flops, product_flops
+
+STEP = {"batch_size": 2, "precision": "float32", "mode": "train", "optimizer": "sgd"}
+MODELS: dict[str, dict[str, Any]] = {
+    "resnet50": {"name": "resnet50", "image_size": 40, "output_size": 10},
+    "densenet121": {"name": "densenet121", "image_size": 44, "output_size": 10},
+    "mobilenet": {"name": "mobilenet", "alpha": 0.5, "image_size": 38, "output_size": 10},
+    "squeezenet": {"name": "squeezenet", "image_size": 40, "output_size": 10},
+    "retinanet": {"name": "retinanet", "image_size": 72, "output_size": 5},
+}
+
+
+@pytest.fixture(scope="module")
+def workloads() -> Iterator[dict[str, Workload]]:
+    yield {name: build(model) for name, model in MODELS.items()}
+    keras.backend.clear_session()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_are_keras_own(workloads: dict[str, Workload], name: str) -> None:
+    built, costs = workloads[name].model, model_costs(MODELS[name], **STEP)
+    assert costs.parameters == sum(math.prod(v.shape) for v in built.trainable_variables)
+    assert costs.parameters + costs.non_trainable_parameters == built.count_params()
+
+
+PRODUCTS = (layers.Conv2D, layers.DepthwiseConv2D, layers.Dense, layers.MaxPooling2D, layers.AveragePooling2D,
+            layers.GlobalAveragePooling2D)  # fmt: skip
+MEANS = (layers.AveragePooling2D, layers.GlobalAveragePooling2D)
+#: They hand on what they read, or a part or repetition of it.
+VIEWS = (layers.ZeroPadding2D, layers.Concatenate, layers.Dropout, layers.Reshape, layers.UpSampling2D,
+         layers.Cropping2D)  # fmt: skip
+
+
+class Graph:
+    """The calls of layers that lead to a model's outputs, each with its inputs and output."""
+
+    def __init__(self, model: keras.Model) -> None:
+        self.calls: dict[int, tuple[Any, list[Any], Any]] = {}
+        stack = list(model.outputs)
+        while stack:
+            tensor = stack.pop()
+            operation, index, _ = tensor._keras_history
+            if id(tensor) in self.calls or isinstance(operation, layers.InputLayer):
+                continue
+            inputs = list(operation._inbound_nodes[index].input_tensors)
+            self.calls[id(tensor)] = (operation, inputs, tensor)
+            stack += inputs
+        self.readers: dict[int, list[Any]] = {}
+        for operation, inputs, _ in self.calls.values():
+            for tensor in inputs:
+                self.readers.setdefault(id(tensor), []).append(operation)
+
+    def sources(self, tensor: Any) -> list[Any]:
+        """The stored tensors that a product reads for `tensor`."""
+        operation, inputs, _ = self.calls.get(id(tensor), (None, [], None))
+        fused = rectifies(operation) and isinstance(self.calls[id(inputs[0])][0], PRODUCTS)
+        if isinstance(operation, VIEWS) or fused:
+            return [source for each in inputs for source in self.sources(each)]
+        return [tensor]
+
+    def makers(self, tensor: Any) -> list[Any]:
+        """The stored tensors that a rectifier reads: normalisation and addition happen where it reads."""
+        operation, inputs, _ = self.calls[id(tensor)]
+        if isinstance(operation, (layers.BatchNormalization, layers.Add, *VIEWS)):
+            return [maker for each in inputs for maker in self.makers(each)]
+        return [tensor]
+
+
+def rectifies(operation: Any) -> bool:
+    if isinstance(operation, layers.Activation):
+        return operation.activation is keras.activations.relu
+    return isinstance(operation, layers.ReLU)
+
+
+def elements(tensors: list[Any]) -> int:
+    return sum(math.prod(tensor.shape[1:]) for tensor in tensors)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_activations_are_those_of_keras_layers(workloads: dict[str, Workload], name: str) -> None:
+    """Reads and writes of a forward pass, and what it leaves for the backward pass, from the built model's graph."""
+    built = workloads[name].model
+    graph = Graph(built)
+    read = written = kept = 0
+    for operation, inputs, output in graph.calls.values():
+        if isinstance(operation, PRODUCTS):
+            read += elements(graph.sources(inputs[0]))
+            written += elements([output])
+            # The gradient of a mean needs no input.
+            averaged = all(isinstance(each, MEANS) for each in graph.readers.get(id(output), [None]))
+            kept += 0 if averaged else elements([output])
+        elif rectifies(operation) and not isinstance(graph.calls[id(inputs[0])][0], PRODUCTS):
+            read += elements(graph.makers(inputs[0]))
+            written += elements([output])
+        elif isinstance(operation, layers.Add) and not any(map(rectifies, graph.readers[id(output)])):
+            read += elements(graph.sources(inputs[1]))  # where the other one is made
+    inference = model_costs(MODELS[name], **{**STEP, "mode": "inference"})
+    assert inference.bytes_per_step == 4 * (built.count_params() + 2 * (read + written))
+    batch = elements(built.inputs) + sum(math.prod(spec.shape) for spec in workloads[name].targets)
+    training = model_costs(MODELS[name], **STEP)
+    assert training.memory_lower_bound_bytes == 4 * (built.count_params() + 2 * (batch + kept))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_flops_are_those_of_tensorflows_counter(workloads: dict[str, Workload], name: str) -> None:
+    """Of the forward pass; of the whole step too, but for the two whose gradients take longest to trace."""
+    workload, costs = workloads[name], model_costs(MODELS[name], **STEP)
+    inputs, targets = (tuple(map(tf.constant, arrays)) for arrays in synthetic_batch(workload, 2, 0))
+
+    def forward():
+        return workload.loss(targets, workload.model(inputs[0], training=True))
+
+    def backward():
+        with tf.GradientTape() as tape:
+            loss = forward()
+        return tape.gradient(loss, workload.model.trainable_variables)
+
+    body = forward if name in ("resnet50", "densenet121") else backward
+    graph = tf.function(body).get_concrete_function().graph
+    assert counted_flops(graph, forward=True) == costs.forward_flops
+    assert product_flops(graph) == (costs.backward_flops if body is backward else 0)
+
+
+LOW = {"densenet121": "bfloat16", "mobilenet": "float16", "squeezenet": "float16", "retinanet": "float16"}
+RMSPROP = {"name": "rmsprop", "learning_rate": 0.1, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0}
+
+
+@pytest.mark.parametrize(("name", "precision"), LOW.items())
+def test_low_precision_is_finite_and_ends_in_float32(name: str, precision: str) -> None:
+    keras.config.set_dtype_policy(POLICIES[precision])
+    try:
+        keras.utils.set_random_seed(0)
+        workload = build(MODELS[name])
+        inputs, targets = synthetic_batch(workload, 2, 0)
+        assert math.isfinite(float(workload.loss(targets, workload.model(inputs[0], training=True))))
+        assert {tensor.dtype for tensor in workload.model.outputs} == {"float32"}
+        kernels = [layer for layer in workload.model.layers if isinstance(layer, (layers.Dense, layers.Conv2D))]
+        assert {layer.compute_dtype for layer in kernels} == {precision}
+        if name in ("mobilenet", "squeezenet"):  # of the others a step is slow to begin
+            settings = {"mode": "train", "compile": "eager", "precision": precision, "optimizer": RMSPROP}
+            step = TensorFlow().make_step(workload, (inputs, targets), settings)
+            assert all(math.isfinite(step.run(1)) for _ in range(3))
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def test_the_detection_loss_is_the_papers() -> None:
+    """Against equations 5 of the focal loss and 3 of Fast R-CNN's smooth L1, written out one anchor after the other."""
+    generator = np.random.default_rng(0)
+    logits = generator.normal(0, 3, (2, 5, 3)).astype("float32")
+    boxes, found = (generator.normal(0, 2, (2, 5, 4)).astype("float32") for _ in range(2))
+    wanted = np.array([[0, 1, -1, 3, 0], [2, 0, 0, -1, 0]], "int32")
+    total = 0.0
+    for place in np.ndindex(2, 5):
+        if wanted[place] < 0:
+            continue
+        for index in range(3):
+            share = 1 / (1 + math.exp(-logits[place][index]))
+            is_it = wanted[place] == index + 1
+            p, alpha = (share, 0.25) if is_it else (1 - share, 0.75)
+            total += -alpha * (1 - p) ** 2 * math.log(p)
+        if wanted[place] > 0:
+            apart = np.abs(found[place] - boxes[place])
+            total += sum(0.5 * d * d if d < 1 else d - 0.5 for d in apart)
+    loss = detection_loss([tf.constant(wanted), tf.constant(boxes)], [tf.constant(logits), tf.constant(found)])
+    assert float(loss) == pytest.approx(total / 3, rel=1e-5)
+    nothing = detection_loss([tf.zeros([2, 5], "int32"), boxes], [tf.constant(logits), tf.constant(found)])
+    assert math.isfinite(float(nothing))
+
+
+def test_a_fresh_detector_sees_an_object_in_a_hundred(workloads: dict[str, Workload]) -> None:
+    workload = workloads["retinanet"]
+    (inputs,), (wanted, _) = synthetic_batch(workload, 4, 3)
+    logits, _ = workload.model(inputs, training=False)
+    assert float(tf.reduce_mean(tf.sigmoid(logits))) == pytest.approx(0.01, rel=0.1)
+    assert wanted.shape == (4, 9 * (81 + 25 + 9 + 4 + 1))
+    assert set(np.unique(wanted)) <= set(range(6))
+    assert 0 < (wanted > 0).mean() < 0.003
+
+
+def test_batches_of_plain_arrays_stay_as_they_were() -> None:
+    """Bit for bit what NumPy draws, so that stored runs remain comparable."""
+    specs = (ArraySpec((3,), "float32"),), (ArraySpec((), "int32", 10),)
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(10)])
+    (inputs,), (targets,) = synthetic_batch(Workload(model, *specs, loss=lambda targets, outputs: outputs), 2, 7)
+    generator = np.random.default_rng(7)
+    np.testing.assert_array_equal(inputs, generator.standard_normal((2, 3), dtype=np.float32))
+    np.testing.assert_array_equal(targets, generator.integers(0, 10, (2,), dtype=np.int32))
