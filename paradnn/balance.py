@@ -30,13 +30,12 @@ def balance_metrics(result: Mapping[str, Any], batch_size: int, platform: str) -
         "infeed_fraction": sum(given["waits"]) / sum(result["blocks"]),
         "input_threads": float(given["threads"]),
         "input_damaged": float(given["damaged"]),
-        "input_cpu_ms_per_example": 1e3 * sum(part["cpu_seconds"] for part in alone)
-        / sum(part["examples"] for part in alone),
+        **_estimate("input_cpu_ms_per_example", [1e3 * part["cpu_seconds"] / part["examples"] for part in alone]),
         **_estimate("infeed_gain", gains),
         **_estimate("input_free_examples_per_second", [batch_size / seconds for seconds in free]),
         **_estimate("input_examples_per_second", [part["examples"] / part["seconds"] for part in alone]),
         **{f"input_stage_ms.{name}": 1e3 * seconds for name, seconds in given["stages"].items()},
-    }  # fmt: skip
+    }
     if platform != "cpu":
         found["infeed_fraction"] = max(0.0, 1 - 1 / (1 + found["infeed_gain"]))
     if given["memory_bytes"] is not None:

@@ -72,6 +72,8 @@ _ALL = (
     Metric("input_examples_per_second_low", "1/s", "higher", "input", "lower end of the 95% interval"),
     Metric("input_examples_per_second_high", "1/s", "higher", "input", "upper end of the 95% interval"),
     Metric("input_cpu_ms_per_example", "ms", "lower", "input", "processor time of the pipeline alone for an example"),
+    Metric("input_cpu_ms_per_example_low", "ms", "lower", "input", "lower end of the 95% interval of its median"),
+    Metric("input_cpu_ms_per_example_high", "ms", "lower", "input", "upper end of the 95% interval of its median"),
     Metric("input_threads", "1", None, "input", "threads of the pipeline's pool"),
     Metric("input_damaged", "1", "lower", "input", "examples that could not be decoded and were skipped"),
     Metric("input_memory_bytes", "B", "lower", "input", "resident memory that the pipeline took to fill its buffers"),
