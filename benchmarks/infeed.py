@@ -1,11 +1,11 @@
 """python -m benchmarks.infeed [--folder FOLDER] [--real]
 
-The paper's Figure 5 on this machine: CNNs fed with JPEG pictures, by one thread of the pipeline and by two. For each: the
-share of the step spent waiting, what free input brings, and the gain of the second thread as it is predicted beside the
-gain that is seen. Given the same folder again it measures what is missing. `--real`: the real CNNs with a small batch.
+The paper's Figure 5 on this machine: CNNs fed with JPEG pictures, by one thread of the pipeline and by two. For each:
+the share of the step spent waiting, what free input brings, and the gain of the second thread as it is predicted beside
+the gain that is seen. Given the same folder again it measures what is missing. `--real`: the real CNNs, small batches.
 
-The prediction takes nothing but the run with one thread. Of C cores, a step that has them all to itself does F examples a
-second, so an example costs it C / F of a core's seconds; the pipeline's cost P is measured. Together they can do no
+The prediction takes nothing but the run with one thread. Of C cores, a step that has them all to itself does F examples
+a second, so an example costs it C / F of a core's seconds; the pipeline's cost P is measured. Together they can do no
 more than C / (C / F + P), and a pipeline of t threads no more than t / P: the smaller is the rate that is predicted.
 """
 

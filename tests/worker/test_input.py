@@ -126,7 +126,7 @@ def test_crops_are_windows_and_half_are_flipped(tmp_path: Path) -> None:
     assert (down > 0).all()
     shares = np.abs(across) / 255 * down / 255 * (SIZE / (SIZE - 1)) ** 2
     assert 0.06 < shares.min() < 0.2
-    assert 0.8 < shares.max() < 1.1
+    assert 0.7 < shares.max() < 1.1
     assert len(np.unique(shares.round(3))) > 100
     centre = (
         batches(feed(request | {"data": request["data"] | {"augment": False}}), 1)[0][0] * STANDARD_DEVIATION + MEAN

@@ -56,7 +56,9 @@ class Feed:
         self.pipeline, self._arrange = _pipeline(point, workload)
         self._kind = point["platform"]["name"]
         batches = self.pipeline.stages(data["threads"] or tf.data.AUTOTUNE)["batch"]
-        self._dataset = with_threads(batches.prefetch(self.prefetch), self.threads, tuned=data["threads"] is None)
+        self._dataset = with_threads(
+            batches.prefetch(self.prefetch) if self.prefetch else batches, self.threads, tuned=data["threads"] is None
+        )
         if self._kind != "cpu":
             ahead = tf.data.experimental.prefetch_to_device("GPU:0" if self._kind == "gpu" else "TPU:0", self.prefetch)
             self._dataset = self._dataset.apply(ahead)

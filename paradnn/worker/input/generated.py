@@ -122,10 +122,11 @@ def _write_images(folder: Path, examples: int, width: int, height: int) -> None:
 def _write_text(folder: Path, size: int) -> None:
     """Lines of twenty words; the k-th commonest of the words has a share of about 1 / k."""
     generator = np.random.default_rng(_VERSION)
-    words = []
-    for _ in range(_WORDS):
+    distinct: dict[bytes, None] = {}
+    while len(distinct) < _WORDS:
         letters = np.minimum(generator.geometric(0.12, generator.integers(2, 11)) - 1, len(_LETTERS) - 1)
-        words.append(_LETTERS[letters].tobytes())
+        distinct[_LETTERS[letters].tobytes()] = None
+    words = list(distinct)
     shares = 1 / np.arange(1, _WORDS + 1)
     for number in range(_FILES):
         written = 0
