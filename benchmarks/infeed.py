@@ -23,8 +23,9 @@ from benchmarks.common import runs, save, train
 
 PROTOCOL = ["measure.min_seconds=1", "measure.min_blocks=8", "measure.warmup_seconds=3", "sweep.order=given"]
 INPUT = ["data=images", "data.threads=1,2"]
-SYNTHETIC = ["model=residual,bottleneck", "model.filters=16,32", "model.image_size=64,96,128", "batch_size=32"]
-REAL = ["model=squeezenet,mobilenet,resnet50,densenet121", "model.image_size=128", "batch_size=8"]
+SYNTHETIC = ["model.filters=4,16,32", "model.image_size=32,64,128", "batch_size=32"]
+REAL = ["model.image_size=128", "batch_size=8"]
+MODELS = {False: "residual,bottleneck", True: "squeezenet,mobilenet,resnet50,densenet121"}
 #: What names a point, without the number of threads.
 NAMES = ("model.name", "model.blocks", "model.filters", "model.image_size", "batch_size")
 
@@ -41,11 +42,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where runs are kept (default: nowhere)")
     parser.add_argument("--real", action="store_true", help="the real CNNs")
+    parser.add_argument("--models", metavar="A,B", help="only these of them")
     arguments = parser.parse_args()
+    models = f"model={arguments.models or MODELS[arguments.real]}"
     with tempfile.TemporaryDirectory() as name:
         folder = arguments.folder or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
-        train(["-m", *(REAL if arguments.real else SYNTHETIC), *INPUT, *PROTOCOL], folder)
+        train(["-m", models, *(REAL if arguments.real else SYNTHETIC), *INPUT, *PROTOCOL], folder)
         report([run for run in runs(folder) if run.get("outcome") == "ok" and "infeed_gain" in run])
 
 
