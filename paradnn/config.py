@@ -13,6 +13,7 @@ from typing import Any
 
 from paradnn.errors import ConfigError
 from paradnn.families import FAMILIES, Model
+from paradnn.inputs import INPUTS, Data, Synthetic, check_input, with_whole_path
 from paradnn.outcome import OUTCOMES
 from paradnn.schema import memory_bytes, option, read
 
@@ -108,15 +109,6 @@ class Software:
 
 
 @dataclass(frozen=True)
-class Data:
-    """Where batches come from."""
-
-    name: str = option(
-        "synthetic", "synthetic: one random batch, on the device before timing starts", choices=("synthetic",)
-    )
-
-
-@dataclass(frozen=True)
 class Measure:
     """The protocol of one point.
 
@@ -160,7 +152,7 @@ class Point:
     platform: Platform = field(default_factory=Platform)
     framework: Framework = field(default_factory=Framework)
     software: Software = field(default_factory=Software)
-    data: Data = field(default_factory=Data)
+    data: Data = field(default_factory=Synthetic)
     measure: Measure = field(default_factory=Measure)
     replicate: int = option(
         0, "repetition of the same point; sweep it for the spread between processes", low=0, high=2**31
@@ -232,8 +224,10 @@ def read_point(config: Mapping[str, Any]) -> Point:
     name = model.get("name") if isinstance(model, Mapping) else model
     if not isinstance(model, Mapping) or not isinstance(name, str) or name not in FAMILIES:
         raise ConfigError("model.name", name, "no such family", f"choose one of {', '.join(FAMILIES)}")
-    rest = {key: config[key] for key in POINT_KEYS if key != "model" and key in config}
-    point = read(Point, rest, "", given={"model": read(FAMILIES[name], model, "model")})
+    given: dict[str, Any] = {"model": read(FAMILIES[name], model, "model"), "data": _read_data(config)}
+    rest = {key: config[key] for key in POINT_KEYS if key not in given and key in config}
+    point = read(Point, rest, "", given=given)
+    check_input(point.data, point.model, getattr(point, "devices", 1))
     memory_bytes(point.measure.memory_limit, "measure.memory_limit")
     _check_software(point.software)
     return point
@@ -245,6 +239,14 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     if unknown:
         raise ConfigError(unknown[0], config[unknown[0]], "no such key", "see python -m paradnn.train --help")
     return read(Settings, {key: config[key] for key in SETTINGS_KEYS if key in config}, "")
+
+
+def _read_data(config: Mapping[str, Any]) -> Data:
+    data = config.get("data", {"name": "synthetic"})
+    name = data.get("name") if isinstance(data, Mapping) else data
+    if not isinstance(data, Mapping) or name not in INPUTS:
+        raise ConfigError("data.name", name, "no such choice", f"choose one of {', '.join(INPUTS)}")
+    return with_whole_path(read(INPUTS[str(name)], data, "data"))
 
 
 def _check_software(software: Software) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from paradnn import config
 from paradnn.families import FAMILIES
+from paradnn.inputs import INPUTS
 from paradnn.store import PROJECT_ROOT
 
 __all__ = ["help_text", "known_keys"]
@@ -52,6 +53,9 @@ def help_text() -> str:
     for family in dict.fromkeys(FAMILIES.values()):
         names = ", ".join(name for name, other in FAMILIES.items() if other is family)
         parts += ["", f"Keys of model={names}", *_keys(family, "model.", skip=("name",))]
+    for name, data in INPUTS.items():
+        if len(dataclasses.fields(data)) > 1:
+            parts += ["", f"Keys of data={name}", *_keys(data, "data.", skip=("name",))]
     parts += ["", "Keys of a sweep and of the tracking store", *_keys(config.Settings, "", skip=())]
     # Hydra substitutes $NAME in the text.
     return "\n".join(parts).replace("$", "$$") + "\n"
@@ -62,6 +66,8 @@ def known_keys() -> list[str]:
     found = [*_dotted(config.Point, ""), *_dotted(config.Settings, "")]
     for family in FAMILIES.values():
         found += _dotted(family, "model.")
+    for data in INPUTS.values():
+        found += _dotted(data, "data.")
     return sorted(set(found))
 
 

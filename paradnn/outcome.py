@@ -23,7 +23,7 @@ OUTCOMES: dict[str, str] = {
     "compile_error": "the framework could not trace or compile the step",
     "nan": "the loss became NaN or infinite",
     "crash": "the process died, or an error nobody expected",
-    "unavailable": "no such device or software here",
+    "unavailable": "no such device, software or input here",
 }
 
 #: Outcomes that another setting of the limits could change.

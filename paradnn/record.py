@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paradnn import identity
+from paradnn.balance import balance_checks, balance_metrics
 from paradnn.config import Point
 from paradnn.costs import Costs
 from paradnn.environment import Environment
@@ -64,6 +65,8 @@ def run_name(point: Point) -> str:
     """A name a person recognises in a list: family, size, batch, and what is not the default."""
     words = [point.model.name, point.model.size, f"b{point.batch_size}", point.precision, point.platform.name]
     words += [word for word, usual in ((point.compile, "graph"), (point.mode, "train")) if word != usual]
+    if point.data.name != "synthetic":
+        words.append(point.data.name)
     if point.framework.name != "tensorflow":
         words.append(point.framework.name)
     if point.software.name != "current":
@@ -133,6 +136,7 @@ def make_record(
     if answer.outcome == "ok":
         metrics |= _speed(point, costs, result) | {"compile_seconds": answer.phases["compile"]}
         metrics |= _latency(result) | _energy(metrics, result) | _utilisation(metrics, limits)
+        metrics |= balance_metrics(result, point.batch_size, point.platform.name)
         tags |= {"steady": str(result["steady"]).lower(), "steady_reason": result["steady_reason"]}
         tags["energy_source"] = result["energy_source"]
         tags |= {"compile_note": note} if (note := result.get("compile_note")) else {}
@@ -247,6 +251,7 @@ def _checks(point: Point, costs: Costs, metrics: Mapping[str, float], result: Ma
     rate = point.batch_size / (metrics["step_time_ms"] / 1e3)
     if not math.isclose(rate, metrics["examples_per_second"], rel_tol=1e-9):
         problems.append("examples_per_second is not batch_size / step time")
+    problems += balance_checks(metrics, result)
     shares = sum(value for key, value in metrics.items() if key.startswith("category_share."))
     if shares and not math.isclose(shares + metrics["profile_unexplained_share"], 1.0, abs_tol=1e-3):
         problems.append(f"the shares of the profile sum to {shares + metrics['profile_unexplained_share']:.4f}")
@@ -279,6 +284,8 @@ def _artifacts(point: Point, environment: Environment, answer: Answer, metrics: 
         found["stack.txt"] = "".join(f"{package}\n" for package in environment.packages)
     if "blocks" in answer.result:
         found["blocks.json"] = {key: answer.result[key] for key in raw if key in answer.result} | {"unit": "s"}
+    if "input" in answer.result:
+        found["input.json"] = answer.result["input"] | {"unit": "s"}
     if answer.stderr:
         found["stderr.txt"] = without_secrets(answer.stderr)
     profile = answer.result.get("profile", {})
@@ -303,10 +310,11 @@ def _description(point: Point, environment: Environment, answer: Answer, metrics
             f" (95% interval {metrics['examples_per_second_low']:,.1f} to {metrics['examples_per_second_high']:,.1f})"
         )
     used = f", {metrics['flops_utilization']:.0%} of the measured peak" if "flops_utilization" in metrics else ""
+    waits = f", {metrics['infeed_fraction']:.0%} of it waiting for input" if "infeed_gain" in metrics else ""
     steady = "steady" if answer.result["steady"] else f"NOT steady: {answer.result['steady_reason']}"
     return (
         f"{what}\n\n**{metrics['examples_per_second']:,.1f} examples/s**{interval}, "
-        f"{metrics['step_time_ms']:.3f} ms a step, {metrics['flops_per_second'] / 1e9:,.2f} GFLOP/s{used}; "
+        f"{metrics['step_time_ms']:.3f} ms a step{waits}, {metrics['flops_per_second'] / 1e9:,.2f} GFLOP/s{used}; "
         f"median of {metrics['blocks']:.0f} blocks of {metrics['steps_per_block']:.0f} steps, {steady}."
     )
 

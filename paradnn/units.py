@@ -11,7 +11,9 @@ from dataclasses import dataclass
 __all__ = ["METRICS", "PHASES", "Metric", "metric", "metric_names"]
 
 #: What the stack does for one point, in order; each has a metric `phase_<name>_seconds`.
-PHASES = ("schedule", "start", "build", "compile", "warmup", "measure", "latency", "profile", "record")
+PHASES = (
+    "schedule", "start", "build", "input", "compile", "warmup", "measure", "latency", "balance", "profile", "record",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,22 @@ _ALL = (
         "roofline_fraction", "1", "higher", "limits", "flops_per_second / min(peak, intensity x bandwidth), measured"
     ),
     Metric("infeed_fraction", "1", "lower", "limits", "share of the step spent waiting for input"),
+    # Real input (docs/input.md)
+    Metric("infeed_gain", "1", "lower", "input", "fed step time / step time with input free of charge, less 1"),
+    Metric("infeed_gain_low", "1", "lower", "input", "lower end of the 95% interval of that median over rounds"),
+    Metric("infeed_gain_high", "1", "lower", "input", "upper end of the 95% interval of that median over rounds"),
+    Metric("input_free_examples_per_second", "1/s", "higher", "input", "the step on a batch that stays, pipeline idle"),
+    Metric("input_free_examples_per_second_low", "1/s", "higher", "input", "lower end of the 95% interval"),
+    Metric("input_free_examples_per_second_high", "1/s", "higher", "input", "upper end of the 95% interval"),
+    Metric("input_examples_per_second", "1/s", "higher", "input", "the pipeline alone, without the step"),
+    Metric("input_examples_per_second_low", "1/s", "higher", "input", "lower end of the 95% interval"),
+    Metric("input_examples_per_second_high", "1/s", "higher", "input", "upper end of the 95% interval"),
+    Metric("input_cpu_ms_per_example", "ms", "lower", "input", "processor time of the pipeline alone for an example"),
+    Metric("input_cpu_ms_per_example_low", "ms", "lower", "input", "lower end of the 95% interval of its median"),
+    Metric("input_cpu_ms_per_example_high", "ms", "lower", "input", "upper end of the 95% interval of its median"),
+    Metric("input_threads", "1", None, "input", "threads of the pipeline's pool"),
+    Metric("input_damaged", "1", "lower", "input", "examples that could not be decoded and were skipped"),
+    Metric("input_memory_bytes", "B", "lower", "input", "resident memory that the pipeline took to fill its buffers"),
     # Memory and energy
     Metric("peak_memory_bytes", "B", "lower", "memory", "peak resident memory of the point's own process"),
     Metric("step_memory_bytes", "B", "lower", "memory", "peak resident memory less that of the loaded framework"),
@@ -97,8 +115,15 @@ _ALL = (
 
 METRICS: dict[str, Metric] = {entry.name: entry for entry in _ALL}
 
-#: Metrics whose names end in an operation type, such as `op_share.MatMul`.
+#: Metrics whose names end in what they are of, such as `op_share.MatMul`.
 FAMILIES: dict[str, Metric] = {
+    "input_stage_ms.": Metric(
+        "input_stage_ms.<stage>",
+        "ms",
+        "lower",
+        "input",
+        "what a stage of the pipeline takes for an example on one core",
+    ),
     "op_share.": Metric("op_share.<type>", "1", None, "profile", "share of the profiled step in one operation type"),
     "category_share.": Metric(
         "category_share.<category>", "1", None, "profile", "share of the profiled step in one category of operations"

@@ -36,6 +36,8 @@ def infeed(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
     lines += [f"{reason}." for reason in found.lacking]
     pooled = joined(found.pooled)
     lines += sentence(pooled)
+    if any(group.cores for group in found.groups):
+        lines.append("Cores: examples a second without the wait, times the pipeline's processor time for an example.")
     lines.append("Intervals are 95%, over points as a sample of their design space. Headroom is a bound: the step "
                  "without the wait.")  # fmt: skip
     table = found.points.rename(columns={"size": found.against})
@@ -61,6 +63,24 @@ def _describe(group: GroupInfeed, found: Infeed) -> list[str]:
         lines.append(
             f"  Without the wait they would be up to {middle:.3g}x as fast in the median, {most:.3g}x at most."
         )
+    return lines + _balance(group, rows)
+
+
+def _balance(group: GroupInfeed, rows: pd.DataFrame) -> list[str]:
+    """What was measured with input free of charge, and what would feed the models."""
+    lines = []
+    if group.gain is not None:
+        gains = rows.dropna(subset="gain").sort_values("gain")
+        told = gains[gains["gain_low"] > 0] if "gain_low" in gains else gains.iloc[:0]
+        most = gains.iloc[-1]
+        lines.append(f"  Measured: input free of charge makes them {_percent(group.gain)} faster in the median, "
+                     f"{100 * most['gain']:.3g}% at most; told from none for {len(told)} of {len(gains)}.")  # fmt: skip
+    if group.cores is not None:
+        cores = rows.dropna(subset="cores").sort_values("cores")
+        last = cores.iloc[-1]
+        ends = f" ({last['cores_low']:.3g} to {last['cores_high']:.3g})" if "cores_low" in cores else ""
+        lines.append(f"  Cores that would feed them at that speed: {cores['cores'].min():.3g} to "
+                     f"{last['cores']:.3g}{ends}, median {group.cores.value:.3g}.")  # fmt: skip
     return lines
 
 
@@ -77,7 +97,8 @@ COMMANDS = (
     Command(
         name="infeed", summary="share of the step spent waiting for input, against the size of the model",
         description="Show which models wait for their input, how the wait falls with the size of the model, and the\n"
-                    "speedup that an input pipeline without cost would bring at most.",
+                    "speedup that an input pipeline without cost would bring at most. Runs with data=images or\n"
+                    "data=text also say what free input did bring, and how many cores would feed the model.",
         example="python -m analysis infeed --family residual,bottleneck --against parameters",
         arguments=(
             argument("--against", default="flops_per_example", metavar="SIZE",

@@ -2,7 +2,9 @@
 
 The paper's Figure 5 shows that larger models wait less, since what the host does for an example is fixed while the
 device's work grows. Here each point gets a verdict and a bound on what a faster input pipeline could bring, and each
-family on each device the share of its models that are input-bound and how strongly waiting falls with size.
+family on each device the share of its models that are input-bound and how strongly waiting falls with size. Runs of
+this suite with a real input also measured what input free of charge brings and what the pipeline costs the host, from
+which follows how many cores would feed a model.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import pandas as pd
 from scipy import stats
 
 from analysis.frame import aggregate_replicates, require_alike
-from analysis.methods.columns import Group, groups, hyperparameters
+from analysis.methods.columns import Group, groups, hyperparameters, settings
 from analysis.methods.quantiles import LEVEL, Estimate, quantile_interval, share_interval
 from analysis.methods.regression import NotEnoughData
 from paradnn.errors import ConfigError
@@ -26,13 +28,18 @@ __all__ = ["SIZES", "THRESHOLD", "GroupInfeed", "Infeed", "infeed", "rank_correl
 SIZES = ("flops_per_example", "flops_per_step", "parameters")
 #: A model that waits for more than this share of the step is input-bound.
 THRESHOLD = 0.1
+#: The first of these that a run has is its utilisation.
+_UTILIZATION = ("flops_utilization", "trace_flops_utilization", "flops_utilization_spec")
+_FREE, _COST = "input_free_examples_per_second", "input_cpu_ms_per_example"
+_BALANCE = [f"{name}{end}" for name in ("infeed_gain", _FREE, _COST) for end in ("", "_low", "_high")]
 
 
 @dataclass(frozen=True)
 class GroupInfeed:
     """One family on one device: how many points are input-bound, the typical wait, and its rank correlation with size.
 
-    `share` is of points with a wait above the threshold, `median` of `infeed_fraction`.
+    `share` is of points with a wait above the threshold, `median` of `infeed_fraction`. `gain` is the median of
+    `infeed_gain` and `cores` that of the cores that would feed a model, of points that measured them; else None.
     """
 
     family: str
@@ -42,6 +49,8 @@ class GroupInfeed:
     share: Estimate
     median: Estimate
     correlation: Estimate
+    gain: Estimate | None = None
+    cores: Estimate | None = None
 
     @property
     def name(self) -> str:
@@ -52,8 +61,10 @@ class GroupInfeed:
 @dataclass(frozen=True)
 class Infeed:
     """`points` has a row for each point, the longest wait first: family, device, its hyperparameters, `size` (the
-    column `against`), `infeed_fraction`, `headroom` (the speedup that an input without cost would bring at most) and
-    `input_bound`. `lacking` says in words which groups have nothing, `run_ids` are the runs used,
+    column `against`), `infeed_fraction`, `headroom` (the speedup that an input without cost would bring at most),
+    `input_bound`, and where any point has them `utilization` (of FLOPS), `gain` (measured: what input free of charge
+    brings) and `cores` (that the pipeline would need to feed the step at the speed it has then), each of the last two
+    with `_low` and `_high`. `lacking` says in words which groups have nothing, `run_ids` are the runs used,
     `pooled` says what differed among runs that were pooled.
     """
 
@@ -96,7 +107,7 @@ def infeed(
         found.append(_summary(group, points))
     if not parts:
         raise NotEnoughData(f"not enough data: {'; '.join(lacking) or 'there are no runs'}; "
-                            "measure with a real input pipeline, and profile")  # fmt: skip
+                            "measure with a real input pipeline, such as data=images")  # fmt: skip
     table = pd.concat(parts, ignore_index=True).sort_values("infeed_fraction", ascending=False, kind="stable")
     return Infeed(
         against, threshold, table.reset_index(drop=True), tuple(found), tuple(lacking), tuple(used), tuple(pooled)
@@ -133,11 +144,38 @@ def _judged(rows: pd.DataFrame, group: Group, against: str, threshold: float) ->
     waiting = rows["infeed_fraction"].astype("float64")
     with np.errstate(divide="ignore"):
         headroom = 1 / (1 - waiting)
+    names += [name for name in settings(rows) if name.startswith("data.") and name not in names]
     found = rows[names].assign(size=rows[against].astype("float64"), infeed_fraction=waiting, headroom=headroom,
                                input_bound=waiting > threshold)  # fmt: skip
+    found = found.join(_measured_balance(rows))
     found.insert(0, "family", group.family)
     found.insert(1, "device", group.device)
     return found
+
+
+def _measured_balance(rows: pd.DataFrame) -> pd.DataFrame:
+    """What is known of each point beside its wait; columns that no point has a value in are left out.
+
+    Cores: examples a second that the step takes when its input is free of charge, times the processor time of the
+    pipeline for an example. The ends pair the slowest step with the cheapest input and the reverse, so that they
+    cover at least as often as each of the two does.
+    """
+    given = {name: rows[name].astype("float64") for name in _BALANCE if name in rows}
+    empty = pd.Series(np.nan, index=rows.index)
+    found = pd.DataFrame(index=rows.index)
+    found["utilization"] = empty
+    for name in _UTILIZATION:
+        found["utilization"] = found["utilization"].fillna(rows[name].astype("float64") if name in rows else empty)
+    for end in ("", "_low", "_high"):
+        found[f"gain{end}"] = given.get(f"infeed_gain{end}", empty)
+        rate, cost = (given.get(f"{name}{end}", empty) for name in (_FREE, _COST))
+        found[f"cores{end}"] = rate * cost / 1e3
+    return found.dropna(axis="columns", how="all")
+
+
+def _median_of(points: pd.DataFrame, name: str) -> Estimate | None:
+    values = points[name].dropna() if name in points else points["size"].iloc[:0]
+    return quantile_interval(values) if len(values) else None
 
 
 def _summary(group: Group, points: pd.DataFrame) -> GroupInfeed:
@@ -146,4 +184,5 @@ def _summary(group: Group, points: pd.DataFrame) -> GroupInfeed:
         family=group.family, device=group.device, points=len(points), bound=bound,
         share=share_interval(bound, len(points)), median=quantile_interval(points["infeed_fraction"]),
         correlation=rank_correlation(points["size"], points["infeed_fraction"]),
+        gain=_median_of(points, "gain"), cores=_median_of(points, "cores"),
     )  # fmt: skip

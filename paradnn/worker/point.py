@@ -23,6 +23,7 @@ from paradnn.worker.data import synthetic_batch
 from paradnn.worker.energy import open_meter
 from paradnn.worker.forking import Report
 from paradnn.worker.frameworks import Framework, Unavailable
+from paradnn.worker.input import open_feed
 from paradnn.worker.measure import NotFinite, Protocol, measure_steps
 from paradnn.worker.models import build
 
@@ -77,15 +78,21 @@ def _measure(point: Mapping[str, Any], framework: Framework, phases: _Phases, fo
         batch = synthetic_batch(workload, point["batch_size"], point["seed"])
         step = framework.make_step(workload, batch, point)
         del batch
+    with phases("input") if point["data"]["name"] != "synthetic" else contextlib.nullcontext():
+        fed = open_feed(point, workload, framework, step)
     with phases("compile"):
         found["first_loss"] = step.run(1)
+    run = fed.run if fed else step.run
     meter = open_meter(point["platform"]["name"], int(point["platform"]["index"]))
-    measured = measure_steps(step.run, Protocol.of(settings), phases, before=meter.start)
+    measured = measure_steps(run, Protocol.of(settings), phases, before=meter.start)
     found.update(measured)
     found.update(energy_joules=meter.joules(), energy_source=meter.source)
     if point["mode"] == "inference":
         with phases("latency"):
-            found["latencies"] = _latencies(step.run)
+            found["latencies"] = _latencies(run)
+    if fed:
+        with phases("balance"):
+            found["input"] = fed.measure(measured)
     # Before the profiler, whose buffers are none of the model's memory.
     found["peak_memory_bytes"] = _resident("VmHWM")
     found["peak_device_memory_bytes"] = framework.peak_device_memory()

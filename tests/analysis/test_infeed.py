@@ -105,3 +105,46 @@ def test_the_figure_is_drawn(tmp_path: Path, families: tuple[str, ...]) -> None:
     figure = draw_infeed(infeed(frame))
     assert figure.axes[0].get_ylabel() == "share of the step spent waiting"
     figure.savefig(tmp_path / "infeed.png")
+
+
+def measured_balance(**columns: object) -> pd.DataFrame:
+    """Steps that take `free` examples a second with free input, from a pipeline that costs 2 ms of a core for each."""
+    free = 1e9 / (6 * SIZE**2)
+    fed = np.minimum(free, 400.0)
+    given = {"flops_utilization": fed / free / 2, "infeed_fraction": 1 - fed / free, "infeed_gain": free / fed - 1,
+             "infeed_gain_low": free / fed - 1.1, "infeed_gain_high": free / fed - 0.9,
+             "input_free_examples_per_second": free, "input_free_examples_per_second_low": free * 0.9,
+             "input_free_examples_per_second_high": free * 1.1, "input_cpu_ms_per_example": 2.0,
+             "input_cpu_ms_per_example_low": 1.8, "input_cpu_ms_per_example_high": 2.2, **columns}  # fmt: skip
+    return planted(**given)
+
+
+def test_cores_and_gain_are_those_that_were_planted() -> None:
+    found = infeed(measured_balance())
+    points, group = found.points, found.groups[0]
+    free = 1e9 / points["size"].astype(float)
+    np.testing.assert_allclose(points["cores"], free * 0.002)
+    np.testing.assert_allclose(points["cores_low"], free * 0.9 * 0.0018)
+    np.testing.assert_allclose(points["cores_high"], free * 1.1 * 0.0022)
+    np.testing.assert_allclose(points["gain"], np.maximum(free / 400, 1) - 1)
+    assert group.cores is not None
+    assert group.gain is not None
+    assert group.cores.value == pytest.approx(np.median(free) * 0.002)
+    assert group.gain.value == pytest.approx(points["gain"].median())
+    # Where nothing is waited for, gain and headroom are nothing; where the pipeline is the limit, they are the same.
+    np.testing.assert_allclose(points["gain"] + 1, points["headroom"])
+
+
+def test_what_was_not_measured_is_not_there() -> None:
+    found = infeed(planted(trace_flops_utilization=0.25))
+    assert (found.points["utilization"] == 0.25).all()
+    assert not {"gain", "cores"} & set(found.points)
+    assert found.groups[0].cores is None
+    assert "utilization" not in infeed(planted()).points
+
+
+def test_figure_5_has_utilisation_over_waiting(tmp_path: Path) -> None:
+    figure = draw_infeed(infeed(measured_balance()))
+    assert (figure.axes[1].get_xlabel(), figure.axes[1].get_ylabel()) == (
+        "share of the step spent waiting", "FLOPS utilisation")  # fmt: skip
+    figure.savefig(tmp_path / "infeed.png")

@@ -35,6 +35,12 @@ class Step(Protocol):
     def run(self, steps: int) -> float | None:
         """Run `steps` steps, wait until the device is done; the last loss, or None in inference."""
 
+    def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
+        """As `run`, each step on arguments of its own: (inputs, targets), in inference (inputs,).
+
+        Where no pipeline works beside the framework (`paradnn.worker.input`) this is not called.
+        """
+
     def kernel_cost(self, name: str, kind: str) -> Cost:
         """What one of the framework's own kernels costs, by its name and type in a trace."""
 

@@ -151,6 +151,14 @@ class _Step:
             value = float(tf.reshape(tf.nest.flatten(output)[0], [-1])[0])
         return value if self._training else None
 
+    def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
+        function = self.function
+        with self._placed():
+            for _ in range(steps):
+                output = function(*take())
+            value = float(tf.reshape(output, [-1])[0])
+        return value if self._training else None
+
     def kernel_cost(self, name: str, kind: str) -> Cost:
         if not self._traced:
             return Cost(kind, categorise(kind))

@@ -1,0 +1,356 @@
+"""Pipelines against what is planted in their files: classes as colours, damage, an independent record writer."""
+
+from __future__ import annotations
+
+import multiprocessing
+import struct
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from paradnn.config import read_point
+from paradnn.identity import request_of
+from paradnn.worker.data import synthetic_batch
+from paradnn.worker.frameworks import Unavailable
+from paradnn.worker.frameworks.tensorflow import TensorFlow
+from paradnn.worker.input import generated
+from paradnn.worker.input.balance import Fed
+from paradnn.worker.input.feed import Feed
+from paradnn.worker.input.images import MEAN, STANDARD_DEVIATION
+from paradnn.worker.models import ArraySpec, Workload, build
+from paradnn.worker.point import answer
+
+COLOURS = ((230, 20, 20), (20, 230, 20), (20, 20, 230))
+SIZE = 16
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Generated sets go where the test ends."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def point(name: str = "images", batch_size: int = 8, mode: str = "train", **data: Any) -> dict[str, Any]:
+    """A request for a small model fed by `data`."""
+    cnn = {"name": "residual", "filters": 4, "image_size": 32, "output_size": 5}
+    lstm = {"name": "lstm", "layers": 1, "embedding_size": 8, "sequence_length": 7, "vocab_size": 50}
+    measure = {"min_seconds": 0.05, "min_blocks": 6, "block_seconds": 0.005, "warmup_seconds": 0.3}
+    return request_of(read_point({
+        "model": cnn if name == "images" else lstm, "data": {"name": name, "threads": 2, **data}, "mode": mode,
+        "batch_size": batch_size, "seed": 3, "measure": measure, "optimizer": {"learning_rate": 0.001},
+    }))  # fmt: skip
+
+
+def feed(request: dict[str, Any], slow: float = 0.0) -> Feed:
+    """The feed of a request, for a workload of its shapes without its model."""
+    model = request["model"]
+    if request["data"]["name"] == "images":
+        inputs, targets = (ArraySpec((SIZE, SIZE, 3), "float32"),), (ArraySpec((), "int32", model["output_size"]),)
+    else:
+        inputs = targets = (ArraySpec((model["sequence_length"],), "int32", model["vocab_size"]),)
+    workload = Workload(None, inputs, targets, lambda *_: None)  # type: ignore[arg-type]
+    return Feed(request, workload, slow=(lambda: time.sleep(slow)) if slow else lambda: None)
+
+
+def batches(source: Feed, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    taken = [source.take() for _ in range(count)]
+    return [(inputs[0].numpy(), targets[0].numpy()) for inputs, targets in taken]
+
+
+def jpeg(colour: Sequence[int], height: int = 40, width: int = 60, kind: str = "jpeg") -> bytes:
+    pixels = np.broadcast_to(np.array(colour, np.uint8), (height, width, 3))
+    return (tf.io.encode_png(pixels) if kind == "png" else tf.io.encode_jpeg(pixels, quality=95)).numpy()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Thirty pictures of three classes, a colour each, in sub-folders; some are PNG."""
+    for label, colour in enumerate(COLOURS):
+        for number in range(10):
+            kind = "png" if number == 0 else "jpeg"
+            path = tmp_path / "set" / f"class-{label}" / f"{number}.{'png' if kind == 'png' else 'JPG'}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(jpeg(colour, kind=kind))
+    return tmp_path / "set"
+
+
+def colour_class(pictures: np.ndarray) -> np.ndarray:
+    """The class that a picture's own colour stands for."""
+    return (pictures.mean(axis=(1, 2)) * STANDARD_DEVIATION + MEAN).argmax(axis=1)
+
+
+@pytest.mark.parametrize("cache", ["none", "encoded", "decoded"])
+@pytest.mark.parametrize("augment", [True, False])
+def test_labels_are_those_of_the_folders(folder: Path, cache: str, augment: bool) -> None:
+    source = feed(point(path=str(folder), cache=cache, augment=augment))
+    for pictures, labels in batches(source, 12):
+        assert pictures.shape == (8, SIZE, SIZE, 3)
+        assert (pictures.dtype, labels.dtype) == (np.float32, np.int32)
+        assert (colour_class(pictures) == labels).all()
+    values = (pictures * STANDARD_DEVIATION + MEAN).round()
+    assert values.min() >= -1
+    assert values.max() <= 256
+    assert source.counts()[1] == 0
+
+
+def test_the_seed_decides_and_threads_do_not(folder: Path) -> None:
+    request = point(path=str(folder))
+    one, two = (batches(feed(request), 6) for _ in range(2))
+    request["data"]["threads"] = 1
+    three = batches(feed(request), 6)
+    other = batches(feed(request | {"seed": 4}), 6)
+    for first, second, third in zip(one, two, three, strict=True):
+        for array in (0, 1):
+            np.testing.assert_array_equal(first[array], second[array])
+            np.testing.assert_array_equal(first[array], third[array])
+    assert any((first[0] != fourth[0]).any() for first, fourth in zip(one, other, strict=True))
+
+
+def test_crops_are_windows_and_half_are_flipped(tmp_path: Path) -> None:
+    """A picture whose red rises to the right and whose green rises downwards shows where its window was."""
+    ramp = np.zeros((200, 300, 3), np.uint8)
+    ramp[..., 0] = np.linspace(0, 255, 300)[None, :]
+    ramp[..., 1] = np.linspace(0, 255, 200)[:, None]
+    (tmp_path / "ramp.jpg").write_bytes(tf.io.encode_jpeg(ramp, quality=100, chroma_downsampling=False).numpy())
+    request = point(path=str(tmp_path / "ramp.jpg"), batch_size=100)
+    pictures = np.concatenate([images for images, _ in batches(feed(request), 4)]) * STANDARD_DEVIATION + MEAN
+    across = pictures[:, :, -1, 0].mean(axis=1) - pictures[:, :, 0, 0].mean(axis=1)
+    down = pictures[:, -1, :, 1].mean(axis=1) - pictures[:, 0, :, 1].mean(axis=1)
+    assert 0.4 < (across < 0).mean() < 0.6  # 400 draws: 0.5 +- 4 standard deviations
+    assert (down > 0).all()
+    shares = np.abs(across) / 255 * down / 255 * (SIZE / (SIZE - 1)) ** 2
+    assert 0.06 < shares.min() < 0.2
+    assert 0.7 < shares.max() < 1.1
+    assert len(np.unique(shares.round(3))) > 100
+    centre = (
+        batches(feed(request | {"data": request["data"] | {"augment": False}}), 1)[0][0] * STANDARD_DEVIATION + MEAN
+    )
+    assert np.ptp(centre, axis=0).max() < 1e-3
+    assert centre[0, :, 0, 0].mean() == pytest.approx(255 * (1 - 0.875) / 2 + 255 * 0.875 / SIZE / 2, abs=4)
+
+
+def crc32c(data: bytes) -> int:
+    """Castagnoli's, bit by bit (RFC 3720)."""
+    value = 0xFFFFFFFF
+    for byte in data:
+        value ^= byte
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+    return value ^ 0xFFFFFFFF
+
+
+def record(payload: bytes) -> bytes:
+    """A TFRecord by its description: length, masked checksum, payload, masked checksum."""
+
+    def masked(data: bytes) -> bytes:
+        value = crc32c(data)
+        return struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    length = struct.pack("<Q", len(payload))
+    return length + masked(length) + payload + masked(payload)
+
+
+def message(field: int, payload: bytes) -> bytes:
+    size, length = len(payload), b""
+    while size > 127:
+        length += bytes([size & 127 | 128])
+        size >>= 7
+    return bytes([field << 3 | 2]) + length + bytes([size]) + payload
+
+
+def example(encoded: bytes, label: int) -> bytes:
+    """A tf.train.Example in protocol buffers' wire format, by hand."""
+    features = {
+        b"image/encoded": message(1, message(1, encoded)),
+        b"image/class/label": message(3, message(1, bytes([label]))),
+    }
+    entries = b"".join(message(1, message(1, key) + message(2, value)) for key, value in features.items())
+    return message(1, entries)
+
+
+def records(path: Path, damaged: Sequence[int] = (), count: int = 30) -> Path:
+    """Two files of pictures, label = class of the colour; those numbered in `damaged` are cut off."""
+    path.mkdir()
+    for file in range(2):
+        content = b""
+        for number in range(file, count, 2):
+            encoded = jpeg(COLOURS[number % 3])
+            content += record(example(encoded[: len(encoded) // 2] if number in damaged else encoded, number % 3))
+        (path / f"train-{file}").write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("cache", ["none", "encoded", "decoded"])
+def test_records_of_another_writer_are_read_and_damage_is_counted(tmp_path: Path, cache: str) -> None:
+    source = feed(point(path=str(records(tmp_path / "set", damaged=(4, 5, 20))), cache=cache))
+    labels = []
+    for pictures, found in batches(source, 9):
+        assert (colour_class(pictures) == found).all()
+        labels += list(found)
+    read, damaged = source.counts()
+    if cache == "decoded":  # counted when they were kept
+        assert damaged == 3
+    else:  # 10 batches make 80 good pictures: of every 30 read, 27 are
+        assert read - damaged == 80
+        assert damaged == pytest.approx(80 / 9, abs=3)
+    assert set(labels) == {0, 1, 2}
+
+
+def test_too_much_damage_ends_the_point_in_one_line(tmp_path: Path) -> None:
+    path = records(tmp_path / "set", damaged=range(0, 30, 5))
+    request = point(path=str(path), max_damaged=3)
+    result = answer(request, TensorFlow(), lambda _: None)
+    assert result["outcome"] == "unavailable"
+    assert result["reason"].startswith(f"data.path={path}: ")
+    assert "damaged pictures among" in result["reason"]
+    assert result["reason"].endswith("more than data.max_damaged=3")
+
+
+@pytest.mark.parametrize(
+    ("plant", "reason"),
+    [
+        (lambda path: None, "there is no such file or folder here"),
+        (lambda path: path.mkdir(), "there are neither pictures"),
+        (
+            lambda path: path.write_bytes(b"no record at all, but long enough for one"),
+            "is damaged, or no TFRecord file",
+        ),
+        (lambda path: path.write_bytes(b""), "holds no records"),
+        (lambda path: path.write_bytes(record(b"x" * 40)[:-3]), "is damaged, or no TFRecord file"),
+        (lambda path: (path.mkdir(), (path / "a.jpg").write_bytes(b"garbage")), "not one batch of 8 could be made"),
+    ],
+)
+def test_what_is_no_input_is_said(tmp_path: Path, plant: Any, reason: str) -> None:
+    path = tmp_path / "set"
+    plant(path)
+    with pytest.raises(Unavailable, match=reason):
+        feed(point(path=str(path), max_damaged=10**6))
+
+
+def test_labels_fit_the_model_and_other_targets_stay_synthetic(tmp_path: Path) -> None:
+    request = point(path=str(records(tmp_path / "set")))
+    spec = (ArraySpec((SIZE, SIZE, 3), "float32"),)
+    two = Feed(request, Workload(None, spec, (ArraySpec((), "int32", 2),), lambda *_: None))  # type: ignore[arg-type]
+    pictures, labels = batches(two, 1)[0]
+    assert (labels == colour_class(pictures) % 2).all()
+    boxes = (ArraySpec((9, 4), "float32"), ArraySpec((9,), "int32", 3))
+    anchors = Feed(request, Workload(None, spec, boxes, lambda *_: None))  # type: ignore[arg-type]
+    first, second = anchors.take(), anchors.take()
+    assert [tuple(target.shape) for target in first[1]] == [(8, 9, 4), (8, 9)]
+    assert first[1][0] is second[1][0]
+    assert (first[0][0].numpy() != second[0][0].numpy()).any()
+
+
+def test_generated_pictures_are_made_once_and_checked(cache: Path) -> None:
+    options = {"examples": 12, "width": 500, "height": 375}
+    files = generated.generated_images(options)
+    assert all(file.is_relative_to(cache / "paradnn" / "data") for file in files)
+    times = [file.stat().st_mtime_ns for file in files]
+    assert generated.generated_images(options) == files
+    assert [file.stat().st_mtime_ns for file in files] == times
+    pixels, size = 0, 0
+    for entry in tf.data.TFRecordDataset([str(file) for file in files]):
+        parsed = tf.train.Example.FromString(entry.numpy()).features.feature
+        encoded = parsed["image/encoded"].bytes_list.value[0]
+        shape = tf.io.decode_jpeg(encoded).shape
+        pixels, size = pixels + shape[0] * shape[1], size + len(encoded)
+        assert 0 <= parsed["image/class/label"].int64_list.value[0] < generated.CLASSES
+    assert 0.5 < size / pixels < 0.7  # ImageNet: 110 kB at 500 x 375 are 0.59 bytes a pixel
+    assert pixels / 12 == pytest.approx(500 * 375, rel=0.25)
+    content = files[3].read_bytes()
+    files[3].write_bytes(content[:-1])
+    assert generated.generated_images(options) == files
+    assert files[3].read_bytes() == content
+    assert [path.name for path in (cache / "paradnn" / "data").iterdir() if "making" in path.name] == []
+
+
+def _make(folder: str) -> None:
+    generated._ready("raced", lambda path: _slowly(path, Path(folder)))
+
+
+def _slowly(path: Path, witness: Path) -> None:
+    with (witness / "makers").open("a") as file:
+        file.write("x")
+    time.sleep(0.3)
+    (path / "file").write_text("content")
+
+
+def test_two_processes_make_a_set_once(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    makers = [context.Process(target=_make, args=(str(tmp_path),)) for _ in range(3)]
+    for maker in makers:
+        maker.start()
+    for maker in makers:
+        maker.join()
+        assert maker.exitcode == 0
+    assert (tmp_path / "makers").read_text() == "x"
+
+
+def test_text_becomes_windows_of_its_tokens(tmp_path: Path) -> None:
+    """Targets are inputs one further; bytes are the text's own."""
+    (tmp_path / "poem.txt").write_text("abcdefghijklm nopqrstuvw xyz\n" * 30, encoding="utf-8")
+    source = feed(point("text", path=str(tmp_path), tokens="bytes"))
+    text = [byte % 50 for byte in ("abcdefghijklm nopqrstuvw xyz\n" * 9).encode()]
+    for inputs, targets in batches(source, 3):
+        assert inputs.shape == targets.shape == (8, 7)
+        np.testing.assert_array_equal(inputs[:, 1:], targets[:, :-1])
+        for row in inputs:
+            assert any(text[start : start + 7] == list(row) for start in range(len(text) - 7))
+    words = batches(feed(point("text", path=str(tmp_path))), 4)
+    assert {int(token) for inputs, _ in words for token in inputs.ravel()} == {
+        int(tf.strings.to_hash_bucket_fast(word, 50)) for word in ("abcdefghijklm", "nopqrstuvw", "xyz")
+    }
+
+
+def test_generated_text_follows_zipf(cache: Path) -> None:
+    files = generated.generated_text({"megabytes": 1})
+    words = b"".join(file.read_bytes() for file in files).decode("utf-8").split()
+    counts = np.sort(np.unique(words, return_counts=True)[1])[::-1]
+    ranks = np.arange(1, 101)
+    slope = np.polyfit(np.log(ranks), np.log(counts[:100]), 1)[0]
+    assert slope == pytest.approx(-1, abs=0.1)
+
+
+@pytest.fixture(scope="module")
+def planted() -> tuple[Any, dict[str, Any], Workload]:
+    request = point(examples=16, width=32, height=32)
+    workload = build(request["model"])
+    framework = TensorFlow()
+    framework.open_device(request["platform"])
+    return framework.make_step(workload, synthetic_batch(workload, 8, 0), request), request, workload
+
+
+@pytest.mark.parametrize(("slow", "low", "high"), [(0.0, 0.0, 0.9), (0.5, 0.5, 1.0)])
+def test_waiting_is_the_share_of_a_planted_delay(planted: Any, slow: float, low: float, high: float) -> None:
+    """A step of some ten ms behind a delay of 500 ms waits; the fed step compiles nothing anew."""
+    step, request, workload = planted
+    fed = Fed(step, Feed(request, workload, slow=(lambda: time.sleep(slow)) if slow else lambda: None))
+    step.run(1)
+    traced = step.function.experimental_get_tracing_count()
+    start = time.perf_counter()
+    fed.run(2)
+    share = fed.waits[-1] / (time.perf_counter() - start)
+    assert low <= share <= high
+    assert fed.waits[-1] >= 2 * slow
+    assert step.function.experimental_get_tracing_count() == traced == 1
+
+
+def test_a_point_with_input_is_measured_whole() -> None:
+    result = answer(point(examples=16, width=48, height=36), TensorFlow(), lambda _: None)
+    assert result["outcome"] == "ok", result["reason"]
+    assert {"input", "balance"} <= set(result["phases"])
+    given = result["input"]
+    assert len(given["waits"]) == len(result["blocks"])
+    assert all(wait <= block for wait, block in zip(given["waits"], result["blocks"], strict=True))
+    assert len(given["fed_step_seconds"]) == len(given["free_step_seconds"]) == 6
+    assert set(given["stages"]) == {"read", "decode", "resize", "batch"}
+    assert (given["threads"], given["damaged"]) == (2, 0)
+    text = answer(point("text", megabytes=1, mode="inference"), TensorFlow(), lambda _: None)
+    assert text["outcome"] == "ok", text["reason"]
+    assert set(text["input"]["stages"]) == {"read", "tokenise", "window", "batch"}
