@@ -1,8 +1,8 @@
-"""python -m benchmarks.launchers [--points 50] [--chunks 50 10 1] [--launchers local slurm ray joblib]
+"""python -m benchmarks.launchers [--points 50] [--chunks 50 10 1] [--launchers local slurm ray processes]
 
 What a launcher costs for each point: a sweep of small FC models, measured as briefly as can be, through each launcher
-and at each size of its tasks. Slurm and Ray are two nodes on this machine, as in tests/cluster; every launcher but
-joblib runs one task at a time here, so that nothing but the launcher differs.
+and at each size of its tasks. Slurm and Ray are two nodes on this machine, as in tests/cluster; every launcher
+runs one task at a time here, so that nothing but the launcher differs.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ WORK = ("build", "compile", "warmup", "measure")
 ONE_AT_A_TIME = {
     "local": [],
     "slurm": ["hydra/launcher=slurm", "hydra.launcher.array_parallelism=1"],
-    "ray": ["hydra/launcher=ray", "hydra.launcher.ray.remote.num_cpus=2"],
-    "joblib": ["hydra/launcher=joblib", "hydra.launcher.n_jobs=1"],
+    "ray": ["hydra/launcher=ray_cluster", "hydra.launcher.ray.remote.num_cpus=2"],
+    "processes": ["hydra/launcher=processes", "hydra.launcher.n_jobs=1"],
 }
 
 

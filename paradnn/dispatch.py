@@ -218,9 +218,9 @@ def _known(
 
 def _processes(launcher: str, master: DictConfig) -> int:
     """How many tasks one host measures at the same time, as far as the launcher's configuration tells."""
-    if launcher != "joblib":
+    if launcher == _BASIC or "n_jobs" not in master.hydra.launcher:
         return 1
-    count = int(master.hydra.launcher.get("n_jobs") or 1)
+    count = int(master.hydra.launcher.n_jobs or 1)
     return count if count > 0 else max(1, (os.cpu_count() or 1) + 1 + count)
 
 

@@ -22,7 +22,7 @@ Measure deep-learning models on this machine; every point becomes an MLflow run.
                                                                    a sweep: every combination
   python -m paradnn.train -m experiment=quick                      a preset; add axes or narrow it: model=fc
   python -m paradnn.train -m hydra/launcher=slurm experiment=paper_fc
-                                                                   on many hosts: slurm, ray; joblib: docs/clusters.md
+                                                                   on many hosts: slurm, ray_cluster (docs/clusters.md)
   python -m paradnn.plan -m experiment=paper_fc                    how long it would take, on how many hosts:
                                                                    measures nothing; plan.hosts=1,4 plan.out=FILE
   python -m paradnn.train --cfg job model=gru                      print a configuration

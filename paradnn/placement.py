@@ -9,12 +9,13 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 import psutil
 
 from paradnn.sweep import Launched, SweepInfo
 
-__all__ = ["job_tags", "restarts", "task_name", "task_tags", "waiting_times"]
+__all__ = ["job_tags", "process_start", "restarts", "task_name", "task_tags", "waiting_times"]
 
 
 def job_tags() -> dict[str, str]:
@@ -52,6 +53,16 @@ def task_tags(sweep: SweepInfo | None) -> dict[str, str]:
     return tags
 
 
+def process_start() -> float:
+    """When this process began, in Unix seconds: finer than psutil, which takes the host's start in whole seconds."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        return time.time() - age
+    except (OSError, AttributeError):
+        return psutil.Process().create_time()
+
+
 def waiting_times(launched: Launched | None, now: float | None = None) -> Mapping[str, float]:
     """Seconds between submission and the start of the task's process, and from there until now.
 
@@ -61,6 +72,6 @@ def waiting_times(launched: Launched | None, now: float | None = None) -> Mappin
     if launched is None or restarts():
         return {}
     now = time.time() if now is None else now
-    born = psutil.Process().create_time()
+    born = process_start()
     begun = born if born >= launched.submitted else now
     return {"queue_seconds": max(0.0, begun - launched.submitted), "task_start_seconds": max(0.0, now - begun)}

@@ -20,6 +20,7 @@ __all__ = ["Joblib", "Ray", "Slurm"]
 class _Published(Launcher):
     """A published launcher, imported when it is used."""
 
+    _preset = ""
     _extra = ""
     _module = ""
     _name = ""
@@ -36,7 +37,7 @@ class _Published(Launcher):
         except ImportError as error:
             raise ConfigError(
                 "hydra/launcher",
-                self._extra,
+                self._preset,
                 f"{error.name} is not installed",
                 f"run python -m pip install 'paradnn[{self._extra}]'",
             ) from None
@@ -58,7 +59,7 @@ class _Published(Launcher):
 class Slurm(_Published):
     """hydra-submitit-launcher. It gives up at the first job that was killed; this waits for the others."""
 
-    _extra = "slurm"
+    _preset = _extra = "slurm"
     _module = "hydra_plugins.hydra_submitit_launcher.submitit_launcher"
     _name = "SlurmLauncher"
 
@@ -79,7 +80,7 @@ class Slurm(_Published):
 class Ray(_Published):
     """hydra-ray-launcher. Where one task is lost for good, those that still run are ended."""
 
-    _extra = "ray"
+    _preset, _extra = "ray_cluster", "ray"
     _module = "hydra_plugins.hydra_ray_launcher.ray_launcher"
     _name = "RayLauncher"
 
@@ -92,7 +93,7 @@ class Ray(_Published):
 class Joblib(_Published):
     """hydra-joblib-launcher. A process that dies takes the others' pool with it."""
 
-    _extra = "joblib"
+    _preset, _extra = "processes", "joblib"
     _module = "hydra_plugins.hydra_joblib_launcher.joblib_launcher"
     _name = "JoblibLauncher"
 

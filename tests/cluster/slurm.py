@@ -58,7 +58,9 @@ class Slurm:
                 with contextlib.suppress(psutil.Error):
                     entry.kill()
             process.wait()
-        self._end_jobs()
+        for entry in self._of_jobs():
+            with contextlib.suppress(psutil.Error):
+                entry.kill()
 
     def run(self, *command: str, check: bool = True) -> str:
         """The output of one of Slurm's commands."""
@@ -90,12 +92,12 @@ class Slurm:
     def power_off(self, node: str) -> None:
         """Lose a node at once, with all that runs on it, and have the controller know."""
         process = self._processes.pop(f"slurmd-{node}")
-        tree = [psutil.Process(process.pid), *_tree(process.pid)]
-        for entry in tree:
-            with contextlib.suppress(psutil.Error):
-                entry.kill()
+        lost = [psutil.Process(process.pid), *_tree(process.pid), *self._of_jobs(node)]
+        for action in ("suspend", "kill"):  # all at once: none may tell of the others' end
+            for entry in lost:
+                with contextlib.suppress(psutil.Error):
+                    getattr(entry, action)()
         process.wait()
-        self._end_jobs(node)
         self.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=power")
 
     def power_on(self, node: str) -> None:
@@ -171,15 +173,19 @@ class Slurm:
         logs = "".join(path.read_text(errors="replace")[-800:] for path in (self.folder / "log").glob("*.log"))
         raise RuntimeError(f"the nodes are not ready: {seen}\n{logs}")
 
-    def _end_jobs(self, node: str | None = None) -> None:
-        """Kill what jobs of this cluster left: their processes, and step daemons, which outlive their slurmd."""
+    def _of_jobs(self, node: str | None = None) -> list[psutil.Process]:
+        """What jobs of this cluster run, of one node or of all, and the step daemons above, which outlive a slurmd."""
+        found = {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 environ = process.environ()
-                ours = environ.get("SLURM_CONF") == self.environ["SLURM_CONF"]
-                inside = "SLURM_JOB_ID" in environ or "slurmstepd" in process.name()
-                if ours and inside and (node is None or environ.get("SLURMD_NODENAME") in (node, None)):
-                    process.kill()
+                ours = "SLURM_JOB_ID" in environ and environ.get("SLURM_CONF") == self.environ["SLURM_CONF"]
+                if ours and node in (None, environ.get("SLURMD_NODENAME")):
+                    found[process.pid] = process
+                    parent = process.parent()
+                    if parent and "slurmstepd" in " ".join(parent.cmdline()):
+                        found[parent.pid] = parent
+        return list(found.values())
 
 
 def _tree(pid: int) -> list[psutil.Process]:

@@ -10,7 +10,7 @@ from tests.cluster.conftest import Sweep, settled
 from tests.conftest import Store, children_of
 
 Start = Callable[..., Sweep]
-COMMAND = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "model.nodes=range(8,16)", "sweep.chunk=4")
+COMMAND = ("hydra/launcher=processes", "hydra.launcher.n_jobs=2", "model.nodes=range(8,16)", "sweep.chunk=4")
 
 
 def test_two_processes_share_a_sweep_and_say_so(sweep: Start, store: Store) -> None:
@@ -26,7 +26,9 @@ def test_a_killed_process_ends_the_sweep_and_the_same_command_finishes_it(sweep:
     running = sweep(*COMMAND)
     running.until(lambda: len(running.measured()) >= 2, "two points")
     drivers = [
-        process for process in map(psutil.Process, children_of(running.pid)) if "loky" in " ".join(process.cmdline())
+        process
+        for process in map(psutil.Process, children_of(running.pid))
+        if "popen_loky" in " ".join(process.cmdline())
     ]
     drivers[0].kill()
     assert running.wait() in (0, 1)

@@ -14,18 +14,22 @@ Start = Callable[..., Sweep]
 
 
 def test_a_sweep_is_spread_over_both_nodes(ray_cluster: RayCluster, sweep: Start, store: Store) -> None:
-    running = sweep("hydra/launcher=ray", "model.nodes=range(8,16)", "sweep.chunk=4", environ=ray_cluster.environ)
+    running = sweep(
+        "hydra/launcher=ray_cluster", "model.nodes=range(8,16)", "sweep.chunk=4", environ=ray_cluster.environ
+    )
     assert running.wait() == 0, running.said
     settled(store, 8)
     assert len({point["node"] for point in store.runs()}) == 2
-    assert {point["launcher"] for point in store.runs()} == {"ray"}
+    assert {point["launcher"] for point in store.runs()} == {"ray_cluster"}
     assert len({point["mlflow.parentRunId"] for point in store.runs()}) == 1
     [parent] = store.runs("sweep")
     assert parent["status"] == "FINISHED"
 
 
 def test_a_killed_worker_is_replaced_and_its_task_goes_on(ray_cluster: RayCluster, sweep: Start, store: Store) -> None:
-    running = sweep("hydra/launcher=ray", "model.nodes=range(8,20)", "sweep.chunk=6", environ=ray_cluster.environ)
+    running = sweep(
+        "hydra/launcher=ray_cluster", "model.nodes=range(8,20)", "sweep.chunk=6", environ=ray_cluster.environ
+    )
     running.until(lambda: len(running.measured()) >= 2, "two points")
     ray_cluster.workers()[0].kill()
     assert running.wait() == 0, running.said
@@ -33,7 +37,9 @@ def test_a_killed_worker_is_replaced_and_its_task_goes_on(ray_cluster: RayCluste
 
 
 def test_a_lost_node_gives_its_task_to_the_other(ray_cluster: RayCluster, sweep: Start, store: Store) -> None:
-    running = sweep("hydra/launcher=ray", "model.nodes=range(8,20)", "sweep.chunk=6", environ=ray_cluster.environ)
+    running = sweep(
+        "hydra/launcher=ray_cluster", "model.nodes=range(8,20)", "sweep.chunk=6", environ=ray_cluster.environ
+    )
     second = ray_cluster.second
     assert second
     try:
