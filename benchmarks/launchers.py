@@ -1,7 +1,7 @@
 """python -m benchmarks.launchers [--points 50] [--chunks 50 10 1] [--launchers local slurm ray processes]
 
 What a launcher costs for each point: a sweep of small FC models, measured as briefly as can be, through each launcher
-and at each size of its tasks. Slurm and Ray are two nodes on this machine, as in tests/cluster; every launcher
+and at each size of its tasks; where tasks are small, of five of them. Slurm and Ray are two nodes on this machine, as in tests/cluster; every launcher
 runs one task at a time here, so that nothing but the launcher differs.
 """
 
@@ -47,6 +47,7 @@ def sweep(arguments: list[str], folder: Path, environ: dict[str, str]) -> float:
 
 def one(launcher: str, chunk: int | None, points: int, folder: Path, environ: dict[str, str]) -> dict[str, object]:
     """One sweep through one launcher."""
+    points = min(points, 5 * chunk) if chunk else points
     place = folder / f"{launcher}-{chunk}"
     place.mkdir()
     train(["model.nodes=4", *TINY], place)  # the database is made once

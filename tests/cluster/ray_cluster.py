@@ -24,14 +24,14 @@ class RayCluster:
         self._cores = cores
         # Sockets lie below it, whose paths may be 107 characters long at most.
         self._folder = tempfile.TemporaryDirectory(prefix="ray-")
-        [self._port] = free_ports(1)
+        self._port, client = free_ports(2)
         self._variables = {
             "RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_DOCKER_CPU_WARNING": "1", "RAY_memory_monitor_refresh_ms": "0",
         }  # fmt: skip
         self.environ = {"RAY_ADDRESS": f"127.0.0.1:{self._port}", **self._variables}
         self._node(
             "--head", f"--port={self._port}", f"--temp-dir={self._folder.name}", "--include-dashboard=false",
-            "--ray-client-server-port=0",
+            f"--ray-client-server-port={client}",
         )  # fmt: skip
         self.second = self.add_node() if nodes == 2 else None
 
