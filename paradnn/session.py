@@ -140,7 +140,7 @@ class _Session:
             places = self._surroundings.environment_ids if self._resume.looks else ()
             known = self._tracker.finished(places, sweep_id)
         # An earlier attempt of a launched task may have run on another kind of node: its outcomes are enough.
-        own = {_bare(key): runs[0] for key, runs in known.items() if runs[0].tags.get("sweep_id") == sweep_id}
+        own = {_bare(key): runs[0] for key, runs in known.items() if sweep_id and _of(runs[0], sweep_id)}
 
         def done(point: Point, identity: Identity) -> Finished | None:
             return own.get(_bare(identity)) or first_that_counts(point, known.get(identity, ()), self._resume)
@@ -279,6 +279,10 @@ class _Session:
         }
         self._summary.rows.append(row)
         self._reporter.done(row)
+
+
+def _of(run: Finished, sweep_id: str) -> bool:
+    return run.tags.get("sweep_id") == sweep_id
 
 
 def _bare(identity: Identity) -> tuple[str, int]:
