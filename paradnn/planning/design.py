@@ -164,8 +164,10 @@ def _groups(columns: _Columns, runs: Table, points: Table) -> None:
     columns.levels(cells, "cell")
     columns.levels(_both(runs, points, "environment"), "environment")
     sessions = _both(runs, points, "session")
-    columns.levels(np.where(sessions == PLANNED, None, sessions), "session")
-    columns.add((sessions == PLANNED).astype(float), "session")
+    planned = sessions == PLANNED
+    sessions[planned] = None
+    columns.levels(sessions, "session")
+    columns.add(planned.astype(float), "session")
 
 
 def _levels(words: Words) -> list[Array]:

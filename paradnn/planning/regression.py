@@ -62,7 +62,7 @@ def fit(features: Array, values: Array, prior: Array, weights: Array | None = No
     variance, trust = _SPREAD**2, np.ones(count)
     for _ in range(_ROUNDS if count else 1):
         scaled = features * (given * trust)[:, None]
-        inverse: Array = np.linalg.inv(scaled.T @ features / variance + precision)
+        inverse = np.asarray(np.linalg.inv(scaled.T @ features / variance + precision), dtype=np.float64)
         mean = inverse @ (scaled.T @ values) / variance
         residuals = values - features @ mean
         # What the coefficients' own uncertainty adds to a residual's square.
