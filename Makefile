@@ -63,7 +63,7 @@ test-cluster: $(CLUSTER)/.installed
 
 $(CLUSTER)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(CLUSTER)
-	$(CLUSTER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,slurm,ray,joblib,postgres]'
+	$(CLUSTER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,slurm,ray,joblib,server]'
 	touch $@
 
 lint: install-dev

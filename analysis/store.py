@@ -119,7 +119,7 @@ def load_table(run_id: str, name: str, tracking_uri: str | None = None) -> pd.Da
     try:
         path = download_artifacts(run_id=run_id, artifact_path=name, tracking_uri=uri)
     except (MlflowException, OSError) as error:
-        problem = " ".join(str(error).split())[:200]
+        problem = without_secrets(" ".join(str(error).split()))[:200]
         raise StoreError(f"run {run_id} has no table {name}: profile it when it is measured ({problem})") from error
     return _parse(Path(path).read_text(encoding="utf-8"), f"{name} of run {run_id}")
 
@@ -132,6 +132,9 @@ def load_tables(frame: pd.DataFrame, name: str, tracking_uri: str | None = None)
     """
     rows = list(zip(frame["run_id"], frame["artifact_uri"], strict=True))
     local = {run_id: _folder(uri) for run_id, uri in rows}
+    served = any(str(uri).startswith("mlflow-artifacts:") for _, uri in rows)
+    if served and not address_of(tracking_uri).uri.startswith("http"):
+        raise StoreError(f"{name}: a tracking server keeps these files; give its address instead of the database's")
     tables = []
     for run_id, folder in local.items():
         if folder is not None and (folder / name).is_file():

@@ -61,7 +61,8 @@ class ResilientTracker:
     def where(self) -> str:
         if not self._kept and not self._unclosed:
             return self._store.where
-        return f"{self._store.where}, {len(self._kept)} of them still in files: {self._command}"
+        what = f"{len(self._kept)} of them" if self._kept else "the end of the sweep"
+        return f"{self._store.where}, {what} in files until {self._command}"
 
     def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
         return self._store.finished(environment_ids, sweep_id)

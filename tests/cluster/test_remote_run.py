@@ -47,6 +47,8 @@ def mlflow_run(home: Path, one: Server, address: str, *arguments: str) -> subpro
             (programs / name).symlink_to(found)
     environ = {"HOME": str(home), "PATH": f"{programs}:{Path(sys.base_prefix) / 'bin'}:/usr/local/bin:/usr/bin:/bin",
                "MLFLOW_TRACKING_URI": one.uri}  # fmt: skip
+    if "SSL_CERT_FILE" in os.environ:  # a property of this machine's network, and uv looks nowhere else
+        environ["SSL_CERT_FILE"] = os.environ["SSL_CERT_FILE"]
     command = ["mlflow", "run", address, "--env-manager", "uv", "--experiment-name", "paradnn", *arguments]
     return subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, timeout=1500, check=False)
 

@@ -20,7 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.store import load
+from analysis.store import load, load_tables
+from paradnn.errors import StoreError
 from tests.cluster.postgres import Postgres, Server, postgres, server
 from tests.conftest import ROOT, TINY, children_of, environment, run
 from tests.test_faults import wait_for
@@ -142,6 +143,8 @@ def test_the_tables_and_the_server_give_the_same_frame(tracking: tuple[Server, s
     by_api, by_tables = load(one.uri), load(database.uri(name))
     assert len(by_tables) == 2
     assert by_tables.drop(columns="artifact_uri").equals(by_api.drop(columns="artifact_uri"))
+    with pytest.raises(StoreError, match="a tracking server keeps these files"):
+        load_tables(by_tables, "operations.json", database.uri(name))
     again = run(["paradnn.train", "-m", f"tracking.uri={one.uri}", "model.nodes=8,9", *AXES])
     assert "2 skipped" in again.stdout
     direct = run(["paradnn.train", f"tracking.uri={database.uri(name)}", *TINY])
