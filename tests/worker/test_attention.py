@@ -206,8 +206,8 @@ def pool() -> Iterator[WorkerPool]:
 
 #: Sequences so short that scores are small beside the rest, and so long that they are most of what a step stores.
 LARGE = [(transformer(width=256, heads=4, feed_forward=512, sequence_length=64, vocab_size=2000), 32, "graph"),
-         (gpt(2, 64, 2, 32, 64), 512, "xla"), (gpt(1, 32, 4, 512, 16), 16, "xla"), (gpt(1, 32, 4, 512, 16), 16, "graph"),
-         (vit(2, 128, 4, 8, 64, 10), 128, "graph")]  # fmt: skip
+         (gpt(2, 64, 2, 32, 64), 512, "xla"), (gpt(1, 32, 4, 512, 16), 16, "xla"),
+         (gpt(1, 32, 4, 512, 16), 16, "graph"), (vit(2, 128, 4, 8, 64, 10), 128, "graph")]  # fmt: skip
 
 
 @pytest.mark.parametrize(
