@@ -134,14 +134,13 @@ class GraphCosts:
 
     def _fused_from(self, scope: Mapping[str, _Node], node: _Node, kind: str) -> _Node | None:
         """The product that a chain of elementwise operations ending in `node` began with."""
+        nearest = {node.name: node}
         for _ in range(8):
-            if node.kind == kind:
-                return node
-            producers = [scope.get(_producer(reference)) for reference in node.inputs]
-            known = [producer for producer in producers if producer is not None]
-            if not known:
-                return None
-            node = next((producer for producer in known if producer.kind == kind), known[0])
+            if found := next((each for each in nearest.values() if each.kind == kind), None):
+                return found
+            references = [reference for each in nearest.values() for reference in each.inputs]
+            producers = [scope.get(_producer(reference)) for reference in references]
+            nearest = {producer.name: producer for producer in producers if producer is not None}
         return None
 
 
