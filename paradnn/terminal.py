@@ -133,7 +133,7 @@ def _limit_lines(row: Mapping[str, Any]) -> list[str]:
         lines.append(text)
     if "infeed_gain" in row:
         lines.append(
-            f"  input        waits {row['infeed_fraction']:.0%} of the step, {row['infeed_gain']:+.0%} with free input; "
+            f"  input        waits {row['infeed_fraction']:.0%} of the step, free input {row['infeed_gain']:+.0%}; "
             f"alone {row['input_examples_per_second']:,.0f} examples/s, "
             f"{row['input_cpu_ms_per_example']:.2f} ms of a core each"
         )
