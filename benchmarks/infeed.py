@@ -43,12 +43,13 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where runs are kept (default: nowhere)")
     parser.add_argument("--real", action="store_true", help="the real CNNs")
     parser.add_argument("--models", metavar="A,B", help="only these of them")
+    parser.add_argument("override", nargs="*", help="of the sweep, such as model.filters=16")
     arguments = parser.parse_args()
     models = f"model={arguments.models or MODELS[arguments.real]}"
     with tempfile.TemporaryDirectory() as name:
         folder = arguments.folder or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
-        train(["-m", models, *(REAL if arguments.real else SYNTHETIC), *INPUT, *PROTOCOL], folder)
+        train(["-m", models, *(REAL if arguments.real else SYNTHETIC), *INPUT, *PROTOCOL, *arguments.override], folder)
         report([run for run in runs(folder) if run.get("outcome") == "ok" and "infeed_gain" in run])
 
 

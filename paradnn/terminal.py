@@ -131,6 +131,12 @@ def _limit_lines(row: Mapping[str, Any]) -> list[str]:
         if "flops_utilization_spec" in row:
             text += f", {row['flops_utilization_spec']:.1%} of the specified one"
         lines.append(text)
+    if "infeed_gain" in row:
+        lines.append(
+            f"  input        waits {row['infeed_fraction']:.0%} of the step, free input {row['infeed_gain']:+.0%}; "
+            f"alone {row['input_examples_per_second']:,.0f} examples/s, "
+            f"{row['input_cpu_ms_per_example']:.2f} ms of a core each"
+        )
     if "latency_p50_ms" in row:
         shares = [share for share in (50, 90, 99) if f"latency_p{share}_ms" in row]
         quantiles = ", ".join(f"p{share} {row[f'latency_p{share}_ms']:.3f} ms" for share in shares)

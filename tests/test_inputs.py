@@ -87,7 +87,7 @@ def test_a_point_with_input_is_a_run_like_others(store: Store, tmp_path: Path, m
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     tiny = ["model=residual", "model.filters=4", "model.image_size=32", "batch_size=4", "ceilings=false",
             "measure.min_seconds=0.05", "measure.block_seconds=0.01", "measure.warmup_seconds=0.3"]  # fmt: skip
-    done = run(["paradnn.train", "-m", *tiny, "data=images,synthetic", "+data.examples=8"], store)
+    done = run(["paradnn.train", "-m", *tiny, "data=images,synthetic", "data.examples=8"], store)
     assert "data.examples=8: no such key" in done.stderr
     done = run(["paradnn.train", *tiny, "data=images", "data.examples=8", "data.threads=1"], store)
     assert done.returncode == 0, done.stderr
