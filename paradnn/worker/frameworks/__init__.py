@@ -20,7 +20,7 @@ from paradnn.worker.profile.trace import Trace
 if TYPE_CHECKING:  # importing Keras belongs to `load`, where a failure is reported
     from paradnn.worker.models import Workload
 
-__all__ = ["NAMES", "Framework", "Step", "Unavailable", "load"]
+__all__ = ["NAMES", "FedStep", "Framework", "Step", "Unavailable", "load"]
 
 NAMES = ("tensorflow", "jax", "torch")
 
@@ -35,14 +35,15 @@ class Step(Protocol):
     def run(self, steps: int) -> float | None:
         """Run `steps` steps, wait until the device is done; the last loss, or None in inference."""
 
-    def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
-        """As `run`, each step on arguments of its own: (inputs, targets), in inference (inputs,).
-
-        Where no pipeline works beside the framework (`paradnn.worker.input`) this is not called.
-        """
-
     def kernel_cost(self, name: str, kind: str) -> Cost:
         """What one of the framework's own kernels costs, by its name and type in a trace."""
+
+
+class FedStep(Step, Protocol):
+    """A step that can also take its batches from a pipeline (`paradnn.worker.input`)."""
+
+    def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
+        """As `run`, each step on arguments of its own: (inputs, targets), in inference (inputs,)."""
 
 
 class Framework(Protocol):

@@ -8,11 +8,12 @@ alone: a point with synthetic data, and every other framework, needs none of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 
 if TYPE_CHECKING:
+    from paradnn.worker.frameworks import FedStep
     from paradnn.worker.input.balance import Fed
     from paradnn.worker.models import Workload
 
@@ -32,4 +33,5 @@ def open_feed(point: Mapping[str, Any], workload: Workload, framework: Framework
     from paradnn.worker.input.balance import Fed
     from paradnn.worker.input.feed import Feed
 
-    return Fed(step, Feed(point, workload))
+    # Of the frameworks TensorFlow's steps are those that can be fed.
+    return Fed(cast("FedStep", step), Feed(point, workload))

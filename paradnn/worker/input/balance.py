@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from paradnn.worker.frameworks import Step
+from paradnn.worker.frameworks import FedStep
 from paradnn.worker.input.feed import Feed, with_threads
 
 __all__ = ["Fed", "measure_balance"]
@@ -38,7 +38,7 @@ _STRIDE = 16
 class Fed:
     """A step with a batch from `feed` for each; `waits` are the seconds that it waited in each run."""
 
-    def __init__(self, step: Step, feed: Feed) -> None:
+    def __init__(self, step: FedStep, feed: Feed) -> None:
         self.step, self.source = step, feed
         self.waits: list[float] = []
         self._run = feed.runs(step)
@@ -59,7 +59,7 @@ class Fed:
         return {"waits": seconds, **found}
 
 
-def measure_balance(step: Step, feed: Feed, step_seconds: float, waiting: float) -> dict[str, Any]:
+def measure_balance(step: FedStep, feed: Feed, step_seconds: float, waiting: float) -> dict[str, Any]:
     """`step_seconds` is the fed step's time, `waiting` the share of it that was spent waiting.
 
     Returns fed_step_seconds and free_step_seconds (lists, a pair a round), alone ({"examples", "seconds",
@@ -108,7 +108,8 @@ def _alone(feed: Feed) -> list[dict[str, float]]:
     start = time.perf_counter()
     feed.take()
     batches = max(1, math.ceil(_ALONE / _PARTS / max(time.perf_counter() - start, 1e-6)))
-    begin, parts = time.perf_counter(), []
+    parts: list[dict[str, float]] = []
+    begin = time.perf_counter()
     while len(parts) < _PARTS and (not parts or time.perf_counter() - begin < _ALONE_MOST):
         start, cpu = time.perf_counter(), time.process_time()
         for _ in range(batches):

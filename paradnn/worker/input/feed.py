@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from paradnn.worker.data import synthetic_batch
-from paradnn.worker.frameworks import Step, Unavailable
+from paradnn.worker.frameworks import FedStep, Unavailable
 from paradnn.worker.input import images, text
 from paradnn.worker.models import Workload
 
@@ -86,7 +86,7 @@ class Feed:
         inputs, targets = self._arrange(*batch[1:])
         return (inputs, targets) if self._training else (inputs,)
 
-    def runs(self, step: Step) -> Callable[[int], float | None]:
+    def runs(self, step: FedStep) -> Callable[[int], float | None]:
         """`step.run`, with a batch from here for each step."""
 
         def run(steps: int) -> float | None:

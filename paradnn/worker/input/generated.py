@@ -79,7 +79,8 @@ class Pictures:
         grain = self._generator.standard_normal((height, width), dtype=np.float32) * _GRAIN
         base = 120 + light * _LIGHT + grain
         mixed = np.stack([base + red * _COLOUR, base - (red + blue) * _COLOUR / 2, base + blue * _COLOUR], axis=-1)
-        return np.clip(mixed, 0, 255).astype(np.uint8)
+        picture: np.ndarray = np.clip(mixed, 0, 255).astype(np.uint8)
+        return picture
 
     def _field(self, divisor: np.ndarray) -> np.ndarray:
         """Noise with mean 0 and variance 1 whose spectrum is divided so; it goes on beyond its edges."""
