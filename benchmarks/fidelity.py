@@ -27,7 +27,7 @@ POINTS = {
     "rnn": "model=rnn model.embedding_size=100 batch_size=64",
     "lstm": "model=lstm model.embedding_size=300 batch_size=64",
 }
-REAL = {"resnet50": "model=resnet50 batch_size=8"}
+REAL = {"resnet50": "model=resnet50 batch_size=4"}
 
 
 def ours(framework: str, name: str, folder: Path, seconds: float) -> float:

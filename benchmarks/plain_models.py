@@ -66,7 +66,7 @@ MODELS = {
     "bottleneck": (lambda: resnet(True, 16, 64, 500), 16),
     "rnn": (lambda: recurrent(L.SimpleRNN, 100, 10, 32), 64),
     "lstm": (lambda: recurrent(L.LSTM, 300, 10, 32), 64),
-    "resnet50": (lambda: resnet50(224, 1000), 8),
+    "resnet50": (lambda: resnet50(224, 1000), 4),
 }
 
 

@@ -43,26 +43,32 @@ def parameters(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
     return Result(table, "\n".join(_lines(found)), draw if len(table) else None)
 
 
-def _table(args: argparse.Namespace) -> pd.DataFrame | None:
+def _tables(args: argparse.Namespace) -> pd.DataFrame | None:
     """The models of --table: columns family (or model.name), parameters and, to tell models apart, model.*."""
     import pandas as pd
 
-    if args.table is None:
+    if not args.table:
         return None
     if args.log:
         raise ConfigError("--log", "with --table", "a result in the store names the runs it rests on", "leave one out")
+    frame = pd.concat([_read(path) for path in args.table], ignore_index=True)
+    return select(frame[frame["family"].isin(args.family)] if args.family else frame, args.where)
+
+
+def _read(path: str) -> pd.DataFrame:
+    import pandas as pd
+
     try:
-        frame = pd.read_csv(args.table, low_memory=False)
+        frame = pd.read_csv(path, low_memory=False)
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise ConfigError("--table", args.table, f"cannot be read: {error}", "name a CSV file") from None
+        raise ConfigError("--table", path, f"cannot be read: {error}", "name a CSV file") from None
     if "family" not in frame and "model.name" in frame:
         frame = frame.assign(family=frame["model.name"])
     for column in ("family", "parameters"):
         if column not in frame:
             known = ", ".join(map(str, frame.columns[:8]))
-            raise ConfigError("--table", args.table, f"has no column {column}", f"its columns are {known}")
-    frame["parameters"] = pd.to_numeric(frame["parameters"], errors="coerce")
-    return select(frame[frame["family"].isin(args.family)] if args.family else frame, args.where)
+            raise ConfigError("--table", path, f"has no column {column}", f"its columns are {known}")
+    return frame.assign(parameters=pd.to_numeric(frame["parameters"], errors="coerce"))
 
 
 def _lines(found: ParameterRanges) -> list[str]:
@@ -105,8 +111,8 @@ COMMANDS = (
                     "Real models, such as resnet50, stand as points where there are runs of them.\n"
                     "Parameters need no measurement: --table reads a list of models instead of the store's runs.",
         example="python -m analysis parameters --png parameters.png",
-        analyse=parameters, draws=True, read=_table,
-        arguments=(argument("--table", metavar="FILE", help="CSV of models instead of runs: columns family, parameters "
-                            "and model.*; of the options that choose runs, --family and --where count"),),
+        analyse=parameters, draws=True, read=_tables,
+        arguments=(argument("--table", metavar="FILE", nargs="+", help="CSV files of models instead of runs: columns "
+                            "family or model.name, parameters, model.*; --family and --where choose among them"),),
     ),
 )  # fmt: skip

@@ -73,9 +73,10 @@ def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_table_of_models_needs_no_store(tmp_path: Path) -> None:
     """As a list of points has it: the name of the model among its keys, other columns beside."""
     frame = models().drop(columns="family").assign(batch_size=64)
-    frame.to_csv(tmp_path / "models.csv", index=False)
-    store = f"sqlite:///{tmp_path}/none.db"
-    done = run_command("--table", str(tmp_path / "models.csv"), "--store", store, "--where", "parameters<1e7",
+    frame[:20].to_csv(tmp_path / "some.csv", index=False)
+    frame[20:].to_csv(tmp_path / "others.csv", index=False)
+    tables, store = [str(tmp_path / name) for name in ("some.csv", "others.csv")], f"sqlite:///{tmp_path}/none.db"
+    done = run_command("--table", *tables, "--store", store, "--where", "parameters<1e7",
                        "--png", str(tmp_path / "figure.png"))  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "fc: 4 models from 400 to 3.2k" in done.stdout
@@ -88,7 +89,7 @@ def test_a_table_of_models_needs_no_store(tmp_path: Path) -> None:
 def table(tmp_path: Path, content: str, **options: Any) -> Any:
     (command,) = COMMANDS
     (tmp_path / "models.csv").write_text(content)
-    settings = {"table": str(tmp_path / "models.csv"), "family": None, "where": [], "log": False, **options}
+    settings = {"table": [str(tmp_path / "models.csv")], "family": None, "where": [], "log": False, **options}
     assert command.read is not None
     return command.read(argparse.Namespace(**settings))
 
