@@ -25,7 +25,7 @@ from paradnn.fallback import open_tracker
 from paradnn.identity import Identity, point_id, request_of
 from paradnn.ledger import enter_task
 from paradnn.parent import SweepParent
-from paradnn.peaks import Ceilings, CeilingsKeeper, limits_of, overrun_tags
+from paradnn.peaks import Ceilings, CeilingsKeeper, limits_of, overrun_tags, yardstick
 from paradnn.placement import restarts, task_name, task_tags, waiting_times
 from paradnn.pool import WorkerPool
 from paradnn.record import Record, make_record, point_tags, run_name
@@ -227,6 +227,7 @@ class _Session:
             mode=point.mode,
             optimizer=point.optimizer.name,
             momentum=point.optimizer.momentum,
+            devices=point.devices,
         )
         load = environments.load_average()
         limits = Limits(point.measure.timeout, _memory_limit(point))
@@ -260,7 +261,7 @@ class _Session:
             start_time=ticket.start_time,
             end_time=end,
         )
-        return replace(record, tags={**record.tags, **overrun_tags(point, record.metrics)})
+        return replace(record, tags={**record.tags, **overrun_tags(yardstick(point, environment), record.metrics)})
 
     @staticmethod
     def _predicted(point: Point, costs: Costs, limits: Limits) -> Answer | None:
