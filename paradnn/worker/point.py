@@ -21,7 +21,7 @@ import keras
 from paradnn.worker.breakdown import profile_steps
 from paradnn.worker.ceilings import measure_ceilings
 from paradnn.worker.data import synthetic_batch
-from paradnn.worker.energy import open_meter
+from paradnn.worker.energy import EnergyMeter, open_meter
 from paradnn.worker.forking import Report
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.measure import NotFinite, Protocol, measure_steps
@@ -128,7 +128,10 @@ def _measure(
             step = Together(step, peers)
     with phases("compile"):
         found["first_loss"] = step.run(1)
-    meter = open_meter(point["platform"]["name"], int(point["platform"]["index"]))
+    platform = point["platform"]
+    meter = open_meter(platform["name"], int(platform["index"]))
+    if spread is not None and platform["name"] != "cpu":
+        meter = EnergyMeter("unavailable: the counter is that of one board, the point has several")
     measured = measure_steps(step.run, Protocol.of(settings), phases, before=meter.start)
     found.update(measured)
     found.update(energy_joules=meter.joules(), energy_source=meter.source)
