@@ -38,6 +38,9 @@ _EXPLAIN = {
     "protocol_id": ("measure.", "source"),
 }
 
+#: Keys that came later, with what every run that was measured before them had.
+_LATER = {"devices": "1", "transport": "local"}
+
 _PAPER_ORDER = ("fc", "residual", "bottleneck", "rnn", "lstm", "gru", "gpt", "vit")
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,18})")
 _NUMBER = re.compile(r"[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|nan)", re.IGNORECASE)
@@ -115,8 +118,12 @@ def build(records: Records) -> pd.DataFrame:
     columns["family"] = _text(records.params.get("model.name", empty))
     for name in ("device", "outcome"):
         columns[name] = _text(records.tags.get(name, empty))
+    measured = [source == "measured" for source in records.tags.get("source", empty)]
     for name in sorted(records.params):
         values = records.params[name]
+        if name in _LATER:
+            filled = zip(values, measured, records.params.get("model.name", empty), strict=True)
+            values = [_LATER[name] if value is None and ours and model else value for value, ours, model in filled]
         if name in records.tags:
             values = [tag if param is None else param for param, tag in zip(values, records.tags[name], strict=True)]
         columns.setdefault(name, _typed(values))

@@ -8,7 +8,7 @@ value and the remedy (`paradnn.errors.ConfigError`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paradnn.errors import ConfigError
@@ -75,7 +75,10 @@ class Platform:
 
     name: str = option("cpu", "kind of device", choices=("cpu", "gpu", "tpu"))
     threads: int | None = option(
-        None, "threads within an operation; null: every core the process may use", low=1, high=4096
+        None,
+        "threads within an operation, of each device; null: every core that may be used, shared by the devices",
+        low=1,
+        high=4096,
     )
     index: int = option(0, "which device of that kind", low=0, high=1023)
 
@@ -148,6 +151,14 @@ class Point:
         choices=("graph", "xla", "eager"),
     )
     mode: str = option("train", "a training step, or a forward pass alone", choices=("train", "inference"))
+    devices: int = option(
+        1, "devices that share each step, data parallel: every one has batch_size / devices examples", low=1, high=4096
+    )
+    transport: str = option(
+        "local",
+        "how several devices meet: local (in one process) or grpc (a process for each, TensorFlow on a CPU)",
+        choices=("local", "grpc"),
+    )
     optimizer: Optimizer = field(default_factory=Optimizer)
     platform: Platform = field(default_factory=Platform)
     framework: Framework = field(default_factory=Framework)
@@ -227,10 +238,16 @@ def read_point(config: Mapping[str, Any]) -> Point:
     given: dict[str, Any] = {"model": read(FAMILIES[name], model, "model"), "data": _read_data(config)}
     rest = {key: config[key] for key in POINT_KEYS if key not in given and key in config}
     point = read(Point, rest, "", given=given)
-    check_input(point.data, point.model, getattr(point, "devices", 1))
+    check_input(point.data, point.model, point.devices)
     memory_bytes(point.measure.memory_limit, "measure.memory_limit")
     _check_software(point.software)
-    return point
+    if point.batch_size % point.devices:
+        raise ConfigError(
+            "devices", point.devices, f"does not divide batch_size={point.batch_size}",
+            "batch_size is that of the whole step: choose a multiple of devices, so that each has as many examples",
+        )  # fmt: skip
+    # One device meets nobody: it is the same point either way.
+    return point if point.devices > 1 else replace(point, transport="local")
 
 
 def read_settings(config: Mapping[str, Any]) -> Settings:

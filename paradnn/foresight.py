@@ -24,6 +24,7 @@ def costs_of(point: Point) -> Costs:
         mode=point.mode,
         optimizer=point.optimizer.name,
         momentum=point.optimizer.momentum,
+        devices=point.devices,
     )
 
 

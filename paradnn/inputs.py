@@ -75,7 +75,7 @@ def with_whole_path(data: Data) -> Data:
     return replace(data, path=str(Path(data.path).expanduser().absolute()))
 
 
-def check_input(data: Data, model: Any, devices: int = 1) -> None:
+def check_input(data: Data, model: Any, devices: int) -> None:
     """ConfigError where `model` cannot take `data`: a model of pictures has an `image_size`, one of tokens a
     `vocab_size`."""
     if isinstance(data, Synthetic):

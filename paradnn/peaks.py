@@ -12,7 +12,7 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from paradnn.config import Point
@@ -26,7 +26,7 @@ from paradnn.runner import Answer, Limits, WorkerKey
 from paradnn.tracker import Busy, Finished, Tracker
 from paradnn.worker.ceilings import ARRAY_BYTES
 
-__all__ = ["Ceilings", "CeilingsKeeper", "ceilings_identity", "changes", "limits_of", "overrun_tags"]
+__all__ = ["Ceilings", "CeilingsKeeper", "ceilings_identity", "changes", "limits_of", "overrun_tags", "yardstick"]
 
 #: Changes with what is measured: ceilings of another version are not used.
 _VERSION = 1
@@ -60,20 +60,40 @@ class Ceilings:
 
 def ceilings_identity(point: Point, environment: Environment) -> Identity:
     """What the ceilings for `point` are called: they depend on device, threads and framework settings alone."""
+    point = yardstick(point, environment)
     parts = {"ceilings": _VERSION, "platform": asdict(point.platform), "framework": asdict(point.framework)}
     return Identity(digest(parts), environment.environment_id, 0)
 
 
+def yardstick(point: Point, environment: Environment) -> Point:
+    """The point with one device, on which the ceilings of all its devices are measured.
+
+    Devices of a CPU are cores of one machine: together they can do what one device of all those cores can. Others are
+    chips of their own, and n of them can do n times what one can (`limits_of`).
+    """
+    if point.devices == 1:
+        return point
+    platform = point.platform
+    if platform.name == "cpu" and platform.threads:
+        threads = point.devices * platform.threads
+        platform = replace(platform, threads=threads if threads < int(environment.hardware["cores"]) else None)
+    return replace(point, devices=1, transport="local", platform=platform)
+
+
 def limits_of(point: Point, environment: Environment, ceilings: Ceilings | None) -> dict[str, float]:
-    """What the platform can do at most at the point's precision, measured and specified; unknown is left out."""
+    """What the point's devices can do together at most at its precision, measured and specified; unknown is left out.
+
+    `ceilings` are those of its `yardstick`.
+    """
     found: dict[str, float | None] = {}
+    chips = 1 if point.platform.name == "cpu" else point.devices
     if ceilings:
         found["peak_flops_per_second"] = ceilings.flops_per_second.get(point.precision)
         found["peak_bytes_per_second"] = ceilings.bytes_per_second
     if hardware := find_hardware(environment.device):
         found["spec_flops_per_second"] = hardware.peak_flops.get(point.precision)
         found["spec_bytes_per_second"] = hardware.bandwidth
-    return {key: value for key, value in found.items() if value}
+    return {key: chips * value for key, value in found.items() if value}
 
 
 def overrun_tags(point: Point, metrics: Mapping[str, float]) -> dict[str, str]:
@@ -131,6 +151,7 @@ class CeilingsKeeper:
 
     def of(self, point: Point, environment: Environment, *, anew: bool = False) -> Ceilings | None:
         """The ceilings for `point`; None where they cannot be measured, which is said once. `anew` measures again."""
+        point = yardstick(point, environment)
         identity = ceilings_identity(point, environment)
         if anew or identity not in self._known:
             self._known[identity] = self._obtain(point, environment, identity, anew)

@@ -67,6 +67,8 @@ def run_name(point: Point) -> str:
     words += [word for word, usual in ((point.compile, "graph"), (point.mode, "train")) if word != usual]
     if point.data.name != "synthetic":
         words.append(point.data.name)
+    if point.devices > 1:
+        words.append(f"x{point.devices}" + (" grpc" if point.transport == "grpc" else ""))
     if point.framework.name != "tensorflow":
         words.append(point.framework.name)
     if point.software.name != "current":
@@ -131,7 +133,8 @@ def make_record(
     `load` is the host's load average at its start, times are Unix milliseconds.
     """
     result = answer.result
-    metrics = _costs(costs) | _phases(answer.phases) | _memory(answer) | _given("load_average", load)
+    metrics = {"batch_size_per_device": point.batch_size / point.devices}
+    metrics |= _costs(costs) | _phases(answer.phases) | _memory(answer) | _given("load_average", load)
     tags = {**tags, "outcome": answer.outcome}
     if answer.outcome == "ok":
         metrics |= _speed(point, costs, result) | {"compile_seconds": answer.phases["compile"]}
@@ -141,7 +144,9 @@ def make_record(
         tags["energy_source"] = result["energy_source"]
         tags |= {"compile_note": note} if (note := result.get("compile_note")) else {}
         if profile := result.get("profile"):
-            metrics |= profile_metrics(profile, costs.flops_per_step, point.precision)
+            # Of devices in several processes the profile sees those of the first.
+            seen = profile.get("devices", point.devices) / point.devices
+            metrics |= profile_metrics(profile, costs.flops_per_step * seen, point.precision)
             tags |= profile_tags(profile, point.precision)
             if "operations" in profile:
                 # What `mlflow.log_table` notes, so that the UI and `mlflow.load_table` find the tables.

@@ -233,8 +233,7 @@ class Worker:
                 self._kill_worker()
             return
         if watch.pid is not None:
-            with contextlib.suppress(psutil.Error):
-                watch.peak = max(watch.peak, psutil.Process(watch.pid).memory_info().rss)
+            watch.peak = max(watch.peak, _held(watch.pid))
         if limits.memory_bytes is not None and watch.peak > limits.memory_bytes:
             watch.stopped = "memory"
         elif now - sent > limits.timeout:
@@ -306,3 +305,16 @@ class Worker:
 def _too_large(measured: Mapping[str, Any], limits: Limits) -> bool:
     """Whether the point was over the memory limit before its profile began, between two looks."""
     return limits.memory_bytes is not None and (measured.get("peak_memory_bytes") or 0) > limits.memory_bytes
+
+
+def _held(pid: int) -> int:
+    """Resident bytes of a child and of the processes that it started itself; what they share counts for each."""
+    try:
+        members = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+    except OSError:  # gone, or a system without this file
+        members = [pid]
+    held = 0
+    for member in members:
+        with contextlib.suppress(psutil.Error):
+            held += psutil.Process(member).memory_info().rss
+    return held

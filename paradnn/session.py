@@ -26,7 +26,7 @@ from paradnn.foresight import costs_of, exceeds_memory, memory_limit
 from paradnn.identity import Identity, point_id, request_of
 from paradnn.ledger import enter_task
 from paradnn.parent import SweepParent
-from paradnn.peaks import Ceilings, CeilingsKeeper, limits_of, overrun_tags
+from paradnn.peaks import Ceilings, CeilingsKeeper, limits_of, overrun_tags, yardstick
 from paradnn.placement import restarts, task_name, task_tags, waiting_times
 from paradnn.pool import WorkerPool
 from paradnn.record import Record, make_record, point_tags, run_name
@@ -250,7 +250,7 @@ class _Session:
             start_time=ticket.start_time,
             end_time=end,
         )
-        return replace(record, tags={**record.tags, **overrun_tags(point, record.metrics)})
+        return replace(record, tags={**record.tags, **overrun_tags(yardstick(point, environment), record.metrics)})
 
     @staticmethod
     def _predicted(point: Point, costs: Costs, limits: Limits) -> Answer | None:

@@ -47,6 +47,7 @@ _ALL = (
     # Work
     Metric("parameters", "1", None, "work", "trainable parameters"),
     Metric("flops_per_step", "FLOP", None, "work", "analytic matmul and convolution work of one step"),
+    Metric("batch_size_per_device", "1", None, "work", "examples of a step on each device: batch_size / devices"),
     Metric("flops_per_second", "FLOP/s", "higher", "work", "flops_per_step / median step time"),
     Metric("bytes_per_step", "B", None, "work", "analytic compulsory memory traffic of one step"),
     Metric("arithmetic_intensity", "FLOP/B", None, "work", "flops_per_step / bytes_per_step"),
@@ -78,7 +79,7 @@ _ALL = (
     Metric("input_damaged", "1", "lower", "input", "examples that could not be decoded and were skipped"),
     Metric("input_memory_bytes", "B", "lower", "input", "resident memory that the pipeline took to fill its buffers"),
     # Memory and energy
-    Metric("peak_memory_bytes", "B", "lower", "memory", "peak resident memory of the point's own process"),
+    Metric("peak_memory_bytes", "B", "lower", "memory", "peak resident memory of the point's processes, summed"),
     Metric("step_memory_bytes", "B", "lower", "memory", "peak resident memory less that of the loaded framework"),
     Metric("peak_device_memory_bytes", "B", "lower", "memory", "peak device memory, as the framework reports it"),
     Metric("memory_lower_bound_bytes", "B", None, "memory", "analytic lower bound of memory for one step"),

@@ -18,7 +18,8 @@ from analysis.methods.regression import NotEnoughData
 __all__ = ["Data", "paired_operations", "paired_points", "points", "side", "versions"]
 
 _OPERATION = "operation_type"
-_IDENTITY = ("run_id", "family", "device", "outcome", "batch_size", "precision", "compile", "mode", "devices")
+_IDENTITY = ("run_id", "family", "device", "outcome", "batch_size", "precision", "compile", "mode", "devices",
+             "transport")  # fmt: skip
 _IDENTITY_PREFIXES = ("model.", "optimizer.", "data.", "platform.", "framework.", "software.")
 
 

@@ -27,10 +27,11 @@ def draw_scaling(found: Scaling) -> Figure:
 
 
 def _rates(axes: Axes, found: Scaling) -> None:
+    among = _unusual(found)
     for family in found.families:
         rows = found.pairs[found.pairs["family"] == family.family]
-        axes.plot(rows["one"], rows["many"] / rows["devices"], marker_of(family.family), color=colour_of(family.family),
-                  markersize=5, alpha=0.6, markeredgewidth=0, linestyle="none",
+        axes.plot(rows["one"], rows["many"] / rows["devices"], marker_of(family.family, among),
+                  color=colour_of(family.family, among), markersize=5, alpha=0.6, markeredgewidth=0, linestyle="none",
                   label=f"{family.family}: non-parallel {_percent(family.fraction)}")  # fmt: skip
     each = found.pairs["many"] / found.pairs["devices"]
     ends = [min(found.pairs["one"].min(), each.min()), max(found.pairs["one"].max(), each.max())]
@@ -46,13 +47,13 @@ def _rates(axes: Axes, found: Scaling) -> None:
 def _speedups(axes: Axes, found: Scaling) -> None:
     most = int(found.pairs["devices"].max())
     counts = np.geomspace(1, most, 100)
-    reach = len(found.families)
+    reach, among = len(found.families), _unusual(found)
     for number, family in enumerate(found.families):
-        colour, rows = colour_of(family.family), found.pairs[found.pairs["family"] == family.family]
+        colour, rows = colour_of(family.family, among), found.pairs[found.pairs["family"] == family.family]
         # Families stand beside each other at each count.
         shift = 2 ** (0.08 * (number - (reach - 1) / 2))
-        axes.plot(rows["devices"] * shift, rows["speedup"], marker_of(family.family), color=colour, markersize=4,
-                  alpha=0.5, markeredgewidth=0, linestyle="none")  # fmt: skip
+        axes.plot(rows["devices"] * shift, rows["speedup"], marker_of(family.family, among), color=colour,
+                  markersize=4, alpha=0.5, markeredgewidth=0, linestyle="none")  # fmt: skip
         axes.plot(counts, amdahl_speedup(family.fraction.value, counts), color=colour, linewidth=1.8)
         if np.isfinite(family.fraction.low):
             low, high = (amdahl_speedup(end, counts) for end in (family.fraction.low, family.fraction.high))
@@ -65,6 +66,12 @@ def _speedups(axes: Axes, found: Scaling) -> None:
     axes.set_xticks(ticks, [str(count) for count in ticks])
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
     finish(axes, "Speedup, and Amdahl's law fitted", _counted(found.by), "speedup over one")
+
+
+def _unusual(found: Scaling) -> list[str]:
+    """All names, where a family stands there once for each transport and so has no colour of its own."""
+    names = [family.family for family in found.families]
+    return names if any(", " in name for name in names) else []
 
 
 def _counted(by: str) -> str:

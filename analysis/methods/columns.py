@@ -20,7 +20,7 @@ from paradnn.units import METRICS
 __all__ = ["Group", "blocks_of", "choose_metric", "find_column", "find_metric", "groups", "hyperparameters", "settings"]
 
 #: Hyperparameters that are not of the model itself, in the order they are listed in.
-_RUN = ("batch_size", "precision", "compile", "mode")
+_RUN = ("batch_size", "precision", "compile", "mode", "devices", "transport")
 #: Settings that also change what is measured, though they are no hyperparameters.
 _SETTINGS = ("optimizer.", "platform.", "framework.", "data.", "software.")
 
@@ -49,7 +49,7 @@ def groups(frame: pd.DataFrame) -> list[Group]:
 
 
 def hyperparameters(frame: pd.DataFrame) -> list[str]:
-    """The columns `model.*` (but the name), batch_size, precision, compile and mode that any of these runs has."""
+    """The columns `model.*` (but the name) and those of the run, such as batch_size, that any of these runs has."""
     model = [name for name in frame.columns if str(name).startswith("model.") and name != "model.name"]
     return [name for name in (*model, *_RUN) if name in frame and frame[name].notna().any()]
 

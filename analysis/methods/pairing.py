@@ -28,7 +28,7 @@ RESULT_COLUMNS = ("a", "b", "speedup", "speedup_low", "speedup_high", "a_count",
                   "interval_source", "p_value")  # fmt: skip
 
 # What is computed, and where and with what. Of the second only what both sides share takes part in a pair's identity.
-_POINT = ("batch_size", "precision", "compile", "mode", "devices")
+_POINT = ("batch_size", "precision", "compile", "mode", "devices", "transport")
 _POINT_PREFIXES = ("model.", "optimizer.", "data.")
 _PLACE_PREFIXES = ("platform.", "framework.", "software.")
 _NEVER = ("model.name", "platform.index")
@@ -122,7 +122,8 @@ def direction(metric: str) -> str:
 def join_columns(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str, tuple[str, str]]]:
     """The columns that tell a point, and those that set the two sides apart (column -> values of A, values of B).
 
-    A point is told by family, model.*, optimizer.*, data.*, batch_size, precision, compile, mode and devices; where
+    A point is told by family, model.*, optimizer.*, data.*, batch_size, precision, compile, mode, devices and
+    transport; where
     both sides share a value also by device, platform.*, framework.* and software.*. Left out is what sets the sides
     apart: a column with one value in A and another one in B, or that one side lacks altogether. How a run was timed
     (measure.*), tracked, seeded or repeated tells no point.

@@ -7,6 +7,7 @@ family with an interval. The batch is that of the whole step, so this is strong 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,8 @@ __all__ = ["METRICS", "FamilyScaling", "Scaling", "amdahl_fraction", "amdahl_spe
 
 #: Rates, of which n devices have n times as much where nothing is lost.
 METRICS = ("examples_per_second", "flops_per_second")
+#: The column that says how several devices meet.
+_TRANSPORT = "transport"
 _FOUND = (*RESULT_COLUMNS, "many", "one", "devices", "efficiency", "fraction")
 
 
@@ -94,6 +97,8 @@ def scaling(
 
     Raises ConfigError for another metric, NotEnoughData where no point was measured on one device and on more,
     SchemaError for unlike runs of a family.
+
+    Where devices meet in several ways (`transport`), the families are "fc, local" and "fc, grpc", each with a fraction.
     """
     if metric not in METRICS:
         raise ConfigError("--metric", metric, "is no rate that grows with devices", f"choose {' or '.join(METRICS)}")
@@ -106,23 +111,39 @@ def scaling(
     alike = [require_alike(rows, pool=pool) for _, rows in measured.groupby("family", dropna=False)]
     pooled = tuple(rows.attrs["pooled"] for rows in alike if rows.attrs.get("pooled"))
     counts = sorted({int(count) for count in measured[by]})
-    one = measured[measured[by] == 1].drop(columns=by)
+    # One device meets nobody: it is what devices of every transport are held against.
+    told = [name for name in (by, _TRANSPORT) if name in measured]
+    one = measured[measured[by] == 1].drop(columns=told)
     if one.empty or counts == [1]:
         there = ", ".join(map(str, counts))
         raise NotEnoughData(f"{by} = {there}: scaling needs points on 1 and on more; measure the same points on both")
     parts = []
-    for count in counts:
+    for count, transport, many in _by_count(measured, by):
         if count > 1:
-            many = measured[measured[by] == count].drop(columns=by)
-            parts.append(pair(many, one, metric).assign(devices=count))
+            met = {} if transport is None else {_TRANSPORT: transport}
+            parts.append(pair(many.drop(columns=told), one, metric).assign(devices=count, **met))
     found = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     if found.empty:
         raise NotEnoughData(f"no point was measured with {by}=1 and with more; measure the same points on both")
+    if _TRANSPORT in found and found[_TRANSPORT].nunique() > 1:
+        # How devices meet decides what they lose: each way has a fraction of its own.
+        found["family"] = found["family"] + ", " + found[_TRANSPORT]
     found = found.rename(columns={"a": "many", "b": "one"})
     found["efficiency"] = found["speedup"] / found["devices"]
     found["fraction"] = amdahl_fraction(found["speedup"], found["devices"])
     named = [_family(name, found[found["family"] == name], level) for name in families(found)]
     return Scaling(metric, by, found, tuple(named), pooled, tuple(measured["run_id"]))
+
+
+def _by_count(measured: pd.DataFrame, by: str) -> Iterator[tuple[int, str | None, pd.DataFrame]]:
+    """The runs of each count, and of each transport where runs name one."""
+    for count in sorted({int(count) for count in measured[by]}):
+        rows = measured[measured[by] == count]
+        if _TRANSPORT not in rows:
+            yield count, None, rows
+            continue
+        for transport in sorted(rows[_TRANSPORT].dropna().unique()):
+            yield count, str(transport), rows[rows[_TRANSPORT] == transport]
 
 
 def _family(name: str, pairs: pd.DataFrame, level: float) -> FamilyScaling:

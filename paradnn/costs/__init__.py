@@ -52,15 +52,21 @@ _SLOTS = {"rmsprop": 2, "momentum": 1, "sgd": 0, "adam": 2}
 
 
 def model_costs(
-    model: Mapping[str, Any], *, batch_size: int, precision: str, mode: str, optimizer: str, momentum: float = 0.9
-) -> Costs:
+    model: Mapping[str, Any], *, batch_size: int, precision: str, mode: str, optimizer: str, momentum: float = 0.9,
+    devices: int = 1,
+) -> Costs:  # fmt: skip
     """Costs of one step of `model` (a validated mapping with its `name`).
 
     `precision` is float32, bfloat16 or float16, `mode` train or inference, `optimizer` rmsprop, momentum, sgd or adam.
     With a `momentum` of 0 Keras' RMSprop and SGD keep no velocity.
+
+    `batch_size` is that of the step over all `devices`, which divide it evenly. FLOPs, traffic and memory are those of
+    all devices together: each has weights and optimizer variables of its own, and reads and writes them; what the
+    all-reduce moves between devices is left out.
     """
     slots = _SLOTS[optimizer] - (1 if momentum == 0 and optimizer in ("rmsprop", "momentum") else 0)
-    return sum_costs(_LAYERS[model["name"]](model), batch_size, precision, mode, slots=slots)
+    one = sum_costs(_LAYERS[model["name"]](model), batch_size // devices, precision, mode, slots=slots)
+    return one.times(devices)
 
 
 def layer_count(model: Mapping[str, Any]) -> int:

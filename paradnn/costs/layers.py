@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["Costs", "Layer", "sum_costs"]
 
@@ -59,6 +59,11 @@ class Costs:
     flops_per_step: int
     bytes_per_step: int
     memory_lower_bound_bytes: int
+
+    def times(self, devices: int) -> Costs:
+        """Of so many devices with a step like this each; the parameters stay those of one model."""
+        names = ("forward_flops", "backward_flops", "flops_per_step", "bytes_per_step", "memory_lower_bound_bytes")
+        return replace(self, **{name: devices * getattr(self, name) for name in names})
 
 
 def sum_costs(layers: Sequence[Layer], batch_size: int, precision: str, mode: str, *, slots: int) -> Costs:

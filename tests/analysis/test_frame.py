@@ -65,6 +65,16 @@ def test_a_param_wins_over_a_tag_run_by_run() -> None:
     assert list(build(records)["replicate"]) == [3, 1]
 
 
+def test_runs_from_before_a_key_have_what_it_means_by_default() -> None:
+    """Two measured runs, one of them older than `devices`, a published one, and a parent run."""
+    records = records_of(**{"model.name": ["fc", "fc", "fc", None], "devices": ["2", None, None, None]})
+    sources = ("measured", "measured", "published", "measured")
+    records.add_text(((f"r{i:04}", "source", source) for i, source in enumerate(sources)), records.tags)
+    pd.testing.assert_series_equal(
+        build(records)["devices"], pd.Series([2, 1, None, None], dtype="Int64", name="devices")
+    )
+
+
 def test_families_come_in_the_papers_order(store: str) -> None:
     assert families(load(store)) == ["fc", "lstm"]
     assert families(pd.DataFrame({"family": ["squeezenet", "gru", None, "fc", "densenet"]})) == [

@@ -99,6 +99,17 @@ def test_families_are_apart_and_threads_count_too() -> None:
     assert [family.fraction.value for family in found.families] == pytest.approx([0.05, 0.4])
 
 
+def test_each_transport_is_held_against_the_same_single_device() -> None:
+    near, far = planted(0.1).assign(transport="local"), planted(0.4).query("devices > 1").assign(transport="grpc")
+    far["run_id"] = far["run_id"] + "-grpc"
+    found = scaling(pd.concat([near, far], ignore_index=True))
+    assert [family.family for family in found.families] == ["fc, grpc", "fc, local"]
+    assert [family.fraction.value for family in found.families] == pytest.approx([0.4, 0.1])
+    assert len(draw_scaling(found).axes) == 2
+    only = scaling(pd.concat([near.query("devices == 1"), far], ignore_index=True))
+    assert [family.family for family in only.families] == ["fc"]
+
+
 def test_slower_and_superlinear_measurements_are_counted() -> None:
     frame = planted(np.where(np.arange(64) < 3, 1.2, np.where(np.arange(64) < 8, -0.05, 0.2)))
     family = scaling(frame).families[0]

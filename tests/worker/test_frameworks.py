@@ -26,6 +26,12 @@ LOSS_TOLERANCE = 2e-6
 #: A rectifier or a maximum that is this near to its kink may fall to either side of it by rounding alone.
 NUDGE = 2e-6
 
+#: Families whose steps run over two devices; a share of a loss after two updates, and of what three have changed in a
+#: variable.
+SPREAD_FAMILIES = ("fc", "residual")
+SPREAD_LOSS_TOLERANCE = 1e-4
+SPREAD_TOLERANCE = 1e-3
+
 Values = Mapping[str, np.ndarray]
 
 
@@ -86,6 +92,77 @@ def test_equal_weights_and_batches_give_equal_losses_and_gradients(
         elif "/loss" in name:
             np.testing.assert_allclose(values, reference.values[name], rtol=LOSS_TOLERANCE, err_msg=name)
     assert gradient_difference(reference.values, found) <= GRADIENT_TOLERANCE
+
+
+def spread_steps(
+    framework: str, compile_mode: str, devices: str, transport: str, folder: Path, families: Sequence[str]
+) -> Values:
+    """What `tests.worker.spread_steps` writes, as a process of its own."""
+    target = folder / f"{framework}-{compile_mode}-{devices}-{transport}.npz"
+    arguments = [framework, compile_mode, devices, transport, str(target), *families]
+    command = [sys.executable, "-m", "tests.worker.spread_steps", *arguments]
+    environ = WorkerKey(sys.executable, framework, None, "cpu", ()).environ()
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with np.load(target) as values:
+        return dict(values)
+
+
+@pytest.fixture(scope="module")
+def one_device(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Values]:
+    """What each framework's two devices should come to.
+
+    A replica of TensorFlow normalises by the statistics of its own examples, so there it is one device that calls the
+    model for each half of the batch; JAX's program means the same over any number of devices.
+    """
+    folder = tmp_path_factory.mktemp("one")
+    return {
+        "tensorflow": spread_steps("tensorflow", "eager", "shards of 2", "local", folder, SPREAD_FAMILIES),
+        "jax": spread_steps("jax", "graph", "1", "local", folder, SPREAD_FAMILIES),
+    }
+
+
+@pytest.mark.parametrize(
+    ("framework", "compile_mode", "transport"),
+    [("tensorflow", "graph", "local"), ("tensorflow", "xla", "local"), ("tensorflow", "eager", "local"),
+     ("tensorflow", "graph", "grpc"), ("tensorflow", "xla", "grpc"), ("jax", "graph", "local"),
+     ("jax", "eager", "local")],
+)  # fmt: skip
+def test_two_devices_come_to_what_one_does(
+    one_device: dict[str, Values], framework: str, compile_mode: str, transport: str, tmp_path: Path
+) -> None:
+    found = spread_steps(framework, compile_mode, "2", transport, tmp_path, SPREAD_FAMILIES)
+    expected = one_device[framework]
+    assert set(found) == set(expected)
+    for name, values in found.items():
+        if "/start/" in name:
+            np.testing.assert_array_equal(values, expected[name], err_msg=name)
+            # Of what three steps changed, not of the weights.
+            after = name.replace("/start/", "/weight/")
+            moved = np.abs(expected[after] - values).max()
+            assert np.abs(found[after] - expected[after]).max() <= SPREAD_TOLERANCE * moved, after
+        elif "/losses" in name:
+            np.testing.assert_allclose(values, expected[name], rtol=SPREAD_LOSS_TOLERANCE, err_msg=name)
+
+
+def test_pytorch_has_one_device(pool: WorkerPool) -> None:
+    answer = measure(pool, "torch", "fc", devices=2)
+    assert answer.outcome == "unavailable"
+    assert "PyTorch runs on one device here, not on 2" in (answer.reason or "")
+
+
+def test_jax_reduces_over_devices_within_its_program(pool: WorkerPool) -> None:
+    answer = measure(pool, "jax", "fc", devices=2)
+    assert answer.outcome == "ok", answer.reason
+    costs = model_costs(MODELS["fc"], batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop")
+    profile = answer.result["profile"]
+    assert profile["product_flops"] == pytest.approx(costs.flops_per_step, rel=0.1)
+    columns = profile["operation_types"]["columns"]
+    assert "communication" in {row[columns.index("category")] for row in profile["operation_types"]["data"]}
+    answer = measure(pool, "jax", "fc", devices=2, transport="grpc")
+    assert (answer.outcome, answer.reason) == (
+        "unavailable", "transport=grpc is TensorFlow's here; JAX's devices meet in one process"
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

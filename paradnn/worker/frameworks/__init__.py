@@ -14,19 +14,17 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from paradnn.worker.errors import Unavailable
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import Trace
 
 if TYPE_CHECKING:  # importing Keras belongs to `load`, where a failure is reported
     from paradnn.worker.models import Workload
+    from paradnn.worker.spread import Spread
 
 __all__ = ["NAMES", "FedStep", "Framework", "Step", "Unavailable", "load"]
 
 NAMES = ("tensorflow", "jax", "torch")
-
-
-class Unavailable(Exception):
-    """The device or software that the point asks for is not there."""
 
 
 class Step(Protocol):
@@ -55,6 +53,12 @@ class Framework(Protocol):
 
     def open_device(self, platform: Mapping[str, Any]) -> dict[str, Any]:
         """Claim the device in this process; what it is called. Raises Unavailable."""
+
+    def over(self, spread: Spread) -> Framework:
+        """This framework over several devices, none of them opened yet. Raises Unavailable."""
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Where models are built, so that their variables stand on every device."""
 
     def compile_note(self, compile: str) -> str | None:
         """What `compile` stands for here, where that is not plain from its name."""

@@ -25,8 +25,9 @@ from paradnn.worker.models import Workload
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import WINDOW, Trace, read_trace
+from paradnn.worker.spread import Spread
 
-__all__ = ["Jax", "make"]
+__all__ = ["CompiledStep", "Jax", "make"]
 
 
 class Jax:
@@ -53,6 +54,14 @@ class Jax:
         name = None if kind == "cpu" else self._device.device_kind
         return {"device": f"{kind}:{index}", "device_name": name}
 
+    def over(self, spread: Spread) -> Framework:
+        from paradnn.worker.frameworks.jax_distributed import DistributedJax
+
+        return DistributedJax(spread)
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
     def compile_note(self, compile: str) -> str | None:
         return "jax.jit: graph and xla are the same program" if compile in ("graph", "xla") else None
 
@@ -64,7 +73,7 @@ class Jax:
         if point["mode"] == "train":
             optimizer = make_optimizer(point["optimizer"], point["precision"])
             optimizer.build(workload.model.trainable_variables)
-        return _Step(workload, optimizer, inputs, targets, eager=point["compile"] == "eager")
+        return CompiledStep(workload, optimizer, inputs, targets, eager=point["compile"] == "eager")
 
     def make_kernel(self, name: str, size: int, precision: str, compile: str) -> Callable[[int], None]:
         if name == "matmul":
@@ -108,12 +117,16 @@ class Jax:
         return "compile_error" if phase == "compile" and isinstance(error, Exception) else None
 
 
-class _Step:
-    """A compiled step, with the state that it hands from call to call."""
+class CompiledStep:
+    """A compiled step, with the state that it hands from call to call.
+
+    `outputs` is the sharding of what comes out; None: that of what goes in.
+    """
 
     def __init__(
-        self, workload: Workload, optimizer: Any, inputs: Sequence[Any], targets: Sequence[Any], eager: bool
-    ) -> None:
+        self, workload: Workload, optimizer: Any, inputs: Sequence[Any], targets: Sequence[Any], eager: bool,
+        outputs: Any = None,
+    ) -> None:  # fmt: skip
         self._model = workload.model
         self._training = optimizer is not None
         self._eager = eager
@@ -129,7 +142,8 @@ class _Step:
         self._variables = groups
         self._state = tuple([variable.value for variable in group] for group in groups)
         if not eager:
-            self.function = jax.jit(self.function, donate_argnums=donated)
+            shardings = {} if outputs is None else {"out_shardings": outputs}
+            self.function = jax.jit(self.function, donate_argnums=donated, **shardings)
 
     def run(self, steps: int) -> float | None:
         with jax.disable_jit() if self._eager else contextlib.nullcontext():

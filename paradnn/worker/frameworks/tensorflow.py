@@ -23,8 +23,9 @@ from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.profile.graph import GraphCosts, categorise
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import WINDOW, Trace, read_trace
+from paradnn.worker.spread import Spread
 
-__all__ = ["TensorFlow", "make"]
+__all__ = ["CompiledStep", "TensorFlow", "inference_step", "make"]
 
 
 class TensorFlow:
@@ -53,6 +54,14 @@ class TensorFlow:
         details = tf.config.experimental.get_device_details(devices[index]) if kind == "GPU" else {}
         return {"device": self._device, "device_name": details.get("device_name")}
 
+    def over(self, spread: Spread) -> Framework:
+        from paradnn.worker.frameworks.tensorflow_distributed import DistributedTensorFlow
+
+        return DistributedTensorFlow(spread)
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
     def compile_note(self, compile: str) -> str | None:
         return None
 
@@ -68,10 +77,10 @@ class TensorFlow:
                 optimizer.build(workload.model.trainable_variables)
                 function = _training_step(workload, optimizer, dense=point["compile"] == "xla")
             else:
-                function, arguments = _inference_step(workload), (inputs,)
+                function, arguments = inference_step(workload), (inputs,)
         if point["compile"] != "eager":
             function = tf.function(function, jit_compile=_jit(point["compile"]))
-        return _Step(function, arguments, self._placed, point)
+        return CompiledStep(function, arguments, self._placed, point)
 
     def make_kernel(self, name: str, size: int, precision: str, compile: str) -> Callable[[int], None]:
         with self._placed():
@@ -131,7 +140,7 @@ class TensorFlow:
         return "compile_error" if phase == "compile" and isinstance(error, Exception) else None
 
 
-class _Step:
+class CompiledStep:
     """A function over a batch that stays on the device."""
 
     def __init__(self, function: Any, arguments: tuple[Any, ...], placed: Any, point: Mapping[str, Any]) -> None:
@@ -156,7 +165,7 @@ class _Step:
         with self._placed():
             for _ in range(steps):
                 output = function(*take())
-            value = float(tf.reshape(output, [-1])[0])
+            value = float(tf.reshape(tf.nest.flatten(output)[0], [-1])[0])
         return value if self._training else None
 
     def kernel_cost(self, name: str, kind: str) -> Cost:
@@ -206,14 +215,15 @@ def _training_step(workload: Workload, optimizer: keras.optimizers.Optimizer, de
     return train_step
 
 
-def _inference_step(workload: Workload) -> Any:
+def inference_step(workload: Workload) -> Any:
+    """The forward pass as a function of the inputs, a list of tensors."""
     model = workload.model
 
-    def inference_step(inputs: list[tf.Tensor]) -> Any:
+    def step(inputs: list[tf.Tensor]) -> Any:
         # All of them: what nobody is handed is not computed.
         return model(inputs[0] if len(inputs) == 1 else inputs, training=False)
 
-    return inference_step
+    return step
 
 
 def make() -> Framework:

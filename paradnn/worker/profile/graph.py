@@ -47,11 +47,14 @@ _BOOLEAN = {
 _FREE = {"Reshape", "Identity", "IdentityN", "ReadVariableOp", "AssignVariableOp", "Squeeze", "ExpandDims", "Shape",
          "VariableShape", "StopGradient", "Const", "NoOp", "VarHandleOp", "PreventGradient"}  # fmt: skip
 _MOVEMENT = re.compile(
-    r"(TensorList|Gather|Scatter|Resource(Gather|Scatter)|Strided|Concat|Split|Pack$|Unpack$|Slice$|Pad|MirrorPad|Tile$|"
+    r"(TensorList|ScopedAllocator|Gather|Scatter|Resource(Gather|Scatter)|Strided|Concat|Split|Pack$|Unpack$|Slice$|"
+    r"Pad|MirrorPad|Tile$|"
     r"Transpose|Fill$|ZerosLike$|OnesLike$|BroadcastTo$|Copy|Reverse|Snapshot$|Range$|Unique|Where$|ReverseV2$)"
 )
 _CONTROL = re.compile(r"(Enter|Exit|Merge|Switch|NextIteration|LoopCond|While|If|Case|_Recv|_Send|_Arg|_Retval|Less|"
                       r"LogicalAnd|_HostRecv|_HostSend)$")  # fmt: skip
+#: Between devices; an event of it lasts until the others have come, too.
+_COLLECTIVE = re.compile(r"(Collective|Nccl|XlaAllReduce)")
 #: Outputs by name, of operations that have several: a reference within a function names them.
 _OUTPUTS = {
     "TensorListPopBack": ("output_handle", "tensor"), "SparseSoftmaxCrossEntropyWithLogits": ("loss", "backprop"),
@@ -166,6 +169,8 @@ def categorise(kind: str) -> str:
         return "reduction"
     if kind in _FREE or _CONTROL.match(kind):
         return "control"
+    if _COLLECTIVE.match(kind):
+        return "communication"
     return "data movement" if _MOVEMENT.match(kind) else "elementwise"
 
 

@@ -1,0 +1,79 @@
+"""JAX over several devices of one process: the same jitted step, its batch sharded and its state on every device.
+
+XLA's partitioner makes one program for all devices out of it and puts in the all-reduces. It keeps the meaning of the
+step, so batch statistics are those of the whole batch, as on one device.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from paradnn.worker.frameworks import Framework, Step, Unavailable
+from paradnn.worker.frameworks.jax import CompiledStep, Jax
+from paradnn.worker.models import Workload
+from paradnn.worker.optimizers import make_optimizer
+from paradnn.worker.spread import Spread
+
+__all__ = ["DistributedJax"]
+
+_AXIS = "batch"
+
+
+class DistributedJax(Jax):
+    """See `paradnn.worker.frameworks.Framework`."""
+
+    def __init__(self, spread: Spread) -> None:
+        super().__init__()
+        if spread.transport != "local":
+            raise Unavailable(f"transport={spread.transport} is TensorFlow's here; JAX's devices meet in one process")
+        self._spread = spread
+        self._devices: list[Any] = []
+        self._mesh: Any = None
+
+    def over(self, spread: Spread) -> Framework:
+        return DistributedJax(spread)
+
+    def open_device(self, platform: Mapping[str, Any]) -> dict[str, Any]:
+        kind, index, wanted = platform["name"], int(platform["index"]), self._spread.devices
+        if kind == "cpu":
+            self._spread.bind()
+            # One pool serves all devices of the CPU; the variable is what XLA sizes it by.
+            os.environ["NPROC"] = str(wanted * self._spread.threads)
+            jax.config.update("jax_num_cpu_devices", index + wanted)
+        found = super().open_device(platform)
+        there = jax.devices(kind)
+        if index + wanted > len(there):
+            raise Unavailable(
+                f"JAX {jax.__version__} sees {len(there)} {kind} device(s), not {wanted} from number {index} on"
+            )
+        self._devices = there[index : index + wanted]
+        self._mesh = jax.sharding.Mesh(np.array(self._devices), (_AXIS,))
+        return found | {"device": f"{wanted} x {kind} (local)"}
+
+    def make_step(
+        self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
+    ) -> Step:
+        along = jax.sharding.PartitionSpec
+        sharded = jax.sharding.NamedSharding(self._mesh, along(_AXIS))
+        everywhere = jax.sharding.NamedSharding(self._mesh, along())
+        inputs, targets = ([jax.device_put(array, sharded) for array in arrays] for arrays in batch)
+        optimizer, variables = None, list(workload.model.variables)
+        if point["mode"] == "train":
+            optimizer = make_optimizer(point["optimizer"], point["precision"])
+            optimizer.build(workload.model.trainable_variables)
+            variables += optimizer.variables
+        for variable in variables:
+            variable.assign(jax.device_put(variable.value, everywhere))
+        outputs = sharded if optimizer is None else everywhere
+        eager = point["compile"] == "eager"
+        return CompiledStep(workload, optimizer, inputs, targets, eager=eager, outputs=outputs)
+
+    def peak_device_memory(self) -> int | None:
+        peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in self._devices]
+        known = [int(peak) for peak in peaks if peak is not None]
+        return sum(known) if known else None

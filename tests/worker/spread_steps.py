@@ -1,0 +1,108 @@
+"""`python -m tests.worker.spread_steps FRAMEWORK COMPILE DEVICES TRANSPORT OUT.npz FAMILY...`: steps over devices.
+
+Three steps of the paper's optimizer on weights of NumPy's. Writes for each family the losses, and the weights before
+and after. DEVICES is a number, or "shards of N": one device of TensorFlow that calls the model for each of N shards in
+turn and averages their losses, which is what N replicas with batch statistics of their own should come to.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from paradnn.worker import frameworks
+from paradnn.worker.peers import Peers, Together
+from paradnn.worker.spread import spread_of
+from tests.worker.families import BATCH, MODELS
+from tests.worker.one_step import draw
+
+RULE = {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0}
+STEPS = 3
+
+
+def fresh(framework: Any, family: str) -> Any:
+    from paradnn.worker.models import build
+
+    with framework.scope():
+        workload = build(MODELS[family])
+    generator = np.random.default_rng(7)
+    for variable in workload.model.trainable_variables:
+        variable.assign(draw(variable, generator))
+    return workload
+
+
+def read(workload: Any) -> list[np.ndarray]:
+    from keras import ops
+
+    variables = workload.model.trainable_variables
+    return [np.array(ops.convert_to_numpy(ops.convert_to_tensor(variable))) for variable in variables]
+
+
+def shards_in_turn(workload: Any, batch: Any, count: int) -> Any:
+    import tensorflow as tf
+
+    from paradnn.worker.optimizers import make_optimizer
+
+    optimizer, variables = make_optimizer(RULE, "float32"), workload.model.trainable_variables
+    shards = [[np.split(array, count) for array in arrays] for arrays in batch]
+
+    class Step:
+        def run(self, steps: int) -> float:
+            with tf.GradientTape() as tape:
+                losses = [
+                    workload.loss(
+                        [tf.constant(array[i]) for array in shards[1]],
+                        workload.model(tf.constant(shards[0][0][i]), training=True),
+                    )
+                    for i in range(count)
+                ]
+                loss = tf.add_n(losses) / count
+            optimizer.apply(tape.gradient(loss, variables), variables)
+            return float(loss)
+
+    return Step()
+
+
+def main(name: str, compile_mode: str, devices: str, transport: str, target: str, families: list[str]) -> None:
+    plain = frameworks.load(name)
+    from paradnn.worker.data import synthetic_batch
+
+    shards = int(devices.removeprefix("shards of ")) if devices.startswith("shards") else 0
+    point = {"mode": "train", "compile": compile_mode, "precision": "float32", "optimizer": RULE, "batch_size": BATCH,
+             "platform": {"name": "cpu", "threads": None, "index": 0}, "transport": transport,
+             "devices": 1 if shards else int(devices)}  # fmt: skip
+    spread = spread_of(point)
+
+    def serve(rank: int, channel: Any) -> None:
+        assert spread is not None
+        own = plain.over(spread.of_rank(rank))
+        own.open_device(point["platform"])
+        for family in families:
+            workload = fresh(own, family)
+            step = own.make_step(workload, synthetic_batch(workload, BATCH, 3), point)
+            for _ in range(STEPS):
+                channel.send(step.run(channel.recv()))
+
+    peers = Peers(spread.processes, serve) if spread and spread.processes > 1 else None
+    framework = plain.over(spread) if spread else plain
+    framework.open_device(point["platform"])
+    found: dict[str, Any] = {}
+    for family in families:
+        workload = fresh(framework, family)
+        batch = synthetic_batch(workload, BATCH, 3)
+        step: Any = shards_in_turn(workload, batch, shards) if shards else framework.make_step(workload, batch, point)
+        running = Together(step, peers) if peers else step
+        found |= {f"{family}/start/{index}": values for index, values in enumerate(read(workload))}
+        found[f"{family}/losses"] = [running.run(1) for _ in range(STEPS)]
+        if name == "jax":
+            step.write_back()
+        found |= {f"{family}/weight/{index}": values for index, values in enumerate(read(workload))}
+    np.savez(target, **found)
+    if peers:
+        peers.end()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:6], sys.argv[6:])

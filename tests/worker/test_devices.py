@@ -1,0 +1,154 @@
+"""Several devices, for real: TensorFlow's logical devices and two processes over gRPC against one device."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from paradnn.costs import model_costs
+from paradnn.pool import WorkerPool
+from paradnn.runner import Answer, Limits, WorkerKey
+from tests.worker.families import BATCH, MODELS
+
+#: Of a loss after three updates, as a share of it: sums over shards are rounded in another order.
+LOSS_TOLERANCE = 1e-5
+CORES = len(os.sched_getaffinity(0))
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    with WorkerPool() as workers:
+        yield workers
+
+
+def measure(pool: WorkerPool, family: str = "fc", on_phase: Any = lambda phase: None, **changes: Any) -> Answer:
+    """Four steps: one compiles, two calibrate, one is measured."""
+    memory = changes.pop("memory", None)
+    protocol = {"min_seconds": 0.0, "min_blocks": 1, "max_seconds": 1.0, "block_seconds": 0.0, "warmup_seconds": 0.0,
+                "profile": False, "keep_trace": False, "timeout": 200.0} | changes.pop("measure", {})  # fmt: skip
+    point = {
+        "model": MODELS[family], "batch_size": BATCH, "precision": "float32", "compile": "graph", "mode": "train",
+        "seed": 0, "devices": 2, "transport": "local", "measure": protocol,
+        "platform": {"name": "cpu", "threads": None, "index": 0},
+        "optimizer": {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0},
+    } | changes  # fmt: skip
+    key = WorkerKey(sys.executable, "tensorflow", None, "cpu", ())
+    return pool.measure(key, point, Limits(200, memory), on_phase)
+
+
+@pytest.fixture(scope="module")
+def alone(pool: WorkerPool) -> Answer:
+    return measure(pool, devices=1)
+
+
+def below_the_workers() -> dict[int, int]:
+    """The processes of points, by number, with their parents'."""
+    found = {}
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.ppid() != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+                found[process.pid] = process.ppid()
+    return found
+
+
+def no_process_is_left() -> bool:
+    """The kernel ends what a killed process started a moment after it."""
+    deadline = time.monotonic() + 10
+    while below_the_workers() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not below_the_workers()
+
+
+@pytest.mark.parametrize(("transport", "compile_mode"), [("local", "graph"), ("local", "xla"), ("grpc", "graph")])
+def test_devices_train_as_one_does(pool: WorkerPool, alone: Answer, transport: str, compile_mode: str) -> None:
+    answer = measure(pool, transport=transport, compile=compile_mode, measure={"profile": compile_mode == "graph"})
+    assert answer.outcome == "ok", answer.reason
+    for loss in ("first_loss", "final_loss"):
+        assert answer.result[loss] == pytest.approx(alone.result[loss], rel=LOSS_TOLERANCE)
+    assert answer.result["parameters"] == alone.result["parameters"]
+    assert no_process_is_left()
+    if compile_mode == "xla":
+        return
+    profile = answer.result["profile"]
+    rows = [dict(zip(profile["operation_types"]["columns"], row, strict=True))
+            for row in profile["operation_types"]["data"]]  # fmt: skip
+    assert sum(row["share"] for row in rows) == pytest.approx(1.0, abs=1e-6)
+    collective = [row for row in rows if row["category"] == "communication"]
+    assert collective
+    assert sum(row["share"] for row in collective) > 0
+    # Of two processes the profile sees one.
+    costs = model_costs(MODELS["fc"], batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop")
+    assert profile["devices"] == (1 if transport == "grpc" else 2)
+    assert profile["product_flops"] == pytest.approx(costs.flops_per_step * profile["devices"] / 2, rel=0.01)
+
+
+def test_memory_of_all_replicas_is_within_its_bound(pool: WorkerPool) -> None:
+    model = MODELS["fc"] | {"nodes": 2000, "layers": 2}
+    bound = model_costs(model, batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop", devices=2)
+    for transport in ("local", "grpc"):
+        answer = measure(pool, model=model, transport=transport)
+        taken = answer.result["peak_memory_bytes"] - answer.result["baseline_memory_bytes"]
+        assert taken >= bound.memory_lower_bound_bytes
+        assert taken < 400e6 + 4 * bound.memory_lower_bound_bytes
+
+
+def test_inference_is_shared_without_collectives(pool: WorkerPool) -> None:
+    answer = measure(pool, mode="inference", measure={"profile": True})
+    assert answer.outcome == "ok", answer.reason
+    columns = answer.result["profile"]["operation_types"]["columns"]
+    categories = {row[columns.index("category")] for row in answer.result["profile"]["operation_types"]["data"]}
+    assert "matmul" in categories
+    assert "communication" not in categories
+
+
+def test_more_devices_than_there_are_is_unavailable(pool: WorkerPool) -> None:
+    answer = measure(pool, batch_size=2 * CORES, devices=2, platform={"name": "cpu", "threads": CORES, "index": 0})
+    assert answer.outcome == "unavailable"
+    assert answer.reason == (
+        f"devices=2 with platform.threads={CORES} each need {2 * CORES} cores, this process may use {CORES}"
+    )
+    answer = measure(pool, platform={"name": "gpu", "threads": None, "index": 0})
+    assert answer.outcome == "unavailable"
+    assert "sees 0 GPU device(s), not 2 from number 0 on" in (answer.reason or "")
+
+
+def end_the_peer(at: str) -> Callable[[str], None]:
+    """A phase callback that kills the second process of a point once phase `at` has begun."""
+
+    def kill() -> None:
+        while not (peers := [pid for pid, parent in below_the_workers().items() if parent in below_the_workers()]):
+            time.sleep(0.01)
+        os.kill(peers[0], signal.SIGKILL)
+
+    def on_phase(phase: str) -> None:
+        if phase == at:
+            threading.Thread(target=kill, daemon=True).start()
+
+    return on_phase
+
+
+@pytest.mark.parametrize("phase", ["build", "warmup"])
+def test_a_process_that_dies_ends_the_point(pool: WorkerPool, phase: str) -> None:
+    long = {"min_seconds": 100.0, "max_seconds": 100.0, "warmup_seconds": 100.0, "min_blocks": 10**6}
+    answer = measure(pool, "fc", end_the_peer(phase), transport="grpc", measure=long)
+    assert answer.outcome == "crash"
+    assert "process 2 of 2 was ended by SIGKILL" in (answer.reason or "")
+    assert no_process_is_left()
+
+
+def test_memory_of_every_process_counts_against_the_limit(pool: WorkerPool) -> None:
+    long = {"min_seconds": 100.0, "max_seconds": 100.0, "warmup_seconds": 100.0, "min_blocks": 10**6}
+    alone = measure(pool, devices=1).peak_memory_bytes
+    assert alone
+    answer = measure(pool, transport="grpc", measure=long, memory=int(1.5 * alone))
+    assert answer.outcome == "oom_host"
+    assert no_process_is_left()
