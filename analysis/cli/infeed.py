@@ -89,7 +89,8 @@ def _range(rows: pd.DataFrame) -> str:
 
 
 def _percent(value: Estimate) -> str:
-    return f"{100 * value.value:.3g}% ({100 * value.low:.3g}% to {100 * value.high:.3g}%)"
+    low, high = (f"{100 * end:.3g}%" if math.isfinite(end) else "unknown" for end in (value.low, value.high))
+    return f"{100 * value.value:.3g}% ({low} to {high})"
 
 
 #: What this module adds to the command line.
