@@ -1,12 +1,10 @@
-"""What is timed is training: every family and real model learns a small real task through the worker's own step.
+"""What is timed is training: families and real models learn a small real task through the worker's own step.
 
-Images are the handwritten digits that scikit-learn ships, tokens the letters of a poem, boxes the digits' places on an
-empty canvas.
+Images are the handwritten digits that scikit-learn ships, tokens the letters of a poem.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -54,49 +52,6 @@ def letters(length: int, batch: int) -> Iterator[Batch]:
         yield [passages[:, :-1]], [passages[:, 1:]]
 
 
-def anchors(size: int) -> np.ndarray:
-    """(anchors, 4): centre, height and width of the nine at each place of P3 to P7, as the paper has them."""
-    found = []
-    for level in range(3, 8):
-        stride, places = 2**level, -(-size // 2**level)
-        for row in range(places):
-            for column in range(places):
-                for scale in (1, 2 ** (1 / 3), 2 ** (2 / 3)):
-                    for ratio in (0.5, 1, 2):
-                        side = 4 * stride * scale
-                        found.append(((row + 0.5) * stride, (column + 0.5) * stride,
-                                      side * math.sqrt(ratio), side / math.sqrt(ratio)))  # fmt: skip
-    return np.array(found)
-
-
-def overlap(boxes: np.ndarray, box: np.ndarray) -> np.ndarray:
-    """Intersection over union of boxes (centre, height, width) with one."""
-    low = np.maximum(boxes[:, :2] - boxes[:, 2:] / 2, box[:2] - box[2:] / 2)
-    high = np.minimum(boxes[:, :2] + boxes[:, 2:] / 2, box[:2] + box[2:] / 2)
-    common = np.prod(np.clip(high - low, 0, None), axis=1)
-    return common / (np.prod(boxes[:, 2:], axis=1) + np.prod(box[2:]) - common)
-
-
-def scenes(size: int, batch: int) -> Iterator[Batch]:
-    """A digit of half the canvas somewhere on it; anchors that overlap by half are its own, below 0.4 background."""
-    known, side = anchors(size), size // 2
-    generator = np.random.default_rng(0)
-    for images, numbers in digits(side, batch):
-        canvas = np.full((batch, size, size, 3), -1.0, "float32")
-        classes = np.zeros((batch, len(known)), "int32")
-        boxes = np.zeros((batch, len(known), 4), "float32")
-        for index, corner in enumerate(generator.integers(0, size - side + 1, (batch, 2))):
-            row, column = corner
-            canvas[index, row : row + side, column : column + side] = images[0][index]
-            box = np.array([*(corner + side / 2), side, side])
-            shared = overlap(known, box)
-            classes[index][shared >= 0.4] = -1
-            classes[index][(shared >= 0.5) | (shared == shared.max())] = numbers[0][index] + 1
-            boxes[index, :, :2] = (box[:2] - known[:, :2]) / known[:, 2:]
-            boxes[index, :, 2:] = np.log(box[2:] / known[:, 2:])
-        yield [canvas], [classes, boxes]
-
-
 def cnn(name: str) -> dict[str, Any]:
     return {"name": name, "blocks": [1, 1, 1, 1], "filters": 8, "image_size": 32, "output_size": 10}
 
@@ -110,18 +65,16 @@ def real(name: str, size: int = 32, **keys: Any) -> dict[str, Any]:
 
 
 MOMENTUM = {"name": "momentum", "learning_rate": 0.05, "momentum": 0.9}
-ADAM = {"name": "adam", "learning_rate": 0.001, "decay": 0.999, "momentum": 0.9, "epsilon": 1e-8}
 
 
 @dataclass(frozen=True)
 class Task:
-    """Steps over batches of `examples`; the deepest models take a few on one batch, since each is slow to trace."""
+    """Steps of a model, each on another batch of `examples`."""
 
     model: dict[str, Any]
     steps: int
     optimizer: dict[str, Any]
     examples: int = 32
-    compile: str = "graph"
 
 
 TASKS = [
@@ -132,18 +85,13 @@ TASKS = [
     Task(rnn("lstm"), 60, {**MOMENTUM, "learning_rate": 2.0}),
     Task(rnn("gru"), 60, {**MOMENTUM, "learning_rate": 1.0}),
     Task(real("mobilenet", alpha=0.5), 30, MOMENTUM),
-    Task(real("squeezenet"), 40, ADAM),
-    Task(real("resnet50"), 8, ADAM, 16, "eager"),
-    Task(real("densenet121"), 8, ADAM, 16, "eager"),
-    Task(real("retinanet", 64), 8, ADAM, 2, "eager"),
+    Task(real("densenet121"), 15, {**MOMENTUM, "learning_rate": 0.01}, 16),
 ]
 
 
 def batches(model: dict[str, Any], count: int) -> Iterator[Batch]:
     if "vocab_size" in model:
         return letters(model["sequence_length"], count)
-    if model["name"] == "retinanet":
-        return scenes(model["image_size"], count)
     return digits(model.get("image_size"), count)
 
 
@@ -151,13 +99,11 @@ def train(task: Task) -> tuple[Workload, list[float], Batch]:
     """The trained model, its losses, and a batch that it has not seen."""
     keras.utils.set_random_seed(1)
     workload, source = build(task.model), batches(task.model, task.examples)
-    point = {"mode": "train", "compile": task.compile, "precision": "float32", "optimizer": task.optimizer}
-    batch = next(source)
-    step = TensorFlow().make_step(workload, batch, point)
+    point = {"mode": "train", "compile": "graph", "precision": "float32", "optimizer": task.optimizer}
+    step = TensorFlow().make_step(workload, next(source), point)
     losses = [step.run(1)]
     for _ in range(task.steps - 1):
-        batch = batch if task.compile == "eager" else next(source)
-        inputs, targets = ([tf.constant(array) for array in arrays] for arrays in batch)
+        inputs, targets = ([tf.constant(array) for array in arrays] for arrays in next(source))
         losses.append(float(step.function(inputs, targets)))
     return workload, losses, next(source)
 
@@ -165,10 +111,10 @@ def train(task: Task) -> tuple[Workload, list[float], Batch]:
 @pytest.mark.parametrize("task", TASKS, ids=[task.model["name"] for task in TASKS])
 def test_it_learns(task: Task) -> None:
     workload, losses, (inputs, targets) = train(task)
-    begin, end = np.mean(losses[:3]), np.mean(losses[-3:])
+    begin, end = np.mean(losses[:3]), np.mean(losses[-5:])
     assert end < 0.8 * begin, losses
     name = task.model["name"]
-    if name in ("fc", "residual", "squeezenet"):  # guessing gets a tenth right
+    if name in ("fc", "residual"):  # guessing gets a tenth right
         found = np.argmax(workload.model(inputs[0], training=name == "residual"), axis=-1)
         assert np.mean(found == targets[0]) > 0.4
     if "vocab_size" in task.model:  # better than guessing by how frequent letters are
