@@ -24,7 +24,7 @@ from paradnn.worker.data import synthetic_batch
 from paradnn.worker.energy import EnergyMeter, open_meter
 from paradnn.worker.forking import Report
 from paradnn.worker.frameworks import Framework, Step, Unavailable
-from paradnn.worker.input import open_feed
+from paradnn.worker.input.opening import open_feed
 from paradnn.worker.measure import NotFinite, Protocol, measure_steps
 from paradnn.worker.models import Workload, build
 from paradnn.worker.peers import PeerFailed, Peers, Together, obey

@@ -1,0 +1,32 @@
+"""From a point to its fed step: TensorFlow is imported here, and for points that read files alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from paradnn.worker.frameworks import Framework, Step, Unavailable
+
+if TYPE_CHECKING:
+    from paradnn.worker.frameworks import FedStep
+    from paradnn.worker.input.balance import Fed
+    from paradnn.worker.models import Workload
+
+__all__ = ["open_feed"]
+
+
+def open_feed(point: Mapping[str, Any], workload: Workload, framework: Framework, step: Step) -> Fed | None:
+    """`step` behind the pipeline that `point` asks for, buffers full; None for synthetic data. Raises Unavailable."""
+    data = point["data"]
+    if data["name"] == "synthetic":
+        return None
+    if framework.name != "tensorflow":
+        raise Unavailable(
+            f"data={data['name']} is read by TensorFlow's tf.data, which is not loaded beside {framework.name}: "
+            "use framework=tensorflow, or data=synthetic"
+        )
+    from paradnn.worker.input.balance import Fed
+    from paradnn.worker.input.feed import Feed
+
+    # Of the frameworks TensorFlow's steps are those that can be fed.
+    return Fed(cast("FedStep", step), Feed(point, workload))
