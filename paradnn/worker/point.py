@@ -23,7 +23,7 @@ from paradnn.worker.ceilings import measure_ceilings
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.energy import EnergyMeter, open_meter
 from paradnn.worker.forking import Report
-from paradnn.worker.frameworks import Framework, Step, Unavailable
+from paradnn.worker.frameworks import Framework, Step, Unavailable, over
 from paradnn.worker.input.opening import open_feed
 from paradnn.worker.measure import NotFinite, Protocol, measure_steps
 from paradnn.worker.models import Workload, build
@@ -54,7 +54,7 @@ def answer(request: Mapping[str, Any], framework: Framework, report: Report) -> 
         with phases("build"):
             spread = spread_of(request)
             if spread is not None:
-                framework = framework.over(spread)
+                framework = over(framework, spread)
                 if spread.processes > 1:
                     peers = _start_peers(request, framework, spread)
                     found["baseline_memory_bytes"] = _times(found["baseline_memory_bytes"], spread.processes)
@@ -93,7 +93,7 @@ def _start_peers(request: Mapping[str, Any], framework: Framework, spread: Sprea
     """The other processes of a point: each builds the same step over its own devices, and does as it is told."""
 
     def serve(rank: int, channel: Connection) -> None:
-        phases, own = _Phases(lambda *_: None), framework.over(spread.of_rank(rank))
+        phases, own = _Phases(lambda *_: None), over(framework, spread.of_rank(rank))
         try:
             with phases("build"):
                 own.open_device(request["platform"])

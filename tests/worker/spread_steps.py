@@ -77,7 +77,7 @@ def main(name: str, compile_mode: str, devices: str, transport: str, target: str
 
     def serve(rank: int, channel: Any) -> None:
         assert spread is not None
-        own = plain.over(spread.of_rank(rank))
+        own = frameworks.over(plain, spread.of_rank(rank))
         own.open_device(point["platform"])
         for family in families:
             workload = fresh(own, family)
@@ -86,7 +86,7 @@ def main(name: str, compile_mode: str, devices: str, transport: str, target: str
                 channel.send(step.run(channel.recv()))
 
     peers = Peers(spread.processes, serve) if spread and spread.processes > 1 else None
-    framework = plain.over(spread) if spread else plain
+    framework = frameworks.over(plain, spread) if spread else plain
     framework.open_device(point["platform"])
     found: dict[str, Any] = {}
     for family in families:

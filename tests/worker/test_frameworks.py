@@ -148,7 +148,7 @@ def test_two_devices_come_to_what_one_does(
 def test_pytorch_has_one_device(pool: WorkerPool) -> None:
     answer = measure(pool, "torch", "fc", devices=2)
     assert answer.outcome == "unavailable"
-    assert "PyTorch runs on one device here, not on 2" in (answer.reason or "")
+    assert "framework=torch runs on one device, not on 2" in (answer.reason or "")
 
 
 def test_jax_reduces_over_devices_within_its_program(pool: WorkerPool) -> None:

@@ -22,9 +22,11 @@ if TYPE_CHECKING:  # importing Keras belongs to `load`, where a failure is repor
     from paradnn.worker.models import Workload
     from paradnn.worker.spread import Spread
 
-__all__ = ["NAMES", "FedStep", "Framework", "Step", "Unavailable", "load"]
+__all__ = ["NAMES", "FedStep", "Framework", "Step", "Unavailable", "load", "over"]
 
 NAMES = ("tensorflow", "jax", "torch")
+#: Those with a module of steps over several devices.
+_PARALLEL = ("tensorflow", "jax")
 
 
 class Step(Protocol):
@@ -53,9 +55,6 @@ class Framework(Protocol):
 
     def open_device(self, platform: Mapping[str, Any]) -> dict[str, Any]:
         """Claim the device in this process; what it is called. Raises Unavailable."""
-
-    def over(self, spread: Spread) -> Framework:
-        """This framework over several devices, none of them opened yet. Raises Unavailable."""
 
     def scope(self) -> AbstractContextManager[Any]:
         """Where models are built, so that their variables stand on every device."""
@@ -93,3 +92,15 @@ def load(name: str) -> Framework:
     module = importlib.import_module(f"paradnn.worker.frameworks.{name}")
     make: Callable[[], Framework] = module.make
     return make()
+
+
+def over(framework: Framework, spread: Spread) -> Framework:
+    """`framework` over several devices, none of them opened yet. Raises Unavailable."""
+    if framework.name not in _PARALLEL:
+        raise Unavailable(
+            f"framework={framework.name} runs on one device, not on {spread.devices}: data parallel steps are TensorFlow's "
+            "and JAX's"
+        )
+    module = importlib.import_module(f"paradnn.worker.frameworks.{framework.name}_distributed")
+    make: Callable[[Spread], Framework] = module.make
+    return make(spread)

@@ -25,7 +25,6 @@ from paradnn.worker.models import Workload
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import WINDOW, Trace, read_trace
-from paradnn.worker.spread import Spread
 
 __all__ = ["CompiledStep", "Jax", "make"]
 
@@ -53,11 +52,6 @@ class Jax:
         jax.config.update("jax_default_device", self._device)
         name = None if kind == "cpu" else self._device.device_kind
         return {"device": f"{kind}:{index}", "device_name": name}
-
-    def over(self, spread: Spread) -> Framework:
-        from paradnn.worker.frameworks.jax_distributed import DistributedJax
-
-        return DistributedJax(spread)
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()

@@ -19,7 +19,7 @@ from paradnn.worker.models import Workload
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.spread import Spread
 
-__all__ = ["DistributedJax"]
+__all__ = ["DistributedJax", "make"]
 
 _AXIS = "batch"
 
@@ -34,9 +34,6 @@ class DistributedJax(Jax):
         self._spread = spread
         self._devices: list[Any] = []
         self._mesh: Any = None
-
-    def over(self, spread: Spread) -> Framework:
-        return DistributedJax(spread)
 
     def open_device(self, platform: Mapping[str, Any]) -> dict[str, Any]:
         kind, index, wanted = platform["name"], int(platform["index"]), self._spread.devices
@@ -77,3 +74,8 @@ class DistributedJax(Jax):
         peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in self._devices]
         known = [int(peak) for peak in peaks if peak is not None]
         return sum(known) if known else None
+
+
+def make(spread: Spread) -> Framework:
+    """The framework over the devices of `spread`, for `paradnn.worker.frameworks.over`."""
+    return DistributedJax(spread)

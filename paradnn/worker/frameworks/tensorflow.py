@@ -23,7 +23,6 @@ from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.profile.graph import GraphCosts, categorise
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import WINDOW, Trace, read_trace
-from paradnn.worker.spread import Spread
 
 __all__ = ["CompiledStep", "TensorFlow", "inference_step", "make"]
 
@@ -53,11 +52,6 @@ class TensorFlow:
         self._device = "TPU" if kind == "TPU" else f"{kind}:0"
         details = tf.config.experimental.get_device_details(devices[index]) if kind == "GPU" else {}
         return {"device": self._device, "device_name": details.get("device_name")}
-
-    def over(self, spread: Spread) -> Framework:
-        from paradnn.worker.frameworks.tensorflow_distributed import DistributedTensorFlow
-
-        return DistributedTensorFlow(spread)
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()

@@ -21,7 +21,7 @@ from paradnn.worker.models import Workload
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.spread import Spread
 
-__all__ = ["DistributedTensorFlow"]
+__all__ = ["DistributedTensorFlow", "make"]
 
 _XLA_NOTE = "each replica's forward and backward pass is one XLA program; all-reduce and update run outside of it"
 
@@ -34,9 +34,6 @@ class DistributedTensorFlow(TensorFlow):
         self._spread = spread
         self._strategy: Any = None
         self._opened: tuple[str, ...] = ()
-
-    def over(self, spread: Spread) -> Framework:
-        return DistributedTensorFlow(spread)
 
     def open_device(self, platform: Mapping[str, Any]) -> dict[str, Any]:
         kind, index = platform["name"].upper(), int(platform["index"])
@@ -192,3 +189,8 @@ def _for_each_replica(function: Callable[..., Any]) -> Callable[..., Any]:
         return programs[replica](*arguments)
 
     return compute
+
+
+def make(spread: Spread) -> Framework:
+    """The framework over the devices of `spread`, for `paradnn.worker.frameworks.over`."""
+    return DistributedTensorFlow(spread)

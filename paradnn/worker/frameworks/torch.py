@@ -32,7 +32,6 @@ from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.profile.kineto import FILE, read_kineto
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import WINDOW, Trace
-from paradnn.worker.spread import Spread
 
 __all__ = ["Torch", "make"]
 
@@ -66,11 +65,6 @@ class Torch:
         torch.cuda.set_device(index)
         self._device = torch.device("cuda", index)
         return {"device": str(self._device), "device_name": torch.cuda.get_device_name(index)}
-
-    def over(self, spread: Spread) -> Framework:
-        raise Unavailable(
-            f"PyTorch runs on one device here, not on {spread.devices}: data parallel steps are TensorFlow's and JAX's"
-        )
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
