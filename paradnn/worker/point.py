@@ -24,7 +24,7 @@ from paradnn.worker.data import synthetic_batch
 from paradnn.worker.energy import EnergyMeter, open_meter
 from paradnn.worker.forking import Report
 from paradnn.worker.frameworks import Framework, Step, Unavailable, over
-from paradnn.worker.input.opening import open_feed
+from paradnn.worker.input.opening import open_feed, reads_files
 from paradnn.worker.measure import NotFinite, Protocol, measure_steps
 from paradnn.worker.models import Workload, build
 from paradnn.worker.peers import PeerFailed, Peers, Together, obey
@@ -127,7 +127,7 @@ def _measure(
         found["parameters"] = sum(math.prod(v.shape) for v in workload.model.trainable_variables)
         if peers:
             step = Together(step, peers)
-    with phases("input") if point["data"]["name"] != "synthetic" else contextlib.nullcontext():
+    with phases("input") if reads_files(point) else contextlib.nullcontext():
         fed = open_feed(point, workload, framework, step)
     with phases("compile"):
         found["first_loss"] = step.run(1)

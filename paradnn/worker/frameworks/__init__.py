@@ -98,8 +98,8 @@ def over(framework: Framework, spread: Spread) -> Framework:
     """`framework` over several devices, none of them opened yet. Raises Unavailable."""
     if framework.name not in _PARALLEL:
         raise Unavailable(
-            f"framework={framework.name} runs on one device, not on {spread.devices}: data parallel steps are TensorFlow's "
-            "and JAX's"
+            f"framework={framework.name} runs on one device, not on {spread.devices}: data parallel steps are "
+            "TensorFlow's and JAX's"
         )
     module = importlib.import_module(f"paradnn.worker.frameworks.{framework.name}_distributed")
     make: Callable[[Spread], Framework] = module.make

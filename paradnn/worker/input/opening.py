@@ -12,14 +12,19 @@ if TYPE_CHECKING:
     from paradnn.worker.input.balance import Fed
     from paradnn.worker.models import Workload
 
-__all__ = ["open_feed"]
+__all__ = ["open_feed", "reads_files"]
+
+
+def reads_files(point: Mapping[str, Any]) -> bool:
+    """Whether the batches of `point` come from files; a request that says nothing of data has a synthetic one."""
+    return "data" in point and point["data"]["name"] != "synthetic"
 
 
 def open_feed(point: Mapping[str, Any], workload: Workload, framework: Framework, step: Step) -> Fed | None:
     """`step` behind the pipeline that `point` asks for, buffers full; None for synthetic data. Raises Unavailable."""
-    data = point["data"]
-    if data["name"] == "synthetic":
+    if not reads_files(point):
         return None
+    data = point["data"]
     if framework.name != "tensorflow":
         raise Unavailable(
             f"data={data['name']} is read by TensorFlow's tf.data, which is not loaded beside {framework.name}: "
