@@ -144,7 +144,9 @@ class _Session:
         own = {(run.tags["point_id"], int(run.tags["replicate"])): run for run in ours}
 
         def done(point: Point, identity: Identity) -> Finished | None:
-            return own.get((identity.point_id, identity.replicate)) or first_that_counts(point, known.get(identity, ()), self._resume)
+            return own.get((identity.point_id, identity.replicate)) or first_that_counts(
+                point, known.get(identity, ()), self._resume
+            )
 
         todo = []
         for standing in stand(points, self._identity, done):
