@@ -140,10 +140,13 @@ class _Session:
             places = self._surroundings.environment_ids if self._resume.looks else ()
             known = self._tracker.finished(places, sweep_id)
         # An earlier attempt of a launched task may have run on another kind of node: its outcomes are enough.
-        own = {_bare(key): runs[0] for key, runs in known.items() if sweep_id and _of(runs[0], sweep_id)}
+        ours = (run for runs in known.values() for run in runs if sweep_id and run.tags.get("sweep_id") == sweep_id)
+        own = {(run.tags["point_id"], int(run.tags["replicate"])): run for run in ours}
 
         def done(point: Point, identity: Identity) -> Finished | None:
-            return own.get(_bare(identity)) or first_that_counts(point, known.get(identity, ()), self._resume)
+            return own.get((identity.point_id, identity.replicate)) or first_that_counts(
+                point, known.get(identity, ()), self._resume
+            )
 
         todo = []
         for standing in stand(points, self._identity, done):
@@ -279,15 +282,6 @@ class _Session:
         }
         self._summary.rows.append(row)
         self._reporter.done(row)
-
-
-def _of(run: Finished, sweep_id: str) -> bool:
-    return run.tags.get("sweep_id") == sweep_id
-
-
-def _bare(identity: Identity) -> tuple[str, int]:
-    """A measurement, wherever it is done."""
-    return identity.point_id, identity.replicate
 
 
 @contextlib.contextmanager
