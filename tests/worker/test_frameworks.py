@@ -95,11 +95,11 @@ def test_equal_weights_and_batches_give_equal_losses_and_gradients(
 
 
 def spread_steps(
-    framework: str, compile_mode: str, devices: str, transport: str, folder: Path, families: Sequence[str]
+    framework: str, compile_mode: str, devices: str, transport: str, seed: int, folder: Path, families: Sequence[str]
 ) -> Values:
     """What `tests.worker.spread_steps` writes, as a process of its own."""
     target = folder / f"{framework}-{compile_mode}-{devices}-{transport}.npz"
-    arguments = [framework, compile_mode, devices, transport, str(target), *families]
+    arguments = [framework, compile_mode, devices, transport, str(seed), str(target), *families]
     command = [sys.executable, "-m", "tests.worker.spread_steps", *arguments]
     environ = WorkerKey(sys.executable, framework, None, "cpu", ()).environ()
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
@@ -109,7 +109,7 @@ def spread_steps(
 
 
 @pytest.fixture(scope="module")
-def one_device(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Values]:
+def one_device(reference: Reference, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Values]:
     """What each framework's two devices should come to.
 
     A replica of TensorFlow normalises by the statistics of its own examples, so there it is one device that calls the
@@ -117,8 +117,10 @@ def one_device(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Values]:
     """
     folder = tmp_path_factory.mktemp("one")
     return {
-        "tensorflow": spread_steps("tensorflow", "eager", "shards of 2", "local", folder, SPREAD_FAMILIES),
-        "jax": spread_steps("jax", "graph", "1", "local", folder, SPREAD_FAMILIES),
+        "tensorflow": spread_steps(
+            "tensorflow", "eager", "shards of 2", "local", reference.seed, folder, SPREAD_FAMILIES
+        ),
+        "jax": spread_steps("jax", "graph", "1", "local", reference.seed, folder, SPREAD_FAMILIES),
     }
 
 
@@ -129,9 +131,14 @@ def one_device(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Values]:
      ("jax", "eager", "local")],
 )  # fmt: skip
 def test_two_devices_come_to_what_one_does(
-    one_device: dict[str, Values], framework: str, compile_mode: str, transport: str, tmp_path: Path
+    reference: Reference,
+    one_device: dict[str, Values],
+    framework: str,
+    compile_mode: str,
+    transport: str,
+    tmp_path: Path,
 ) -> None:
-    found = spread_steps(framework, compile_mode, "2", transport, tmp_path, SPREAD_FAMILIES)
+    found = spread_steps(framework, compile_mode, "2", transport, reference.seed, tmp_path, SPREAD_FAMILIES)
     expected = one_device[framework]
     assert set(found) == set(expected)
     for name, values in found.items():
