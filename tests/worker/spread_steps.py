@@ -1,8 +1,9 @@
 """`python -m tests.worker.spread_steps FRAMEWORK COMPILE DEVICES TRANSPORT SEED OUT.npz FAMILY...`
 
-Steps over several devices: three of the paper's optimizer on weights of NumPy's, on the batch drawn from SEED. Writes for
-each family the losses, and the weights before and after. DEVICES is a number, or "shards of N": one device of TensorFlow that calls the model for each of N shards in
-turn and averages their losses, which is what N replicas with batch statistics of their own should come to.
+Steps over several devices: three of the paper's optimizer on weights of NumPy's, on the batch drawn from SEED. Writes
+for each family the losses, and the weights before and after. DEVICES is a number, or "shards of N": one device of
+TensorFlow that calls the model for each of N shards in turn and averages their losses, which is what N replicas with
+batch statistics of their own should come to.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def measure(pool: WorkerPool, family: str = "fc", on_phase: Any = lambda phase: 
                 "profile": False, "keep_trace": False, "timeout": 200.0} | changes.pop("measure", {})  # fmt: skip
     point = {
         "model": MODELS[family], "batch_size": BATCH, "precision": "float32", "compile": "graph", "mode": "train",
-        "seed": 0, "devices": 2, "transport": "local", "measure": protocol,
+        "seed": 0, "data": {"name": "synthetic"}, "devices": 2, "transport": "local", "measure": protocol,
         "platform": {"name": "cpu", "threads": None, "index": 0},
         "optimizer": {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0},
     } | changes  # fmt: skip
