@@ -183,7 +183,8 @@ def measure(pool: WorkerPool, framework: str, family: str, **changes: Any) -> An
                 "profile": True, "keep_trace": False}  # fmt: skip
     point = {
         "model": MODELS[family], "batch_size": BATCH, "precision": "float32", "compile": "graph", "mode": "train",
-        "seed": 0, "data": {"name": "synthetic"}, "platform": {"name": "cpu", "threads": None, "index": 0}, "measure": protocol,
+        "seed": 0, "data": {"name": "synthetic"}, "measure": protocol,
+        "platform": {"name": "cpu", "threads": None, "index": 0},
         "optimizer": {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0},
     } | changes  # fmt: skip
     key = WorkerKey(sys.executable, framework, None, "cpu", ())
