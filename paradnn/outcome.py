@@ -29,6 +29,9 @@ OUTCOMES: dict[str, str] = {
 #: Outcomes that another setting of the limits could change.
 LIMIT_OUTCOMES = ("oom_host", "oom_predicted", "timeout")
 
+#: What ends a point's own process when another one of it is gone (`paradnn.worker.peers`).
+_PEER_GONE = signal.SIGIO
+
 _ALLOCATION_FAILED = (
     "std::bad_alloc",
     "MemoryError",
@@ -66,10 +69,12 @@ def classify(
     ]
     if any(word in stderr for word in _ALLOCATION_FAILED):
         return "oom_host", f"an allocation failed in phase {ending.phase}: {last}"
-    if ending.signal == signal.SIGKILL and memory_limit and peak > 0.8 * memory_limit:
+    if ending.signal in (signal.SIGKILL, _PEER_GONE) and memory_limit and peak > 0.8 * memory_limit:
         return "oom_host", f"killed by the system in phase {ending.phase} when it held {_gib(peak)}"
     if ending.stopped == "worker":
         return "crash", f"the worker died in phase {ending.phase}"
+    if ending.signal == _PEER_GONE:
+        return "crash", f"another process of the point ended in phase {ending.phase}: {last}"
     if ending.signal is not None:
         return "crash", f"{_signal_name(ending.signal)} in phase {ending.phase}: {last}"
     return "crash", f"exit code {ending.exit_code} in phase {ending.phase}: {last}"

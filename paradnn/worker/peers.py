@@ -1,17 +1,17 @@
 """The other processes of a point whose devices do not share one: forked from its own, and gone with it.
 
 They build the same step and then do as they are told through a pipe each: so many steps, or say how much memory was
-taken. Collectives keep the steps of all processes together. When a process ends that should not, so does the point:
-in the same way where a signal ended it, so that the driver judges it as it would judge the point's own.
+taken. Collectives keep the steps of all processes together, so none can go on without the others: when one ends that
+should not, the kernel ends the point's own process (SIGIO), whatever that is waiting for, and the driver says so.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -26,7 +26,7 @@ __all__ = ["PeerFailed", "Peers", "Together", "obey"]
 
 #: What a peer is asked for, beside a number of steps.
 _PEAK = "peak"
-#: Seconds that this process has to answer for itself when a peer has ended with an exit code.
+#: Seconds that a peer which failed leaves the point's own process to say so.
 _GRACE = 10.0
 #: Seconds to wait for what a peer says of its failure, once this process has failed.
 _LAST_WORD = 2.0
@@ -51,26 +51,23 @@ class Peers:
     """
 
     def __init__(self, count: int, serve: Callable[[int, Connection], None]) -> None:
-        self._count = count
         self._channels: list[Connection] = []
-        self._watchers: list[threading.Thread] = []
+        self._lives: list[int] = []
         self._pids: list[int] = []
-        self._ending = False
-        forked = []
         for rank in range(1, count):
             ours, theirs = Pipe()
+            life, held = os.pipe()
             pid = os.fork()
             if pid == 0:
+                os.close(life)
                 _live(rank, theirs, [ours, *self._channels], serve)
             theirs.close()
+            os.close(held)
             self._channels.append(ours)
-            forked.append((rank, pid))
-        # Threads only now: none of them survives a fork.
-        for rank, pid in forked:
+            self._lives.append(life)
             self._pids.append(pid)
-            watcher = threading.Thread(target=self._watch, args=(rank, pid), daemon=True)
-            watcher.start()
-            self._watchers.append(watcher)
+        for life in self._lives:
+            _end_with(life)
 
     def tell(self, steps: int) -> None:
         """Let every peer run so many steps."""
@@ -91,23 +88,22 @@ class Peers:
         """What a peer said of its own failure, waiting a moment for it."""
         deadline = time.monotonic() + _LAST_WORD
         for channel in self._channels:
-            try:
+            with contextlib.suppress(EOFError, OSError):
                 while channel.poll(max(0.0, deadline - time.monotonic())):
                     word = channel.recv()
                     if isinstance(word, PeerFailed):
                         return word
-            except (EOFError, OSError):
-                self._let_watchers_speak()
         return None
 
     def end(self) -> None:
         """Kill the peers; nothing more is asked of them."""
-        self._ending = True
+        for life in self._lives:
+            os.close(life)
         for pid in self._pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for watcher in self._watchers:
-            watcher.join(_LAST_WORD)
+        for pid in self._pids:
+            os.waitpid(pid, 0)
 
     def _send(self, channel: Connection, word: Any) -> None:
         try:
@@ -119,31 +115,10 @@ class Peers:
         try:
             word = channel.recv()
         except (EOFError, OSError):
-            self._let_watchers_speak()
             raise PeerFailed("crash", "a process of the point ended without a word") from None
         if isinstance(word, PeerFailed):
             raise word
         return word
-
-    def _let_watchers_speak(self) -> None:
-        """A channel ended, so a process did: where a signal ended it, its watcher ends this one in the same way."""
-        for watcher in self._watchers:
-            watcher.join(_LAST_WORD)
-
-    def _watch(self, rank: int, pid: int) -> None:
-        """Wait for a peer's end; one that nobody asked for is the point's."""
-        _, status = os.waitpid(pid, 0)
-        if self._ending:
-            return
-        name = f"process {rank + 1} of {self._count}"
-        if os.WIFSIGNALED(status):
-            number = os.WTERMSIG(status)
-            print(f"{name} was ended by {signal.Signals(number).name}", file=sys.stderr, flush=True)
-            os.kill(os.getpid(), number)
-        time.sleep(_GRACE)
-        words = self.failure() or f"ended with exit code {os.WEXITSTATUS(status)}"
-        print(f"{name}: {words}", file=sys.stderr, flush=True)
-        os._exit(1)
 
 
 class Together:
@@ -173,6 +148,16 @@ def obey(channel: Connection, step: Step, peak: Callable[[], int | None]) -> Non
             channel.send(peak() if word == _PEAK else step.run(word))
 
 
+def _end_with(life: int) -> None:
+    """Let the kernel end this process by SIGIO when the other end of a pipe, a peer's, is closed.
+
+    Python cannot do it: a framework that waits for a process which is gone may hold the interpreter's lock for ever.
+    """
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
+
+
 def _live(rank: int, channel: Connection, others: list[Connection], serve: Callable[[int, Connection], None]) -> None:
     """A peer's whole life; it leaves without the clean-up of the process that it was forked from."""
     code = 1
@@ -185,6 +170,8 @@ def _live(rank: int, channel: Connection, others: list[Connection], serve: Calla
     except PeerFailed as failure:
         with contextlib.suppress(OSError):
             channel.send(failure)
+        time.sleep(_GRACE)
+        print(failure, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -1,8 +1,9 @@
-"""`python -m tests.worker.spread_steps FRAMEWORK COMPILE DEVICES TRANSPORT OUT.npz FAMILY...`: steps over devices.
+"""`python -m tests.worker.spread_steps FRAMEWORK COMPILE DEVICES TRANSPORT SEED OUT.npz FAMILY...`
 
-Three steps of the paper's optimizer on weights of NumPy's. Writes for each family the losses, and the weights before
-and after. DEVICES is a number, or "shards of N": one device of TensorFlow that calls the model for each of N shards in
-turn and averages their losses, which is what N replicas with batch statistics of their own should come to.
+Steps over several devices: three of the paper's optimizer on weights of NumPy's, on the batch drawn from SEED. Writes
+for each family the losses, and the weights before and after. DEVICES is a number, or "shards of N": one device of
+TensorFlow that calls the model for each of N shards in turn and averages their losses, which is what N replicas with
+batch statistics of their own should come to.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def shards_in_turn(workload: Any, batch: Any, count: int) -> Any:
     return Step()
 
 
-def main(name: str, compile_mode: str, devices: str, transport: str, target: str, families: list[str]) -> None:
+def main(
+    name: str, compile_mode: str, devices: str, transport: str, seed: int, target: str, families: list[str]
+) -> None:
     plain = frameworks.load(name)
     from paradnn.worker.data import synthetic_batch
 
@@ -81,7 +84,7 @@ def main(name: str, compile_mode: str, devices: str, transport: str, target: str
         own.open_device(point["platform"])
         for family in families:
             workload = fresh(own, family)
-            step = own.make_step(workload, synthetic_batch(workload, BATCH, 3), point)
+            step = own.make_step(workload, synthetic_batch(workload, BATCH, seed), point)
             for _ in range(STEPS):
                 channel.send(step.run(channel.recv()))
 
@@ -91,7 +94,7 @@ def main(name: str, compile_mode: str, devices: str, transport: str, target: str
     found: dict[str, Any] = {}
     for family in families:
         workload = fresh(framework, family)
-        batch = synthetic_batch(workload, BATCH, 3)
+        batch = synthetic_batch(workload, BATCH, seed)
         step: Any = shards_in_turn(workload, batch, shards) if shards else framework.make_step(workload, batch, point)
         running = Together(step, peers) if peers else step
         found |= {f"{family}/start/{index}": values for index, values in enumerate(read(workload))}
@@ -105,4 +108,4 @@ def main(name: str, compile_mode: str, devices: str, transport: str, target: str
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:6], sys.argv[6:])
+    main(*sys.argv[1:5], int(sys.argv[5]), sys.argv[6], sys.argv[7:])

@@ -37,7 +37,7 @@ def measure(pool: WorkerPool, family: str = "fc", on_phase: Any = lambda phase: 
                 "profile": False, "keep_trace": False, "timeout": 200.0} | changes.pop("measure", {})  # fmt: skip
     point = {
         "model": MODELS[family], "batch_size": BATCH, "precision": "float32", "compile": "graph", "mode": "train",
-        "seed": 0, "devices": 2, "transport": "local", "measure": protocol,
+        "seed": 0, "data": {"name": "synthetic"}, "devices": 2, "transport": "local", "measure": protocol,
         "platform": {"name": "cpu", "threads": None, "index": 0},
         "optimizer": {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0},
     } | changes  # fmt: skip
@@ -98,8 +98,6 @@ def test_memory_of_all_replicas_is_within_its_bound(pool: WorkerPool) -> None:
         answer = measure(pool, model=model, transport=transport)
         taken = answer.result["peak_memory_bytes"] - answer.result["baseline_memory_bytes"]
         assert taken >= bound.memory_lower_bound_bytes
-        # A process of its own brings another framework along.
-        assert taken < (400e6 if transport == "local" else 1e9) + 4 * bound.memory_lower_bound_bytes
 
 
 def test_inference_is_shared_without_collectives(pool: WorkerPool) -> None:
@@ -137,12 +135,12 @@ def end_the_peer(at: str) -> Callable[[str], None]:
     return on_phase
 
 
-@pytest.mark.parametrize("phase", ["build", "warmup"])
+@pytest.mark.parametrize("phase", ["build", "measure"])
 def test_a_process_that_dies_ends_the_point(pool: WorkerPool, phase: str) -> None:
     long = {"min_seconds": 100.0, "max_seconds": 100.0, "warmup_seconds": 100.0, "min_blocks": 10**6}
     answer = measure(pool, "fc", end_the_peer(phase), transport="grpc", measure=long)
     assert answer.outcome == "crash"
-    assert "process 2 of 2 was ended by SIGKILL" in (answer.reason or "")
+    assert (answer.reason or "").startswith(f"another process of the point ended in phase {phase}: ")
     assert no_process_is_left()
 
 
