@@ -261,7 +261,7 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
 def _read_data(config: Mapping[str, Any]) -> Data:
     data = config.get("data", {"name": "synthetic"})
     name = data.get("name") if isinstance(data, Mapping) else data
-    if not isinstance(data, Mapping) or name not in INPUTS:
+    if not isinstance(data, Mapping) or not isinstance(name, str) or name not in INPUTS:
         raise ConfigError("data.name", name, "no such choice", f"choose one of {', '.join(INPUTS)}")
     return with_whole_path(read(INPUTS[str(name)], data, "data"))
 

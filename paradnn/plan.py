@@ -77,9 +77,10 @@ def _plan(config: DictConfig, options: Options) -> int:
 
     content = plain(config)
     settings = read_settings(content)
+    chunk = None
     if settings.sweep.plan:
         points, sweep = read_plan(settings)
-        name = sweep.name
+        name, chunk = sweep.name, chunk_of(config, settings, len(points))
     else:
         if settings.sweep.grids:
             raise ConfigError("experiment", settings.sweep.name, "describes a sweep", "add -m")
@@ -87,7 +88,7 @@ def _plan(config: DictConfig, options: Options) -> int:
         name = run_name(points[0])
     history = open_history(settings.tracking)
     outlook = look_ahead(survey(points, settings, history), settings, history)
-    describe(outlook, name, history.where, options.hosts, chunk_of(config, settings, len(points)))
+    describe(outlook, name, history.where, options.hosts, chunk)
     if options.out:
         write_points(outlook, options.out)
         print(f"Every point is in {options.out}")

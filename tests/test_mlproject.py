@@ -73,8 +73,8 @@ def served_by_git(folder: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    where = ["--listen=127.0.0.1", f"--port={port}", f"--base-path={served}", str(served)]
-    daemon = subprocess.Popen(["git", "daemon", *where, "--export-all"], stderr=subprocess.DEVNULL)
+    where = ["--export-all", "--listen=127.0.0.1", f"--port={port}", f"--base-path={served}", str(served)]
+    daemon = subprocess.Popen(["git", "daemon", *where], stderr=subprocess.DEVNULL)
     try:
         for _ in range(100):
             with socket.socket() as probe:

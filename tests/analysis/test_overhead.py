@@ -20,7 +20,7 @@ def points(count: int = 40) -> pd.DataFrame:
     columns = {f"phase_{name}_seconds": rng.gamma(2, 1 + place, count) for place, name in enumerate(PHASES)}
     frame = pd.DataFrame(columns).assign(family=["rnn", "fc"] * (count // 2), outcome="ok")
     frame.loc[: count // 2, "phase_profile_seconds"] = np.nan
-    frame.loc[[3, 8], list(columns)] = np.nan
+    frame.loc[frame.index.intersection([3, 8]), list(columns)] = np.nan
     return frame.assign(run_id=[str(row) for row in range(count)])
 
 
