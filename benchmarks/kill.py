@@ -37,16 +37,17 @@ def finished(folder: Path) -> set[str]:
         return {row[0] for row in database.execute("SELECT run_uuid FROM tags WHERE key = 'outcome'")}
 
 
-def one_sweep(folder: Path, first: int) -> tuple[int, list[str]]:
+def one_sweep(folder: Path, first: int, start_seconds: float) -> tuple[int, list[str]]:
     """Kill and start again until done; how often it was killed, and what went wrong."""
     environ = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"}
     command = [sys.executable, "-m", "paradnn.train", "-m", f"model.nodes=range({first},{first + 30})", *TINY]
     kills, problems, seen = 0, [], set()
+    reach = 2.0 * start_seconds
     while True:
         process = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         try:
             # Start-up takes some seconds, the whole sweep some more: a moment anywhere in it.
-            process.wait(random.uniform(1.0, 16.0))
+            process.wait(random.uniform(1.0, reach))
         except subprocess.TimeoutExpired:
             started = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
             process.send_signal(signal.SIGKILL)
@@ -54,9 +55,11 @@ def one_sweep(folder: Path, first: int) -> tuple[int, list[str]]:
             kills += 1
             time.sleep(3.0)
             problems += [f"process {pid} lives on" for pid in started if psutil.pid_exists(pid)]
-        lost = seen - finished(folder)
-        problems += [f"run {run_id} lost" for run_id in lost]
-        seen = finished(folder)
+        now = finished(folder)
+        problems += [f"run {run_id} lost" for run_id in seen - now]
+        # A neighbour may slow the start so much that none would ever get to its first point.
+        reach = 1.25 * reach if now == seen else 2.0 * start_seconds
+        seen = now
         if process.returncode == 0:
             return kills, problems
         if process.returncode > 0:
@@ -72,8 +75,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         train(["model.nodes=4", *TINY], folder)
+        start_seconds = time.monotonic() - begin
         while sweeps < given.sweeps and time.monotonic() - begin < 60 * given.minutes:
-            killed, found = one_sweep(folder, 100 + 30 * sweeps)
+            killed, found = one_sweep(folder, 100 + 30 * sweeps, start_seconds)
             kills, sweeps, problems = kills + killed, sweeps + 1, problems + found
             points = [run for run in runs(folder) if run.get("outcome")]
             counts = Counter(run["point_id"] for run in points)
