@@ -58,7 +58,7 @@ def one_sweep(folder: Path, first: int, start_seconds: float) -> tuple[int, list
         now = finished(folder)
         problems += [f"run {run_id} lost" for run_id in seen - now]
         # A neighbour may slow the start so much that none would ever get to its first point.
-        reach = 1.25 * reach if now == seen else 2.0 * start_seconds
+        reach = 1.5 * reach if now == seen else max(0.8 * reach, 2.0 * start_seconds)
         seen = now
         if process.returncode == 0:
             return kills, problems

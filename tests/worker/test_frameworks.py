@@ -23,8 +23,13 @@ from tests.worker.families import BATCH, MODELS
 #: float32 has 24 bits, and a sum of some thousand terms in another order keeps about 17 of them.
 GRADIENT_TOLERANCE = 2e-5
 LOSS_TOLERANCE = 2e-6
+#: After updates, which sum up what differs. Keras under TensorFlow also squares an embedding's gradient before it sums
+#: what falls to one row, where the others square the sum: some 4e-4 of a loss with Adam.
+LATER_LOSS_TOLERANCE = 5e-3
 #: A rectifier or a maximum that is this near to its kink may fall to either side of it by rounding alone.
-NUDGE = 2e-6
+NUDGE = 1e-5
+#: Smooth gradients move by some 2e-4 of themselves when nudged so, those across a kink by a hundredth.
+KINK = 1e-3
 
 #: Families whose steps run over two devices; a share of a loss after two updates, and of what three have changed in a
 #: variable; and the seed of a batch that is not near a kink.
@@ -69,11 +74,12 @@ def gradient_difference(ours: Values, theirs: Values) -> float:
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
     """The first batch whose gradients stay as they are when it is nudged."""
     folder = tmp_path_factory.mktemp("reference")
-    for seed in range(3, 13):
-        values = steps("tensorflow", "graph", folder, list(MODELS), seed)
-        nudged = steps("tensorflow", "graph", folder, ["fc", "residual", "bottleneck"], seed, NUDGE)
-        if gradient_difference(values, nudged) < 10 * GRADIENT_TOLERANCE:
-            return Reference(seed, values)
+    with_kinks = ["fc", "residual", "bottleneck"]
+    for seed in range(4, 14):
+        values = steps("tensorflow", "eager", folder, with_kinks, seed)
+        nudged = steps("tensorflow", "eager", folder, with_kinks, seed, NUDGE)
+        if gradient_difference(values, nudged) < KINK:
+            return Reference(seed, steps("tensorflow", "graph", folder, list(MODELS), seed))
     raise AssertionError("ten batches in a row have a kink")
 
 
@@ -91,7 +97,8 @@ def test_equal_weights_and_batches_give_equal_losses_and_gradients(
         if "/weight/" in name:
             np.testing.assert_array_equal(values, reference.values[name], err_msg=name)
         elif "/loss" in name:
-            np.testing.assert_allclose(values, reference.values[name], rtol=LOSS_TOLERANCE, err_msg=name)
+            tolerance = LATER_LOSS_TOLERANCE if "/losses/" in name else LOSS_TOLERANCE
+            np.testing.assert_allclose(values, reference.values[name], rtol=tolerance, err_msg=name)
     assert gradient_difference(reference.values, found) <= GRADIENT_TOLERANCE
 
 
@@ -179,7 +186,7 @@ def pool() -> Iterator[WorkerPool]:
 
 def measure(pool: WorkerPool, framework: str, family: str, **changes: Any) -> Answer:
     protocol = {"min_seconds": 0.0, "min_blocks": 1, "max_seconds": 1.0, "block_seconds": 0.0, "warmup_seconds": 0.0,
-                "profile": True, "keep_trace": False}  # fmt: skip
+                "profile": True, "keep_trace": False, "timeout": 200}  # fmt: skip
     point = {
         "model": MODELS[family], "batch_size": BATCH, "precision": "float32", "compile": "graph", "mode": "train",
         "seed": 0, "data": {"name": "synthetic"}, "measure": protocol,
