@@ -92,12 +92,15 @@ def bring_in(tracker: MlflowTracker, path: Path, parents: _Parents | None = None
     """
     document = read_document(path)
     record = _record(document, path)
-    if any(entry.outcome for entry in tracker.entries("offline_id", document["offline_id"])):
+    logged = [entry for entry in tracker.entries("offline_id", document["offline_id"]) if entry.outcome]
+    if logged:
+        tracker.finish(logged, record)
         return "known"
     identity = Identity(record.tags["point_id"], record.tags["environment_id"], int(record.tags["replicate"]))
     same = [entry for entry in tracker.entries("point_id", identity.point_id) if entry.identity == identity]
     begun = next((entry for entry in same if entry.run_id == document["run_id"]), None)
-    if begun and begun.outcome:  # the store had taken it, only its answer was lost
+    if begun and begun.outcome:  # the store had taken it, only its answer was lost, or the run's end
+        tracker.finish([begun], record)
         return "known"
     if not document.get("repeats") and any(makes_needless(entry.tags, record.tags) for entry in same):
         if begun:

@@ -148,6 +148,13 @@ class MlflowTracker(LaunchedSweeps):
         return run_id
 
     @translated
+    def finish(self, entries: Iterable[Entry], record: Record) -> None:
+        """End runs that hold this record whole, where the store went away before their end was written."""
+        for entry in entries:
+            if entry.status == "RUNNING":
+                self._client.set_terminated(entry.run_id, _status(record.outcome), record.end_time)
+
+    @translated
     def entries(self, key: str, value: str) -> list[Entry]:
         """Runs that bear the tag `key` with `value`."""
         return self._ledger.with_tag(key, value)

@@ -140,6 +140,17 @@ def test_a_killed_driver_leaves_nothing_behind_and_loses_nothing(store: Store) -
     assert set(measured.values()) == {1}
 
 
+def test_a_driver_killed_while_processes_meet_over_grpc_leaves_none_of_them(store: Store) -> None:
+    point = [*(entry for entry in TINY if "min_seconds" not in entry), "measure.min_seconds=1000"]
+    with driver(store, "devices=2", "transport=grpc", *point) as process:
+        assert wait_for(lambda: (child := measuring_child(process)) and children_of(child))
+        started = children_of(process.pid)
+        assert len(started) >= 3, "the worker, the point, its second process"
+        process.kill()
+        process.wait()
+        assert wait_for(lambda: not any(psutil.pid_exists(pid) for pid in started), 10)
+
+
 def test_two_drivers_share_a_sweep(store: Store) -> None:
     axes = ["-m", "model.nodes=range(8,20)", "sweep.order=given", *(entry for entry in TINY if "nodes" not in entry)]
     with driver(store, *axes) as one, driver(store, *axes) as two:

@@ -14,7 +14,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from paradnn.offline import read_document, write_document
+import pytest
+
+from paradnn.config import Tracking
+from paradnn.identity import Identity
+from paradnn.offline import OfflineTracker, read_document, write_document
+from paradnn.sync import bring_in
+from paradnn.tracker import Ticket
+from paradnn.tracking import MlflowTracker
+from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
 from tests.conftest import ROOT, TINY, Store, environment, run
 from tests.test_faults import driver, wait_for
 
@@ -60,6 +68,22 @@ def test_offline_files_are_logged_once_and_damaged_ones_are_named(store: Store, 
     assert [point["outcome"] for point in store.runs()] == ["ok"] * 4
     online = run(["paradnn.train", "-m", "model.nodes=8,9,10", *AXES], store)
     assert "3 skipped" in online.stdout
+
+
+@pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
+def test_a_run_that_was_recorded_but_for_its_end_is_ended(store: Store, tmp_path: Path) -> None:
+    """The server went away between the two; the result was kept as a file, and is known when that is brought in."""
+    tracker = MlflowTracker(Tracking(uri=store.uri))
+    identity = Identity("1", ENVIRONMENT, 0)
+    ticket = tracker.begin(identity, "point 1", tags_of(identity), 60.0, lambda tags: True)
+    assert isinstance(ticket, Ticket)
+    record = record_of(ticket)
+    files = OfflineTracker(tmp_path)
+    kept = tmp_path / f"{files.record(ticket, record, dict)}.json"
+    tracker.record(ticket, record, dict)
+    store.change("UPDATE runs SET status = 'RUNNING', end_time = NULL")
+    assert bring_in(tracker, kept) == "known"
+    assert store.query("SELECT run_uuid, status, end_time FROM runs") == [(ticket.run_id, "FINISHED", record.end_time)]
 
 
 def test_a_folder_that_is_not_there_is_said_to_be(store: Store) -> None:

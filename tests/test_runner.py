@@ -23,6 +23,7 @@ from paradnn.outcome import Ending, classify
 from paradnn.pool import WorkerPool
 from paradnn.resume import ResumePolicy
 from paradnn.runner import Limits, Worker, WorkerKey
+from paradnn.scratch import Scratch
 from tests.conftest import ROOT
 
 MEASURE = {"min_seconds": 0.02, "min_blocks": 2, "block_seconds": 0.002, "warmup_seconds": 0.1}
@@ -46,14 +47,23 @@ def test_a_worker_that_dies_in_its_sleep_is_replaced() -> None:
 
 
 def test_folders_of_killed_drivers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = subprocess.Popen([sys.executable, "-c", ""])
-    driver.wait()
+    """Known by a lock: process numbers tell nothing of drivers in containers that share this /tmp."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / f"paradnn-worker-{driver.pid}-abc").mkdir()
-    (tmp_path / f"paradnn-worker-{os.getpid()}-abc").mkdir()
-    (tmp_path / "paradnn-worker-other").mkdir()
+    code = "from paradnn.scratch import Scratch; one = Scratch(); print(one.path, flush=True); input()"
+    driver = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)},
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # fmt: skip
+    assert driver.stdout
+    other = Path(driver.stdout.readline().strip())
+    mine = Scratch()
+    (tmp_path / "another").mkdir()
     WorkerPool()
-    assert {path.name for path in tmp_path.iterdir()} == {f"paradnn-worker-{os.getpid()}-abc", "paradnn-worker-other"}
+    assert set(tmp_path.iterdir()) == {other, mine.path, tmp_path / "another"}
+    driver.kill()
+    driver.communicate()
+    WorkerPool()
+    assert set(tmp_path.iterdir()) == {mine.path, tmp_path / "another"}
+    mine.remove()
+    assert set(tmp_path.iterdir()) == {tmp_path / "another"}
 
 
 def test_a_worker_whose_driver_is_gone_already_does_not_start() -> None:
@@ -119,7 +129,7 @@ def test_a_measured_point_is_not_lost_to_its_profile(
     worker = Worker(key)
     try:
         answer = worker.measure({"profile": profile, "peak": 100 * 2**20}, limits, phases.append)
-        left = list(tmp_path.glob("paradnn-worker-*/trace-*"))
+        left = list(tmp_path.glob("paradnn-scratch-*/trace-*"))
         whole = worker.measure({"profile": "ends", "peak": 100 * 2**20}, limits, phases.append)
     finally:
         worker.close()

@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--framework", choices=frameworks.NAMES, default="tensorflow")
     parser.add_argument("--driver", type=int, help="process that reads the answers; the worker ends with it")
     arguments = parser.parse_args()
-    die_with_parent(arguments.driver)
+    die_with_parent(driver=arguments.driver)
     # Whatever the framework prints goes to standard error: standard output is the protocol's.
     channel = Channel(os.dup(1))
     os.dup2(2, 1)

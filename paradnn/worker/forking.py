@@ -34,13 +34,14 @@ Handler = Callable[[Mapping[str, Any], Report], Mapping[str, Any]]
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent(driver: int | None = None) -> None:
+def die_with_parent(parent: int | None = None, driver: int | None = None) -> None:
     """Ask the kernel to kill this process when its parent ends; where it cannot (not Linux), `serve` notices.
 
-    A parent that ended before the request was made is noticed here. `driver` is its process number where it is known
-    from elsewhere: an interpreter takes a while to start, and whoever adopted this process meanwhile is no driver.
+    A parent that ended before the request was made is noticed here, if the caller says who it was: a fork knows it
+    from before (`parent`), an interpreter, which takes a while to start, is told (`driver`; a wrapper of the
+    interpreter may stand between). Whoever adopted this process meanwhile is neither.
     """
-    parent = os.getppid()
+    parent = os.getppid() if parent is None else parent
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent or (driver is not None and not _exists(driver)):
@@ -69,10 +70,10 @@ def serve(channel: Channel, handler: Handler) -> None:
     signal.set_wakeup_fd(notify, warn_on_full_buffer=False)
     requests = _Lines(0)
     while (line := requests.next()) is not None:
-        request = json.loads(line)
+        request, worker = json.loads(line), os.getpid()
         pid = os.fork()
         if pid == 0:
-            _child(request, channel, handler, closing=(wakeup, notify))
+            _child(request, channel, handler, worker, closing=(wakeup, notify))
         channel.send("exited", id=request["id"], **_wait(pid, wakeup, requests))
 
 
@@ -97,11 +98,13 @@ def _wait(pid: int, wakeup: int, requests: _Lines) -> dict[str, Any]:
     }
 
 
-def _child(request: Mapping[str, Any], channel: Channel, handler: Handler, closing: tuple[int, ...]) -> None:
+def _child(
+    request: Mapping[str, Any], channel: Channel, handler: Handler, worker: int, closing: tuple[int, ...]
+) -> None:
     """Measure one point and leave the process, whatever happens, without the parent's clean-up."""
     code = 1
     try:
-        die_with_parent()
+        die_with_parent(worker)
         # A process group of its own: the driver ends the child together with whatever it started.
         os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)

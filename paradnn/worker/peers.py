@@ -57,10 +57,11 @@ class Peers:
         for rank in range(1, count):
             ours, theirs = Pipe()
             life, held = os.pipe()
+            point = os.getpid()
             pid = os.fork()
             if pid == 0:
                 os.close(life)
-                _live(rank, theirs, [ours, *self._channels], serve)
+                _live(rank, point, theirs, [ours, *self._channels], serve)
             theirs.close()
             os.close(held)
             self._channels.append(ours)
@@ -158,11 +159,13 @@ def _end_with(life: int) -> None:
     fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
 
 
-def _live(rank: int, channel: Connection, others: list[Connection], serve: Callable[[int, Connection], None]) -> None:
+def _live(
+    rank: int, point: int, channel: Connection, others: list[Connection], serve: Callable[[int, Connection], None]
+) -> None:
     """A peer's whole life; it leaves without the clean-up of the process that it was forked from."""
     code = 1
     try:
-        die_with_parent()
+        die_with_parent(point)
         for other in others:
             other.close()
         serve(rank, channel)

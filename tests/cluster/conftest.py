@@ -78,19 +78,31 @@ class Sweep:
         return [run for run in self._store.runs() if "outcome" in run and tags.items() <= run.items()]
 
     def measuring(self, **tags: str) -> list[dict[str, str]]:
-        """Points that are being measured."""
-        return [run for run in self._store.runs() if run["status"] == "RUNNING" and tags.items() <= run.items()]
+        """Points that are being measured, without those whose outcome is written but not their end."""
+        return [run for run in self._store.runs()
+                if run["status"] == "RUNNING" and "outcome" not in run and tags.items() <= run.items()]  # fmt: skip
+
+    def end(self) -> None:
+        """Kill it, should it still run."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
 
 
 @pytest.fixture
-def sweep(store: Store) -> Callable[..., Sweep]:
-    """Starts a sweep of points that last about a second."""
+def sweep(store: Store) -> Iterator[Callable[..., Sweep]]:
+    """Starts a sweep of points that last about a second; none outlives the test."""
+    started = []
 
     def start(*arguments: str, environ: dict[str, str] | None = None) -> Sweep:
-        return Sweep(store, [f"hydra.launcher.submitit_folder={store.folder}/jobs/%j", *arguments]
-                     if "hydra/launcher=slurm" in arguments else arguments, environ or {})  # fmt: skip
+        if "hydra/launcher=slurm" in arguments:
+            arguments = (f"hydra.launcher.submitit_folder={store.folder}/jobs/%j", *arguments)
+        started.append(Sweep(store, arguments, environ or {}))
+        return started[-1]
 
-    return start
+    yield start
+    for one in started:
+        one.end()
 
 
 def settled(store: Store, count: int) -> None:

@@ -115,14 +115,9 @@ def test_a_user_who_may_only_read_is_told_so(guarded: Guarded, tmp_path: Path) -
 
 
 def stored(guarded: Guarded) -> list[str]:
-    """Every text of the tracking database: the columns of all its tables."""
-    columns = guarded.database.rows(
-        guarded.name,
-        "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'public' "
-        "AND data_type IN ('text', 'character varying')",
+    """Every row of every table of the tracking database, as text."""
+    tables = guarded.database.rows(
+        guarded.name, "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'"
     )
-    return [
-        str(value)
-        for table, column in columns
-        for [value] in guarded.database.rows(guarded.name, f'SELECT "{column}" FROM "{table}"')
-    ]
+    rows = " UNION ALL ".join(f'SELECT CAST(row_to_json(t) AS text) FROM "{table}" t' for [table] in tables)
+    return [row for [row] in guarded.database.rows(guarded.name, rows)]

@@ -54,17 +54,19 @@ def test_a_task_that_is_put_back_into_the_queue_goes_on(slurm: Slurm, sweep: Sta
     assert running.measured(task="0", restarts="1")
 
 
-def test_a_frozen_task_that_is_killed_and_put_back_loses_nothing(slurm: Slurm, sweep: Start, store: Store) -> None:
+def test_a_task_that_is_killed_and_put_back_loses_nothing(slurm: Slurm, sweep: Start, store: Store) -> None:
     running = sweep("hydra/launcher=slurm", "model.nodes=range(8,20)", "sweep.chunk=6", environ=slurm.environ)
     running.until(lambda: bool(running.measured(task="0")), "a point of the first task")
-    running.until(lambda: bool(running.measuring(task="0")), "a point of it that is being measured")
+    seen = {run["run_id"] for run in running.measuring(task="0")}
+    running.until(lambda: {run["run_id"] for run in running.measuring(task="0")} - seen != set(), "a point that begins")
     [claim] = running.measuring(task="0")
-    # It cannot give its claim back: Slurm kills it some seconds later.
-    psutil.Process(json.loads(claim["owner"])["pid"]).suspend()
+    # It cannot give its claim back, as it does when Slurm asks it to end.
+    psutil.Process(json.loads(claim["owner"])["pid"]).kill()
     slurm.requeue(claim["job_id"])
     assert running.wait() == 0, running.said
     settled(store, 12)
-    assert {run["status"] for run in store.runs() if "outcome" not in run} == {"KILLED"}
+    [lost] = [run for run in store.runs() if "outcome" not in run]
+    assert (lost["run_id"], lost["status"], lost["reason"]) == (claim["run_id"], "KILLED", "its driver was killed")
 
 
 def test_a_cancelled_job_is_told_and_the_same_command_finishes_the_sweep(

@@ -1,0 +1,61 @@
+"""The folder that a driver keeps for each worker, and the removal of those whose driver was killed.
+
+A driver holds a lock on its folders while it lives. Process numbers would not do: drivers in containers may share
+one /tmp, and each sees only its own numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+__all__ = ["Scratch", "remove_leftovers"]
+
+_PREFIX = "paradnn-scratch-"
+
+
+class Scratch:
+    """A temporary folder that nobody takes for a leftover before `remove` or the end of this process."""
+
+    def __init__(self) -> None:
+        while True:
+            self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX)
+            self.path = Path(self._folder.name)
+            if self._lock():
+                return
+            self._folder.cleanup()
+
+    def _lock(self) -> bool:
+        """Whether the folder is held; another driver may have removed it in the moment before."""
+        try:
+            self._held = os.open(self.path, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        fcntl.flock(self._held, fcntl.LOCK_EX)
+        if self.path.exists():
+            return True
+        os.close(self._held)
+        return False
+
+    def remove(self) -> None:
+        """Remove the folder with all that is in it."""
+        self._folder.cleanup()
+        os.close(self._held)
+
+
+def remove_leftovers() -> None:
+    """Remove the folders of drivers that were killed, and so could not do it themselves."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # removed meanwhile, or somebody else's
+            descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            except BlockingIOError:  # its driver lives
+                pass
+            finally:
+                os.close(descriptor)
