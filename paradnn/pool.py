@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import psutil
-
 from paradnn.environment import available_memory
-from paradnn.runner import FOLDERS, Answer, Limits, Worker, WorkerKey
+from paradnn.runner import Answer, Limits, Worker, WorkerKey
+from paradnn.scratch import remove_leftovers
 
 __all__ = ["WorkerPool"]
 
@@ -26,7 +22,7 @@ class WorkerPool:
     """
 
     def __init__(self, limit: int = 16, share: float = 0.25) -> None:
-        _remove_leftovers()
+        remove_leftovers()
         self._limit = limit
         self._share = share
         self._workers: OrderedDict[WorkerKey, Worker] = OrderedDict()
@@ -82,11 +78,3 @@ class WorkerPool:
 
     def _drop(self, key: WorkerKey) -> None:
         self._workers.pop(key).close()
-
-
-def _remove_leftovers() -> None:
-    """Remove the folders of drivers that were killed, and so could not do it themselves."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDERS}*"):
-        number = folder.name.removeprefix(FOLDERS).partition("-")[0]
-        if number.isdigit() and not psutil.pid_exists(int(number)):
-            shutil.rmtree(folder, ignore_errors=True)

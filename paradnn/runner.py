@@ -13,7 +13,6 @@ import selectors
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,9 +23,10 @@ import psutil
 
 from paradnn.config import Point
 from paradnn.outcome import Ending, classify
+from paradnn.scratch import WorkerFolder
 from paradnn.stacks import interpreter_of
 
-__all__ = ["FOLDERS", "Answer", "Limits", "Worker", "WorkerKey"]
+__all__ = ["Answer", "Limits", "Worker", "WorkerKey"]
 
 _PACKAGE_PARENT = Path(__file__).resolve().parent.parent
 #: Seconds between two looks at the child's memory.
@@ -41,8 +41,6 @@ _THREADS = (
     "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
     "NPROC",
 )  # fmt: skip
-#: How the folders of workers begin; the driver's process number follows.
-FOLDERS = "paradnn-worker-"
 
 
 @dataclass(frozen=True)
@@ -124,8 +122,8 @@ class Worker:
     """One `python -m paradnn.worker` and the pipe to it."""
 
     def __init__(self, key: WorkerKey) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix=f"{FOLDERS}{os.getpid()}-")
-        self._log = Path(self._folder.name) / "worker.log"
+        self._folder = WorkerFolder()
+        self._log = self._folder.path / "worker.log"
         self._points = 0
         self._ready = False
         self.alive = True
@@ -141,10 +139,10 @@ class Worker:
                     stderr=log,
                     env=key.environ(),
                     start_new_session=True,
-                    cwd=self._folder.name,
+                    cwd=self._folder.path,
                 )
             except OSError:
-                self._folder.cleanup()
+                self._folder.remove()
                 raise
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
@@ -162,7 +160,7 @@ class Worker:
             )
         self._points += 1
         self.reached_point = False
-        stderr = Path(self._folder.name) / f"point-{self._points}.log"
+        stderr = self._folder.path / f"point-{self._points}.log"
         self._send({"id": self._points, "point": point, "stderr": str(stderr)})
         ending = self._follow(watch, limits, time.perf_counter(), on_phase)
         return self._answer(watch, ending, limits, stderr)
@@ -185,7 +183,7 @@ class Worker:
             with contextlib.suppress(OSError):
                 assert pipe is not None
                 pipe.close()
-        self._folder.cleanup()
+        self._folder.remove()
 
     def _wait_ready(self) -> str | None:
         """Wait for the framework's import; the reason when it failed."""
@@ -259,7 +257,7 @@ class Worker:
         tail = self._tail(stderr)
         outcome, reason = classify(ending, result, tail, limits.timeout, limits.memory_bytes, watch.peak)
         stderr.unlink(missing_ok=True)
-        for folder in Path(self._folder.name).glob("trace-*"):  # of a child that did not live to remove it
+        for folder in self._folder.path.glob("trace-*"):  # of a child that did not live to remove it
             shutil.rmtree(folder, ignore_errors=True)
         words = tail if outcome != "ok" else ""
         if not result and watch.measured and not _too_large(watch.measured, limits):

@@ -56,6 +56,30 @@ def test_folders_of_killed_drivers_are_removed(tmp_path: Path, monkeypatch: pyte
     assert {path.name for path in tmp_path.iterdir()} == {f"paradnn-worker-{os.getpid()}-abc", "paradnn-worker-other"}
 
 
+def test_the_folder_of_a_driver_in_another_container_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process number is nobody's here; it lives as long as it holds the lock."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = "import os, sys; os.getpid = lambda: 99999999\nfrom paradnn.scratch import WorkerFolder as F; folder = F()"
+    driver = subprocess.Popen(
+        [sys.executable, "-c", f"{code}; print(folder.path, flush=True); sys.stdin.read()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        cwd=ROOT,
+    )
+    assert driver.stdin is not None
+    assert driver.stdout is not None
+    folder = Path(driver.stdout.readline().strip())
+    assert folder.name.startswith("paradnn-worker-99999999-")
+    WorkerPool()
+    assert folder.is_dir()
+    driver.kill()
+    driver.communicate()
+    WorkerPool()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_worker_whose_driver_is_gone_already_does_not_start() -> None:
     """The driver was killed while the worker's interpreter was starting."""
     driver = subprocess.Popen([sys.executable, "-c", ""])
