@@ -85,6 +85,33 @@ def test_groups_of_the_batch_are_counted_once() -> None:
     assert costs.cost(name, module.name).product_flops == 2 * 2 * 8 * 8 * 4 * 9
 
 
+def test_on_a_cpu_xla_computes_the_gradient_of_a_depthwise_filter_for_all_pairs_of_channels() -> None:
+    """What is not on the diagonal is multiplied, then masked out: as often the work as there are channels."""
+
+    def gradient(x: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(k)
+            y = tf.nn.depthwise_conv2d(x, k, [1, 1, 1, 1], "SAME")
+        return tape.gradient(y, k, output_gradients=x)
+
+    module = _module(tf.function(gradient, jit_compile=True), tf.ones([2, 8, 8, 4]), tf.ones([3, 3, 4, 1]))
+    assert _products(module) == 4 * (2 * 2 * 8 * 8 * 4 * 9)
+
+
+def test_under_a_kernel_larger_than_the_image_xla_multiplies_no_padding() -> None:
+    """Image and kernel change places: 4 pairs of places for each of 4 outputs are left of 9 for each."""
+    convolve = tf.function(lambda x, k: tf.nn.conv2d(x, k, 1, "SAME"), jit_compile=True)
+    module = _module(convolve, tf.ones([4, 2, 2, 32]), tf.ones([3, 3, 32, 16]))
+    assert _products(module) == 2 * 4 * (2 * 2) * 16 * 32 * 4
+
+
+def _products(module: Any) -> float:
+    """Product FLOPs of a module's convolutions."""
+    costs = HloCosts([module])
+    found = [i.name for c in module.computations for i in c.instructions if i.opcode == "convolution"]
+    return sum(costs.cost(name, module.name).product_flops for name in found)
+
+
 def test_a_fusion_moves_its_inputs_and_outputs_and_computes_what_is_within() -> None:
     """Four elementwise operations in one: 4 FLOPs, one read and one write an element."""
 
