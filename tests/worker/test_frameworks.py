@@ -207,7 +207,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("framework", "compile_mode", "family"), CASES, ids="-".join)
+@pytest.mark.parametrize(("framework", "compile_mode", "family"), CASES, ids=["-".join(case) for case in CASES])
 def test_tables_agree_with_analytic_costs(pool: WorkerPool, framework: str, compile_mode: str, family: str) -> None:
     answer = measure(pool, framework, family, compile=compile_mode)
     assert answer.outcome == "ok", answer.reason
