@@ -23,7 +23,8 @@ __all__ = ["VERDICTS", "Roof", "Roofline", "Specification", "find_roofs", "roofl
 MEMORY, COMPUTE, RIDGE, UNKNOWN = VERDICTS = ("memory-bound", "compute-bound", "at the ridge", "unknown")
 
 #: Columns of a point that say which model it is; kept where the frame has them.
-_MODEL = ("batch_size", "model.layers", "model.nodes", "model.blocks", "model.filters", "model.embedding_size")
+_MODEL = ("batch_size", "model.layers", "model.nodes", "model.blocks", "model.filters", "model.embedding_size",
+          "model.width", "model.sequence_length", "model.patch", "model.image_size", "model.alpha")  # fmt: skip
 
 
 class Specification(Protocol):

@@ -18,7 +18,7 @@ from paradnn.runner import Limits, WorkerKey
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.models import build
-from paradnn.worker.models.attention import attend
+from paradnn.worker.models.attention import attend, plain_attention
 from paradnn.worker.models.transformer import smoothed_cross_entropy
 from paradnn.worker.point import POLICIES
 from tests.worker.counter import counted_flops
@@ -227,3 +227,11 @@ def test_the_memory_bound_is_below_a_real_step(
         bounds.append(costs.memory_lower_bound_bytes)
     assert all(bound < peak for bound, peak in zip(bounds, peaks, strict=True))
     assert bounds[2] - bounds[1] < peaks[2] - peaks[1]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_of_a_keras_that_lacks_it_is_the_same(causal: bool) -> None:
+    generator = np.random.default_rng(0)
+    query, key, value = (tf.constant(generator.normal(0, 2, (2, 5, 3, 4)), "float32") for _ in range(3))
+    expected = keras.ops.dot_product_attention(query, key, value, is_causal=causal)
+    np.testing.assert_allclose(plain_attention(query, key, value, is_causal=causal), expected, rtol=1e-5, atol=1e-6)

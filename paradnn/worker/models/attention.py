@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from keras import initializers, layers, ops
 
-__all__ = ["ClassToken", "Positions", "TiedEmbedding", "attend", "feed_forward", "final_logits"]
+__all__ = ["ClassToken", "Positions", "TiedEmbedding", "attend", "feed_forward", "final_logits", "plain_attention"]
 
 
 def attend(
@@ -38,8 +38,22 @@ def attend(
         query = _dense(width, deviation, use_bias)(x)
         key, value = ops.split(_dense(2 * width, deviation, use_bias)(memory), 2, axis=-1)
     query, key, value = (_heads(part, heads) for part in (query, key, value))
-    mixed = ops.dot_product_attention(query, key, value, is_causal=causal)  # (batch, queries, heads, width / heads)
+    product = getattr(ops, "dot_product_attention", plain_attention)
+    mixed = product(query, key, value, is_causal=causal)  # (batch, queries, heads, width / heads)
     return _dense(width, deviation, use_bias)(layers.Reshape((x.shape[1], width))(mixed))
+
+
+def plain_attention(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
+    """What `keras.ops.dot_product_attention` computes on TensorFlow, for the Keras of older stacks, which lacks it.
+
+    Query (batch, queries, heads, head), key and value (batch, keys, heads, head) -> as the query; float32 softmax.
+    """
+    scores = ops.einsum("bqhd,bkhd->bhqk", query, key)
+    scores = ops.cast(scores, "float32") / math.sqrt(query.shape[-1])
+    if is_causal:
+        past = np.tri(query.shape[1], key.shape[1], dtype="bool")
+        scores = ops.where(past, scores, -1e30)
+    return ops.einsum("bhqk,bkhd->bqhd", ops.cast(ops.softmax(scores), value.dtype), value)
 
 
 def _heads(x: Any, heads: int) -> Any:
