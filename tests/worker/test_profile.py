@@ -193,7 +193,7 @@ def planted_device(name: str, line: str, events: list[tuple[str, dict[str, Any],
 
 def read_planted(plane: Any) -> Any:
     assert device.is_device(plane)
-    return device.read_device(plane, lambda line, event: event.offset_ps * 1e-12, "hlo:")
+    return device.read_device(plane, lambda line, event: event.offset_ps * 1e-12, "hlo:", lambda name, _: name)
 
 
 def test_kernels_of_a_gpu_belong_to_the_operations_that_launched_them() -> None:

@@ -39,8 +39,9 @@ class DistributedJax(Jax):
         kind, index, wanted = platform["name"], int(platform["index"]), self._spread.devices
         if kind == "cpu":
             self._spread.bind()
-            # One pool serves all devices of the CPU; the variable is what XLA sizes it by.
-            os.environ["NPROC"] = str(wanted * self._spread.threads)
+            # One pool serves all devices of the CPU; the variable is what XLA sizes it by. A device that waits for the
+            # others in an all-reduce holds a thread: with none to spare the others never get there.
+            os.environ["NPROC"] = str(wanted * (self._spread.threads + 1))
             jax.config.update("jax_num_cpu_devices", index + wanted)
         found = super().open_device(platform)
         there = jax.devices(kind)

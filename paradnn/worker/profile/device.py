@@ -37,11 +37,12 @@ def is_device(plane: Any) -> bool:
 
 
 def read_device(
-    plane: Any, seconds_of: Callable[[Any, Any], float], compiled: str
+    plane: Any, seconds_of: Callable[[Any, Any], float], compiled: str, named: Callable[[str, int | None], str]
 ) -> tuple[list[Event], list[Event], dict[tuple[str, str], Cost]]:
     """Kernels, instructions of compiled programs (their kind begins with `compiled`), and the costs that are stated.
 
-    `seconds_of(line, event)` is an event's start on the trace's clock.
+    `seconds_of(line, event)` is an event's start on the trace's clock; `named(module, program)` is what a compiled
+    program is called in the whole trace.
     """
     names = {key: entry.name for key, entry in plane.stat_metadata.items()}
     kernels: list[Event] = []
@@ -58,7 +59,7 @@ def read_device(
             start = seconds_of(line, event)
             end = start + event.duration_ps * 1e-12
             lane = f"{plane.name}/{line.name}#{number}"
-            name, kind = _operation(metadata, values, compiled)
+            name, kind = _operation(metadata, values, compiled, named)
             # An operation may launch several kernels, one after the other; the same kernel again is its next execution.
             continues = (name, kind) == previous and metadata.name not in launched
             launched = launched | {metadata.name} if continues else {metadata.name}
@@ -70,11 +71,15 @@ def read_device(
     return kernels, instructions, stated
 
 
-def _operation(metadata: Any, values: Mapping[str, Any], compiled: str) -> tuple[str, str]:
+def _operation(
+    metadata: Any, values: Mapping[str, Any], compiled: str, named: Callable[[str, int | None], str]
+) -> tuple[str, str]:
     """Name and type of what a kernel belongs to."""
     if "hlo_op" in values:
         # Of nested ones ("while.2::fusion.3") the innermost.
-        return str(values["hlo_op"]).rpartition("::")[2], f"{compiled}{values.get('hlo_module', '')}"
+        program = int(values["program_id"]) if "program_id" in values else None
+        module = named(str(values.get("hlo_module", "")), program)
+        return str(values["hlo_op"]).rpartition("::")[2], f"{compiled}{module}"
     for key in _ANNOTATIONS:
         if match := _OPERATION.match(str(values.get(key, ""))):
             return match[1], match[2]

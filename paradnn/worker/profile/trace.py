@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ _KERNEL = re.compile(r"([^:]+):([A-Za-z_]\w*)")
 _EAGER = "EagerLocalExecute: "
 # A function's call and the loops within it contain the operations that are wanted.
 _CONTAINER = re.compile(r"(__inference|__forward|__backward)_|(Stateful)?PartitionedCall$|(Stateless)?(While|If|Case)$")
+
+#: What a module is called in the whole trace, by its own name and its program's number.
+ModuleName = Callable[[str, int | None], str]
 
 
 @dataclass
@@ -52,18 +56,19 @@ def read_trace(folder: Path) -> Trace:
     space.ParseFromString(files[-1].read_bytes())
     origin, duration = _window(space)
     trace = Trace(duration * 1e-12, file=files[-1])
+    trace.modules, named = _modules(space)
     # Where a device has a plane of its own the host's events are only launches.
     devices = [plane for plane in space.planes if is_device(plane)]
     for plane in devices:
-        kernels, instructions, stated = read_device(plane, lambda line, event: _seconds(line, event, origin), COMPILED)
+        kernels, instructions, stated = read_device(
+            plane, lambda line, event: _seconds(line, event, origin), COMPILED, named
+        )
         trace.kernels += kernels
         trace.compiled += instructions
         trace.stated |= stated
     for plane in space.planes:
         if not devices and plane.name.startswith("/host:CPU"):
-            _read_plane(plane, trace, origin)
-    for plane in space.planes:
-        trace.modules += list(_modules(plane))
+            _read_plane(plane, trace, origin, named)
     return trace
 
 
@@ -78,13 +83,13 @@ def _window(space: Any) -> tuple[int, int]:
     raise ValueError(f"the trace has no event {WINDOW}")
 
 
-def _read_plane(plane: Any, trace: Trace, origin: int) -> None:
+def _read_plane(plane: Any, trace: Trace, origin: int, named: ModuleName) -> None:
     names = {key: entry.name for key, entry in plane.event_metadata.items()}
     stats = {key: entry.name for key, entry in plane.stat_metadata.items()}
     # Most events of a graph are the runtime's own, hundreds of thousands: the fewest are looked at closely.
     kernels = {key: _kernel(name) for key, name in names.items()}
     programs = "hlo_op" in stats.values()
-    wanted = {key for key, name in stats.items() if name in ("hlo_op", "hlo_module", "_p", "_c")}
+    wanted = {key for key, name in stats.items() if name in ("hlo_op", "hlo_module", "program_id", "_p", "_c")}
     ends: dict[int, float] = {}
     found: list[tuple[str, str, str, float, float, int | None]] = []
     for number, line in enumerate(plane.lines):
@@ -101,7 +106,8 @@ def _read_plane(plane: Any, trace: Trace, origin: int) -> None:
             if "hlo_op" in values:
                 producer = _number(values["_p"]) if "_p" in values else None
                 module = _string(values["hlo_module"], stats) if "hlo_module" in values else ""
-                found.append((lane, _string(values["hlo_op"], stats), module, start, end, producer))
+                program = _number(values["program_id"]) if "program_id" in values else None
+                found.append((lane, _string(values["hlo_op"], stats), named(module, program), start, end, producer))
             elif name.startswith("end: ") and "_c" in values:
                 ends[_number(values["_c"])] = start
             elif kernel:
@@ -123,14 +129,30 @@ def _kernel(name: str) -> tuple[str, str] | None:
     return match[1], match[2]
 
 
-def _modules(plane: Any) -> Iterator[Any]:
-    stats = {key: entry.name for key, entry in plane.stat_metadata.items()}
-    for metadata in plane.event_metadata.values():
-        for stat in metadata.stats:
-            if stats.get(stat.metadata_id, "").lower().replace("_", " ") == "hlo proto":
+def _modules(space: Any) -> tuple[list[Any], ModuleName]:
+    """The compiled programs, and how events should name them: by their numbers too where names are not enough.
+
+    JAX without jit compiles a program for each operation and shape, and calls every product "jit_dot_general".
+    """
+    found: list[tuple[int | None, Any]] = []
+    for plane in space.planes:
+        stats = {key: entry.name for key, entry in plane.stat_metadata.items()}
+        for metadata in plane.event_metadata.values():
+            values = {stats.get(stat.metadata_id, "").lower().replace("_", " "): stat for stat in metadata.stats}
+            if "hlo proto" in values:
                 proto = HloProto()
-                proto.ParseFromString(stat.bytes_value)
-                yield proto.hlo_module
+                proto.ParseFromString(values["hlo proto"].bytes_value)
+                program = _number(values["program id"]) if "program id" in values else None
+                found.append((program, proto.hlo_module))
+    counts = Counter(module.name for _, module in found)
+
+    def named(module: str, program: int | None) -> str:
+        return module if program is None or counts[module] < 2 else f"{module}({program})"
+
+    modules = [module for _, module in found]
+    for program, module in found:
+        module.name = named(module.name, program)
+    return modules, named
 
 
 def _picoseconds(line: Any, event: Any) -> int:
