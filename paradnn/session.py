@@ -200,8 +200,7 @@ class _Session:
             return True
         try:
             record = self._measure(point, environment, ceilings, ticket, tags)
-            recording = time.perf_counter()
-            run_id = self._tracker.record(ticket, record, lambda: self._late(record, recording))
+            run_id = self._tracker.record(ticket, record, lambda: self._late(record))
         except BaseException:
             with contextlib.suppress(Exception):
                 self._tracker.abandon(ticket, "interrupted before its end")
@@ -261,10 +260,10 @@ class _Session:
         reason = exceeds_memory(point, costs, limits.memory_bytes)
         return Answer("oom_predicted", reason, {}, {}) if reason else None
 
-    def _late(self, record: Record, recording: float) -> dict[str, float]:
-        """Metrics of the recording itself; what follows them falls into the next point's schedule."""
+    def _late(self, record: Record) -> dict[str, float]:
+        """Metrics of the recording itself, its figure included; what follows falls into the next point's schedule."""
         now = time.perf_counter()
-        spent = now - recording
+        spent = now - self._free_since
         overhead = spent + sum(record.metrics.get(f"phase_{name}_seconds", 0.0) for name in ("schedule", "start"))
         self._free_since = now
         return {"phase_record_seconds": spent, "overhead_seconds": overhead, **self._waited}
