@@ -27,6 +27,7 @@ class RayCluster:
         self._port, client = free_ports(2)
         self._variables = {
             "RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_DOCKER_CPU_WARNING": "1", "RAY_memory_monitor_refresh_ms": "0",
+            "RAY_AUTH_MODE": "disabled",  # it is on loopback; else a token is asked for where the user has one
         }  # fmt: skip
         self.environ = {"RAY_ADDRESS": f"127.0.0.1:{self._port}", **self._variables}
         self._node(
