@@ -1,8 +1,8 @@
 """PyTorch: forward pass, gradients and update in a plain loop, the loss read once a block.
 
-`compile=eager` is PyTorch as it comes. `compile=graph` is `torch.compile`: the loss of a batch is one compiled
-function, forward and backward; the update works on whole lists of tensors (Keras' optimizers do) outside of it. There
-is no XLA.
+`compile=eager` is PyTorch as it comes: Keras' optimizers update whole lists of tensors, an operation for each list.
+`compile=graph` is `torch.compile`: the loss of a batch is one compiled function, forward and backward, and the update
+another, in which the operations on a weight are fused. There is no XLA.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from paradnn.worker.profile.trace import WINDOW, Trace
 __all__ = ["Torch", "make"]
 
 _COMPILERS = ("g++", "clang++", "c++")
-_NOTE = "torch.compile: forward and backward pass; the update is one call for each list of tensors"
+_NOTE = "torch.compile: forward and backward pass are one function, the update is another"
 
 
 class Torch:
@@ -84,7 +84,11 @@ class Torch:
             return _Step(compute, inputs, self._device, training)
         optimizer = make_optimizer(point["optimizer"], point["precision"])
         optimizer.build(workload.model.trainable_variables)
-        return _Step(_training_step(workload, compute, optimizer), inputs, self._device, training)
+        update = _update_of(workload, optimizer)
+        # Loss scaling decides on the host at every step, between what could be compiled.
+        if point["compile"] != "eager" and point["precision"] != "float16":
+            update = _compiled(update, point["compile"], self._device)
+        return _Step(_training_step(workload, compute, optimizer, update), inputs, self._device, training)
 
     def make_kernel(self, name: str, size: int, precision: str, compile: str) -> Callable[[int], None]:
         dtype, device = getattr(torch, precision), self._device
@@ -176,9 +180,17 @@ def _outputs_of(workload: Workload) -> Any:
     return compute
 
 
-def _training_step(workload: Workload, compute: Any, optimizer: keras.optimizers.Optimizer) -> Any:
+def _update_of(workload: Workload, optimizer: keras.optimizers.Optimizer) -> Any:
     variables = workload.model.trainable_variables
-    parameters = [variable.value for variable in variables]
+
+    def update(gradients: Sequence[Any]) -> None:
+        optimizer.apply(gradients, variables)
+
+    return update
+
+
+def _training_step(workload: Workload, compute: Any, optimizer: keras.optimizers.Optimizer, update: Any) -> Any:
+    parameters = [variable.value for variable in workload.model.trainable_variables]
 
     def train_step(batch: Any) -> Any:
         for parameter in parameters:
@@ -186,7 +198,7 @@ def _training_step(workload: Workload, compute: Any, optimizer: keras.optimizers
         loss = compute(batch)
         optimizer.scale_loss(loss).backward()
         with torch.no_grad():
-            optimizer.apply([parameter.grad for parameter in parameters], variables)
+            update([parameter.grad for parameter in parameters])
         return loss.detach()
 
     return train_step
