@@ -37,12 +37,17 @@ EXPECTED = {8: "ok", 9: "ok", 10: "ok", 11: "ok", 40000: "oom_predicted", 12000:
 MEASURE = [entry for entry in TINY if entry.startswith("measure") and "min_seconds" not in entry]
 
 
+def _hear_ctrl_c() -> None:
+    """What a shell starts in the background ignores SIGINT, and so does all that it starts: this suite, too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def driver(store: Store, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A running driver; killed with all it started when the test is done."""
     process = subprocess.Popen(
         [sys.executable, "-m", "paradnn.train", *arguments], cwd=ROOT, env=environment(store), text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=_hear_ctrl_c)  # fmt: skip
     try:
         yield process
     finally:
