@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-__all__ = ["grid", "runs", "sandwich", "side"]
+__all__ = ["BATCH", "POINTS", "SIZE", "grid", "runs", "sandwich", "side"]
 
 
 def grid(nodes: tuple[int, ...] = (64, 256, 1024, 4096), layers: tuple[int, ...] = (4, 8, 16, 32),
@@ -16,6 +16,11 @@ def grid(nodes: tuple[int, ...] = (64, 256, 1024, 4096), layers: tuple[int, ...]
     """Hyperparameters of a factorial of fully connected models, one row a point."""
     index = pd.MultiIndex.from_product([nodes, layers, batches], names=["model.nodes", "model.layers", "batch_size"])
     return index.to_frame(index=False).astype("Int64")
+
+
+#: The whole factorial, and two of its columns as numbers.
+POINTS = grid()
+SIZE, BATCH = (POINTS[name].to_numpy(dtype=float) for name in ("model.nodes", "batch_size"))
 
 
 def runs(points: pd.DataFrame, **columns: Any) -> pd.DataFrame:

@@ -1,28 +1,15 @@
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.archive import OPERATION_COLUMNS, read_archive
 from analysis.claims.judge import judge, table, text
-from analysis.claims.kinds import KINDS
-from analysis.claims.load import observations, parse_claims
-from analysis.claims.restate import restate
+from analysis.claims.load import parse_claims
 from analysis.claims.select import Conditions, choose, in_words
 from analysis.claims.sides import Data
-from paradnn.errors import ConfigError
-from tests.analysis.planted import grid, runs, side
-from tests.analysis.test_archive import write
-from tests.conftest import ROOT
+from tests.analysis.planted import BATCH, POINTS, SIZE, runs, side
 
-POINTS = grid()
-SIZE = POINTS["model.nodes"].to_numpy(dtype=float)
-BATCH = POINTS["batch_size"].to_numpy(dtype=float)
 NOISE = np.exp(0.05 * np.random.default_rng(3).standard_normal(len(POINTS)))
 FLAT = np.full(len(POINTS), 100.0)
 
@@ -288,27 +275,6 @@ def test_many_checks_at_once_ask_for_more_than_each_alone() -> None:
     assert "Bonferroni" not in text(alone)
 
 
-def test_the_fourteen_observations_load_and_an_empty_frame_answers_none() -> None:
-    claims = observations()
-    assert [claim.id for claim in claims] == [str(number) for number in range(1, 15)]
-    assert {type(check) for claim in claims for check in claim.checks} | {KINDS["threshold"]} == set(KINDS.values())
-    verdicts = judge(claims, Data(runs(POINTS, examples_per_second=FLAT)))
-    assert {verdict.answer for verdict in verdicts} == {"not enough data"}
-    assert all(finding.missing for verdict in verdicts for finding in verdict.findings)
-
-
-def test_claims_of_a_tpu_can_be_asked_of_a_cpu() -> None:
-    (first, *_) = restate(observations(), {"tpu": "cpu"})
-    assert first.says == "TPU exploits the parallelism from batch size and the model width [tpu read as cpu]"
-    number = np.arange(len(POINTS))
-    sizes = {"model.input_size": 1000 * (1 + number % 2), "model.output_size": 100 * (1 + number // 3 % 2)}
-    frame = runs(POINTS.assign(**sizes), flops_per_second=SIZE * BATCH * NOISE)
-    verdict = judge([first], Data(frame))[0]
-    assert [finding.answer for finding in verdict.findings[:4]] == ["supported"] * 4
-    with pytest.raises(ConfigError, match=r"--as=npu=cpu: no condition of a claim says npu; they say "):
-        restate(observations(), {"npu": "cpu"})
-
-
 def test_conditions_choose_by_type() -> None:
     frame = pd.DataFrame({"n": pd.array([1, 2, None], "Int64"), "s": ["1.12.0", "1.7", None],
                           "b": pd.array([True, None, False], "boolean")})  # fmt: skip
@@ -320,43 +286,3 @@ def test_conditions_choose_by_type() -> None:
     for where, rows in expected:
         assert list(choose(frame, where).index) == rows, where
     assert in_words({"n": (">=1", "<4"), "s": ("a", "b")}) == "n>=1, n<4, s=a|b"
-
-
-def published(folder: Path) -> Data:
-    """The published files as the importer reads them, without a store."""
-    rows, tables = [], []
-    for row in read_archive(folder).rows.values():
-        layers, nodes, inputs, outputs, batch = row.shape
-        rows.append({
-            "run_id": row.point_id, "point_id": row.point_id, "family": "fc", "device": row.platform.device,
-            "platform.name": row.platform.name, "outcome": row.outcome, "mode": "train",
-            "model.layers": layers, "model.nodes": nodes, "model.input_size": inputs, "model.output_size": outputs,
-            "batch_size": batch, "environment_id": row.platform.device, **row.metrics,
-        })  # fmt: skip
-        tables += [[row.point_id, *operation] for operation in row.operations]
-    operations = pd.DataFrame(tables, columns=["run_id", *OPERATION_COLUMNS])
-    return Data(pd.DataFrame(rows), lambda runs: operations[operations["run_id"].isin(runs["run_id"])])
-
-
-def test_the_published_measurements_answer_what_they_can(tmp_path: Path) -> None:
-    beside = ROOT.parent / "shared" / "reference" / "paradnn"
-    folder = Path(os.environ.get("PARADNN_ARCHIVE", beside))
-    real = folder.is_dir()
-    verdicts = {
-        verdict.claim.id: verdict for verdict in judge(observations(), published(folder if real else write(tmp_path)))
-    }
-    assert {verdicts[str(name)].answer for name in (*range(4, 7), *range(9, 15))} == {"not enough data"}
-    assert verdicts["6"].findings[0].missing == "no runs with family=fc, mode=train, platform.name=cpu"
-    # Of few points nothing is concluded but what a trace says by itself.
-    expected = {"1", "2", "3", "8"} if real else set()
-    assert {name for name, verdict in verdicts.items() if verdict.answer == "supported"} == expected
-    assert all(verdict.answer != "refuted" for verdict in verdicts.values())
-    if real:
-        large, small = verdicts["7"].findings[1:3]
-        tpu, gpu = (dict(zip(content["labels"], content["example_per_sec"], strict=True)) for content in
-                    (json.loads((folder / f"{name}_fc.json").read_text()) for name in ("tpu", "gpu")))  # fmt: skip
-        for finding, batch in ((large, 16384), (small, 64)):
-            wins = [tpu[label] > gpu[label] for label in gpu if label in tpu and label.endswith(f"-bs_{batch}")]
-            assert finding.points == len(wins)
-            assert finding.value == pytest.approx(np.mean(wins))
-        assert (large.answer, small.answer) == ("supported", "not enough data")

@@ -11,10 +11,7 @@ from analysis.figures.infeed import draw_infeed
 from analysis.methods.infeed import infeed, rank_correlation
 from analysis.methods.regression import NotEnoughData
 from paradnn.errors import ConfigError, SchemaError
-from tests.analysis.planted import grid, runs
-
-POINTS = grid()
-BATCH, SIZE = (POINTS[name].to_numpy(dtype=float) for name in ("batch_size", "model.nodes"))
+from tests.analysis.planted import BATCH, POINTS, SIZE, runs
 
 
 def planted(host: float = 1e6, **columns: object) -> pd.DataFrame:

@@ -12,9 +12,8 @@ from analysis.methods.quantiles import bootstrap_ratio
 from analysis.methods.regression import NotEnoughData
 from analysis.methods.scaling import amdahl_fraction, amdahl_speedup, scaling
 from paradnn.errors import ConfigError, SchemaError
-from tests.analysis.planted import grid, runs
+from tests.analysis.planted import POINTS, runs
 
-POINTS = grid()
 COUNTS = (2, 4, 8)
 
 

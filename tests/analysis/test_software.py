@@ -11,9 +11,8 @@ from analysis.figures.software import draw_software
 from analysis.methods.regression import NotEnoughData
 from analysis.methods.software import order, software
 from paradnn.errors import ConfigError, SchemaError
-from tests.analysis.planted import grid, runs
+from tests.analysis.planted import POINTS, runs
 
-POINTS = grid()
 ALONE = 10 ** np.random.default_rng(1).uniform(2, 5, len(POINTS))
 SPREAD = np.exp(0.2 * np.random.default_rng(2).standard_normal(len(POINTS)))
 

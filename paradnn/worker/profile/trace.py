@@ -144,7 +144,8 @@ def _modules(space: Any) -> tuple[list[Any], ModuleName]:
                 proto.ParseFromString(values["hlo proto"].bytes_value)
                 program = _number(values["program id"]) if "program id" in values else None
                 found.append((program, proto.hlo_module))
-    counts = Counter(module.name for _, module in found)
+    # The same program may stand in several planes.
+    counts = Counter(name for name, _ in {(module.name, program) for program, module in found})
 
     def named(module: str, program: int | None) -> str:
         return module if program is None or counts[module] < 2 else f"{module}({program})"
