@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from paradnn.units import METRICS
+from paradnn.store.metrics import METRICS
 
 ROOT = Path(__file__).resolve().parents[1]
 N_PARAMS, N_METRICS, N_TAGS = 30, 40, 15
@@ -32,7 +32,7 @@ CHILD = """
 import hashlib, json, resource, sys, time, warnings
 start = time.perf_counter()
 import pandas as pd
-from analysis.store import load
+from analysis.store.load import load
 uri, reader = sys.argv[1:3]
 frame = load(uri, reader=reader)
 seconds = time.perf_counter() - start
@@ -76,8 +76,11 @@ def measure(uri: str, reader: str) -> dict[str, Any]:
     done = subprocess.run([sys.executable, "-c", CHILD, uri, reader], cwd=ROOT, check=True, stdout=subprocess.PIPE)
     result: dict[str, Any] = json.loads(done.stdout)
     rate = 1000 * result["seconds"] / result["rows"]
-    print(f"{reader}: {result['rows']:>7,} runs x {result['columns']} columns in {result['seconds']:7.2f} s"
-          f" ({rate:.3f} ms a run), peak {result['peak_mb']:,.0f} MB", flush=True)  # fmt: skip
+    print(
+        f"{reader}: {result['rows']:>7,} runs x {result['columns']} columns in {result['seconds']:7.2f} s"
+        f" ({rate:.3f} ms a run), peak {result['peak_mb']:,.0f} MB",
+        flush=True,
+    )
     return result
 
 
@@ -134,23 +137,49 @@ def metric_rows(points: list[dict[str, Any]]) -> Iterator[tuple[str, float, int,
 def point(draw: random.Random, number: int) -> dict[str, Any]:
     """One run of a fully connected model, with as many params, metrics and tags as the goal names."""
     params = {
-        "model.name": "fc", "model.layers": str(2 ** draw.randint(2, 7)), "model.nodes": str(2 ** draw.randint(5, 13)),
-        "model.input_size": "2000", "model.output_size": "200", "batch_size": str(2 ** draw.randint(6, 14)),
-        "precision": draw.choice(["float32", "bfloat16"]), "platform.name": "cpu", "compile": "graph", "mode": "train",
-        "seed": "0", "replicate": str(number % 3), "optimizer.learning_rate": "0.1",
-    }  # fmt: skip
+        "model.name": "fc",
+        "model.layers": str(2 ** draw.randint(2, 7)),
+        "model.nodes": str(2 ** draw.randint(5, 13)),
+        "model.input_size": "2000",
+        "model.output_size": "200",
+        "batch_size": str(2 ** draw.randint(6, 14)),
+        "precision": draw.choice(["float32", "bfloat16"]),
+        "platform.name": "cpu",
+        "compile": "graph",
+        "mode": "train",
+        "seed": "0",
+        "replicate": str(number % 3),
+        "optimizer.learning_rate": "0.1",
+    }
     params |= {f"measure.setting_{index}": str(index / 2) for index in range(N_PARAMS - len(params))}
     tags = {
-        "kind": "point", "schema_version": "1", "outcome": "ok", "point_id": f"{draw.getrandbits(64):016x}",
-        "environment_id": "0123456789abcdef", "protocol_id": "fedcba9876543210", "sweep_id": f"sweep-{number // 5_000}",
-        "replicate": params["replicate"], "steady": "true", "source": "measured", "device": "bench, 2 cores",
-        "host": "bench", "git_commit": "0" * 40, "version.python": "3.11.2", "mlflow.runName": f"fc-{number}",
-    }  # fmt: skip
+        "kind": "point",
+        "schema_version": "1",
+        "outcome": "ok",
+        "point_id": f"{draw.getrandbits(64):016x}",
+        "environment_id": "0123456789abcdef",
+        "protocol_id": "fedcba9876543210",
+        "sweep_id": f"sweep-{number // 5_000}",
+        "replicate": params["replicate"],
+        "steady": "true",
+        "source": "measured",
+        "device": "bench, 2 cores",
+        "host": "bench",
+        "git_commit": "0" * 40,
+        "version.python": "3.11.2",
+        "mlflow.runName": f"fc-{number}",
+    }
     metrics = {name: draw.lognormvariate(0, 3) for name in list(METRICS)[:N_METRICS]}
     assert (len(params), len(metrics), len(tags)) == (N_PARAMS, N_METRICS, N_TAGS)
     start = 1_700_000_000_000 + 5_000 * number
-    return {"id": uuid.UUID(int=draw.getrandbits(128)).hex, "name": f"fc-{number}", "start": start,
-            "params": params, "metrics": metrics, "tags": tags}  # fmt: skip
+    return {
+        "id": uuid.UUID(int=draw.getrandbits(128)).hex,
+        "name": f"fc-{number}",
+        "start": start,
+        "params": params,
+        "metrics": metrics,
+        "tags": tags,
+    }
 
 
 if __name__ == "__main__":

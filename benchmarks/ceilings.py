@@ -69,10 +69,16 @@ def main() -> None:
             )
             flops, moved = ours["peak_flops_per_second.float32"], ours["peak_bytes_per_second"]
             rows.append(
-                {"peak_flops_per_second": flops, "openblas": blas, "flops_ratio": flops / blas,
-                 "peak_bytes_per_second": moved, **theirs, "bandwidth_ratio": moved / theirs["add_in_place"],
-                 "triad_ratio": moved / theirs["triad"]}
-            )  # fmt: skip
+                {
+                    "peak_flops_per_second": flops,
+                    "openblas": blas,
+                    "flops_ratio": flops / blas,
+                    "peak_bytes_per_second": moved,
+                    **theirs,
+                    "bandwidth_ratio": moved / theirs["add_in_place"],
+                    "triad_ratio": moved / theirs["triad"],
+                }
+            )
             print({key: f"{value:.3g}" for key, value in rows[-1].items()}, flush=True)
     save("ceilings", rows)
     for key in ("flops_ratio", "bandwidth_ratio", "triad_ratio"):

@@ -19,8 +19,14 @@ def train(arguments: Sequence[str], folder: Path) -> None:
     """`python -m paradnn.train`, recording into `folder`."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "HYDRA_"))}
     environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder / 'mlflow.db'}"
-    done = subprocess.run([sys.executable, "-m", "paradnn.train", *arguments], cwd=ROOT, env=environ, text=True,
-                          capture_output=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "paradnn.train", *arguments],
+        cwd=ROOT,
+        env=environ,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
     if done.returncode:
         sys.exit(f"paradnn.train failed: {done.stderr}")
 

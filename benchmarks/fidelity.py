@@ -62,8 +62,16 @@ def main() -> None:
                     )
                 ratios[name].append(times["plain"] / times["ours"])
                 print(f"round {number + 1} {name}: {ratios[name][-1]:.3f}", flush=True)
-    rows = [{"point": name, "median_ratio": round(statistics.median(values), 4), "lowest": round(min(values), 4),
-             "highest": round(max(values), 4), "rounds": len(values)} for name, values in ratios.items()]  # fmt: skip
+    rows = [
+        {
+            "point": name,
+            "median_ratio": round(statistics.median(values), 4),
+            "lowest": round(min(values), 4),
+            "highest": round(max(values), 4),
+            "rounds": len(values),
+        }
+        for name, values in ratios.items()
+    ]
     for row in rows:
         print(row)
     every = [ratio for values in ratios.values() for ratio in values]

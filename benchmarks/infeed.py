@@ -62,13 +62,17 @@ def report(measured: list[Run]) -> None:
     rows = [_row(key, pair) for key, pair in pairs.items() if {1, 2} <= set(pair)]
     print("point: waits with 1, 2 threads; free input brings (1, 2); the second thread brings: predicted, seen")
     for row in rows:
-        print(f"{row['point']}: {row['wait_1']:.0%}, {row['wait_2']:.0%}; {row['gain_1']:+.0%} "
-              f"({row['gain_1_low']:+.0%} .. {row['gain_1_high']:+.0%}), {row['gain_2']:+.0%}; "
-              f"{row['predicted']:+.0%}, {row['seen']:+.0%}")  # fmt: skip
+        print(
+            f"{row['point']}: {row['wait_1']:.0%}, {row['wait_2']:.0%}; {row['gain_1']:+.0%} "
+            f"({row['gain_1_low']:+.0%} .. {row['gain_1_high']:+.0%}), {row['gain_2']:+.0%}; "
+            f"{row['predicted']:+.0%}, {row['seen']:+.0%}"
+        )
     if rows:
         errors = [abs(row["seen"] - row["predicted"]) for row in rows]
-        print(f"{len(rows)} points; prediction off by {statistics.median(errors):.1%} in the median, "
-              f"{max(errors):.1%} at most")  # fmt: skip
+        print(
+            f"{len(rows)} points; prediction off by {statistics.median(errors):.1%} in the median, "
+            f"{max(errors):.1%} at most"
+        )
         save("infeed", rows)
 
 
@@ -76,14 +80,22 @@ def _row(key: str, pair: Mapping[int, Run]) -> dict[str, Any]:
     one, two, cores = pair[1], pair[2], len(os.sched_getaffinity(0))
     rate = {threads: float(pair[threads]["examples_per_second"]) for threads in (1, 2)}
     return {
-        "point": key, "rate_1": rate[1], "rate_2": rate[2],
-        "wait_1": one["infeed_fraction"], "wait_2": two["infeed_fraction"],
-        "gain_1": one["infeed_gain"], "gain_1_low": one.get("infeed_gain_low", float("nan")),
-        "gain_1_high": one.get("infeed_gain_high", float("nan")), "gain_2": two["infeed_gain"],
-        "free": one["input_free_examples_per_second"], "alone_1": one["input_examples_per_second"],
-        "alone_2": two["input_examples_per_second"], "cpu_ms": one["input_cpu_ms_per_example"],
-        "predicted": predicted(one, 2, cores) / predicted(one, 1, cores) - 1, "seen": rate[2] / rate[1] - 1,
-    }  # fmt: skip
+        "point": key,
+        "rate_1": rate[1],
+        "rate_2": rate[2],
+        "wait_1": one["infeed_fraction"],
+        "wait_2": two["infeed_fraction"],
+        "gain_1": one["infeed_gain"],
+        "gain_1_low": one.get("infeed_gain_low", float("nan")),
+        "gain_1_high": one.get("infeed_gain_high", float("nan")),
+        "gain_2": two["infeed_gain"],
+        "free": one["input_free_examples_per_second"],
+        "alone_1": one["input_examples_per_second"],
+        "alone_2": two["input_examples_per_second"],
+        "cpu_ms": one["input_cpu_ms_per_example"],
+        "predicted": predicted(one, 2, cores) / predicted(one, 1, cores) - 1,
+        "seen": rate[2] / rate[1] - 1,
+    }
 
 
 if __name__ == "__main__":

@@ -38,8 +38,14 @@ def sweep(arguments: list[str], folder: Path, environ: dict[str, str]) -> float:
     given = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "HYDRA_"))}
     given |= {"MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}", **environ}
     begin = time.perf_counter()
-    done = subprocess.run([sys.executable, "-m", "paradnn.train", "-m", *arguments], cwd=ROOT, env=given, text=True,
-                          capture_output=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "paradnn.train", "-m", *arguments],
+        cwd=ROOT,
+        env=given,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
     if done.returncode:
         sys.exit(f"paradnn.train {' '.join(arguments)}: {done.stderr}")
     return time.perf_counter() - begin
@@ -62,11 +68,14 @@ def one(launcher: str, chunk: int | None, points: int, folder: Path, environ: di
     waits = [float(run["queue_seconds"]) for run in first.values() if "queue_seconds" in run]
     starts = [float(run["task_start_seconds"]) for run in first.values() if "task_start_seconds" in run]
     row: dict[str, object] = {
-        "launcher": launcher, "chunk": chunk or points, "tasks": len(first), "wall_seconds": round(wall, 1),
+        "launcher": launcher,
+        "chunk": chunk or points,
+        "tasks": len(first),
+        "wall_seconds": round(wall, 1),
         "overhead_a_point_seconds": round((wall - work) / points, 3),
         "queue_median_seconds": round(statistics.median(waits), 2) if waits else "",
         "task_start_median_seconds": round(statistics.median(starts), 2) if starts else "",
-    }  # fmt: skip
+    }
     print(", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
     return row
 

@@ -47,8 +47,13 @@ def main() -> None:
             print(
                 f"    {phase}: median {statistics.median(float(run[f'phase_{phase}_seconds']) for run in points):.3f} s"
             )
-        save("overhead", [{"point": run["mlflow.runName"], "overhead_seconds": run["overhead_seconds"],
-                           "work_seconds": work(run)} for run in points])  # fmt: skip
+        save(
+            "overhead",
+            [
+                {"point": run["mlflow.runName"], "overhead_seconds": run["overhead_seconds"], "work_seconds": work(run)}
+                for run in points
+            ],
+        )
         fresh = []
         for run in points[:: max(1, len(points) // (1 if quick else 8))][: 1 if quick else 8]:
             begin = time.perf_counter()

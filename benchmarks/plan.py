@@ -87,10 +87,14 @@ def compare(title: str, told: list[dict[str, str]], measured: dict[str, dict[str
         inside.append(float(row["low_seconds"]) <= spent <= float(row["high_seconds"]))
         steps.append(step / float(row["expected_step_ms"]))
         steps_inside.append(float(row["low_step_ms"]) <= step <= float(row["high_step_ms"]))
-        table.append({key: row[key] for key in ("name", "expected_seconds", "low_seconds", "high_seconds")}
-                     | {"seconds": spent, "expected_step_ms": row["expected_step_ms"], "step_ms": step})  # fmt: skip
-    print(f"  {title}: point {told_of(ratios)}, {np.mean(inside):.0%} within; step {told_of(steps)}, "
-          f"{np.mean(steps_inside):.0%} within")  # fmt: skip
+        table.append(
+            {key: row[key] for key in ("name", "expected_seconds", "low_seconds", "high_seconds")}
+            | {"seconds": spent, "expected_step_ms": row["expected_step_ms"], "step_ms": step}
+        )
+    print(
+        f"  {title}: point {told_of(ratios)}, {np.mean(inside):.0%} within; step {told_of(steps)}, "
+        f"{np.mean(steps_inside):.0%} within"
+    )
     save(f"plan {title}".replace(" ", "_"), table)
 
 
@@ -101,12 +105,12 @@ def told_of(ratios: list[float]) -> str:
 
 def held_out(store: Path, rounds: int = 10) -> None:
     """Halves predicted from the other halves: the recorded phases of each point, and the sum over the half."""
-    from paradnn.config import Tracking
-    from paradnn.planning.design import Peaks
-    from paradnn.planning.history import open_history
-    from paradnn.planning.knowledge import known_of
-    from paradnn.planning.predictor import predict
-    from paradnn.planning.table import PLANNED
+    from paradnn.config.point import Tracking
+    from paradnn.forecast.design import Peaks
+    from paradnn.forecast.history import open_history
+    from paradnn.forecast.past_runs import known_of
+    from paradnn.forecast.predict import predict
+    from paradnn.forecast.table import PLANNED
 
     history = open_history(Tracking(uri=f"sqlite:///{store.absolute()}"))
     device = str(runs(store.parent)[0]["device"])
@@ -133,9 +137,11 @@ def held_out(store: Path, rounds: int = 10) -> None:
             inside.extend((low <= values) & (values <= high))
         low, middle, high = np.quantile(seconds.sum(axis=0), [0.025, 0.5, 0.975])
         sums.append((actual.sum() / middle, low <= actual.sum() <= high))
-    print(f"{len(every)} runs, {rounds} halves: point {told_of(points)}, {np.mean(point_inside):.0%} within; "
-          f"step {told_of(steps)}, {np.mean(step_inside):.0%} within; "
-          f"sum {told_of([ratio for ratio, _ in sums])}, {np.mean([ok for _, ok in sums]):.0%} within")  # fmt: skip
+    print(
+        f"{len(every)} runs, {rounds} halves: point {told_of(points)}, {np.mean(point_inside):.0%} within; "
+        f"step {told_of(steps)}, {np.mean(step_inside):.0%} within; "
+        f"sum {told_of([ratio for ratio, _ in sums])}, {np.mean([ok for _, ok in sums]):.0%} within"
+    )
 
 
 def main() -> None:

@@ -21,12 +21,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from benchmarks.common import ROOT, save
-from paradnn.config import Tracking
-from paradnn.fallback import open_tracker
-from paradnn.identity import Identity
-from paradnn.offline import read_document
-from paradnn.record import Record, file_content
-from paradnn.tracker import Ticket
+from paradnn.config.identity import Identity
+from paradnn.config.point import Tracking
+from paradnn.record.record import Record, file_content
+from paradnn.tracking.base import Ticket
+from paradnn.tracking.fallback import open_tracker
+from paradnn.tracking.offline import read_document
 from tests.cluster.postgres import postgres, server
 from tests.conftest import environment
 
@@ -129,21 +129,30 @@ def main() -> None:
         template = folder / "record.json"
         template.write_text(json.dumps(asdict(record)))
         size = sum(len(file_content(content)) for content in record.artifacts.values())
-        print(f"a run: {len(record.metrics)} metrics, {len(record.params)} params, {len(record.tags)} tags, "
-              f"{len(record.artifacts)} files of {size / 1024:.0f} KiB")  # fmt: skip
+        print(
+            f"a run: {len(record.metrics)} metrics, {len(record.params)} params, {len(record.tags)} tags, "
+            f"{len(record.artifacts)} files of {size / 1024:.0f} KiB"
+        )
         for index, kind in enumerate(given.stores.split(",")):
             place = folder / str(index)
             place.mkdir()
             with store(kind, place) as uri:
                 for row in measure(uri, template, given.rounds, given.points):
                     rows.append({"store": kind, **row})
-                    print(", ".join(f"{key} {value:.1f}" if isinstance(value, float) else f"{value}"
-                                    for key, value in rows[-1].items()), flush=True)  # fmt: skip
+                    print(
+                        ", ".join(
+                            f"{key} {value:.1f}" if isinstance(value, float) else f"{value}"
+                            for key, value in rows[-1].items()
+                        ),
+                        flush=True,
+                    )
     for kind in given.stores.split(","):
         for count in DRIVERS:
             rates = [row["runs_per_second"] for row in rows if row["store"] == kind and row["drivers"] == count]
-            print(f"{kind}, {count} driver(s): median {statistics.median(rates):.1f} runs/s "
-                  f"({min(rates):.1f} .. {max(rates):.1f})")  # fmt: skip
+            print(
+                f"{kind}, {count} driver(s): median {statistics.median(rates):.1f} runs/s "
+                f"({min(rates):.1f} .. {max(rates):.1f})"
+            )
     save("recording", rows)
     return None
 

@@ -38,14 +38,18 @@ def main() -> None:
         covered = sum(
             float(r["examples_per_second_low"]) <= centre <= float(r["examples_per_second_high"]) for r in own
         )
-        rows.append({
-            "point": own[0]["mlflow.runName"].split(" #")[0], "replicates": len(own), "median": round(centre, 1),
-            "between_cv": f"{statistics.stdev(rates) / statistics.fmean(rates):.1%}",
-            "range": f"{min(rates) / centre - 1:+.1%} {max(rates) / centre - 1:+.1%}",
-            "within_half_width": f"{statistics.median(halves) / centre:.1%}",
-            "intervals_over_the_common_median": f"{covered}/{len(own)}",
-            "steady": f"{sum(run['steady'] == 'true' for run in own)}/{len(own)}",
-        })  # fmt: skip
+        rows.append(
+            {
+                "point": own[0]["mlflow.runName"].split(" #")[0],
+                "replicates": len(own),
+                "median": round(centre, 1),
+                "between_cv": f"{statistics.stdev(rates) / statistics.fmean(rates):.1%}",
+                "range": f"{min(rates) / centre - 1:+.1%} {max(rates) / centre - 1:+.1%}",
+                "within_half_width": f"{statistics.median(halves) / centre:.1%}",
+                "intervals_over_the_common_median": f"{covered}/{len(own)}",
+                "steady": f"{sum(run['steady'] == 'true' for run in own)}/{len(own)}",
+            }
+        )
     for row in rows:
         print("; ".join(f"{key} {value}" for key, value in row.items()))
     save("repeatability", rows)

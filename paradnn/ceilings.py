@@ -10,18 +10,18 @@ import sys
 
 from omegaconf import DictConfig
 
-from paradnn.train import run_command
+from paradnn.cli.command import run_command
 
 __all__ = ["main"]
 
 
 def _measure_ceilings(config: DictConfig) -> int:
     """Measure what the composed configuration names, and say what was found."""
-    from paradnn.config import read_point, read_settings
+    from paradnn.config.point import read_point, read_settings
     from paradnn.errors import ConfigError
-    from paradnn.session import measure_ceilings
-    from paradnn.space import plain
-    from paradnn.terminal import si
+    from paradnn.session.progress import si
+    from paradnn.session.session import measure_ceilings
+    from paradnn.sweep.space import plain
 
     content = plain(config)
     settings = read_settings(content)

@@ -13,8 +13,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from paradnn.cli.command import run_command
 from paradnn.errors import ConfigError
-from paradnn.train import run_command
 
 __all__ = ["Options", "main", "split_options"]
 
@@ -65,15 +65,15 @@ def _file(value: str) -> Path:
 
 def _plan(config: DictConfig, options: Options) -> int:
     """Look ahead at what the configuration describes, and say what is seen."""
-    from paradnn.config import read_point, read_settings
-    from paradnn.dispatch import chunk_of
-    from paradnn.planning.history import open_history
-    from paradnn.planning.outlook import look_ahead
-    from paradnn.planning.report import describe, write_points
-    from paradnn.planning.survey import survey
-    from paradnn.record import run_name
-    from paradnn.space import plain
-    from paradnn.sweep import read_plan
+    from paradnn.config.point import read_point, read_settings
+    from paradnn.forecast.forecast import look_ahead
+    from paradnn.forecast.history import open_history
+    from paradnn.forecast.status import survey
+    from paradnn.forecast.text import describe, write_points
+    from paradnn.launch.submit import chunk_of
+    from paradnn.record.record import run_name
+    from paradnn.sweep.space import plain
+    from paradnn.sweep.tasks import read_plan
 
     content = plain(config)
     settings = read_settings(content)
@@ -97,7 +97,7 @@ def _plan(config: DictConfig, options: Options) -> int:
 
 def main() -> int:
     """`python -m paradnn.plan -m experiment=paper_fc`: the process' exit code."""
-    from paradnn.usage import split_overrides
+    from paradnn.cli.overrides import split_overrides
 
     try:
         options, rest = split_options(split_overrides(sys.argv[1:]))

@@ -7,31 +7,21 @@ Damaged files are named and left where they are, the others are logged; the exit
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from paradnn.config import Tracking
-from paradnn.errors import DataError, ParadnnError
-from paradnn.identity import Identity
-from paradnn.ledger import Entry
-from paradnn.offline import default_folder, read_document
-from paradnn.record import SCHEMA_VERSION, Record
-from paradnn.resume import makes_needless
-from paradnn.store import without_credentials
-from paradnn.tracker import Ticket
-from paradnn.tracking import MlflowTracker
+from paradnn.config.point import Tracking
+from paradnn.errors import ParadnnError
+from paradnn.tracking.offline import default_folder
+from paradnn.tracking.upload import sync
 
-__all__ = ["bring_in", "main", "sync", "sync_command"]
+__all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; 0 when every file is in the store, 1 when some are damaged, 2 for bad input."""
-    parser = argparse.ArgumentParser(prog="python -m paradnn.sync", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m paradnn.sync", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path, default=default_folder(), help="default: %(default)s")
     parser.add_argument("--uri", help="tracking URI; default: MLFLOW_TRACKING_URI, else sqlite:///mlruns/mlflow.db")
     parser.add_argument("--experiment", default="paradnn", help="MLflow experiment (default: %(default)s)")
@@ -51,135 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if counts["needless"]:
         print(f"{counts['needless']} of them another driver measured too, while the store was away; not logged twice")
     return 1 if problems else 0
-
-
-def sync_command(folder: Path, settings: Tracking) -> str:
-    """The command line that logs a folder into the store of these settings; credentials are left to the environment."""
-    words = ["python", "-m", "paradnn.sync", str(folder)]
-    if settings.uri:
-        words += ["--uri", without_credentials(settings.uri)]
-    if settings.experiment != Tracking.experiment:
-        words += ["--experiment", settings.experiment]
-    return shlex.join(words)
-
-
-def sync(folder: Path, settings: Tracking) -> tuple[Counter[str], list[str]]:
-    """Log every result file below `folder`; counts of logged, known and needless, and the damaged files in words."""
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; give the folder of a sweep with tracking=offline")
-    tracker = MlflowTracker(settings)
-    tracker.close_abandoned()
-    counts: Counter[str] = Counter()
-    problems = []
-    paths = sorted(folder.rglob("point-*.json"))
-    parents = _Parents(tracker)
-    with _progress() as progress:
-        for path in progress.track(paths, description="logging"):
-            try:
-                counts[bring_in(tracker, path, parents)] += 1
-            except DataError as error:
-                problems.append(str(error))
-        problems += parents.close(progress.track(sorted(folder.rglob("sweep-*.json")), description="sweeps"))
-    return counts, problems
-
-
-def bring_in(tracker: MlflowTracker, path: Path, parents: _Parents | None = None) -> str:
-    """Log one file: "logged", "known" where the store holds it already, or "needless".
-
-    The run that was begun for it before the store went away is used where it is there. Needless is a result, measured
-    while no claim could be made, of a point of which another driver recorded as much. Raises DataError for a damaged
-    file. Without `parents` the run becomes a child of the tracker's open sweep.
-    """
-    document = read_document(path)
-    record = _record(document, path)
-    logged = [entry for entry in tracker.entries("offline_id", document["offline_id"]) if entry.outcome]
-    if logged:
-        tracker.finish(logged, record)
-        return "known"
-    identity = Identity(record.tags["point_id"], record.tags["environment_id"], int(record.tags["replicate"]))
-    same = [entry for entry in tracker.entries("point_id", identity.point_id) if entry.identity == identity]
-    begun = next((entry for entry in same if entry.run_id == document["run_id"]), None)
-    if begun and begun.outcome:  # the store had taken it, only its answer was lost, or the run's end
-        tracker.finish([begun], record)
-        return "known"
-    if not document.get("repeats") and any(makes_needless(entry.tags, record.tags) for entry in same):
-        if begun:
-            ticket = Ticket(begun.run_id, identity, record.start_time)
-            tracker.abandon(ticket, "another driver measured the point while the store was away")
-        return "needless"
-    if parents:
-        tracker.join_sweep(parents.of(document["sweep"]))
-    marked = replace(record, tags={**record.tags, "offline_id": document["offline_id"]})
-    tracker.adopt(marked, begun.run_id if begun else None)
-    return "logged"
-
-
-class _Parents:
-    """Parent runs of offline sweeps, each made once."""
-
-    def __init__(self, tracker: MlflowTracker) -> None:
-        self._tracker = tracker
-        self._ids: dict[str, str] = {}
-        self._made: set[str] = set()
-
-    def of(self, sweep: Mapping[str, Any] | None) -> str | None:
-        """The parent's run id; None for a point outside a sweep."""
-        if sweep is None:
-            return None
-        sweep_id = sweep["tags"]["sweep_id"]
-        if sweep_id not in self._ids:
-            known = self._known(sweep_id)
-            if known:
-                self._ids[sweep_id] = known.run_id
-            else:
-                made = self._tracker.open_sweep(sweep["name"], sweep["description"], sweep["tags"])
-                self._ids[sweep_id] = made
-                self._made.add(made)
-        return self._ids[sweep_id]
-
-    def close(self, paths: Any) -> list[str]:
-        """End the parents that this call used, or that nobody ended; damaged files in words."""
-        problems = []
-        for path in paths:
-            try:
-                document = read_document(path)
-            except DataError as error:
-                problems.append(str(error))
-                continue
-            sweep = document["sweep"]
-            sweep_id = sweep["tags"]["sweep_id"]
-            run_id = self._ids.pop(sweep_id, None)
-            if run_id is None and (known := self._known(sweep_id)) and known.status in ("RUNNING", "KILLED"):
-                run_id = known.run_id  # the store went away between its last point and its end
-            if run_id:
-                self._tracker.join_sweep(run_id)
-                self._tracker.close_sweep(sweep["status"], sweep["description"], sweep["metrics"], document["table"])
-        # Without a closing file the sweep was interrupted; a parent that was there already is closed by who opened it.
-        for run_id in self._made.intersection(self._ids.values()):
-            self._tracker.join_sweep(run_id)
-            self._tracker.close_sweep("FINISHED", "A sweep whose driver ended early.", {}, {})
-        return problems
-
-    def _known(self, sweep_id: str) -> Entry | None:
-        """The parent in the store, if it is there."""
-        entries = self._tracker.entries("sweep_id", sweep_id)
-        return next((entry for entry in entries if entry.tags.get("kind") == "sweep"), None)
-
-
-def _record(document: Mapping[str, Any], path: Path) -> Record:
-    if document.get("schema_version") != SCHEMA_VERSION:
-        raise DataError(f"{path}: schema_version {document.get('schema_version')}, this version reads {SCHEMA_VERSION}")
-    try:
-        return Record(**document["record"])
-    except (KeyError, TypeError) as error:
-        raise DataError(f"{path}: not the record of a point ({error})") from None
-
-
-def _progress() -> Any:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    return Progress(console=Console(stderr=True), transient=True)
 
 
 if __name__ == "__main__":

@@ -5,52 +5,30 @@ Bad input ends in one line and exit code 2. The framework is never imported here
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import hydra
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from paradnn.help import help_text
-from paradnn.store import PROJECT_ROOT
-from paradnn.usage import as_axes, is_input_error, one_line, split_overrides
+from paradnn.cli.command import run_command
 
 if TYPE_CHECKING:
-    from paradnn.config import Point, Settings
-    from paradnn.sweep import SweepInfo
+    from paradnn.config.point import Point, Settings
+    from paradnn.sweep.tasks import SweepInfo
 
-__all__ = ["main", "run_command"]
-
-
-class _Task:
-    """What Hydra calls with a composed configuration: a single point, or the points of a plan.
-
-    Hydra prints a line of its own for an exception in a task, so it is kept and raised afterwards.
-    """
-
-    def __init__(self, action: Callable[[DictConfig], int]) -> None:
-        self._action = action
-        self.exit_code = 0
-        self.error: Exception | None = None
-
-    def __call__(self, config: DictConfig) -> None:
-        try:
-            self.exit_code = max(self.exit_code, self._action(config))
-        except Exception as error:
-            self.error = error
+__all__ = ["main"]
 
 
 def _measure(config: DictConfig) -> int:
     """Measure what the configuration describes; the exit code."""
-    from paradnn.config import read_point, read_settings
+    from paradnn.config.point import read_point, read_settings
     from paradnn.errors import ConfigError
-    from paradnn.session import measure_points
-    from paradnn.space import plain
-    from paradnn.sweep import read_plan
-    from paradnn.terminal import describe_point, describe_sweep
+    from paradnn.session.progress import describe_point, describe_sweep
+    from paradnn.session.session import measure_points
+    from paradnn.sweep.space import plain
+    from paradnn.sweep.tasks import read_plan
 
     content = plain(config)
     settings = read_settings(content)
@@ -77,7 +55,7 @@ def _measure_task(points: Sequence[Point], settings: Settings, sweep: SweepInfo)
     Interrupted, it raises: a task that returned would count as done, and one that is put back into the queue is not.
     """
     from paradnn.errors import ParadnnError
-    from paradnn.session import Interrupted, measure_points, report_problem
+    from paradnn.session.session import Interrupted, measure_points, report_problem
 
     try:
         summary = measure_points(points, settings, sweep)
@@ -96,36 +74,6 @@ def _measure_task(points: Sequence[Point], settings: Settings, sweep: SweepInfo)
 def main() -> int:
     """Measure one point or a sweep; the process' exit code."""
     return run_command(_measure)
-
-
-def run_command(action: Callable[[DictConfig], int]) -> int:
-    """Run Hydra with `action` and turn what the user can mend into one line; the process' exit code."""
-    OmegaConf.register_new_resolver("paradnn_help", help_text, replace=True)
-    verbose = os.environ.get("HYDRA_FULL_ERROR") == "1"
-    # Hydra prints errors its own way and exits with 1, unless it is told to let them through.
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    task = _Task(action)
-
-    def measure(config: DictConfig) -> None:
-        task(config)
-
-    try:
-        sys.argv[1:] = as_axes(split_overrides(sys.argv[1:]))
-        hydra.main(version_base="1.3", config_path=str(PROJECT_ROOT / "conf"), config_name="config")(measure)()
-        if task.error:
-            raise task.error
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except Exception as error:
-        if verbose or not is_input_error(error):
-            raise
-        print(f"error: {one_line(error)}", file=sys.stderr)
-        return 2
-    finally:
-        if not verbose:
-            del os.environ["HYDRA_FULL_ERROR"]
-    return task.exit_code
 
 
 if __name__ == "__main__":

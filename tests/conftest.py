@@ -15,7 +15,15 @@ from pathlib import Path
 import pytest
 
 #: Files whose tests take longest begin first, so that no process is left alone with one at the end.
-LONGEST = ("worker", "test_limits", "test_stacks", "test_faults", "test_sweep", "test_offline", "test_notebook")
+LONGEST = (
+    "worker",
+    "session/test_limits",
+    "software/test_stack",
+    "session/test_faults",
+    "sweep/test_tasks",
+    "tracking/test_offline",
+    "test_notebook",
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -125,8 +133,13 @@ def run(arguments: Sequence[str], store: Store | None = None, timeout: float = 3
     """`python -m ...` in the checkout."""
     return subprocess.run(
         [sys.executable, "-m", *arguments],
-        cwd=ROOT, env=environment(store), capture_output=True, text=True, timeout=timeout, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=environment(store),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
 
 
 def children_of(pid: int) -> list[int]:

@@ -42,7 +42,13 @@ def test_imports_run_one_way(path: Path) -> None:
     elif place.parts[0] == "analysis":
         assert not heads(names) & FRAMEWORKS
         # What both sides must agree on: faults, units, machines, the look of figures, and where the store is.
-        allowed = ("paradnn.errors", "paradnn.units", "paradnn.hardware", "paradnn.style", "paradnn.store")
+        allowed = (
+            "paradnn.errors",
+            "paradnn.store.metrics",
+            "paradnn.hardware.specifications",
+            "paradnn.plotting",
+            "paradnn.store.address",
+        )
         assert all(name.startswith(allowed) for name in names if name.startswith("paradnn."))
 
 

@@ -81,8 +81,14 @@ def _trend(check: kinds.Trend, data: Data) -> Finding:
     found = _weights(check, rows, [check.of], data.level)
     weight = _weight(found, check.of)
     bound = Bound(low=_SMALLEST) if check.direction == "rises" else Bound(high=-_SMALLEST)
-    return _finding(check, f"{check.scale} weight", [weight], bound, found.rows,
-                    "above 0" if check.direction == "rises" else "below 0")  # fmt: skip
+    return _finding(
+        check,
+        f"{check.scale} weight",
+        [weight],
+        bound,
+        found.rows,
+        "above 0" if check.direction == "rises" else "below 0",
+    )
 
 
 def _ranking(check: kinds.Ranking, data: Data) -> Finding:
@@ -125,8 +131,11 @@ def _ratio(check: kinds.Ratio, data: Data) -> Finding:
             counts.append(min(len(sample) for sample in samples))
             name = "ratio of medians" if check.quantile == 0.5 else f"ratio of {100 * check.quantile:g}th percentiles"
             continue
-        found = (paired_operations(data, check.where, a, b, check.operations, check.metric) if check.operations
-                 else paired_points(data, check.where, a, b, check.metric))  # fmt: skip
+        found = (
+            paired_operations(data, check.where, a, b, check.operations, check.metric)
+            if check.operations
+            else paired_points(data, check.where, a, b, check.metric)
+        )
         estimates.append(quantile_interval(found["speedup"], check.quantile, data.level))
         counts.append(len(found))
     return _finding(check, name, estimates, check.bound, min(counts))
@@ -136,8 +145,12 @@ def _apart(samples: list[pd.Series[Any]], quantile: float, level: float) -> Esti
     """A's quantile over B's. Each has an interval at 97.5% for a level of 95%, so that both hold (Bonferroni)."""
     one, two = (quantile_interval(sample, quantile, (1 + level) / 2) for sample in samples)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return Estimate(*(float(np.divide(top, bottom)) for top, bottom in
-                          ((one.value, two.value), (one.low, two.high), (one.high, two.low))))  # fmt: skip
+        return Estimate(
+            *(
+                float(np.divide(top, bottom))
+                for top, bottom in ((one.value, two.value), (one.low, two.high), (one.high, two.low))
+            )
+        )
 
 
 def _threshold(check: kinds.Threshold, data: Data) -> Finding:
@@ -189,9 +202,15 @@ def _scaling(check: kinds.Scaling, data: Data) -> Finding:
 
 
 _EVALUATORS: dict[type, Callable[[Any, Data], Finding]] = {
-    kinds.Trend: _trend, kinds.Ranking: _ranking, kinds.Compare: _compare, kinds.Ratio: _ratio,
-    kinds.Threshold: _threshold, kinds.Share: _share, kinds.OutcomeShare: _outcome, kinds.Scaling: _scaling,
-}  # fmt: skip
+    kinds.Trend: _trend,
+    kinds.Ranking: _ranking,
+    kinds.Compare: _compare,
+    kinds.Ratio: _ratio,
+    kinds.Threshold: _threshold,
+    kinds.Share: _share,
+    kinds.OutcomeShare: _outcome,
+    kinds.Scaling: _scaling,
+}
 
 
 def _points(rows: pd.DataFrame, keys: list[str]) -> set[tuple[str, ...]]:
@@ -250,9 +269,14 @@ def _design(
     else:
         others = [name for name in rows.columns if name == "batch_size" or str(name).startswith("model.")]
     settings = [name for name in rows.columns if name in _SETTINGS or str(name).startswith(_SETTING_PREFIXES)]
-    names = [name for name in dict.fromkeys([*columns, *others, *settings])
-             if name in rows and name not in _NAMES and rows[name].notna().all()
-             and (name in columns or rows[name].nunique() > 1)]  # fmt: skip
+    names = [
+        name
+        for name in dict.fromkeys([*columns, *others, *settings])
+        if name in rows
+        and name not in _NAMES
+        and rows[name].notna().all()
+        and (name in columns or rows[name].nunique() > 1)
+    ]
     design = encode(rows, names)[0]
     response = rows["response"].astype("float64")
     if check.scale == "rank":

@@ -63,12 +63,23 @@ def judge(claims: Sequence[Claim], data: Data) -> tuple[Verdict, ...]:
 def table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
     """A row for each check, with its claim's answer, its effect and interval, and what is missing."""
     rows = [
-        {"claim": verdict.claim.id, "claim_answer": verdict.answer, "check": str(finding.check),
-         "answer": finding.answer, "answer_together": finding.together, "quantity": finding.quantity,
-         "value": finding.value, "low": finding.low, "high": finding.high, "needed": finding.needed,
-         "points": finding.points, "missing": finding.missing}
-        for verdict in verdicts for finding in verdict.findings
-    ]  # fmt: skip
+        {
+            "claim": verdict.claim.id,
+            "claim_answer": verdict.answer,
+            "check": str(finding.check),
+            "answer": finding.answer,
+            "answer_together": finding.together,
+            "quantity": finding.quantity,
+            "value": finding.value,
+            "low": finding.low,
+            "high": finding.high,
+            "needed": finding.needed,
+            "points": finding.points,
+            "missing": finding.missing,
+        }
+        for verdict in verdicts
+        for finding in verdict.findings
+    ]
     return pd.DataFrame(rows)
 
 
@@ -90,9 +101,11 @@ def _together(verdicts: Sequence[Verdict]) -> list[str]:
     if len(found) < 2 or not decided:
         return []
     kept = sum(finding.together == finding.answer for finding in decided)
-    return [f"With intervals so wide that all {len(found)} hold at once in 95% (Bonferroni), {kept} of the "
-            f"{len(decided)} decided checks stay decided"
-            + (": the others rest on their own interval alone." if kept < len(decided) else ".")]  # fmt: skip
+    return [
+        f"With intervals so wide that all {len(found)} hold at once in 95% (Bonferroni), {kept} of the "
+        f"{len(decided)} decided checks stay decided"
+        + (": the others rest on their own interval alone." if kept < len(decided) else ".")
+    ]
 
 
 def _paragraph(verdict: Verdict) -> str:
@@ -105,8 +118,10 @@ def _paragraph(verdict: Verdict) -> str:
     for finding in verdict.findings:
         if not finding.points:
             missing.setdefault(finding.missing, []).append(str(finding.check))
-    lines += [f"   not enough data: {reason} ({len(checks)} check{'s'[: len(checks) != 1]})" for reason, checks in
-              missing.items()]  # fmt: skip
+    lines += [
+        f"   not enough data: {reason} ({len(checks)} check{'s'[: len(checks) != 1]})"
+        for reason, checks in missing.items()
+    ]
     return "\n".join(lines)
 
 

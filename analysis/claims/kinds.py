@@ -21,8 +21,20 @@ import numpy as np
 
 from analysis.claims.select import Conditions, in_words
 
-__all__ = ["KINDS", "Bound", "Check", "Claim", "Compare", "OutcomeShare", "Ranking", "Ratio", "Scaling", "Share",
-           "Threshold", "Trend"]  # fmt: skip
+__all__ = [
+    "KINDS",
+    "Bound",
+    "Check",
+    "Claim",
+    "Compare",
+    "OutcomeShare",
+    "Ranking",
+    "Ratio",
+    "Scaling",
+    "Share",
+    "Threshold",
+    "Trend",
+]
 
 _OOM = ("oom_host", "oom_device", "oom_predicted")
 
@@ -134,9 +146,11 @@ class Ratio(_Base):
 
     def sentence(self) -> str:
         what = "median" if self.quantile == 0.5 else f"{100 * self.quantile:g}th percentile"
-        sides = f"each {self.successive} over the one before" if self.successive else (
-            f"{in_words(self.a)} over {in_words(self.b)}"
-        )  # fmt: skip
+        sides = (
+            f"each {self.successive} over the one before"
+            if self.successive
+            else (f"{in_words(self.a)} over {in_words(self.b)}")
+        )
         of = f" of operations with {in_words(self.operations)}" if self.operations else ""
         measured = "" if self.metric == "examples_per_second" or self.operations else f" in {self.metric}"
         return f"{what} speedup{of}{measured}, {sides}, is {self.bound}"
@@ -179,8 +193,10 @@ class OutcomeShare(_Base):
     bound: Bound = field(default_factory=Bound)
 
     def sentence(self) -> str:
-        return (f"of the points with outcome {'|'.join(self.b_outcome)} on {in_words(self.b)}, the share with "
-                f"{'|'.join(self.a_outcome)} on {in_words(self.a)} is {self.bound}")  # fmt: skip
+        return (
+            f"of the points with outcome {'|'.join(self.b_outcome)} on {in_words(self.b)}, the share with "
+            f"{'|'.join(self.a_outcome)} on {in_words(self.a)} is {self.bound}"
+        )
 
 
 @dataclass(frozen=True)
@@ -199,9 +215,15 @@ Check = Trend | Ranking | Compare | Ratio | Threshold | Share | OutcomeShare | S
 
 #: What a check's `kind` may be.
 KINDS: dict[str, type[Check]] = {
-    "trend": Trend, "ranking": Ranking, "compare": Compare, "ratio": Ratio, "threshold": Threshold, "share": Share,
-    "outcome": OutcomeShare, "scaling": Scaling,
-}  # fmt: skip
+    "trend": Trend,
+    "ranking": Ranking,
+    "compare": Compare,
+    "ratio": Ratio,
+    "threshold": Threshold,
+    "share": Share,
+    "outcome": OutcomeShare,
+    "scaling": Scaling,
+}
 
 
 @dataclass(frozen=True)

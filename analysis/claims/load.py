@@ -21,10 +21,15 @@ __all__ = ["load_claims", "observations", "parse_claims"]
 _CLAIM_KEYS = ("id", "says", "proof", "where", "checks")
 _BOUNDS = ("at_least", "at_most", "between")
 _REQUIRED: dict[type, tuple[str, ...]] = {
-    Trend: ("metric", "of", "direction"), Ratio: ("bound",), Threshold: ("metric", "bound"),
-    Share: ("operations", "bound"), OutcomeShare: ("a", "b", "bound"), Scaling: ("bound",),
-    KINDS["ranking"]: ("metric", "larger", "than"), KINDS["compare"]: ("a", "b", "bound"),
-}  # fmt: skip
+    Trend: ("metric", "of", "direction"),
+    Ratio: ("bound",),
+    Threshold: ("metric", "bound"),
+    Share: ("operations", "bound"),
+    OutcomeShare: ("a", "b", "bound"),
+    Scaling: ("bound",),
+    KINDS["ranking"]: ("metric", "larger", "than"),
+    KINDS["compare"]: ("a", "b", "bound"),
+}
 
 
 def observations() -> tuple[Claim, ...]:
@@ -75,8 +80,12 @@ def _claim(entry: Any, number: int, source: str) -> Claim:
         raise ConfigError(f"{place}: checks", entry["checks"], "is no list", "begin each check with '- kind: ...'")
     shared = _conditions(entry.get("where", {}), f"{place}: where")
     checks = [_check(check, shared, f"{place}: check {place_in}") for place_in, check in enumerate(entry["checks"], 1)]
-    return Claim(str(entry["id"]), _text(entry["says"], f"{place}: says"), tuple(checks),
-                 _text(entry.get("proof", ""), f"{place}: proof"))  # fmt: skip
+    return Claim(
+        str(entry["id"]),
+        _text(entry["says"], f"{place}: says"),
+        tuple(checks),
+        _text(entry.get("proof", ""), f"{place}: proof"),
+    )
 
 
 def _check(entry: Any, shared: Conditions, place: str) -> Check:
@@ -90,8 +99,9 @@ def _check(entry: Any, shared: Conditions, place: str) -> Check:
     fields = {field.name for field in dataclasses.fields(kind)}
     allowed = ["kind", *(fields - {"bound"}), *(_BOUNDS if "bound" in fields else ())]
     _known(entry, allowed, place)
-    given: dict[str, Any] = {name: _PARSERS[name](value, f"{place}: {name}")
-                             for name, value in entry.items() if name in _PARSERS}  # fmt: skip
+    given: dict[str, Any] = {
+        name: _PARSERS[name](value, f"{place}: {name}") for name, value in entry.items() if name in _PARSERS
+    }
     given["where"] = {**shared, **given.get("where", {})}
     if "bound" in fields:
         given |= _bound(entry, place)
@@ -112,8 +122,12 @@ def _sides(entry: Mapping[str, Any], kind: type, place: str) -> None:
         raise ConfigError(f"{place}: {lacking}", "(none)", "is missing", "a speedup has two sides: write a: and b:")
     if kind is Ratio and ("a" in entry) == ("successive" in entry):
         given = "both" if "a" in entry else "neither"
-        raise ConfigError(f"{place}: a, b or successive", given, "a ratio has two sides, or versions in a row",
-                          "write a: and b:, or successive: version.tensorflow")  # fmt: skip
+        raise ConfigError(
+            f"{place}: a, b or successive",
+            given,
+            "a ratio has two sides, or versions in a row",
+            "write a: and b:, or successive: version.tensorflow",
+        )
     if kind is Ratio and "operations" in entry and entry.get("paired") is False:
         raise ConfigError(f"{place}: paired", False, "operations are always paired", "leave it out")
 
@@ -235,8 +249,23 @@ def _one_of(*choices: str) -> Callable[[Any, str], str]:
 
 
 _PARSERS: dict[str, Callable[[Any, str], Any]] = {
-    "where": _conditions, "name": _text, "metric": _text, "a": _some, "b": _some, "given": _given,
-    "scale": _one_of("rank", "linear"), "of": _text, "direction": _one_of("rises", "falls"), "larger": _text,
-    "than": _texts, "margin": _margin, "quantile": _quantile, "successive": _text, "operations": _some,
-    "paired": _flag, "a_outcome": _texts, "b_outcome": _texts, "by": _text,
-}  # fmt: skip
+    "where": _conditions,
+    "name": _text,
+    "metric": _text,
+    "a": _some,
+    "b": _some,
+    "given": _given,
+    "scale": _one_of("rank", "linear"),
+    "of": _text,
+    "direction": _one_of("rises", "falls"),
+    "larger": _text,
+    "than": _texts,
+    "margin": _margin,
+    "quantile": _quantile,
+    "successive": _text,
+    "operations": _some,
+    "paired": _flag,
+    "a_outcome": _texts,
+    "b_outcome": _texts,
+    "by": _text,
+}

@@ -25,8 +25,9 @@ def restate(claims: Sequence[Claim], names: Mapping[str, str]) -> tuple[Claim, .
         return {key: tuple(names.get(str(value), value) for value in values) for key, values in old.items()}
 
     def check(old: Check) -> Check:
-        changed: dict[str, Any] = {name: conditions(getattr(old, name)) for name in ("where", "a", "b")
-                                   if hasattr(old, name)}  # fmt: skip
+        changed: dict[str, Any] = {
+            name: conditions(getattr(old, name)) for name in ("where", "a", "b") if hasattr(old, name)
+        }
         return dataclasses.replace(old, **changed)
 
     reading = ", ".join(f"{old} read as {new}" for old, new in names.items())

@@ -19,8 +19,11 @@ Conditions = Mapping[str, tuple[Value, ...]]
 
 _COMPARISON = re.compile(r"(>=|<=|>|<|!=)\s*(.+)")
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
-}  # fmt: skip
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
 
 
 def choose(frame: pd.DataFrame, conditions: Conditions) -> pd.DataFrame:

@@ -10,16 +10,26 @@ from functools import cached_property
 import pandas as pd
 
 from analysis.claims.select import Conditions, choose, lacking
-from analysis.frame import aggregate_replicates, require_alike
 from analysis.methods.pairing import RESULT_COLUMNS, join_columns, pair
 from analysis.methods.quantiles import LEVEL
 from analysis.methods.regression import NotEnoughData
+from analysis.store.frame import aggregate_replicates, require_alike
 
 __all__ = ["Data", "paired_operations", "paired_points", "points", "side", "versions"]
 
 _OPERATION = "operation_type"
-_IDENTITY = ("run_id", "family", "device", "outcome", "batch_size", "precision", "compile", "mode", "devices",
-             "transport")  # fmt: skip
+_IDENTITY = (
+    "run_id",
+    "family",
+    "device",
+    "outcome",
+    "batch_size",
+    "precision",
+    "compile",
+    "mode",
+    "devices",
+    "transport",
+)
 _IDENTITY_PREFIXES = ("model.", "optimizer.", "data.", "platform.", "framework.", "software.")
 
 

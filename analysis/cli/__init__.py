@@ -13,22 +13,22 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from analysis.cli.boxplot import COMMANDS as BOXPLOT
-from analysis.cli.breakdown import COMMANDS as BREAKDOWN
-from analysis.cli.claims import COMMANDS as CLAIMS
-from analysis.cli.command import Command
-from analysis.cli.compare import COMMANDS as COMPARE
-from analysis.cli.heatmap import COMMANDS as HEATMAP
-from analysis.cli.infeed import COMMANDS as INFEED
-from analysis.cli.overhead import COMMANDS as OVERHEAD
-from analysis.cli.parameters import COMMANDS as PARAMETERS
 from analysis.cli.report import COMMANDS as REPORT
-from analysis.cli.roofline import COMMANDS as ROOFLINE
-from analysis.cli.scaling import COMMANDS as SCALING
-from analysis.cli.sensitivity import COMMANDS as SENSITIVITY
-from analysis.cli.software import COMMANDS as SOFTWARE
-from analysis.cli.speedup import COMMANDS as SPEEDUP
 from analysis.cli.stored import COMMANDS as STORED
+from analysis.summaries.boxplot import COMMANDS as BOXPLOT
+from analysis.summaries.breakdown import COMMANDS as BREAKDOWN
+from analysis.summaries.claims import COMMANDS as CLAIMS
+from analysis.summaries.command import Command
+from analysis.summaries.compare import COMMANDS as COMPARE
+from analysis.summaries.heatmap import COMMANDS as HEATMAP
+from analysis.summaries.infeed import COMMANDS as INFEED
+from analysis.summaries.overhead import COMMANDS as OVERHEAD
+from analysis.summaries.parameters import COMMANDS as PARAMETERS
+from analysis.summaries.roofline import COMMANDS as ROOFLINE
+from analysis.summaries.scaling import COMMANDS as SCALING
+from analysis.summaries.sensitivity import COMMANDS as SENSITIVITY
+from analysis.summaries.software import COMMANDS as SOFTWARE
+from analysis.summaries.speedup import COMMANDS as SPEEDUP
 from paradnn.errors import ParadnnError
 
 __all__ = ["COMMANDS", "main"]
@@ -86,14 +86,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m analysis", description="Analyse the runs in a tracking store.",
-                     epilog="python -m analysis COMMAND --help tells what a command does and takes.")  # fmt: skip
+    parser = _Parser(
+        prog="python -m analysis",
+        description="Analyse the runs in a tracking store.",
+        epilog="python -m analysis COMMAND --help tells what a command does and takes.",
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         child = commands.add_parser(
-            command.name, help=command.summary, description=command.description, epilog=f"example: {command.example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
-        )  # fmt: skip
+            command.name,
+            help=command.summary,
+            description=command.description,
+            epilog=f"example: {command.example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
         command.configure(child)
         child.set_defaults(command=command)
     return parser

@@ -18,8 +18,13 @@ __all__ = ["add_selection", "add_store", "load_chosen", "select"]
 
 _CONDITION = re.compile(r"\s*(.+?)\s*(>=|<=|!=|=|>|<)\s*(.*?)\s*")
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "=": operator.eq, "!=": operator.ne,
-}  # fmt: skip
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+    "=": operator.eq,
+    "!=": operator.ne,
+}
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +64,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 
 def load_chosen(args: argparse.Namespace, columns: Collection[str] | None = None) -> pd.DataFrame:
     """The frame of the runs that the options choose; `columns` limits what is read."""
-    from analysis.store import load
+    from analysis.store.load import load
 
     tags = dict(args.tag)
     if args.device:
@@ -67,10 +72,18 @@ def load_chosen(args: argparse.Namespace, columns: Collection[str] | None = None
     if columns is not None:
         columns = {*columns, *(_parse(condition)[0] for condition in args.where)}
     frame = load(
-        args.store, experiments=args.experiment or ("paradnn",), family=args.family, platform=args.platform,
-        outcome=args.outcome, since=args.since, until=args.until, tags=tags, unfinished=args.unfinished,
-        columns=columns, reader=args.reader,
-    )  # fmt: skip
+        args.store,
+        experiments=args.experiment or ("paradnn",),
+        family=args.family,
+        platform=args.platform,
+        outcome=args.outcome,
+        since=args.since,
+        until=args.until,
+        tags=tags,
+        unfinished=args.unfinished,
+        columns=columns,
+        reader=args.reader,
+    )
     return select(frame, args.where)
 
 
@@ -83,8 +96,12 @@ def select(frame: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
         name, sign, text = _parse(condition)
         if name not in frame:
             close = difflib.get_close_matches(name, list(frame.columns), n=1)
-            raise ConfigError("--where", condition, f"these runs have no column {name}",
-                              f"did you mean {close[0]}?" if close else "see python -m analysis export")  # fmt: skip
+            raise ConfigError(
+                "--where",
+                condition,
+                f"these runs have no column {name}",
+                f"did you mean {close[0]}?" if close else "see python -m analysis export",
+            )
         column, equality = frame[name], sign in ("=", "!=")
         # A comma divides values, unless it is part of one, as in the name of a device.
         parts = text.split(",") if equality and text not in set(column.dropna().astype("str")) else [text]
@@ -116,8 +133,9 @@ def _value(text: str, column: pd.Series, condition: str) -> Any:
             stamp = pd.Timestamp(text)
             return stamp if stamp.tz is not None else stamp.tz_localize("UTC")
     except (KeyError, ValueError):
-        raise ConfigError("--where", condition, f"{text!r} is no value of {column.name}",
-                          f"that column holds {column.dtype}") from None  # fmt: skip
+        raise ConfigError(
+            "--where", condition, f"{text!r} is no value of {column.name}", f"that column holds {column.dtype}"
+        ) from None
     return text
 
 

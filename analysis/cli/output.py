@@ -16,7 +16,7 @@ from paradnn.errors import ConfigError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.cli.result import Result
+    from analysis.summaries.result import Result
 
 __all__ = ["add_output", "deliver"]
 
@@ -78,8 +78,8 @@ def _draw(result: Result, path: Path, kind: str) -> None:
 def _log(result: Result, frame: pd.DataFrame, args: argparse.Namespace) -> str:
     """Put a result into the store; returns the run's id. All source runs stand in sources.json, and in the tag
     `sources` where they fit; `source_sweeps` names the sweeps they come from."""
-    from analysis.writer import open_experiment, writing
-    from paradnn.store import address_of
+    from analysis.store.writer import open_experiment, writing
+    from paradnn.store.address import address_of
 
     experiment = (args.experiment or ["paradnn"])[0]
     client, experiment_id = open_experiment(args.store, experiment)
@@ -104,17 +104,19 @@ def _log(result: Result, frame: pd.DataFrame, args: argparse.Namespace) -> str:
 
 
 def _tags(sources: list[str], pooled: str, frame: pd.DataFrame, args: argparse.Namespace) -> dict[str, Any]:
-    from analysis.store import SCHEMA_VERSION
-    from paradnn.store import without_secrets
+    from analysis.store.load import SCHEMA_VERSION
+    from paradnn.store.address import without_secrets
 
     used = frame[frame["run_id"].isin(sources)]
     sweeps = sorted(set(used["sweep_id"].dropna())) if "sweep_id" in used else []
     listed = ",".join(sources)
     tags = {
-        "kind": "analysis", "schema_version": SCHEMA_VERSION, "analysis": args.command.name,
+        "kind": "analysis",
+        "schema_version": SCHEMA_VERSION,
+        "analysis": args.command.name,
         "command_line": shlex.join(map(without_secrets, args.command_line))[:_TAG_LENGTH],
         "source_count": str(len(sources)),
         "sources": listed if len(listed) <= _TAG_LENGTH else "see sources.json",
         "source_sweeps": ",".join(sweeps)[:_TAG_LENGTH],
-    }  # fmt: skip
+    }
     return tags | ({"pooled": pooled[:_TAG_LENGTH]} if pooled else {})

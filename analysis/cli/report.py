@@ -6,8 +6,8 @@ import argparse
 import shlex
 import sys
 
-from analysis.cli.command import Command, argument
 from analysis.cli.options import load_chosen
+from analysis.summaries.command import Command, argument
 from paradnn.errors import StoreError
 
 __all__ = ["COMMANDS"]
@@ -18,15 +18,18 @@ _SELECTION = ("family", "platform", "device", "outcome", "since", "until")
 def report(args: argparse.Namespace) -> None:
     """Read the runs, make the page, say where it is. StoreError where there is no run to report."""
     from analysis.report import check_target, make_report, write_page
-    from paradnn.store import address_of
+    from paradnn.store.address import address_of
 
     target = check_target(args.out)
     options = _chosen(args)
     frame = load_chosen(args)
     if frame.empty:
         narrowing = shlex.join(_narrowing(args))
-        why = f"the options choose none of its runs: {narrowing}" if narrowing else (
-            "it holds no finished run: measure first, with python -m paradnn.train -m experiment=quick")  # fmt: skip
+        why = (
+            f"the options choose none of its runs: {narrowing}"
+            if narrowing
+            else ("it holds no finished run: measure first, with python -m paradnn.train -m experiment=quick")
+        )
         raise StoreError(f"nothing to report from {address_of(args.store).public}, {why}")
     page = make_report(frame, args, options, progress=_show if sys.stderr.isatty() else None)
     write_page(page, target)
@@ -46,7 +49,7 @@ def _opener() -> str:
 
 def _chosen(args: argparse.Namespace) -> list[str]:
     """The shared options as they were given, for commands that choose the same runs; no credentials."""
-    from paradnn.store import without_secrets
+    from paradnn.store.address import without_secrets
 
     options = ["--store", without_secrets(args.store)] if args.store else []
     for name in args.experiment or []:
@@ -70,13 +73,15 @@ def _narrowing(args: argparse.Namespace) -> list[str]:
 #: What this module adds to the command line.
 COMMANDS = (
     Command(
-        name="report", summary="all that the runs can carry as one HTML page: figures, numbers, what is missing",
+        name="report",
+        summary="all that the runs can carry as one HTML page: figures, numbers, what is missing",
         description="Write one self-contained HTML page: what was measured where, every analysis that the runs can\n"
-                    "carry with its figure, its numbers in words and its table, comparisons, claims, and what is\n"
-                    "missing. Runs of unlike environments or protocols are parts of their own. Opens without network.",
+        "carry with its figure, its numbers in words and its table, comparisons, claims, and what is\n"
+        "missing. Runs of unlike environments or protocols are parts of their own. Opens without network.",
         example="python -m analysis report --out report.html",
         act=report,
-        arguments=(argument("--out", metavar="FILE", default="report.html",
-                            help="the page to write (default: report.html)"),),
+        arguments=(
+            argument("--out", metavar="FILE", default="report.html", help="the page to write (default: report.html)"),
+        ),
     ),
-)  # fmt: skip
+)

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.cli.command import Command, argument
 from analysis.cli.options import load_chosen
-from analysis.cli.result import Result
+from analysis.summaries.command import Command, argument
+from analysis.summaries.result import Result
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,8 +24,12 @@ def runs(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
 
     if frame.empty:
         return Result(frame[["family", "device"]], "no such runs in the store")
-    named = frame.assign(**{name: frame[name].fillna(lacking) for name, lacking in
-                            (("family", "(none)"), ("device", "(none)"), ("outcome", "unfinished"))})  # fmt: skip
+    named = frame.assign(
+        **{
+            name: frame[name].fillna(lacking)
+            for name, lacking in (("family", "(none)"), ("device", "(none)"), ("outcome", "unfinished"))
+        }
+    )
     groups = named.groupby(["family", "device"])
     counts = pd.crosstab([named["family"], named["device"]], named["outcome"])
     order = sorted(counts.columns, key=lambda name: (name != "ok", name == "unfinished", name))
@@ -56,7 +60,7 @@ def export(args: argparse.Namespace) -> None:
 
 def import_archive(args: argparse.Namespace) -> None:
     """Log the published measurements of a folder."""
-    from analysis.archive import import_archive as log_archive
+    from analysis.store.published import import_archive as log_archive
 
     if len(args.experiment or []) > 1:
         raise ConfigError("--experiment", args.experiment, "an import goes into one experiment", "name one")
@@ -79,24 +83,29 @@ def _show(done: int, total: int) -> None:
 #: What this module adds to the command line.
 COMMANDS = (
     Command(
-        name="import-archive", summary="log the published ParaDnn measurements (TPU v2, V100) as runs",
+        name="import-archive",
+        summary="log the published ParaDnn measurements (TPU v2, V100) as runs",
         description="Log the data files of the ParaDnn paper's artifact as runs, marked source=published.\n"
-                    "They are in github.com/Emma926/paradnn, folder scripts/data. What is there is not logged again.",
+        "They are in github.com/Emma926/paradnn, folder scripts/data. What is there is not logged again.",
         example="python -m analysis import-archive ../paradnn-original/scripts/data",
         arguments=(argument("dir", metavar="DIR", help="folder with tpu_fc.json, gpu_fc.json, fc_trace_10sec*.json"),),
-        act=import_archive, selects=False,
+        act=import_archive,
+        selects=False,
     ),
     Command(
-        name="runs", summary="what the store holds: runs by family, device and outcome",
+        name="runs",
+        summary="what the store holds: runs by family, device and outcome",
         description="Count the runs of each model family on each device by how they ended.",
         example="python -m analysis runs --unfinished",
-        analyse=runs, columns=(),
+        analyse=runs,
+        columns=(),
     ),
     Command(
-        name="export", summary="write the frame of chosen runs to a CSV or Parquet file",
+        name="export",
+        summary="write the frame of chosen runs to a CSV or Parquet file",
         description="Write one row a run with all its params, metrics and tags. Parquet keeps types and units.",
         example="python -m analysis export fc.parquet --family fc --outcome ok",
         arguments=(argument("file", metavar="FILE", help="a .csv or .parquet file"),),
         act=export,
     ),
-)  # fmt: skip
+)

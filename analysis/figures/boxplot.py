@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from analysis.figures.style import COLOURS, MARKERS, colour_of, families_with, figure, finish, quantity
+from analysis.format import is_share, short
 from analysis.methods.boxplot import Boxes
-from analysis.readable import is_share, short
-from paradnn.units import metric as registered
+from paradnn.store.metrics import metric as registered
 
 __all__ = ["draw_boxes"]
 
@@ -33,11 +33,15 @@ def draw_boxes(boxes: Boxes, scale: str = "auto") -> Figure:
     width, height = (max(5.0, 1.6 + 0.9 * len(rows)), 4.8) if upright else (8.0, 1.4 + 0.32 * len(rows))
     drawn, axes = figure(width, height)
     artists = axes.bxp(
-        [_statistics(row, boxes, upright) for row in rows], orientation="vertical" if upright else "horizontal",
-        widths=0.55, patch_artist=True, medianprops={"color": COLOURS[-1], "linewidth": 1.8},
-        whiskerprops={"color": _DARK}, capprops={"color": _DARK},
+        [_statistics(row, boxes, upright) for row in rows],
+        orientation="vertical" if upright else "horizontal",
+        widths=0.55,
+        patch_artist=True,
+        medianprops={"color": COLOURS[-1], "linewidth": 1.8},
+        whiskerprops={"color": _DARK},
+        capprops={"color": _DARK},
         flierprops={"marker": MARKERS[0], "markersize": 3, "markeredgecolor": _DARK, "alpha": 0.6},
-    )  # fmt: skip
+    )
     keys = [str(row[boxes.by[0]]) for row in rows]
     among = families_with(keys) if boxes.by[0] == "family" else [*dict.fromkeys(keys)]
     for box, key in zip(artists["boxes"], keys, strict=True):
@@ -61,8 +65,15 @@ def _statistics(row: Mapping[Any, Any], boxes: Boxes, upright: bool) -> dict[str
     beyond = values if len(values) < _FEW else values[(values < row["p2"]) | (values > row["p98"])]
     count = f"n = {row['count']}"
     label = row["label"].replace(", ", "\n") + f"\n{count}" if upright else f"{row['label']} ({count})"
-    return {"med": row["p50"], "q1": row["p9"], "q3": row["p91"], "whislo": row["p2"], "whishi": row["p98"],
-            "fliers": np.asarray(beyond), "label": label}  # fmt: skip
+    return {
+        "med": row["p50"],
+        "q1": row["p9"],
+        "q3": row["p91"],
+        "whislo": row["p2"],
+        "whishi": row["p98"],
+        "fliers": np.asarray(beyond),
+        "label": label,
+    }
 
 
 def _label(axes: Axes, boxes: Boxes, upright: bool) -> None:

@@ -26,13 +26,28 @@ def draw_breakdown(found: Breakdown) -> Figure:
     for place, name in enumerate([*named, *(["other"] if len(named) < len(order) else [])]):
         chosen = table["name"] == name if place < len(named) else ~table["name"].isin(named)
         shares = table[chosen].groupby("family")["median"].sum().reindex(families).fillna(0).to_numpy()
-        axes.barh(range(len(families)), shares, left=left, color=COLOURS[place % (len(COLOURS) - 1)], label=name,
-                  hatch=_HATCHES[place // (len(COLOURS) - 1) % len(_HATCHES)], edgecolor="white", linewidth=0.6,
-                  height=0.6)  # fmt: skip
+        axes.barh(
+            range(len(families)),
+            shares,
+            left=left,
+            color=COLOURS[place % (len(COLOURS) - 1)],
+            label=name,
+            hatch=_HATCHES[place // (len(COLOURS) - 1) % len(_HATCHES)],
+            edgecolor="white",
+            linewidth=0.6,
+            height=0.6,
+        )
         for row, share in enumerate(shares):
             if share >= 0.06:
-                axes.text(left[row] + share / 2, row, f"{share:.0%}", ha="center", va="center", fontsize=8,
-                          bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1})  # fmt: skip
+                axes.text(
+                    left[row] + share / 2,
+                    row,
+                    f"{share:.0%}",
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1},
+                )
         left += shares
     models = table.groupby("family")["models"].first()
     axes.set_yticks(range(len(families)), [f"{name} ({models[name]})" for name in families])
@@ -40,8 +55,11 @@ def draw_breakdown(found: Breakdown) -> Figure:
     axes.set_xlim(0, max(1.0, float(left.max())))
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
     title = "categories" if found.level == "category" else "types"
-    finish(axes, f"Where the step's time goes: {title} of operations, by family (models)",
-           "median share of the profiled step")  # fmt: skip
+    finish(
+        axes,
+        f"Where the step's time goes: {title} of operations, by family (models)",
+        "median share of the profiled step",
+    )
     axes.yaxis.grid(False)
     drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     return drawn

@@ -39,13 +39,26 @@ def draw_claims(verdicts: Sequence[Verdict]) -> Figure:
         axes.plot((0.4, most + 0.5), (place, place), color="#dddddd", linewidth=0.6, zorder=0)
         for number, finding in enumerate(verdict.findings, 1):
             marker, colour, filled = _LOOKS[_state(finding)]
-            axes.plot(number, place, marker, color=colour, markerfacecolor=colour if filled else "none", markersize=8,
-                      linestyle="none")  # fmt: skip
+            axes.plot(
+                number,
+                place,
+                marker,
+                color=colour,
+                markerfacecolor=colour if filled else "none",
+                markersize=8,
+                linestyle="none",
+            )
         partly = (
             f" ({verdict.measured} of {len(verdict.findings)})" if 0 < verdict.measured < len(verdict.findings) else ""
         )
-        axes.annotate(f"{verdict.answer}{partly}", (most + 0.8, place), va="center", fontsize=9, annotation_clip=False,
-                      fontweight="bold" if verdict.answer != "not enough data" else "normal")  # fmt: skip
+        axes.annotate(
+            f"{verdict.answer}{partly}",
+            (most + 0.8, place),
+            va="center",
+            fontsize=9,
+            annotation_clip=False,
+            fontweight="bold" if verdict.answer != "not enough data" else "normal",
+        )
     finish(axes, "Claims and their checks", x="check")
     axes.set_yticks(places, labels, fontsize=9)
     axes.set_xticks(range(1, most + 1))

@@ -14,8 +14,12 @@ from analysis.methods.compare import A_BETTER, B_BETTER, NOT_SHOWN, Comparison
 __all__ = ["draw_comparison"]
 
 # Verdict of a cell -> (colour, marker).
-_LOOK = {A_BETTER: (style.COLOURS[0], "^"), B_BETTER: (style.COLOURS[1], "v"), NOT_SHOWN: ("#777777", "s"),
-         "not tested": ("#999999", "o")}  # fmt: skip
+_LOOK = {
+    A_BETTER: (style.COLOURS[0], "^"),
+    B_BETTER: (style.COLOURS[1], "v"),
+    NOT_SHOWN: ("#777777", "s"),
+    "not tested": ("#999999", "o"),
+}
 
 
 def draw_comparison(found: Comparison, a: str = "A", b: str = "B") -> Figure:
@@ -30,10 +34,21 @@ def draw_comparison(found: Comparison, a: str = "A", b: str = "B") -> Figure:
         cells = found.cells[found.cells["family"] == row["family"]]
         present |= _marks(axes, cells, place)
         if row["points"]:
-            reach = [[row["geometric_mean"] - row["geometric_mean_low"]],
-                     [row["geometric_mean_high"] - row["geometric_mean"]]]  # fmt: skip
-            axes.errorbar([row["geometric_mean"]], [place], xerr=reach if np.isfinite(reach).all() else None, fmt="D",
-                          color="#000000", markersize=6, capsize=4, linewidth=1.6, zorder=4)  # fmt: skip
+            reach = [
+                [row["geometric_mean"] - row["geometric_mean_low"]],
+                [row["geometric_mean_high"] - row["geometric_mean"]],
+            ]
+            axes.errorbar(
+                [row["geometric_mean"]],
+                [place],
+                xerr=reach if np.isfinite(reach).all() else None,
+                fmt="D",
+                color="#000000",
+                markersize=6,
+                capsize=4,
+                linewidth=1.6,
+                zorder=4,
+            )
     words = [f"{row['family']}\n{row['verdict']}" for row in found.families.to_dict("records")]
     axes.set_yticks(range(len(families)), words)
     axes.set_ylim(len(families) - 0.45, -0.55)
@@ -42,8 +57,9 @@ def draw_comparison(found: Comparison, a: str = "A", b: str = "B") -> Figure:
     ratio_axis(axes.xaxis)
     handles = [
         axes.scatter([], [], color=colour, marker=marker, s=28, label=f"cell: {verdict}")
-        for verdict, (colour, marker) in _LOOK.items() if verdict in present
-    ]  # fmt: skip
+        for verdict, (colour, marker) in _LOOK.items()
+        if verdict in present
+    ]
     handles.append(axes.errorbar([], [], xerr=[], fmt="D", color="#000000", label="geometric mean, 95% interval"))
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     return figure

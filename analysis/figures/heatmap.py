@@ -16,8 +16,8 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from analysis.figures import style
+from analysis.format import is_share, short
 from analysis.methods.heatmap import MEMORY, HeatMap, HeatMaps
-from analysis.readable import is_share, short
 
 __all__ = ["draw_heat_maps"]
 
@@ -89,8 +89,14 @@ def _draw(axes: Axes, found: HeatMap, norm: Normalize, share: bool) -> None:
     for cell in found.cells.itertuples(index=False):
         _cell(axes, cell, colours, norm, share)
     tilted = max(len(label) for label in found.x.labels) > 6
-    axes.set_xticks(range(wide), found.x.labels, rotation=45 if tilted else 0, ha="right" if tilted else "center",
-                    rotation_mode="anchor" if tilted else "default", fontsize=8)  # fmt: skip
+    axes.set_xticks(
+        range(wide),
+        found.x.labels,
+        rotation=45 if tilted else 0,
+        ha="right" if tilted else "center",
+        rotation_mode="anchor" if tilted else "default",
+        fontsize=8,
+    )
     axes.set_yticks(range(high), found.y.labels, fontsize=8)
     axes.tick_params(length=0)
 

@@ -13,8 +13,11 @@ from analysis.methods.infeed import Infeed
 
 __all__ = ["draw_infeed"]
 
-_NAMES = {"flops_per_step": ("work of a step", "FLOP"), "flops_per_example": ("work for an example", "FLOP"),
-          "parameters": ("trainable parameters", "")}  # fmt: skip
+_NAMES = {
+    "flops_per_step": ("work of a step", "FLOP"),
+    "flops_per_example": ("work for an example", "FLOP"),
+    "parameters": ("trainable parameters", ""),
+}
 
 
 def draw_infeed(found: Infeed) -> Figure:
@@ -26,9 +29,15 @@ def draw_infeed(found: Infeed) -> Figure:
     if len(found.groups) == 1 and found.points["batch_size"].nunique() > 1:
         batches = found.points["batch_size"].astype("float64")
         marks = axes.scatter(
-            found.points["size"], found.points["infeed_fraction"], c=batches, cmap=SEQUENTIAL, s=26,
-            norm=LogNorm(batches.min(), batches.max()), edgecolors="#444444", linewidths=0.3,
-        )  # fmt: skip
+            found.points["size"],
+            found.points["infeed_fraction"],
+            c=batches,
+            cmap=SEQUENTIAL,
+            s=26,
+            norm=LogNorm(batches.min(), batches.max()),
+            edgecolors="#444444",
+            linewidths=0.3,
+        )
         bar = drawn.colorbar(marks, ax=axes, label="batch size")
         values = sorted(set(batches))
         shown = values[:: max(1, len(values) // 8)]
@@ -37,10 +46,19 @@ def draw_infeed(found: Infeed) -> Figure:
     else:
         for number, group in enumerate(found.groups):
             rows = _rows(found.points, group.family, group.device)
-            axes.plot(rows["size"], rows["infeed_fraction"], MARKERS[number % len(MARKERS)], markersize=5, alpha=0.7,
-                      color=COLOURS[number % len(COLOURS)], markeredgewidth=0, label=group.name)  # fmt: skip
-    axes.axhline(found.threshold, color="#333333", linewidth=1, linestyle="--",
-                 label=f"input-bound above {found.threshold:.0%}")  # fmt: skip
+            axes.plot(
+                rows["size"],
+                rows["infeed_fraction"],
+                MARKERS[number % len(MARKERS)],
+                markersize=5,
+                alpha=0.7,
+                color=COLOURS[number % len(COLOURS)],
+                markeredgewidth=0,
+                label=group.name,
+            )
+    axes.axhline(
+        found.threshold, color="#333333", linewidth=1, linestyle="--", label=f"input-bound above {found.threshold:.0%}"
+    )
     drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     axes.set_xscale("log")
     name, unit = _NAMES[found.against]
@@ -59,8 +77,15 @@ def _utilisation(axes: Axes, found: Infeed) -> None:
     for number, group in enumerate(found.groups):
         rows = _rows(found.points, group.family, group.device).dropna(subset="utilization")
         colour = COLOURS[number % len(COLOURS)]
-        axes.plot(rows["infeed_fraction"], rows["utilization"], MARKERS[number % len(MARKERS)], color=colour,
-                  markersize=5, alpha=0.7, markeredgewidth=0)  # fmt: skip
+        axes.plot(
+            rows["infeed_fraction"],
+            rows["utilization"],
+            MARKERS[number % len(MARKERS)],
+            color=colour,
+            markersize=5,
+            alpha=0.7,
+            markeredgewidth=0,
+        )
         if "gain" in rows:
             free = rows["utilization"] * (1 + rows["gain"])
             axes.vlines(rows["infeed_fraction"], rows["utilization"], free, color=colour, linewidth=1, alpha=0.5)

@@ -13,10 +13,16 @@ __all__ = ["draw_overhead"]
 
 #: Phases of the stack itself share a colour and differ in hatch, so do those that the model costs.
 _LOOK = {
-    "schedule": (COLOURS[1], ""), "start": (COLOURS[1], "////"), "record": (COLOURS[1], "xxxx"),
-    "build": (COLOURS[5], ""), "compile": (COLOURS[5], "////"), "warmup": (COLOURS[5], "...."),
-    "measure": (COLOURS[2], ""), "latency": (COLOURS[2], "////"), "profile": (COLOURS[3], ""),
-}  # fmt: skip
+    "schedule": (COLOURS[1], ""),
+    "start": (COLOURS[1], "////"),
+    "record": (COLOURS[1], "xxxx"),
+    "build": (COLOURS[5], ""),
+    "compile": (COLOURS[5], "////"),
+    "warmup": (COLOURS[5], "...."),
+    "measure": (COLOURS[2], ""),
+    "latency": (COLOURS[2], "////"),
+    "profile": (COLOURS[3], ""),
+}
 
 
 def draw_overhead(result: Overhead) -> Figure:
@@ -29,12 +35,28 @@ def draw_overhead(result: Overhead) -> Figure:
         shares = table[table["phase"] == phase].set_index("family")["share"].reindex(families).fillna(0).to_numpy()
         colour, hatch = _LOOK.get(phase, (COLOURS[-1], ""))
         label = f"{phase} (stack)" if phase in OVERHEAD_PHASES else phase
-        axes.barh(range(len(families)), shares, left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.6,
-                  height=0.6, label=label)  # fmt: skip
+        axes.barh(
+            range(len(families)),
+            shares,
+            left=left,
+            color=colour,
+            hatch=hatch,
+            edgecolor="white",
+            linewidth=0.6,
+            height=0.6,
+            label=label,
+        )
         for place, share in enumerate(shares):
             if share >= 0.08:
-                axes.text(left[place] + share / 2, place, f"{share:.0%}", ha="center", va="center", fontsize=8,
-                          bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1})  # fmt: skip
+                axes.text(
+                    left[place] + share / 2,
+                    place,
+                    f"{share:.0%}",
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1},
+                )
         left += shares
     means = table.groupby("family")["seconds"].sum()
     points = table.groupby("family")["points"].first()

@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from analysis.figures.style import COLOURS, colour_of, figure, finish, marker_of
+from analysis.format import short
 from analysis.methods.parameters import ParameterRanges
-from analysis.readable import short
 
 __all__ = ["draw_parameters"]
 
@@ -22,8 +22,14 @@ def draw_parameters(result: ParameterRanges) -> Figure:
     drawn, axes = figure(7.5, 1.6 + 0.5 * count)
     for place, row in enumerate(result.ranges.to_dict("records")):
         colour = colour_of(row["family"])
-        axes.plot([row["minimum"], row["maximum"]], [place, place], color=colour, linewidth=9, alpha=0.35,
-                  solid_capstyle="butt")  # fmt: skip
+        axes.plot(
+            [row["minimum"], row["maximum"]],
+            [place, place],
+            color=colour,
+            linewidth=9,
+            alpha=0.35,
+            solid_capstyle="butt",
+        )
         values = result.values.loc[result.values["family"] == row["family"], "parameters"].to_numpy()
         axes.plot(values, np.full(len(values), place), "|", color=colour, markersize=8, alpha=0.6)
         axes.plot(row["median"], place, marker_of(row["family"]), color=colour, markeredgecolor="white", markersize=8)
@@ -33,8 +39,9 @@ def draw_parameters(result: ParameterRanges) -> Figure:
         values = real.loc[real["family"] == name, "parameters"].to_numpy()
         axes.plot(values, np.full(len(values), place), "*", color=COLOURS[-1], markersize=10, linestyle="none")
         sizes = ", ".join(short(value, digits=3) for value in values)
-        axes.annotate(sizes, (values.max(), place), (8, 0), textcoords="offset points", fontsize=8, va="center",
-                      color="#333333")  # fmt: skip
+        axes.annotate(
+            sizes, (values.max(), place), (8, 0), textcoords="offset points", fontsize=8, va="center", color="#333333"
+        )
     counts = dict(zip(families, result.ranges["models"], strict=True))
     axes.set_yticks(range(count), [*(f"{name} ({counts[name]})" for name in families), *names])
     axes.set_ylim(count - 0.4, -0.8)

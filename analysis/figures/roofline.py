@@ -14,9 +14,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
 from analysis.figures.style import COLOURS, colour_of, families_with, figure, finish, marker_of, quantity
+from analysis.format import short
 from analysis.methods.operation_roofline import OperationRoofline
 from analysis.methods.roofline import Roof, Roofline
-from analysis.readable import short
 
 __all__ = ["draw_operations", "draw_roofline"]
 
@@ -41,8 +41,16 @@ def draw_roofline(result: Roofline) -> Figure:
         mine = points[points["precision"] == precision]
         for family, group in mine.groupby("family", sort=False):
             colour, marker = _look(str(family), families)
-            panel.scatter(group["arithmetic_intensity"], group["flops_per_second"], s=20, marker=marker,
-                          facecolors=colour, edgecolors="white", linewidths=0.3, alpha=0.75)  # fmt: skip
+            panel.scatter(
+                group["arithmetic_intensity"],
+                group["flops_per_second"],
+                s=20,
+                marker=marker,
+                facecolors=colour,
+                edgecolors="white",
+                linewidths=0.3,
+                alpha=0.75,
+            )
         roofs = [result.roof_of(device, other) for key, other in keys if key == device and other != precision]
         roof = result.roof_of(device, precision)
         _frame(panel, points, roof, roofs)
@@ -119,8 +127,14 @@ def draw_operations(result: OperationRoofline, title: str, model: tuple[float, f
     _frame(axes, placed, result.roof)
     finish(axes, f"{title}\n", "arithmetic intensity (FLOP/B)", "FLOP/s")
     axes.text(0, 1.02, _describe(result.roof), transform=axes.transAxes, fontsize=8, color="#333333")
-    drawn.legend(handles=handles, loc="outside right upper", fontsize=8, frameon=False, title_fontsize=8,
-                 title="type, share of the time\n(area: share)")  # fmt: skip
+    drawn.legend(
+        handles=handles,
+        loc="outside right upper",
+        fontsize=8,
+        frameon=False,
+        title_fontsize=8,
+        title="type, share of the time\n(area: share)",
+    )
     return drawn
 
 
@@ -135,6 +149,12 @@ def _handle(colour: str, marker: str, label: str) -> Line2D:
 
 def _operations(axes: Axes, points: pd.DataFrame, colour: str, marker: str) -> None:
     axes.scatter(
-        points["arithmetic_intensity"], points["flops_per_second"], s=20 + 900 * points["share"], marker=marker,
-        facecolors=colour, edgecolors="white", linewidths=0.6, alpha=0.8,
-    )  # fmt: skip
+        points["arithmetic_intensity"],
+        points["flops_per_second"],
+        s=20 + 900 * points["share"],
+        marker=marker,
+        facecolors=colour,
+        edgecolors="white",
+        linewidths=0.6,
+        alpha=0.8,
+    )

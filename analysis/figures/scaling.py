@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from analysis.figures.style import colour_of, figure, finish, marker_of, quantity
 from analysis.methods.scaling import Scaling, amdahl_speedup
-from paradnn.units import metric as registered
+from paradnn.store.metrics import metric as registered
 
 __all__ = ["draw_scaling"]
 
@@ -30,9 +30,17 @@ def _rates(axes: Axes, found: Scaling) -> None:
     among = _unusual(found)
     for family in found.families:
         rows = found.pairs[found.pairs["family"] == family.family]
-        axes.plot(rows["one"], rows["many"] / rows["devices"], marker_of(family.family, among),
-                  color=colour_of(family.family, among), markersize=5, alpha=0.6, markeredgewidth=0, linestyle="none",
-                  label=f"{family.family}: non-parallel {_percent(family.fraction)}")  # fmt: skip
+        axes.plot(
+            rows["one"],
+            rows["many"] / rows["devices"],
+            marker_of(family.family, among),
+            color=colour_of(family.family, among),
+            markersize=5,
+            alpha=0.6,
+            markeredgewidth=0,
+            linestyle="none",
+            label=f"{family.family}: non-parallel {_percent(family.fraction)}",
+        )
     each = found.pairs["many"] / found.pairs["devices"]
     ends = [min(found.pairs["one"].min(), each.min()), max(found.pairs["one"].max(), each.max())]
     axes.plot(ends, ends, "--", color=_LINE, linewidth=1, label="nothing lost")
@@ -52,8 +60,16 @@ def _speedups(axes: Axes, found: Scaling) -> None:
         colour, rows = colour_of(family.family, among), found.pairs[found.pairs["family"] == family.family]
         # Families stand beside each other at each count.
         shift = 2 ** (0.08 * (number - (reach - 1) / 2))
-        axes.plot(rows["devices"] * shift, rows["speedup"], marker_of(family.family, among), color=colour,
-                  markersize=4, alpha=0.5, markeredgewidth=0, linestyle="none")  # fmt: skip
+        axes.plot(
+            rows["devices"] * shift,
+            rows["speedup"],
+            marker_of(family.family, among),
+            color=colour,
+            markersize=4,
+            alpha=0.5,
+            markeredgewidth=0,
+            linestyle="none",
+        )
         axes.plot(counts, amdahl_speedup(family.fraction.value, counts), color=colour, linewidth=1.8)
         if np.isfinite(family.fraction.low):
             low, high = (amdahl_speedup(end, counts) for end in (family.fraction.low, family.fraction.high))

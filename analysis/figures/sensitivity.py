@@ -48,8 +48,12 @@ def draw_sensitivity(result: Sensitivity) -> Figure:
         axes.set_visible(False)
     what = f"{'log ' if result.settings.log_metric else ''}{result.metric}"
     scale = ", logarithms of the hyperparameters" if result.settings.log_hyperparameters else ""
-    figure.suptitle(f"What {what} depends on ({result.fits[0].regression.level:.0%} intervals{scale})",
-                    x=0.01, ha="left", fontsize=11)  # fmt: skip
+    figure.suptitle(
+        f"What {what} depends on ({result.fits[0].regression.level:.0%} intervals{scale})",
+        x=0.01,
+        ha="left",
+        fontsize=11,
+    )
     if len(devices) > 1:
         handles = [_handle(every[0], device, devices) for device in devices]
         figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(devices)), frameon=False)
@@ -66,13 +70,28 @@ def _panel(axes: Axes, family: str, fits: Sequence[Fit], terms: Sequence[str], d
         height = [len(terms) - 1 - terms.index(term) + offset for term in known]
         found = weights.loc[known]
         error = [found["weight"] - found["low"], found["high"] - found["weight"]]
-        axes.errorbar(found["weight"], height, xerr=error, fmt=look["marker"], color=look["color"], markersize=6,
-                      linewidth=1.6, capsize=3)  # fmt: skip
+        axes.errorbar(
+            found["weight"],
+            height,
+            xerr=error,
+            fmt=look["marker"],
+            color=look["color"],
+            markersize=6,
+            linewidth=1.6,
+            capsize=3,
+        )
         for term in terms:
             words = _lacking(fit, term)
             if words:
-                axes.annotate(words, (0, len(terms) - 1 - terms.index(term) + offset), (4, 0), va="center",
-                              textcoords="offset points", fontsize=7.5, color=look["color"])  # fmt: skip
+                axes.annotate(
+                    words,
+                    (0, len(terms) - 1 - terms.index(term) + offset),
+                    (4, 0),
+                    va="center",
+                    textcoords="offset points",
+                    fontsize=7.5,
+                    color=look["color"],
+                )
     axes.set_yticks(range(len(terms)), [term.replace("model.", "") for term in reversed(terms)])
     axes.set_ylim(-0.6, len(terms) - 0.4)
 

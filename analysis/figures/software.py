@@ -31,8 +31,10 @@ def draw_software(found: Software) -> Figure:
         _panel(each, rows)
         finish(each, f"{column} on {device}, over {over}", y="speedup")
         each.grid(axis="x", visible=False)
-    marks = [Patch(facecolor="#bbbbbb", edgecolor=_DARK, label="median"),
-             Line2D([], [], marker="D", color=_DARK, linestyle="none", label="90th percentile")]  # fmt: skip
+    marks = [
+        Patch(facecolor="#bbbbbb", edgecolor=_DARK, label="median"),
+        Line2D([], [], marker="D", color=_DARK, linestyle="none", label="90th percentile"),
+    ]
     drawn.legend(handles=marks, loc="outside lower center", ncols=2, frameon=False)
     return drawn
 
@@ -43,8 +45,17 @@ def _panel(axes: Axes, rows: pd.DataFrame) -> None:
     for number, value in enumerate(values):
         part = rows[rows["value"] == value].set_index("family")
         places = [families.index(family) + (number - (len(values) - 1) / 2) * width for family in part.index]
-        axes.bar(places, part["median"], 0.9 * width, color=colour_of(value, values), edgecolor=_DARK, linewidth=0.6,
-                 hatch=_HATCHES[number % len(_HATCHES)], alpha=0.75, label=value)  # fmt: skip
+        axes.bar(
+            places,
+            part["median"],
+            0.9 * width,
+            color=colour_of(value, values),
+            edgecolor=_DARK,
+            linewidth=0.6,
+            hatch=_HATCHES[number % len(_HATCHES)],
+            alpha=0.75,
+            label=value,
+        )
         for offset, name, marker in ((-0.18, "median", "none"), (0.18, "p90", "D")):
             at = [place + offset * width for place in places]
             axes.plot(at, part[name], linestyle="none", marker=marker, color=_DARK, markersize=4)

@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from analysis.figures import style
-from analysis.frame import families
 from analysis.methods.operation_speedup import LEVELS, OperationSpeedup
 from analysis.methods.speedup import Speedup, SpeedupFit
+from analysis.store.frame import families
 
 __all__ = ["draw_operations", "draw_speedup", "ratio_axis"]
 
@@ -25,9 +25,13 @@ _LEVELS = 9  # distinct values that get a colour and a marker each; more get a c
 
 
 def draw_speedup(
-    found: Speedup, x: str = "parameters", colour: str | None = None, a: str = "A", b: str = "B",
+    found: Speedup,
+    x: str = "parameters",
+    colour: str | None = None,
+    a: str = "A",
+    b: str = "B",
     units: dict[str, str] | None = None,
-) -> Figure:  # fmt: skip
+) -> Figure:
     """A row for each family: speedup against `x`, coloured by the column `colour`, and beside it the weights of the
     family's regression where it has one. Above the line at 1 A is faster; bars are 95% intervals where there are any.
     """
@@ -59,17 +63,28 @@ def draw_operations(found: OperationSpeedup, ridges: Sequence[float] = (), a: st
     for level in shown:
         rows = found.operations[found.operations["level"] == level]
         look = {"color": style.colour_of(level, LEVELS), "marker": style.marker_of(level, LEVELS)}
-        axes.scatter(rows["arithmetic_intensity"], rows["speedup"], s=22, alpha=0.7, linewidths=0, **look,
-                     label=f"{level}: {means[level]:.2f}x ({len(rows)})")  # fmt: skip
+        axes.scatter(
+            rows["arithmetic_intensity"],
+            rows["speedup"],
+            s=22,
+            alpha=0.7,
+            linewidths=0,
+            **look,
+            label=f"{level}: {means[level]:.2f}x ({len(rows)})",
+        )
         ends = rows["arithmetic_intensity"].min() / 1.25, rows["arithmetic_intensity"].max() * 1.25
         axes.plot(ends, [means[level]] * 2, color=look["color"], linewidth=1.4)
     for ridge in ridges:
         axes.axvline(ridge, color="#666666", linestyle="--", linewidth=1)
     axes.axhline(1, color="#333333", linewidth=1)
     axes.set_xscale("log")
-    style.finish(axes, f"Operations: {a} over {b}", "arithmetic intensity in FLOP/B"
-                 + (f" (ridge {' and '.join(f'{ridge:.3g}' for ridge in ridges)} dashed)" if len(ridges) else ""),
-                 "speedup of the FLOP rate")  # fmt: skip
+    style.finish(
+        axes,
+        f"Operations: {a} over {b}",
+        "arithmetic intensity in FLOP/B"
+        + (f" (ridge {' and '.join(f'{ridge:.3g}' for ridge in ridges)} dashed)" if len(ridges) else ""),
+        "speedup of the FLOP rate",
+    )
     axes.set_yscale("log")
     ratio_axis(axes.yaxis)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9)
@@ -108,8 +123,15 @@ def _scatter(axes: Axes, rows: pd.DataFrame, x: str, unit: str) -> None:
     known = rows["speedup_low"].notna()
     if known.any():
         reach = [rows["speedup"] - rows["speedup_low"], rows["speedup_high"] - rows["speedup"]]
-        axes.errorbar(places[known], rows.loc[known, "speedup"], yerr=[side[known] for side in reach], fmt="none",
-                      ecolor="#999999", elinewidth=0.7, zorder=1)  # fmt: skip
+        axes.errorbar(
+            places[known],
+            rows.loc[known, "speedup"],
+            yerr=[side[known] for side in reach],
+            fmt="none",
+            ecolor="#999999",
+            elinewidth=0.7,
+            zorder=1,
+        )
     if (places > 0).all() and places.max() > 20 * places.min():
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(style.quantity("" if unit == "1" else unit))
@@ -127,8 +149,16 @@ def _colour(axes: Axes, rows: pd.DataFrame, x: str, colour: str | None, everythi
     else:
         values, every = rows[colour].astype("float64"), everything[colour].astype("float64").dropna()
         norm = LogNorm if (every > 0).all() else Normalize
-        marks = axes.scatter(places, rows["speedup"], s=20, c=values, cmap=style.SEQUENTIAL, linewidths=0, zorder=2,
-                             norm=norm(every.min(), every.max()))  # fmt: skip
+        marks = axes.scatter(
+            places,
+            rows["speedup"],
+            s=20,
+            c=values,
+            cmap=style.SEQUENTIAL,
+            linewidths=0,
+            zorder=2,
+            norm=norm(every.min(), every.max()),
+        )
         bar = axes.figure.colorbar(marks, ax=axes, label=colour.removeprefix("model.").replace("_", " "))  # type: ignore[union-attr]
         bar.outline.set_visible(False)  # type: ignore[operator]
 
@@ -144,10 +174,25 @@ def _by_level(axes: Axes, rows: pd.DataFrame, places: pd.Series, colour: str, ev
         shade: Any = style.COLOURS[number % len(style.COLOURS)]
         if numeric:
             shade = colormaps[style.SEQUENTIAL](number / max(1, len(levels) - 1) * 0.95)
-        axes.scatter(places[mine], rows.loc[mine, "speedup"], s=24, color=shade, alpha=0.9, linewidths=0, zorder=2,
-                     marker=style.MARKERS[number % len(style.MARKERS)], label=str(level))  # fmt: skip
-    axes.legend(title=colour.removeprefix("model.").replace("_", " "), loc="upper left", bbox_to_anchor=(1.0, 1.0),
-                frameon=False, fontsize=8.5, title_fontsize=9)  # fmt: skip
+        axes.scatter(
+            places[mine],
+            rows.loc[mine, "speedup"],
+            s=24,
+            color=shade,
+            alpha=0.9,
+            linewidths=0,
+            zorder=2,
+            marker=style.MARKERS[number % len(style.MARKERS)],
+            label=str(level),
+        )
+    axes.legend(
+        title=colour.removeprefix("model.").replace("_", " "),
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.0),
+        frameon=False,
+        fontsize=8.5,
+        title_fontsize=9,
+    )
 
 
 def _weights(axes: Axes, fit: SpeedupFit | None, last: bool) -> None:
@@ -158,13 +203,20 @@ def _weights(axes: Axes, fit: SpeedupFit | None, last: bool) -> None:
     height = np.arange(len(weights))
     axes.axvline(0, color="#333333", linewidth=1)
     axes.barh(height, weights["weight"], height=0.55, color=style.COLOURS[0], alpha=0.35)
-    axes.errorbar(weights["weight"], height, fmt=style.MARKERS[0], color=style.COLOURS[0], capsize=3,
-                  xerr=[weights["weight"] - weights["low"], weights["high"] - weights["weight"]])  # fmt: skip
+    axes.errorbar(
+        weights["weight"],
+        height,
+        fmt=style.MARKERS[0],
+        color=style.COLOURS[0],
+        capsize=3,
+        xerr=[weights["weight"] - weights["low"], weights["high"] - weights["weight"]],
+    )
     axes.set_yticks(height, [str(term).removeprefix("model.") for term in weights.index])
     axes.set_ylim(-0.7, len(weights) - 0.3)
     what = "log speedup" if fit.log_response else "speedup"
-    style.finish(axes, f"what {what} depends on, R² {fit.regression.r2:.2f}",
-                 "standardised weight, 95% interval" if last else "")  # fmt: skip
+    style.finish(
+        axes, f"what {what} depends on, R² {fit.regression.r2:.2f}", "standardised weight, 95% interval" if last else ""
+    )
 
 
 def _label(name: str, units: dict[str, str] | None) -> str:

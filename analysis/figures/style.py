@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from paradnn.style import COLOURS, MARKERS, SEQUENTIAL, figure, finish, quantity
+from paradnn.plotting import COLOURS, MARKERS, SEQUENTIAL, figure, finish, quantity
 
 __all__ = [
     "COLOURS",
@@ -20,9 +20,21 @@ __all__ = [
 
 #: The paper's families, today's, then real models: a name's place decides its look, so new ones go to the end.
 _FAMILIES = (
-    "fc", "residual", "bottleneck", "rnn", "lstm", "gru", "gpt", "vit",
-    "resnet50", "densenet121", "mobilenet", "squeezenet", "retinanet", "transformer",
-)  # fmt: skip
+    "fc",
+    "residual",
+    "bottleneck",
+    "rnn",
+    "lstm",
+    "gru",
+    "gpt",
+    "vit",
+    "resnet50",
+    "densenet121",
+    "mobilenet",
+    "squeezenet",
+    "retinanet",
+    "transformer",
+)
 
 
 def families_with(names: Iterable[str]) -> list[str]:

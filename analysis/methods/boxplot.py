@@ -59,8 +59,18 @@ def box_statistics(frame: pd.DataFrame, metric: str, by: Sequence[str], order: S
             row["outliers"] = int(((values < found[0]) | (values > found[-1])).sum())
             kept[label] = values
         rows.append(row)
-    columns = [*by, "label", "count", "missing", *(f"p{level}" for level in LEVELS), "median_low", "median_high",
-               "minimum", "maximum", "outliers"]  # fmt: skip
+    columns = [
+        *by,
+        "label",
+        "count",
+        "missing",
+        *(f"p{level}" for level in LEVELS),
+        "median_low",
+        "median_high",
+        "minimum",
+        "maximum",
+        "outliers",
+    ]
     table = pd.DataFrame(rows).reindex(columns=columns)
     # Families come in the paper's order; sorted() is stable, so the rest keeps its own.
     place = {name: position for position, name in enumerate(order)}

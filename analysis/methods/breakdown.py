@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.frame import aggregate_replicates, families
 from analysis.methods.quantiles import quantile_interval
+from analysis.store.frame import aggregate_replicates, families
 from paradnn.errors import ParadnnError
 
 __all__ = ["Breakdown", "breakdown"]
@@ -43,17 +43,26 @@ def breakdown(frame: pd.DataFrame) -> Breakdown:
     """
     rows = aggregate_replicates(frame)
     rows = rows[rows["outcome"].eq("ok").fillna(False).astype(bool)]
-    found = {prefix: [name for name in rows.columns if str(name).startswith(prefix) and not name.endswith("_spread")
-                      and rows[name].notna().any()] for prefix in (_CATEGORY, _TYPE)}  # fmt: skip
+    found = {
+        prefix: [
+            name
+            for name in rows.columns
+            if str(name).startswith(prefix) and not name.endswith("_spread") and rows[name].notna().any()
+        ]
+        for prefix in (_CATEGORY, _TYPE)
+    }
     prefix = _CATEGORY if found[_CATEGORY] else _TYPE
     if not found[prefix]:
         raise ParadnnError("no measured run has category_share.* or op_share.*: set measure.profile=true")
     profiled = rows[rows[found[prefix]].notna().any(axis=1)]
     used = frame.loc[frame["point_id"].isin(profiled["point_id"]) & frame["outcome"].eq("ok"), "run_id"]
     return Breakdown(
-        "category" if prefix == _CATEGORY else "type", _shares(profiled, found[prefix], prefix),
-        _shares(profiled, found[_TYPE], _TYPE), len(rows) - len(profiled), tuple(used),
-    )  # fmt: skip
+        "category" if prefix == _CATEGORY else "type",
+        _shares(profiled, found[prefix], prefix),
+        _shares(profiled, found[_TYPE], _TYPE),
+        len(rows) - len(profiled),
+        tuple(used),
+    )
 
 
 def _shares(rows: pd.DataFrame, columns: list[str], prefix: str) -> pd.DataFrame:
@@ -65,12 +74,19 @@ def _shares(rows: pd.DataFrame, columns: list[str], prefix: str) -> pd.DataFrame
             if not len(shares) or not shares[column].any():
                 continue
             middle = quantile_interval(shares[column])
-            parts.append({
-                "family": family, "level": "category" if prefix == _CATEGORY else "type",
-                "name": column.removeprefix(prefix), "models": len(shares), "median": middle.value,
-                "low": _known(middle.low), "high": _known(middle.high), "q25": shares[column].quantile(0.25),
-                "q75": shares[column].quantile(0.75),
-            })  # fmt: skip
+            parts.append(
+                {
+                    "family": family,
+                    "level": "category" if prefix == _CATEGORY else "type",
+                    "name": column.removeprefix(prefix),
+                    "models": len(shares),
+                    "median": middle.value,
+                    "low": _known(middle.low),
+                    "high": _known(middle.high),
+                    "q25": shares[column].quantile(0.25),
+                    "q75": shares[column].quantile(0.75),
+                }
+            )
     names = ["family", "level", "name", "models", "median", "low", "high", "q25", "q75"]
     table = pd.DataFrame(parts, columns=names)
     place = {family: number for number, family in enumerate(families(rows))}

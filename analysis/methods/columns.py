@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.frame import families
+from analysis.store.frame import families
 from paradnn.errors import ConfigError
-from paradnn.units import METRICS
+from paradnn.store.metrics import METRICS
 
 __all__ = ["Group", "blocks_of", "choose_metric", "find_column", "find_metric", "groups", "hyperparameters", "settings"]
 
@@ -78,8 +78,12 @@ def find_metric(frame: pd.DataFrame, name: str, option: str = "--metric") -> str
     if name in METRICS:
         raise ConfigError(option, name, "none of these runs has a value of it", f"they have {', '.join(known[:8])}")
     close = difflib.get_close_matches(name, known, n=1)
-    raise ConfigError(option, name, "is no metric of these runs",
-                      f"did you mean {close[0]}?" if close else f"they have {', '.join(known[:8])}")  # fmt: skip
+    raise ConfigError(
+        option,
+        name,
+        "is no metric of these runs",
+        f"did you mean {close[0]}?" if close else f"they have {', '.join(known[:8])}",
+    )
 
 
 def choose_metric(frame: pd.DataFrame, candidates: Sequence[str]) -> str:
@@ -90,8 +94,12 @@ def choose_metric(frame: pd.DataFrame, candidates: Sequence[str]) -> str:
     held = frame.loc[_ok(frame)]
     share = {name: float(held[name].notna().mean()) for name in candidates if name in held and len(held)}
     if not any(share.values()):
-        raise ConfigError("--metric", "(none given)", f"no measured run has {', '.join(candidates)}",
-                          "measure first, choose other runs, or name a metric")  # fmt: skip
+        raise ConfigError(
+            "--metric",
+            "(none given)",
+            f"no measured run has {', '.join(candidates)}",
+            "measure first, choose other runs, or name a metric",
+        )
     return next((name for name, part in share.items() if part >= 0.9), max(share, key=lambda name: share[name]))
 
 

@@ -13,12 +13,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.frame import families
 from analysis.methods.pairing import pair
 from analysis.methods.speedup import MINIMUM_POINTS, geometric_mean, wilson
+from analysis.store.frame import families
 
-__all__ = ["A_BETTER", "B_BETTER", "FALSE_DISCOVERIES", "NOT_ENOUGH", "NOT_SHOWN", "REPLICATES",
-           "Comparison", "adjust", "compare"]  # fmt: skip
+__all__ = [
+    "A_BETTER",
+    "B_BETTER",
+    "FALSE_DISCOVERIES",
+    "NOT_ENOUGH",
+    "NOT_SHOWN",
+    "REPLICATES",
+    "Comparison",
+    "adjust",
+    "compare",
+]
 
 #: Replicates on each side that a test needs: with two, a t of one degree of freedom finds next to nothing, and a
 #: single outlier cannot be told.
@@ -49,9 +58,12 @@ class Comparison:
 
 
 def compare(
-    a: pd.DataFrame, b: pd.DataFrame, metric: str = "examples_per_second", on: Sequence[str] | None = None,
+    a: pd.DataFrame,
+    b: pd.DataFrame,
+    metric: str = "examples_per_second",
+    on: Sequence[str] | None = None,
     rate: float = FALSE_DISCOVERIES,
-) -> Comparison:  # fmt: skip
+) -> Comparison:
     """Pair two sides, test each cell, and give every family a verdict.
 
     A cell is tested (Welch's t on logarithms, see `pairing.pair`) where both sides have REPLICATES; it counts as
@@ -102,14 +114,22 @@ def _verdict(cells: pd.DataFrame) -> dict[str, Any]:
     share_low, share_high = wilson(wins, len(ratio))
     verdict, basis = _decide(cells, low, high)
     return {
-        "points": len(ratio), "tested": int(cells["tested"].sum()),
-        "a_better": int((cells["verdict"] == A_BETTER).sum()), "b_better": int((cells["verdict"] == B_BETTER).sum()),
-        "wins": wins, "share": wins / len(ratio) if len(ratio) else np.nan,
-        "share_low": share_low, "share_high": share_high,
-        "geometric_mean": mean, "geometric_mean_low": low, "geometric_mean_high": high,
-        "minimum": ratio.min() if len(ratio) else np.nan, "maximum": ratio.max() if len(ratio) else np.nan,
-        "verdict": verdict, "basis": basis,
-    }  # fmt: skip
+        "points": len(ratio),
+        "tested": int(cells["tested"].sum()),
+        "a_better": int((cells["verdict"] == A_BETTER).sum()),
+        "b_better": int((cells["verdict"] == B_BETTER).sum()),
+        "wins": wins,
+        "share": wins / len(ratio) if len(ratio) else np.nan,
+        "share_low": share_low,
+        "share_high": share_high,
+        "geometric_mean": mean,
+        "geometric_mean_low": low,
+        "geometric_mean_high": high,
+        "minimum": ratio.min() if len(ratio) else np.nan,
+        "maximum": ratio.max() if len(ratio) else np.nan,
+        "verdict": verdict,
+        "basis": basis,
+    }
 
 
 def _decide(cells: pd.DataFrame, low: float, high: float) -> tuple[str, str]:

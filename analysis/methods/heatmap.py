@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from analysis.frame import aggregate_replicates, require_alike
+from analysis.format import short
 from analysis.methods.columns import (
     Group,
     blocks_of,
@@ -24,7 +24,7 @@ from analysis.methods.columns import (
     hyperparameters,
     settings,
 )
-from analysis.readable import short
+from analysis.store.frame import aggregate_replicates, require_alike
 from paradnn.errors import ConfigError, ParadnnError
 
 __all__ = ["DEFAULT_METRICS", "MEMORY", "Axis", "HeatMap", "HeatMaps", "heat_maps"]
@@ -127,8 +127,11 @@ def heat_maps(
     if bins is not None and bins < 1:
         raise ConfigError("--bins", bins, "is no number of ranges", "give 1 or more")
     both = frame[frame[list(columns)].notna().all(axis=1) & frame["outcome"].notna()]
-    lacking = [f"{group.name}: no run with both {columns[0]} and {columns[1]}" for group in groups(frame)
-               if not group.rows.index.isin(both.index).any()]  # fmt: skip
+    lacking = [
+        f"{group.name}: no run with both {columns[0]} and {columns[1]}"
+        for group in groups(frame)
+        if not group.rows.index.isin(both.index).any()
+    ]
     (across, place_x), (up, place_y) = (_axis(both, column, bins) for column in columns)
     maps, used = [], []
     for group in groups(both):
@@ -140,8 +143,10 @@ def heat_maps(
         maps.append(_map(group, placed, metric, across, up))
         used += list(rows["run_id"])
     if not maps:
-        raise ParadnnError(f"not enough data for a map of {metric}: {'; '.join(lacking) or 'there are no runs'}; "
-                           "measure those points, or choose other runs")  # fmt: skip
+        raise ParadnnError(
+            f"not enough data for a map of {metric}: {'; '.join(lacking) or 'there are no runs'}; "
+            "measure those points, or choose other runs"
+        )
     unit = frame.attrs.get("units", {}).get(metric, "")
     return HeatMaps(metric, unit, tuple(maps), tuple(lacking), tuple(used))
 
@@ -154,28 +159,43 @@ def _map(group: Group, rows: pd.DataFrame, metric: str, x: Axis, y: Axis) -> Hea
     others = [name for name in hyperparameters(points) if name not in (x.column, y.column)]
     distinct = {name: int(points[name].nunique()) for name in others}
     return HeatMap(
-        group.family, group.device, x, y, _cells(points, metric, x, y),
+        group.family,
+        group.device,
+        x,
+        y,
+        _cells(points, metric, x, y),
         {name: count for name, count in distinct.items() if count > 1},
         {name: int(points[name].nunique(dropna=False)) for name in settings(points)},
-        {name: str(points[name].dropna().iloc[0]) for name, count in distinct.items() if count == 1}, without,
-    )  # fmt: skip
+        {name: str(points[name].dropna().iloc[0]) for name, count in distinct.items() if count == 1},
+        without,
+    )
 
 
 def _cells(points: pd.DataFrame, metric: str, x: Axis, y: Axis) -> pd.DataFrame:
     ok = points["outcome"].eq("ok").to_numpy(dtype=bool)
-    table = pd.DataFrame({
-        "i": points["i"].to_numpy(dtype=int), "j": points["j"].to_numpy(dtype=int),
-        "value": points[metric].astype("float64").where(ok).to_numpy(), "ok": ok,
-        "memory": points["outcome"].isin(MEMORY).to_numpy(dtype=bool),
-        "outcome": points["outcome"].astype("object").to_numpy(),
-    })  # fmt: skip
+    table = pd.DataFrame(
+        {
+            "i": points["i"].to_numpy(dtype=int),
+            "j": points["j"].to_numpy(dtype=int),
+            "value": points[metric].astype("float64").where(ok).to_numpy(),
+            "ok": ok,
+            "memory": points["outcome"].isin(MEMORY).to_numpy(dtype=bool),
+            "outcome": points["outcome"].astype("object").to_numpy(),
+        }
+    )
     cell = table.groupby(["j", "i"])
     values = cell["value"]
-    result = pd.DataFrame({
-        "value": values.median(), "low": values.quantile(0.25), "high": values.quantile(0.75),
-        "points": cell["ok"].sum(), "failed": cell.size() - cell["ok"].sum(), "memory": cell["memory"].sum(),
-        "outcome": cell["outcome"].agg(_ending),
-    }).reset_index()  # fmt: skip
+    result = pd.DataFrame(
+        {
+            "value": values.median(),
+            "low": values.quantile(0.25),
+            "high": values.quantile(0.75),
+            "points": cell["ok"].sum(),
+            "failed": cell.size() - cell["ok"].sum(),
+            "memory": cell["memory"].sum(),
+            "outcome": cell["outcome"].agg(_ending),
+        }
+    ).reset_index()
     result.insert(0, "x", [x.labels[i] for i in result["i"]])
     result.insert(1, "y", [y.labels[j] for j in result["j"]])
     return result

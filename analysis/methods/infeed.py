@@ -15,10 +15,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.frame import aggregate_replicates, require_alike
 from analysis.methods.columns import Group, groups, hyperparameters, settings
 from analysis.methods.quantiles import LEVEL, Estimate, quantile_interval, share_interval
 from analysis.methods.regression import NotEnoughData
+from analysis.store.frame import aggregate_replicates, require_alike
 from paradnn.errors import ConfigError
 
 __all__ = ["SIZES", "THRESHOLD", "GroupInfeed", "Infeed", "infeed", "rank_correlation"]
@@ -79,7 +79,7 @@ class Infeed:
 
 def infeed(
     frame: pd.DataFrame, against: str = "flops_per_example", threshold: float = THRESHOLD, pool: bool = False
-) -> Infeed:  # fmt: skip
+) -> Infeed:
     """Judge every point with an `infeed_fraction` f: input-bound above the threshold, headroom 1 / (1 - f).
 
     The headroom is Amdahl's bound: the rest of the step stays as it is. Shares have Clopper and Pearson's interval,
@@ -106,8 +106,10 @@ def infeed(
         parts.append(points)
         found.append(_summary(group, points))
     if not parts:
-        raise NotEnoughData(f"not enough data: {'; '.join(lacking) or 'there are no runs'}; "
-                            "measure with a real input pipeline, such as data=images")  # fmt: skip
+        raise NotEnoughData(
+            f"not enough data: {'; '.join(lacking) or 'there are no runs'}; "
+            "measure with a real input pipeline, such as data=images"
+        )
     table = pd.concat(parts, ignore_index=True).sort_values("infeed_fraction", ascending=False, kind="stable")
     return Infeed(
         against, threshold, table.reset_index(drop=True), tuple(found), tuple(lacking), tuple(used), tuple(pooled)
@@ -145,8 +147,12 @@ def _judged(rows: pd.DataFrame, group: Group, against: str, threshold: float) ->
     with np.errstate(divide="ignore"):
         headroom = 1 / (1 - waiting)
     names += [name for name in settings(rows) if name.startswith("data.") and name not in names]
-    found = rows[names].assign(size=rows[against].astype("float64"), infeed_fraction=waiting, headroom=headroom,
-                               input_bound=waiting > threshold)  # fmt: skip
+    found = rows[names].assign(
+        size=rows[against].astype("float64"),
+        infeed_fraction=waiting,
+        headroom=headroom,
+        input_bound=waiting > threshold,
+    )
     found = found.join(_measured_balance(rows))
     found.insert(0, "family", group.family)
     found.insert(1, "device", group.device)
@@ -181,8 +187,13 @@ def _median_of(points: pd.DataFrame, name: str) -> Estimate | None:
 def _summary(group: Group, points: pd.DataFrame) -> GroupInfeed:
     bound = int(points["input_bound"].sum())
     return GroupInfeed(
-        family=group.family, device=group.device, points=len(points), bound=bound,
-        share=share_interval(bound, len(points)), median=quantile_interval(points["infeed_fraction"]),
+        family=group.family,
+        device=group.device,
+        points=len(points),
+        bound=bound,
+        share=share_interval(bound, len(points)),
+        median=quantile_interval(points["infeed_fraction"]),
         correlation=rank_correlation(points["size"], points["infeed_fraction"]),
-        gain=_median_of(points, "gain"), cores=_median_of(points, "cores"),
-    )  # fmt: skip
+        gain=_median_of(points, "gain"),
+        cores=_median_of(points, "cores"),
+    )

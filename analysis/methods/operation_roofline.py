@@ -56,13 +56,30 @@ def operation_roofline(table: pd.DataFrame, roof: Roof, minimum_share: float = M
     found = rows[placed].sort_values("share", ascending=False, kind="stable").reset_index(drop=True)
     attainable = roof.attainable(found["arithmetic_intensity"])
     found = found.assign(
-        attainable=attainable, roof_share=found["flops_per_second"] / attainable,
-        verdict=verdict(found["arithmetic_intensity"], roof), drawn=found["share"] >= minimum_share,
-    )[["name", "type", "share", "flops_per_second", "arithmetic_intensity", "attainable", "roof_share", "verdict",
-       "drawn"]]  # fmt: skip
+        attainable=attainable,
+        roof_share=found["flops_per_second"] / attainable,
+        verdict=verdict(found["arithmetic_intensity"], roof),
+        drawn=found["share"] >= minimum_share,
+    )[
+        [
+            "name",
+            "type",
+            "share",
+            "flops_per_second",
+            "arithmetic_intensity",
+            "attainable",
+            "roof_share",
+            "verdict",
+            "drawn",
+        ]
+    ]
     time = {name: float(found.loc[found["verdict"] == name, "share"].sum()) for name in VERDICTS}
     return OperationRoofline(
-        roof=roof, operations=found, time=time, without_flops=float(rows.loc[~works, "share"].sum()),
-        unplaced=float(rows.loc[works & ~placed, "share"].sum()), covered=float(rows["share"].sum()),
+        roof=roof,
+        operations=found,
+        time=time,
+        without_flops=float(rows.loc[~works, "share"].sum()),
+        unplaced=float(rows.loc[works & ~placed, "share"].sum()),
+        covered=float(rows["share"].sum()),
         minimum_share=minimum_share,
-    )  # fmt: skip
+    )

@@ -1,7 +1,7 @@
 """The speedup of single operations against their arithmetic intensity, and the bandwidth gain it implies (Figure 6).
 
 An operation left of the ridge is limited by memory: what it gains from B to A is what the memory gained. Starts from
-operation tables (`analysis.operations.load_types`), paired by point and type of operation.
+operation tables (`analysis.store.operations.load_types`), paired by point and type of operation.
 """
 
 from __future__ import annotations
@@ -24,19 +24,34 @@ __all__ = ["LEVELS", "TYPE", "OperationSpeedup", "operation_speedup"]
 TYPE = "operation_type"
 
 LEVELS = COMPUTE, MATMUL, OTHER, ACROSS, TRANSFER, UNKNOWN = (
-    "compute-bound", "memory-bound MatMul", "memory-bound, other", "across a ridge", "between devices",
+    "compute-bound",
+    "memory-bound MatMul",
+    "memory-bound, other",
+    "across a ridge",
+    "between devices",
     "ridge unknown",
-)  # fmt: skip
+)
 
 # Types whose work is that of matrix products. XLA on a TPU names a product, with what follows it, output fusion.
 _PRODUCTS = re.compile(r"matmul|gemm|\bdot\b|conv|einsum|output fusion", re.IGNORECASE)
 
 # Types whose bytes go from device to device, which tells nothing of either's memory.
-_TRANSFERS = re.compile(r"cross-replica|all-?reduce|all-?gather|all-?to-?all|reduce-?scatter|collective|nccl",
-                        re.IGNORECASE)  # fmt: skip
+_TRANSFERS = re.compile(
+    r"cross-replica|all-?reduce|all-?gather|all-?to-?all|reduce-?scatter|collective|nccl", re.IGNORECASE
+)
 
-_IDENTITY = ("run_id", "family", "device", "outcome", "batch_size", "precision", "compile", "mode", "devices",
-             "transport")  # fmt: skip
+_IDENTITY = (
+    "run_id",
+    "family",
+    "device",
+    "outcome",
+    "batch_size",
+    "precision",
+    "compile",
+    "mode",
+    "devices",
+    "transport",
+)
 _IDENTITY_PREFIXES = ("model.", "optimizer.", "data.", "platform.", "framework.", "software.")
 
 
@@ -60,9 +75,13 @@ class OperationSpeedup:
 
 
 def operation_speedup(
-    a: pd.DataFrame, b: pd.DataFrame, types: pd.DataFrame, ridges: Sequence[float] = (),
-    on: Sequence[str] | None = None, minimum_share: float = MINIMUM_SHARE,
-) -> OperationSpeedup:  # fmt: skip
+    a: pd.DataFrame,
+    b: pd.DataFrame,
+    types: pd.DataFrame,
+    ridges: Sequence[float] = (),
+    on: Sequence[str] | None = None,
+    minimum_share: float = MINIMUM_SHARE,
+) -> OperationSpeedup:
     """Pair the operation types of two sides by point and type, and tell what limits them.
 
     speedup = FLOP/s of A / FLOP/s of B while the operation runs. Only operations with FLOPs and a rate on both sides,
@@ -81,8 +100,10 @@ def operation_speedup(
     carried = ("intensity_a", "intensity_b", "share_a", "share_b")
     found = pair(one, two, "flops_per_second", [*keys, TYPE], carried)
     if found.empty:
-        raise NotEnoughData("no type of operation has FLOPs in a point of both sides; "
-                            f"A has {_listed(one[TYPE])}; B has {_listed(two[TYPE])}")  # fmt: skip
+        raise NotEnoughData(
+            "no type of operation has FLOPs in a point of both sides; "
+            f"A has {_listed(one[TYPE])}; B has {_listed(two[TYPE])}"
+        )
     attrs = found.attrs
     share = found[["share_a", "share_b"]].max(axis=1)
     large = share.isna() | (share >= minimum_share)
@@ -111,9 +132,17 @@ def _by_level(found: pd.DataFrame) -> pd.DataFrame:
         if here.any():
             mean, low, high = _mean(found.loc[here, "speedup"], points[here])
             gain = _mean(found.loc[here, "bandwidth_gain"], points[here])[0] if level in (MATMUL, OTHER) else np.nan
-            rows.append({"level": level, "operations": int(here.sum()), "points": len(set(points[here])),
-                         "geometric_mean": mean, "geometric_mean_low": low, "geometric_mean_high": high,
-                         "bandwidth_gain": gain})  # fmt: skip
+            rows.append(
+                {
+                    "level": level,
+                    "operations": int(here.sum()),
+                    "points": len(set(points[here])),
+                    "geometric_mean": mean,
+                    "geometric_mean_low": low,
+                    "geometric_mean_high": high,
+                    "bandwidth_gain": gain,
+                }
+            )
     return pd.DataFrame(rows)
 
 
@@ -133,9 +162,7 @@ def _rows(name: str, side: pd.DataFrame, types: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(run_id=rows["run_id"] + " " + rows[TYPE])
 
 
-def _levels(
-    intensity_a: pd.Series, intensity_b: pd.Series, types: pd.Series, ridges: Sequence[float]
-) -> np.ndarray:  # fmt: skip
+def _levels(intensity_a: pd.Series, intensity_b: pd.Series, types: pd.Series, ridges: Sequence[float]) -> np.ndarray:
     """What limits each operation on both sides."""
     level = np.full(len(types), UNKNOWN, dtype=object)
     if len(ridges):

@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from analysis.methods.quantiles import Estimate, bootstrap_ratio
-from paradnn.units import PHASES
+from paradnn.store.metrics import PHASES
 
 __all__ = ["MEASURING_PHASES", "OVERHEAD_PHASES", "Overhead", "phase_overhead"]
 
@@ -54,9 +54,12 @@ def phase_overhead(frame: pd.DataFrame, families: Sequence[str] = ()) -> Overhea
     no row in the quartiles. `families` orders the families.
     """
     seconds = pd.DataFrame(
-        {name: frame[f"phase_{name}_seconds"].astype("float64") if f"phase_{name}_seconds" in frame else np.nan
-         for name in PHASES}, index=frame.index,
-    )  # fmt: skip
+        {
+            name: frame[f"phase_{name}_seconds"].astype("float64") if f"phase_{name}_seconds" in frame else np.nan
+            for name in PHASES
+        },
+        index=frame.index,
+    )
     has = seconds.notna().any(axis=1)
     seconds = seconds[has]
     present = [name for name in PHASES if seconds[name].notna().any()]
@@ -68,18 +71,31 @@ def phase_overhead(frame: pd.DataFrame, families: Sequence[str] = ()) -> Overhea
         known = seconds[name].dropna()
         low, middle, high = np.percentile(known, [25, 50, 75])
         whole = float(known.sum())
-        rows.append({"phase": name, "runs": len(known), "q25": low, "median": middle, "q75": high, "total": whole,
-                     "share": whole / total if total else math.nan})  # fmt: skip
+        rows.append(
+            {
+                "phase": name,
+                "runs": len(known),
+                "q25": low,
+                "median": middle,
+                "q75": high,
+                "total": whole,
+                "share": whole / total if total else math.nan,
+            }
+        )
     measuring, stack = (
         spent[[name for name in names if name in spent]].sum(axis=1).to_numpy()
         for names in (MEASURING_PHASES, OVERHEAD_PHASES)
     )
     return Overhead(
         phases=pd.DataFrame(rows, columns=["phase", "runs", "q25", "median", "q75", "total", "share"]),
-        families=_by_family(spent, frame.loc[has, "family"].fillna("(none)"), families), wall=total,
-        measuring=_share(measuring, wall), stack=_share(stack, wall),
-        runs=int(has.sum()), without=int((~has).sum()), launches=_launches(frame[has]),
-    )  # fmt: skip
+        families=_by_family(spent, frame.loc[has, "family"].fillna("(none)"), families),
+        wall=total,
+        measuring=_share(measuring, wall),
+        stack=_share(stack, wall),
+        runs=int(has.sum()),
+        without=int((~has).sum()),
+        launches=_launches(frame[has]),
+    )
 
 
 def _share(part: ArrayLike, whole: ArrayLike) -> Estimate:
@@ -110,6 +126,13 @@ def _by_family(spent: pd.DataFrame, family: pd.Series, order: Sequence[str]) -> 
         whole = float(group.to_numpy().sum())
         for phase in group:
             seconds = float(group[phase].sum())
-            rows.append({"family": name, "phase": phase, "points": len(group), "seconds": seconds / len(group),
-                         "share": seconds / whole if whole else math.nan})  # fmt: skip
+            rows.append(
+                {
+                    "family": name,
+                    "phase": phase,
+                    "points": len(group),
+                    "seconds": seconds / len(group),
+                    "share": seconds / whole if whole else math.nan,
+                }
+            )
     return pd.DataFrame(rows, columns=["family", "phase", "points", "seconds", "share"])

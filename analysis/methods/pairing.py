@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.frame import families
+from analysis.store.frame import families
 from paradnn.errors import ConfigError
-from paradnn.units import metric as registered
+from paradnn.store.metrics import metric as registered
 
 __all__ = ["CONFIDENCE", "RESULT_COLUMNS", "direction", "join_columns", "pair"]
 
@@ -24,8 +24,19 @@ __all__ = ["CONFIDENCE", "RESULT_COLUMNS", "direction", "join_columns", "pair"]
 CONFIDENCE = 0.95
 
 #: What follows the join columns in the result of `pair`.
-RESULT_COLUMNS = ("a", "b", "speedup", "speedup_low", "speedup_high", "a_count", "b_count", "a_spread", "b_spread",
-                  "interval_source", "p_value")  # fmt: skip
+RESULT_COLUMNS = (
+    "a",
+    "b",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+    "a_count",
+    "b_count",
+    "a_spread",
+    "b_spread",
+    "interval_source",
+    "p_value",
+)
 
 # What is computed, and where and with what. Of the second only what both sides share takes part in a pair's identity.
 _POINT = ("batch_size", "precision", "compile", "mode", "devices", "transport")
@@ -45,9 +56,12 @@ _WITHIN: dict[str, tuple[tuple[str, str, str, bool], ...]] = {
 
 
 def pair(
-    a: pd.DataFrame, b: pd.DataFrame, metric: str = "examples_per_second", on: Sequence[str] | None = None,
+    a: pd.DataFrame,
+    b: pd.DataFrame,
+    metric: str = "examples_per_second",
+    on: Sequence[str] | None = None,
     carry: Sequence[str] = (),
-) -> pd.DataFrame:  # fmt: skip
+) -> pd.DataFrame:
     """One row for each point that both sides measured, sorted by family and join columns.
 
     Only runs with outcome ok and a positive `metric` count. Runs of a side that agree in the join columns are
@@ -94,17 +108,25 @@ def pair(
     first = np.unique(code, return_index=True)[1][both]
     points = stacked.iloc[first].reset_index(drop=True)
     for name in carry:
-        values = pd.concat([side[name].astype("float64") if name in side else pd.Series(np.nan, index=side.index)
-                            for side in (one, two)])  # fmt: skip
+        values = pd.concat(
+            [
+                side[name].astype("float64") if name in side else pd.Series(np.nan, index=side.index)
+                for side in (one, two)
+            ]
+        )
         points[name] = values.groupby(code).median().reindex(both).to_numpy()
     sign = 1.0 if better == "higher" else -1.0
     ratios = _ratios(_side(one, group_a, both, metric), _side(two, group_b, both, metric), sign)
     result = _sorted(pd.concat([points, ratios], axis=1), keys)
     result.attrs = {
-        "metric": metric, "differ": differ, "disjoint": _disjoint(one, two, keys),
-        "unpaired_a": len(np.setdiff1d(group_a, both)), "unpaired_b": len(np.setdiff1d(group_b, both)),
-        "unusable_a": len(finished[0]) - len(one), "unusable_b": len(finished[1]) - len(two),
-    }  # fmt: skip
+        "metric": metric,
+        "differ": differ,
+        "disjoint": _disjoint(one, two, keys),
+        "unpaired_a": len(np.setdiff1d(group_a, both)),
+        "unpaired_b": len(np.setdiff1d(group_b, both)),
+        "unusable_a": len(finished[0]) - len(one),
+        "unusable_b": len(finished[1]) - len(two),
+    }
     return result
 
 
@@ -113,7 +135,7 @@ def direction(metric: str) -> str:
     try:
         better = registered(metric).better
     except KeyError:
-        raise ConfigError("metric", metric, "is no registered metric", "see paradnn/units.py") from None
+        raise ConfigError("metric", metric, "is no registered metric", "see paradnn/store/metrics.py") from None
     if better is None:
         raise ConfigError("metric", metric, "is neither better high nor low", "choose for example examples_per_second")
     return better
@@ -208,9 +230,12 @@ def _require_replicates(side: str, frame: pd.DataFrame, group: np.ndarray[Any, A
         if name in keys or not (_describes(name) or _is_place(name)) or frame[name].nunique(dropna=False) < 2:
             continue
         if frame[name].groupby(group).nunique(dropna=False).max() > 1:
-            raise ConfigError(f"runs of {side}", f"{name} = {_shown(_values(frame[name]))}",
-                              "are no replicates of one point, and the other side does not tell them apart",
-                              f"choose one {name}")  # fmt: skip
+            raise ConfigError(
+                f"runs of {side}",
+                f"{name} = {_shown(_values(frame[name]))}",
+                "are no replicates of one point, and the other side does not tell them apart",
+                f"choose one {name}",
+            )
 
 
 def _side(frame: pd.DataFrame, group: np.ndarray[Any, Any], both: np.ndarray[Any, Any], metric: str) -> pd.DataFrame:
@@ -220,12 +245,17 @@ def _side(frame: pd.DataFrame, group: np.ndarray[Any, Any], both: np.ndarray[Any
     below, above = _within(frame, metric)
     table = pd.DataFrame({"value": value, "log": np.log(value), "below": below, "above": above})
     grouped = table.groupby(group)
-    summary = pd.DataFrame({
-        "median": grouped["value"].median(), "count": grouped["value"].size(),
-        "spread": grouped["value"].std() / grouped["value"].mean(),
-        "log_mean": grouped["log"].mean(), "log_var": grouped["log"].var(),
-        "below": grouped["below"].median(), "above": grouped["above"].median(),
-    })  # fmt: skip
+    summary = pd.DataFrame(
+        {
+            "median": grouped["value"].median(),
+            "count": grouped["value"].size(),
+            "spread": grouped["value"].std() / grouped["value"].mean(),
+            "log_mean": grouped["log"].mean(),
+            "log_var": grouped["log"].var(),
+            "below": grouped["below"].median(),
+            "above": grouped["above"].median(),
+        }
+    )
     return summary.reindex(both).reset_index(drop=True)
 
 
@@ -256,13 +286,21 @@ def _ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float) -> pd.DataFrame:
     high = np.where(replicated, np.maximum(np.exp(welch_high), speedup), speedup * np.exp(up))
     known = np.isfinite(low) & np.isfinite(high)
     source = np.where(~known, "none", np.where(replicated, "replicates", "within process"))
-    return pd.DataFrame({
-        "a": a["median"], "b": b["median"], "speedup": speedup,
-        "speedup_low": np.where(known, low, np.nan), "speedup_high": np.where(known, high, np.nan),
-        "a_count": a["count"].astype("int64"), "b_count": b["count"].astype("int64"),
-        "a_spread": a["spread"], "b_spread": b["spread"], "interval_source": pd.Series(source, dtype="str"),
-        "p_value": np.where(replicated, p_value, np.nan),
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "a": a["median"],
+            "b": b["median"],
+            "speedup": speedup,
+            "speedup_low": np.where(known, low, np.nan),
+            "speedup_high": np.where(known, high, np.nan),
+            "a_count": a["count"].astype("int64"),
+            "b_count": b["count"].astype("int64"),
+            "a_spread": a["spread"],
+            "b_spread": b["spread"],
+            "interval_source": pd.Series(source, dtype="str"),
+            "p_value": np.where(replicated, p_value, np.nan),
+        }
+    )
 
 
 def _welch(a: pd.DataFrame, b: pd.DataFrame, sign: float) -> tuple[np.ndarray[Any, Any], ...]:

@@ -48,8 +48,18 @@ def parameter_ranges(frame: pd.DataFrame) -> ParameterRanges:
         counts = values.loc[values["family"] == family, "parameters"].to_numpy(dtype="float64")
         if len(counts):
             low, quarter, middle, three, high = np.percentile(counts, [0, 25, 50, 75, 100])
-            rows.append({"family": family, "models": len(counts), "minimum": low, "q25": quarter, "median": middle,
-                         "q75": three, "maximum": high, "span": high / low})  # fmt: skip
+            rows.append(
+                {
+                    "family": family,
+                    "models": len(counts),
+                    "minimum": low,
+                    "q25": quarter,
+                    "median": middle,
+                    "q75": three,
+                    "maximum": high,
+                    "span": high / low,
+                }
+            )
     columns = ["family", "models", "minimum", "q25", "median", "q75", "maximum", "span"]
     return ParameterRanges(
         ranges=pd.DataFrame(rows, columns=columns),

@@ -51,9 +51,14 @@ class Regression:
 
 
 def regress(
-    design: pd.DataFrame, response: np.ndarray, clusters: np.ndarray | None = None, *,
-    interactions: bool = False, level: float = 0.95, seed: int = 0,
-) -> Regression:  # fmt: skip
+    design: pd.DataFrame,
+    response: np.ndarray,
+    clusters: np.ndarray | None = None,
+    *,
+    interactions: bool = False,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Regression:
     """Ordinary least squares of a response (n) on the columns of a design (n x k), everything standardised.
 
     With z = (x - mean) / s for every column and the response, s their sample standard deviations, the weights are the
@@ -88,13 +93,20 @@ def regress(
     fitted, covariance = _least_squares(scores, (y - y.mean()) / spread, None if clusters is None else units)
     interval = fitted.conf_int(1 - level)[1:]
     weights = pd.DataFrame(
-        {"weight": fitted.params[1:], "low": interval[:, 0], "high": interval[:, 1], "p": fitted.pvalues[1:],
-         "vif": _inflation(scores), "slope": fitted.params[1:] * spread / per},
+        {
+            "weight": fitted.params[1:],
+            "low": interval[:, 0],
+            "high": interval[:, 1],
+            "p": fitted.pvalues[1:],
+            "vif": _inflation(scores),
+            "slope": fitted.params[1:] * spread / per,
+        },
         index=pd.Index(terms, name="term"),
-    )  # fmt: skip
+    )
     r2, rmse, folds = _held_out(scores, y, units, seed)
-    return Regression(weights, len(y), count, float(fitted.rsquared), r2, rmse, folds, covariance, level,
-                      constant, collinear)  # fmt: skip
+    return Regression(
+        weights, len(y), count, float(fitted.rsquared), r2, rmse, folds, covariance, level, constant, collinear
+    )
 
 
 def _varies(values: np.ndarray) -> np.ndarray:
@@ -115,8 +127,12 @@ def _standardise(
     kept, collinear = _independent(scores, names)
     terms, columns, per = [names[i] for i in kept], [scores[:, i] for i in kept], [spreads[i] for i in kept]
     if interactions:
-        pairs = [(i, j) for n, i in enumerate(kept) for j in kept[n + 1 :]
-                 if "=" not in names[i] or names[i].split("=")[0] != names[j].split("=")[0]]  # fmt: skip
+        pairs = [
+            (i, j)
+            for n, i in enumerate(kept)
+            for j in kept[n + 1 :]
+            if "=" not in names[i] or names[i].split("=")[0] != names[j].split("=")[0]
+        ]
         labels = terms + [f"{names[i]} x {names[j]}" for i, j in pairs]
         everything = np.column_stack([*columns, *(scores[:, i] * scores[:, j] for i, j in pairs)])
         kept, also = _independent(everything, labels)

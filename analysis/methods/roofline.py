@@ -15,16 +15,27 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
-from analysis.frame import families
 from analysis.methods.quantiles import quantile_interval
+from analysis.store.frame import families
 
 __all__ = ["VERDICTS", "Roof", "Roofline", "Specification", "find_roofs", "roofline", "summary", "verdict"]
 
 MEMORY, COMPUTE, RIDGE, UNKNOWN = VERDICTS = ("memory-bound", "compute-bound", "at the ridge", "unknown")
 
 #: Columns of a point that say which model it is; kept where the frame has them.
-_MODEL = ("batch_size", "model.layers", "model.nodes", "model.blocks", "model.filters", "model.embedding_size",
-          "model.width", "model.sequence_length", "model.patch", "model.image_size", "model.alpha")  # fmt: skip
+_MODEL = (
+    "batch_size",
+    "model.layers",
+    "model.nodes",
+    "model.blocks",
+    "model.filters",
+    "model.embedding_size",
+    "model.width",
+    "model.sequence_length",
+    "model.patch",
+    "model.image_size",
+    "model.alpha",
+)
 
 
 class Specification(Protocol):
@@ -152,13 +163,23 @@ def summary(points: pd.DataFrame) -> pd.DataFrame:
         quarter, middle, three = _quartiles(group["share"])
         interval = quantile_interval(group["share"].dropna())
         rows.append(
-            {"device": device, "precision": precision, "family": family, "points": len(group), **counts,
-             "share_q25": quarter, "share_median": middle, "share_q75": three, "share_best": group["share"].max(),
-             "median_low": interval.low, "median_high": interval.high,
-             "above_roof": int((group["share"] > 1).sum()),
-             "lowest_intensity": group["arithmetic_intensity"].min(),
-             "highest_intensity": group["arithmetic_intensity"].max()}
-        )  # fmt: skip
+            {
+                "device": device,
+                "precision": precision,
+                "family": family,
+                "points": len(group),
+                **counts,
+                "share_q25": quarter,
+                "share_median": middle,
+                "share_q75": three,
+                "share_best": group["share"].max(),
+                "median_low": interval.low,
+                "median_high": interval.high,
+                "above_roof": int((group["share"] > 1).sum()),
+                "lowest_intensity": group["arithmetic_intensity"].min(),
+                "highest_intensity": group["arithmetic_intensity"].max(),
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -170,9 +191,19 @@ def _quartiles(values: pd.Series) -> tuple[float, float, float]:
 
 def _with_keys(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with the columns that place a run, NaN or "(unknown)" where it lacks them."""
-    names = ("arithmetic_intensity", "flops_per_second", "trace_arithmetic_intensity", "trace_flops_utilization",
-             "published_intensity", "infeed_fraction", "peak_flops_per_second", "peak_bytes_per_second",
-             "step_time_ms", "step_time_low_ms", "step_time_high_ms")  # fmt: skip
+    names = (
+        "arithmetic_intensity",
+        "flops_per_second",
+        "trace_arithmetic_intensity",
+        "trace_flops_utilization",
+        "published_intensity",
+        "infeed_fraction",
+        "peak_flops_per_second",
+        "peak_bytes_per_second",
+        "step_time_ms",
+        "step_time_low_ms",
+        "step_time_high_ms",
+    )
     numbers = {name: frame[name].astype("float64") if name in frame else np.nan for name in names}
     texts = {
         name: frame[name].astype("object").where(frame[name].notna(), "(unknown)") if name in frame else "(unknown)"
@@ -215,10 +246,13 @@ def _place(rows: pd.DataFrame, specification: Callable[[str], Specification | No
     # The rate's interval is the step time's, turned over; a trace has none.
     slow, fast = (rows[f"step_time_{end}_ms"] for end in ("high", "low"))
     points = rows[["run_id", "device", "precision", "family", *(name for name in _MODEL if name in rows)]].assign(
-        arithmetic_intensity=intensity, traffic=np.where(traced, "trace", "analytic"), flops_per_second=rate,
+        arithmetic_intensity=intensity,
+        traffic=np.where(traced, "trace", "analytic"),
+        flops_per_second=rate,
         rate_low=(rate * rows["step_time_ms"] / slow).where(~traced),
-        rate_high=(rate * rows["step_time_ms"] / fast).where(~traced), infeed_fraction=rows["infeed_fraction"],
-    )  # fmt: skip
+        rate_high=(rate * rows["step_time_ms"] / fast).where(~traced),
+        infeed_fraction=rows["infeed_fraction"],
+    )
     no_traffic, no_rate = ~(intensity > 0), ~(rate > 0)
     printed = no_traffic & rows["published_intensity"].notna()
     reasons = pd.Series(None, index=rows.index, dtype="object")

@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from analysis.frame import families, require_alike
 from analysis.methods.pairing import RESULT_COLUMNS, pair
 from analysis.methods.quantiles import LEVEL, Estimate, bootstrap_ratio, quantile_interval
 from analysis.methods.regression import NotEnoughData
+from analysis.store.frame import families, require_alike
 from paradnn.errors import ConfigError
 
 __all__ = ["METRICS", "FamilyScaling", "Scaling", "amdahl_fraction", "amdahl_speedup", "scaling"]
@@ -85,9 +85,12 @@ def amdahl_fraction(speedup: ArrayLike, count: ArrayLike) -> np.ndarray:
 
 
 def scaling(
-    frame: pd.DataFrame, metric: str = "examples_per_second", by: str = "devices", pool: bool = False,
+    frame: pd.DataFrame,
+    metric: str = "examples_per_second",
+    by: str = "devices",
+    pool: bool = False,
     level: float = LEVEL,
-) -> Scaling:  # fmt: skip
+) -> Scaling:
     """Pair each point on n > 1 devices with itself on one, and fit the fraction of each family.
 
     Amdahl's law says 1 / speedup - 1 / n = s (1 - 1 / n), a line through the origin: s is fitted by least squares over
@@ -161,12 +164,17 @@ def _family(name: str, pairs: pd.DataFrame, level: float) -> FamilyScaling:
         largest = int(np.nanmax(batches))
         at_largest = each[batches == largest]
     return FamilyScaling(
-        family=name, points=len(each), measurements=len(pairs),
+        family=name,
+        points=len(each),
+        measurements=len(pairs),
         counts=tuple(sorted({int(n) for n in pairs["devices"]})),
-        fraction=bootstrap_ratio(above, below, level), median=quantile_interval(each, level=level),
+        fraction=bootstrap_ratio(above, below, level),
+        median=quantile_interval(each, level=level),
         upper=quantile_interval(each, 0.9, level),
-        largest=float(each.max()), largest_batch=largest,
+        largest=float(each.max()),
+        largest_batch=largest,
         upper_at_largest_batch=quantile_interval(at_largest, 0.9, level),
-        efficiency=quantile_interval(most["efficiency"], level=level), slower=int((pairs["speedup"] < 1).sum()),
+        efficiency=quantile_interval(most["efficiency"], level=level),
+        slower=int((pairs["speedup"] < 1).sum()),
         superlinear=int((pairs["speedup"] > pairs["devices"]).sum()),
-    )  # fmt: skip
+    )

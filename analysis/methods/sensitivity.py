@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.frame import aggregate_replicates, require_alike
 from analysis.methods.columns import Group, blocks_of, choose_metric, find_column, find_metric, groups, hyperparameters
 from analysis.methods.columns import settings as varying_settings
 from analysis.methods.regression import NotEnoughData, Regression, regress
+from analysis.store.frame import aggregate_replicates, require_alike
 from paradnn.errors import ConfigError
 
 __all__ = ["DEFAULT_METRICS", "Fit", "Sensitivity", "Settings", "encode", "sensitivity"]
@@ -119,8 +119,10 @@ def sensitivity(
         fits.append(fit)
         used += run_ids
     if not fits:
-        raise NotEnoughData(f"not enough data to explain {metric}: {'; '.join(lacking) or 'there are no runs'}; "
-                            "measure more points, or choose fewer hyperparameters with --on")  # fmt: skip
+        raise NotEnoughData(
+            f"not enough data to explain {metric}: {'; '.join(lacking) or 'there are no runs'}; "
+            "measure more points, or choose fewer hyperparameters with --on"
+        )
     unit = frame.attrs.get("units", {}).get(metric, "")
     return Sensitivity(metric, unit, settings, tuple(fits), tuple(lacking), tuple(used))
 
@@ -147,8 +149,12 @@ def encode(frame: pd.DataFrame, names: Sequence[str], log: bool = False) -> tupl
             continue
         if log and not pd.api.types.is_bool_dtype(column):
             if (number <= 0).any():
-                raise ConfigError("--log-scale", name, f"holds {number.min():g}, which has no logarithm",
-                                  "leave it out with --on, or those runs with --where")  # fmt: skip
+                raise ConfigError(
+                    "--log-scale",
+                    name,
+                    f"holds {number.min():g}, which has no logarithm",
+                    "leave it out with --on, or those runs with --where",
+                )
             number = np.log(number)
         terms[name] = number
     return pd.DataFrame(terms, index=frame.index), baselines
@@ -169,15 +175,28 @@ def _fit(group: Group, metric: str, chosen: list[str] | None, settings: Settings
     varying = [name for name in names if name not in constant]
     design, baselines = encode(rows, varying, settings.log_hyperparameters)
     clusters = rows["point_id"].to_numpy(dtype=object) if settings.keep_replicates else None
-    found = regress(design, _response(rows, metric, settings.log_metric), clusters,
-                    interactions=settings.interactions, level=settings.level)  # fmt: skip
+    found = regress(
+        design,
+        _response(rows, metric, settings.log_metric),
+        clusters,
+        interactions=settings.interactions,
+        level=settings.level,
+    )
     constant |= {name: f"{value:g} in total" for name, value in found.constant.items()}
     left_out = group.rows.loc[~ok, "outcome"].fillna("unfinished").value_counts()
     others = [name for name in hyperparameters(rows) if name not in names and rows[name].nunique() > 1]
     others += [name for name in varying_settings(rows) if name not in names]
-    fit = Fit(group.family, group.device, found, constant, baselines,
-              {str(outcome): int(count) for outcome, count in left_out.items()},
-              int(ok.sum()) - len(measured), int((~complete).sum()), tuple(others))  # fmt: skip
+    fit = Fit(
+        group.family,
+        group.device,
+        found,
+        constant,
+        baselines,
+        {str(outcome): int(count) for outcome, count in left_out.items()},
+        int(ok.sum()) - len(measured),
+        int((~complete).sum()),
+        tuple(others),
+    )
     return fit, list(measured["run_id"])
 
 
@@ -187,8 +206,12 @@ def _response(rows: pd.DataFrame, metric: str, log: bool) -> np.ndarray:
     if not log:
         return values
     if (values <= 0).any():
-        raise ConfigError("--log-scale", metric, f"holds {values.min():g}, which has no logarithm",
-                          "leave those runs out with --where")  # fmt: skip
+        raise ConfigError(
+            "--log-scale",
+            metric,
+            f"holds {values.min():g}, which has no logarithm",
+            "leave those runs out with --where",
+        )
     logarithms: np.ndarray = np.log(values)
     return logarithms
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.frame import families, require_alike
 from analysis.methods.pairing import pair
 from analysis.methods.quantiles import quantile_interval, share_interval
 from analysis.methods.regression import NotEnoughData
+from analysis.store.frame import families, require_alike
 from paradnn.errors import ConfigError
 
 __all__ = ["COLUMNS", "EVERY", "PREFERRED", "Software", "order", "software"]
@@ -48,9 +48,12 @@ class Software:
 
 
 def software(
-    frame: pd.DataFrame, columns: Sequence[str] | None = None, baseline: str | None = None,
-    metric: str = "examples_per_second", pool: bool = False,
-) -> Software:  # fmt: skip
+    frame: pd.DataFrame,
+    columns: Sequence[str] | None = None,
+    baseline: str | None = None,
+    metric: str = "examples_per_second",
+    pool: bool = False,
+) -> Software:
     """Pair every value of a column with its baseline, on each device and family by itself.
 
     `baseline` is a value of one named column; else float32, graph, current, or the oldest version. Median and 90th
@@ -69,8 +72,10 @@ def software(
         for place, rows in _places(measured, name):
             parts += _compare(rows, name, place, baseline, metric, pool, lacking, pooled)
     if not parts:
-        raise NotEnoughData(f"not enough data: {'; '.join(lacking) or 'nothing varies'}; "
-                            "measure the same points with two versions, precisions or compile modes")  # fmt: skip
+        raise NotEnoughData(
+            f"not enough data: {'; '.join(lacking) or 'nothing varies'}; "
+            "measure the same points with two versions, precisions or compile modes"
+        )
     pairs = pd.concat(parts, ignore_index=True)
     return Software(metric, _table(pairs), pairs, tuple(lacking), tuple(sorted(pooled)), tuple(measured["run_id"]))
 
@@ -164,10 +169,23 @@ def _table(pairs: pd.DataFrame) -> pd.DataFrame:
             speedups = group.loc[(group["family"] == family) | (family == EVERY), "speedup"]
             middle, upper = quantile_interval(speedups), quantile_interval(speedups, 0.9)
             faster = share_interval(int((speedups > 1).sum()), len(speedups))
-            rows.append({
-                "device": device, "column": column, "value": value, "over": over, "family": family,
-                "pairs": len(speedups), "median": middle.value, "median_low": middle.low, "median_high": middle.high,
-                "p90": upper.value, "p90_low": upper.low, "p90_high": upper.high,
-                "faster": faster.value, "faster_low": faster.low, "faster_high": faster.high,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "device": device,
+                    "column": column,
+                    "value": value,
+                    "over": over,
+                    "family": family,
+                    "pairs": len(speedups),
+                    "median": middle.value,
+                    "median_low": middle.low,
+                    "median_high": middle.high,
+                    "p90": upper.value,
+                    "p90_low": upper.low,
+                    "p90_high": upper.high,
+                    "faster": faster.value,
+                    "faster_low": faster.low,
+                    "faster_high": faster.high,
+                }
+            )
     return pd.DataFrame(rows)

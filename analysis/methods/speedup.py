@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.frame import families
 from analysis.methods.columns import find_column, hyperparameters
 from analysis.methods.pairing import CONFIDENCE, pair
 from analysis.methods.regression import NotEnoughData, Regression, regress
 from analysis.methods.sensitivity import encode
+from analysis.store.frame import families
 
 __all__ = ["MINIMUM_POINTS", "Speedup", "SpeedupFit", "geometric_mean", "speedup", "summarise", "wilson"]
 
@@ -53,9 +53,14 @@ class Speedup:
 
 
 def speedup(
-    a: pd.DataFrame, b: pd.DataFrame, metric: str = "examples_per_second", on: Sequence[str] | None = None,
-    carry: Sequence[str] = ("parameters",), terms: Sequence[str] | None = None, linear: bool = False,
-) -> Speedup:  # fmt: skip
+    a: pd.DataFrame,
+    b: pd.DataFrame,
+    metric: str = "examples_per_second",
+    on: Sequence[str] | None = None,
+    carry: Sequence[str] = ("parameters",),
+    terms: Sequence[str] | None = None,
+    linear: bool = False,
+) -> Speedup:
     """The speedup of A over B point by point, and its regression on hyperparameters for each family.
 
     log2(speedup) is regressed on the hyperparameters of the pairs (or `terms`), numbers above zero as log2; with
@@ -95,12 +100,19 @@ def _summary(rows: pd.DataFrame) -> dict[str, float]:
     mean, mean_low, mean_high = geometric_mean(ratio)
     quantiles = np.quantile(ratio, [0, 0.25, 0.5, 0.75, 1])
     return {
-        "points": len(ratio), "wins": wins, "share": wins / len(ratio), "share_low": low, "share_high": high,
-        "geometric_mean": mean, "geometric_mean_low": mean_low, "geometric_mean_high": mean_high,
+        "points": len(ratio),
+        "wins": wins,
+        "share": wins / len(ratio),
+        "share_low": low,
+        "share_high": high,
+        "geometric_mean": mean,
+        "geometric_mean_low": mean_low,
+        "geometric_mean_high": mean_high,
         **dict(zip(("minimum", "q25", "median", "q75", "maximum"), quantiles.tolist(), strict=True)),
         "with_interval": int(rows["speedup_low"].notna().sum()),
-        "clear_wins": int((rows["speedup_low"] > 1).sum()), "clear_losses": int((rows["speedup_high"] < 1).sum()),
-    }  # fmt: skip
+        "clear_wins": int((rows["speedup_low"] > 1).sum()),
+        "clear_losses": int((rows["speedup_high"] < 1).sum()),
+    }
 
 
 def wilson(wins: int, total: int, level: float = CONFIDENCE) -> tuple[float, float]:

@@ -9,7 +9,7 @@ happens here: a section holds what its command prints, and says which command th
 
 from __future__ import annotations
 
-from analysis.report.make import make_report
+from analysis.report.build import make_report
 from analysis.report.write import check_target, write_page
 
 __all__ = ["check_target", "make_report", "write_page"]

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from analysis.format import short
 from analysis.methods.quantiles import share_interval
 from analysis.methods.speedup import geometric_mean
-from analysis.readable import short
-from analysis.report.carry import Section
-from analysis.report.pairs import Pair
-from analysis.report.parts import Part, is_ok
+from analysis.report.comparisons import Pair
+from analysis.report.populations import Part, is_ok
+from analysis.report.sections import Section
 
 __all__ = ["Finding", "headline"]
 
@@ -49,8 +49,9 @@ def _named(sections: Sequence[Section], name: str) -> list[Section]:
 def _best(part: Part, sections: Sequence[Section]) -> list[Finding]:
     """The point with the highest FLOP rate, or of the highest throughput where no rate is known."""
     rows = part.rows[is_ok(part.rows)]
-    metric = next((name for name in ("flops_per_second", "examples_per_second")
-                   if name in rows and rows[name].notna().any()), "")  # fmt: skip
+    metric = next(
+        (name for name in ("flops_per_second", "examples_per_second") if name in rows and rows[name].notna().any()), ""
+    )
     if not metric:
         return []
     row = rows.iloc[int(rows[metric].astype("float64").fillna(-np.inf).argmax())]
@@ -86,9 +87,15 @@ def _pair(pair: Pair) -> list[Finding]:
     mean, low, high = geometric_mean(ratios.to_numpy())
     interval = f" (95% interval {low:.3g} to {high:.3g})" if np.isfinite(low) else " (too few points for an interval)"
     wins = int((ratios > 1).sum())
-    return [Finding("Against each other", f"{pair.a.name} runs {mean:.3g} times as fast as {pair.b.name} in the "
-                   f"geometric mean over {len(ratios)} points that both measured{interval}, and is ahead in {wins} of "
-                   "them.", section.anchor)]  # fmt: skip
+    return [
+        Finding(
+            "Against each other",
+            f"{pair.a.name} runs {mean:.3g} times as fast as {pair.b.name} in the "
+            f"geometric mean over {len(ratios)} points that both measured{interval}, and is ahead in {wins} of "
+            "them.",
+            section.anchor,
+        )
+    ]
 
 
 def _points(pair: Pair) -> int:
@@ -103,8 +110,10 @@ def _matters(part: Part, sections: Sequence[Section]) -> list[Finding]:
             continue
         largest = rows[rows["points"] == rows["points"].max()]
         row = largest.loc[largest["weight"].abs().idxmax()]
-        words = (f"{part.name}: {row['term']} weighs most in {row['metric']} of {row['family']}, {row['weight']:+.2f} "
-                 f"(95% interval {row['low']:+.2f} to {row['high']:+.2f}) over {row['points']:,} points")  # fmt: skip
+        words = (
+            f"{part.name}: {row['term']} weighs most in {row['metric']} of {row['family']}, {row['weight']:+.2f} "
+            f"(95% interval {row['low']:+.2f} to {row['high']:+.2f}) over {row['points']:,} points"
+        )
         if "=" not in str(row["term"]):
             words += f"; doubling it multiplies {row['metric']} by {2 ** row['slope']:.2f}"
         return [Finding("What matters most", f"{words}.", section.anchor)]
@@ -122,8 +131,10 @@ def _bound(part: Part, sections: Sequence[Section]) -> list[Finding]:
         share = share_interval(int((known["verdict"] == "memory-bound").sum()), len(known))
         said = [short(value, share=True) for value in share]
         median = short(float(known["share"].median()), share=True)
-        words = (f"{part.name}: memory bounds {said[0]} of {len(known)} models (95% interval {said[1]} to {said[2]}); "
-                 f"in the median they reach {median} of their roof.")  # fmt: skip
+        words = (
+            f"{part.name}: memory bounds {said[0]} of {len(known)} models (95% interval {said[1]} to {said[2]}); "
+            f"in the median they reach {median} of their roof."
+        )
         return [Finding("Limits", words, section.anchor)]
     return []
 
@@ -134,10 +145,15 @@ def _time(part: Part, sections: Sequence[Section]) -> list[Finding]:
         table = table[table["level"] == table["level"].iloc[0]]
         row = table[table["models"] == table["models"].max()].sort_values("median", ascending=False).iloc[0]
         ends = [short(row[end], share=True) for end in ("low", "high") if np.isfinite(row[end])]
-        interval = (f"95% interval {ends[0]} to {ends[1]}" if len(ends) == 2 else
-                    f"middle half {short(row['q25'], share=True)} to {short(row['q75'], share=True)}")  # fmt: skip
-        words = (f"{part.name}: {row['name']} takes {short(row['median'], share=True)} of the step of {row['family']} "
-                 f"in the median over {row['models']} profiled models ({interval}).")  # fmt: skip
+        interval = (
+            f"95% interval {ends[0]} to {ends[1]}"
+            if len(ends) == 2
+            else f"middle half {short(row['q25'], share=True)} to {short(row['q75'], share=True)}"
+        )
+        words = (
+            f"{part.name}: {row['name']} takes {short(row['median'], share=True)} of the step of {row['family']} "
+            f"in the median over {row['models']} profiled models ({interval})."
+        )
         return [Finding("Where time goes", words, section.anchor)]
     return []
 

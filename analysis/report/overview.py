@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.frame import families
-from analysis.readable import short
+from analysis.format import short
 from analysis.report.html import code, items, text
-from analysis.report.parts import Part, is_ok
+from analysis.report.populations import Part, is_ok
 from analysis.report.table import boxed, html_table
+from analysis.store.frame import families
 
 __all__ = ["facts", "overview"]
 
@@ -21,15 +21,23 @@ def overview(parts: Sequence[Part]) -> str:
     """A table of the parts and one of their families, as HTML."""
     head = ("Part", "Device", "Host", "Versions", "When (UTC)", "Points", "Measured")
     cells = [
-        (f'<a href="#{part.key}">{text(part.name)}</a>', text(part.device), text(part.one("host") or "not recorded"),
-         text(_versions(part) or "not recorded"), text(_when(part)), f"{len(part.rows):,}",
-         f"{int(is_ok(part.rows).sum()):,}")
+        (
+            f'<a href="#{part.key}">{text(part.name)}</a>',
+            text(part.device),
+            text(part.one("host") or "not recorded"),
+            text(_versions(part) or "not recorded"),
+            text(_when(part)),
+            f"{len(part.rows):,}",
+            f"{int(is_ok(part.rows).sum()):,}",
+        )
         for part in parts
-    ]  # fmt: skip
+    ]
     rows = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in cells)
     top = "".join(f'<th scope="col">{name}</th>' for name in head)
-    table = boxed(f"<table><caption>What was measured where</caption><thead><tr>{top}</tr></thead><tbody>{rows}</tbody>"
-                  "</table>", "What was measured where")  # fmt: skip
+    table = boxed(
+        f"<table><caption>What was measured where</caption><thead><tr>{top}</tr></thead><tbody>{rows}</tbody></table>",
+        "What was measured where",
+    )
     counts = pd.concat([_counts(part) for part in parts], ignore_index=True)
     counts = counts.astype(dict.fromkeys(counts.columns[2:], "Int64")).fillna(0)
     return table + "<h3>Points by family and outcome</h3>" + html_table(counts, "Points by family and outcome")
@@ -39,18 +47,26 @@ def facts(part: Part) -> str:
     """A part's environment and protocol in sentences."""
     rows = part.rows
     told = [("Host", part.one("host")), ("Software", _versions(part)), ("Commit", part.one("git_commit"))]
-    measure = [f"{str(name).removeprefix('measure.')} {part.one(str(name))}" for name in rows.columns
-               if str(name).startswith("measure.") and part.one(str(name))]  # fmt: skip
+    measure = [
+        f"{str(name).removeprefix('measure.')} {part.one(str(name))}"
+        for name in rows.columns
+        if str(name).startswith("measure.") and part.one(str(name))
+    ]
     lines = [text(f"{what}: {value}.") for what, value in (*told, ("When (UTC)", _when(part))) if value]
     if measure:
         lines.append(text(f"Timing protocol: {', '.join(measure)}."))
-    ids = [f"{name.replace('_', ' ')} {code(part.one(name) or '(none)')}" for name in ("environment_id", "protocol_id")
-           if name in rows]  # fmt: skip
+    ids = [
+        f"{name.replace('_', ' ')} {code(part.one(name) or '(none)')}"
+        for name in ("environment_id", "protocol_id")
+        if name in rows
+    ]
     lines.append(f"Identity: {', '.join(ids)}.")
     lines += [text(line) for line in (_peaks(rows), _replicates(rows), _failures(rows)) if line]
     if part.published:
-        lines.append("These are the published measurements: best rates of one execution each, without intervals. See "
-                     "docs/published-data.md for what they can be compared with.")  # fmt: skip
+        lines.append(
+            "These are the published measurements: best rates of one execution each, without intervals. See "
+            "docs/published-data.md for what they can be compared with."
+        )
     return items(lines)
 
 
@@ -71,8 +87,9 @@ def _when(part: Part) -> str:
 
 
 def _counts(part: Part) -> pd.DataFrame:
-    named = part.rows.assign(family=part.rows["family"].fillna("(none)"),
-                             outcome=part.rows["outcome"].fillna("unfinished"))  # fmt: skip
+    named = part.rows.assign(
+        family=part.rows["family"].fillna("(none)"), outcome=part.rows["outcome"].fillna("unfinished")
+    )
     table = pd.crosstab(named["family"], named["outcome"])
     order = [*families(part.rows), *(["(none)"] if "(none)" in table.index else [])]
     columns = sorted(table.columns, key=lambda name: (name != "ok", name))
@@ -84,8 +101,10 @@ def _counts(part: Part) -> pd.DataFrame:
 
 def _peaks(rows: pd.DataFrame) -> str:
     said = []
-    for column, what, unit in (("peak_flops_per_second", "arithmetic", "FLOP/s"),
-                               ("peak_bytes_per_second", "memory", "B/s")):  # fmt: skip
+    for column, what, unit in (
+        ("peak_flops_per_second", "arithmetic", "FLOP/s"),
+        ("peak_bytes_per_second", "memory", "B/s"),
+    ):
         values = [float(value) for value in rows[column].dropna()] if column in rows else []
         if values:
             ends = [short(value, unit, digits=3) for value in (min(values), max(values))]

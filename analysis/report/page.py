@@ -8,15 +8,15 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from analysis.cli.result import Result
 from analysis.report.assets import SCRIPT, STYLE
-from analysis.report.carry import Missing, Section
+from analysis.report.comparisons import Pair
 from analysis.report.findings import Finding
 from analysis.report.html import attribute, code, items, prose, run_link, text
 from analysis.report.overview import facts, overview
-from analysis.report.pairs import Pair
-from analysis.report.parts import Part
+from analysis.report.populations import Part
+from analysis.report.sections import Missing, Section
 from analysis.report.table import html_table
+from analysis.summaries.result import Result
 
 __all__ = ["Content", "render"]
 
@@ -48,13 +48,23 @@ def render(content: Content) -> str:
     """The whole page. Only its own script may run, by its hash, and nothing is fetched."""
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
-    body = "\n".join([
-        _head(content), _headline(content.findings), _contents(content),
-        '<main id="main">', f'<section id="measured"><h2>What was measured where</h2>{overview(_parts(content))}'
-        f"{_where_runs_are(content)}</section>",
-        *(_chapter(part, sections, content.ui) for part, sections in content.parts),
-        _comparisons(content), _claims(content.claims), _missing(content), _reading(), "</main>", _foot(content),
-    ])  # fmt: skip
+    body = "\n".join(
+        [
+            _head(content),
+            _headline(content.findings),
+            _contents(content),
+            '<main id="main">',
+            f'<section id="measured"><h2>What was measured where</h2>{overview(_parts(content))}'
+            f"{_where_runs_are(content)}</section>",
+            *(_chapter(part, sections, content.ui) for part, sections in content.parts),
+            _comparisons(content),
+            _claims(content.claims),
+            _missing(content),
+            _reading(),
+            "</main>",
+            _foot(content),
+        ]
+    )
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
@@ -70,15 +80,19 @@ def _parts(content: Content) -> list[Part]:
 
 def _head(content: Content) -> str:
     where = f"From the runs in {code(content.store)}, written on {text(content.made)}."
-    return (f'<a class="skip" href="#main">Skip to the content</a><header><h1>{text(content.title)}</h1>'
-            f'<p class="note">{where}</p></header>')  # fmt: skip
+    return (
+        f'<a class="skip" href="#main">Skip to the content</a><header><h1>{text(content.title)}</h1>'
+        f'<p class="note">{where}</p></header>'
+    )
 
 
 def _headline(findings: Sequence[Finding]) -> str:
     if not findings:
         return ""
-    lines = items(f"<strong>{text(found.topic)}.</strong> {text(found.words)} "
-                  f'<a href="#{attribute(found.anchor)}">More</a>' for found in findings)  # fmt: skip
+    lines = items(
+        f'<strong>{text(found.topic)}.</strong> {text(found.words)} <a href="#{attribute(found.anchor)}">More</a>'
+        for found in findings
+    )
     return f'<section class="headline" aria-labelledby="found"><h2 id="found">What was found</h2>{lines}</section>'
 
 
@@ -111,16 +125,20 @@ def _section(section: Section, ui: str, words: str | None = None) -> str:
     """Heading, how to read it, figure, numbers in words, table, the runs, the command."""
     figure = ""
     if section.figure:
-        figure = (f'<figure><div class="chart">{section.figure}</div>'
-                  f"<figcaption>{text(section.reading)}</figcaption></figure>")  # fmt: skip
+        figure = (
+            f'<figure><div class="chart">{section.figure}</div>'
+            f"<figcaption>{text(section.reading)}</figcaption></figure>"
+        )
     elif section.reading:
         figure = f'<p class="reading">{text(section.reading)}</p>'
     note = f'<p class="note">{text(section.left_out)}</p>' if section.left_out else ""
     names = f"<p>{text(section.names)}</p>" if section.names else ""
     table = html_table(section.result.table, section.title, ui, f"{section.command} --csv FILE")
-    return (f'<section><h3 id="{section.anchor}">{text(section.title)}</h3>{names}{figure}{note}'
-            f"{prose(section.result.text) if words is None else words}{table}{_sources(section.result, ui)}"
-            f'<p class="command">Again: {code(section.command)}</p></section>')  # fmt: skip
+    return (
+        f'<section><h3 id="{section.anchor}">{text(section.title)}</h3>{names}{figure}{note}'
+        f"{prose(section.result.text) if words is None else words}{table}{_sources(section.result, ui)}"
+        f'<p class="command">Again: {code(section.command)}</p></section>'
+    )
 
 
 def _sources(result: Result, ui: str) -> str:
@@ -145,10 +163,12 @@ def _comparisons(content: Content) -> str:
         return ""
     inner = "".join(
         f"<section><h3>{text(pair.a.name)} over {text(pair.b.name)}</h3>"
-        + "".join(_section(section, content.ui).replace("<h3 ", "<h4 ").replace("</h3>", "</h4>")
-                  for section in pair.sections) + "</section>"
+        + "".join(
+            _section(section, content.ui).replace("<h3 ", "<h4 ").replace("</h3>", "</h4>") for section in pair.sections
+        )
+        + "</section>"
         for pair in content.pairs
-    )  # fmt: skip
+    )
     inner += "".join(_section(section, content.ui) for section in content.shared)
     return f'<section id="compared"><h2>Parts against each other</h2>{inner}</section>'
 

@@ -40,8 +40,10 @@ def embed(figure: Figure, key: str, alternative: str, heavy: int = HEAVY) -> str
     text = re.sub(r'\bid="', f'id="{key}-', text)
     text = re.sub(r'((?:xlink:)?href="#|url\(#)', rf"\g<1>{key}-", text)
     label = attribute(alternative)
-    root = (f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{{}}" role="img" aria-label="{label}" '
-            f'style="max-width:{_width(text)}px">')  # fmt: skip
+    root = (
+        f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{{}}" role="img" aria-label="{label}" '
+        f'style="max-width:{_width(text)}px">'
+    )
     return _ROOT.sub(lambda match: root.replace("{}", match[1], 1), text, count=1).strip()
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.frame import units
-from analysis.readable import short
+from analysis.format import short
 from analysis.report.html import attribute, run_link, text
+from analysis.store.frame import units
 
 __all__ = ["CAP", "boxed", "html_table"]
 
@@ -36,12 +36,18 @@ def html_table(frame: pd.DataFrame, caption: str, address: str = "", whole: str 
     body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
     notes = [f"The same in every row: {same}."] if same else []
     if len(frame) > cap:
-        notes.append(f"The first {cap} of {len(frame):,} rows; all of them: {whole}" if whole else
-                     f"The first {cap} of {len(frame):,} rows.")  # fmt: skip
+        notes.append(
+            f"The first {cap} of {len(frame):,} rows; all of them: {whole}"
+            if whole
+            else f"The first {cap} of {len(frame):,} rows."
+        )
     wide = " wide" if len(shown.columns) > _CROWDED else ""
     note = f'<p class="note">{text(" ".join(notes))}</p>' if notes else ""
-    table = boxed(f'<table class="sortable{wide}"><caption>{text(caption)}</caption><thead><tr>{head}</tr></thead>'
-                  f"<tbody>{body}</tbody></table>", caption)  # fmt: skip
+    table = boxed(
+        f'<table class="sortable{wide}"><caption>{text(caption)}</caption><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table>",
+        caption,
+    )
     if len(shown) <= _COLLAPSED:
         return note + table
     count = f"{len(frame):,} rows" if len(frame) <= cap else f"{cap} of {len(frame):,} rows"

@@ -67,7 +67,7 @@ class Slurm(_Published):
         """Submit one job array, wait for all of its jobs."""
         from submitit.slurm.slurm import SlurmJob
 
-        from paradnn.slurm import queue_watcher
+        from paradnn.launch.slurm import queue_watcher
 
         # submitit asks `sacct`, which tells nothing on a cluster without accounting and much later on others.
         SlurmJob.watcher = self._watcher = queue_watcher()

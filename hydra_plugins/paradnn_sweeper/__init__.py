@@ -33,7 +33,7 @@ class ParadnnSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         """Plan the points and have the launcher measure them."""
-        from paradnn.dispatch import sweep_with
+        from paradnn.launch.submit import sweep_with
 
         def launch(tasks: Sequence[Sequence[str]]) -> Sequence[Any]:
             return self._launcher.launch(tasks, initial_job_idx=0)
@@ -52,6 +52,6 @@ class ParadnnPlanner(ParadnnSweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         """Call the task once, with the configuration of the sweep's settings."""
-        from paradnn.dispatch import plan_with
+        from paradnn.launch.submit import plan_with
 
         return plan_with(self._task, self._context.config_loader, self._config, arguments, self._params)

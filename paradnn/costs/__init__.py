@@ -52,9 +52,15 @@ _SLOTS = {"rmsprop": 2, "momentum": 1, "sgd": 0, "adam": 2}
 
 
 def model_costs(
-    model: Mapping[str, Any], *, batch_size: int, precision: str, mode: str, optimizer: str, momentum: float = 0.9,
+    model: Mapping[str, Any],
+    *,
+    batch_size: int,
+    precision: str,
+    mode: str,
+    optimizer: str,
+    momentum: float = 0.9,
     devices: int = 1,
-) -> Costs:  # fmt: skip
+) -> Costs:
     """Costs of one step of `model` (a validated mapping with its `name`).
 
     `precision` is float32, bfloat16 or float16, `mode` train or inference, `optimizer` rmsprop, momentum, sgd or adam.

@@ -13,7 +13,7 @@ import sys
 import time
 
 from paradnn.worker import frameworks
-from paradnn.worker.forking import die_with_parent, serve
+from paradnn.worker.fork_server import die_with_parent, serve
 from paradnn.worker.protocol import PROTOCOL_VERSION, Channel
 from paradnn.worker.versions import versions
 

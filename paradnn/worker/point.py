@@ -18,17 +18,17 @@ from typing import Any
 
 import keras
 
-from paradnn.worker.breakdown import profile_steps
-from paradnn.worker.ceilings import measure_ceilings
 from paradnn.worker.data import synthetic_batch
+from paradnn.worker.device_layout import Spread, spread_of
 from paradnn.worker.energy import EnergyMeter, open_meter
-from paradnn.worker.forking import Report
+from paradnn.worker.fork_server import Report
 from paradnn.worker.frameworks import Framework, Step, Unavailable, over
 from paradnn.worker.input.opening import open_feed, reads_files
 from paradnn.worker.measure import NotFinite, Protocol, measure_steps
 from paradnn.worker.models import Workload, build
-from paradnn.worker.peers import PeerFailed, Peers, Together, obey
-from paradnn.worker.spread import Spread, spread_of
+from paradnn.worker.peak_rates import measure_ceilings
+from paradnn.worker.process_group import PeerFailed, Peers, Together, obey
+from paradnn.worker.profile.run import profile_steps
 
 __all__ = ["answer"]
 
@@ -117,9 +117,13 @@ def _prepare(point: Mapping[str, Any], framework: Framework) -> tuple[Workload, 
 
 
 def _measure(
-    point: Mapping[str, Any], framework: Framework, phases: _Phases, found: dict[str, Any], spread: Spread | None,
+    point: Mapping[str, Any],
+    framework: Framework,
+    phases: _Phases,
+    found: dict[str, Any],
+    spread: Spread | None,
     peers: Peers | None,
-) -> None:  # fmt: skip
+) -> None:
     settings = point["measure"]
     with phases("build"):
         found["compile_note"] = framework.compile_note(point["compile"])

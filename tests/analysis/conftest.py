@@ -35,11 +35,19 @@ class Writer:
         start = START + self.count * MINUTE
         self.count += 1
         given = {
-            "kind": "point", "schema_version": "1", "outcome": "ok", "source": "measured",
-            "device": "Test CPU, 2 cores", "environment_id": "env-a", "protocol_id": "proto-a", "host": "n1",
+            "kind": "point",
+            "schema_version": "1",
+            "outcome": "ok",
+            "source": "measured",
+            "device": "Test CPU, 2 cores",
+            "environment_id": "env-a",
+            "protocol_id": "proto-a",
+            "host": "n1",
             "version.tensorflow": "2.21.0",
-            "point_id": "point-" + "-".join(params.values()), "replicate": "0", "steady": "true",
-        }  # fmt: skip
+            "point_id": "point-" + "-".join(params.values()),
+            "replicate": "0",
+            "steady": "true",
+        }
         given |= {key.replace("__", "."): value for key, value in tags.items()}
         given = {key: value for key, value in given.items() if value}
         run = self.client.create_run(self.experiment_id, start_time=start, run_name=f"run {self.count}")
@@ -95,16 +103,33 @@ def store(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path]
                 writer.run(point, {"parameters": 1e3 * layers}, outcome="oom_device", reason='it\'s "full", 100%')
                 continue
             table = [["MatMul", 0.75], ["Add", 0.25]] if layers == 1 else None
-            writer.run(point, {"examples_per_second": 10.0 * batch / layers, "parameters": 1e3 * layers}, table,
-                       sweep_id="s1", **{"mlflow.parentRunId": sweep})  # fmt: skip
+            writer.run(
+                point,
+                {"examples_per_second": 10.0 * batch / layers, "parameters": 1e3 * layers},
+                table,
+                sweep_id="s1",
+                **{"mlflow.parentRunId": sweep},
+            )
     odd = {"examples_per_second": math.nan, "step_time_cv": math.inf, "final_loss": -math.inf}
     for number, precision in enumerate(("float32", "bfloat16") * 2):
         limit, epsilon = ("auto", "1e-07") if number else ("8GiB", "1")
-        params = {"model.name": "lstm", "batch_size": "16", "precision": precision, "platform.name": "gpu",
-                  "measure.memory_limit": limit, "optimizer.epsilon": epsilon}  # fmt: skip
-        writer.run(params, odd if number == 0 else {"examples_per_second": 5.0}, device="Test GPU",
-                   environment_id="env-b", version__tensorflow="2.20.0", replicate=str(number // 2),
-                   point_id=f"point-lstm-{precision}")  # fmt: skip
+        params = {
+            "model.name": "lstm",
+            "batch_size": "16",
+            "precision": precision,
+            "platform.name": "gpu",
+            "measure.memory_limit": limit,
+            "optimizer.epsilon": epsilon,
+        }
+        writer.run(
+            params,
+            odd if number == 0 else {"examples_per_second": 5.0},
+            device="Test GPU",
+            environment_id="env-b",
+            version__tensorflow="2.20.0",
+            replicate=str(number // 2),
+            point_id=f"point-lstm-{precision}",
+        )
     writer.run(fc(9, 9), {}, outcome="")
     writer.client.delete_run(writer.run(fc(8, 8), {"examples_per_second": 1.0}))
     other = Writer(uri, "other", folder / "artifacts")
@@ -114,6 +139,14 @@ def store(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path]
 
 def fc(layers: int, batch: int) -> dict[str, str]:
     """The params of a fully connected point on a CPU."""
-    return {"model.name": "fc", "model.layers": str(layers), "batch_size": str(batch), "precision": "float32",
-            "platform.name": "cpu", "platform.threads": "null", "optimizer.learning_rate": "0.1", "replicate": "0",
-            "measure.predict_oom": "true" if layers % 2 else "false"}  # fmt: skip
+    return {
+        "model.name": "fc",
+        "model.layers": str(layers),
+        "batch_size": str(batch),
+        "precision": "float32",
+        "platform.name": "cpu",
+        "platform.threads": "null",
+        "optimizer.learning_rate": "0.1",
+        "replicate": "0",
+        "measure.predict_oom": "true" if layers % 2 else "false",
+    }

@@ -11,8 +11,11 @@ from scipy import stats
 __all__ = ["BATCH", "POINTS", "SIZE", "grid", "runs", "sandwich", "side"]
 
 
-def grid(nodes: tuple[int, ...] = (64, 256, 1024, 4096), layers: tuple[int, ...] = (4, 8, 16, 32),
-         batches: tuple[int, ...] = (64, 256, 1024, 4096)) -> pd.DataFrame:  # fmt: skip
+def grid(
+    nodes: tuple[int, ...] = (64, 256, 1024, 4096),
+    layers: tuple[int, ...] = (4, 8, 16, 32),
+    batches: tuple[int, ...] = (64, 256, 1024, 4096),
+) -> pd.DataFrame:
     """Hyperparameters of a factorial of fully connected models, one row a point."""
     index = pd.MultiIndex.from_product([nodes, layers, batches], names=["model.nodes", "model.layers", "batch_size"])
     return index.to_frame(index=False).astype("Int64")
@@ -26,11 +29,21 @@ SIZE, BATCH = (POINTS[name].to_numpy(dtype=float) for name in ("model.nodes", "b
 def runs(points: pd.DataFrame, **columns: Any) -> pd.DataFrame:
     """Points as ok runs of one environment; `columns` are added, or replace what is there by default."""
     count = len(points)
-    frame = points.assign(**{
-        "family": "fc", "device": "Test CPU", "outcome": "ok", "platform.name": "cpu", "precision": "float32",
-        "compile": "graph", "mode": "train", "environment_id": "env-a", "protocol_id": "proto", "schema_version": "1",
-        **columns,
-    })  # fmt: skip
+    frame = points.assign(
+        **{
+            "family": "fc",
+            "device": "Test CPU",
+            "outcome": "ok",
+            "platform.name": "cpu",
+            "precision": "float32",
+            "compile": "graph",
+            "mode": "train",
+            "environment_id": "env-a",
+            "protocol_id": "proto",
+            "schema_version": "1",
+            **columns,
+        }
+    )
     names = [
         name
         for name in frame
@@ -45,8 +58,16 @@ def runs(points: pd.DataFrame, **columns: Any) -> pd.DataFrame:
 
 def side(name: str, points: pd.DataFrame, speed: np.ndarray, **columns: Any) -> pd.DataFrame:
     """Runs of one platform, called `name`, at a given speed in examples per second."""
-    return runs(points, **{"platform.name": name, "device": f"Test {name}", "environment_id": f"env-{name}",
-                           "examples_per_second": speed, **columns})  # fmt: skip
+    return runs(
+        points,
+        **{
+            "platform.name": name,
+            "device": f"Test {name}",
+            "environment_id": f"env-{name}",
+            "examples_per_second": speed,
+            **columns,
+        },
+    )
 
 
 def sandwich(

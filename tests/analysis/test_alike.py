@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from analysis.cli import COMMANDS, _parser, main
-from analysis.cli.result import Result
-from analysis.store import load
+from analysis.store.load import load
+from analysis.summaries.result import Result
 from paradnn.errors import SchemaError
 from tests.analysis.planted import grid, runs
 
@@ -39,12 +39,24 @@ def unlike() -> pd.DataFrame:
     count = len(points)
     environments = pd.Series(["old", "new"] * (count // 2))
     fixed = {"peak_flops_per_second": 1e10, "peak_bytes_per_second": 1e9, "phase_start_seconds": 1.0}
-    ranges = {"examples_per_second": 9.0, "flops_per_second": 9e9, "arithmetic_intensity": 90.0, "flops_per_step": 9.0,
-              "parameters": 9.0, "infeed_fraction": 0.5, "phase_measure_seconds": 9.0}  # fmt: skip
+    ranges = {
+        "examples_per_second": 9.0,
+        "flops_per_second": 9e9,
+        "arithmetic_intensity": 90.0,
+        "flops_per_step": 9.0,
+        "parameters": 9.0,
+        "infeed_fraction": 0.5,
+        "phase_measure_seconds": 9.0,
+    }
     parts = []
     for device, devices, version in itertools.product(SIDES, (1, 2), ("2.9", "2.16")):
-        place = {"device": device, "platform.name": device.removeprefix("Test "), "devices": devices,
-                 "version.tensorflow": version, "environment_id": device + environments + version}  # fmt: skip
+        place = {
+            "device": device,
+            "platform.name": device.removeprefix("Test "),
+            "devices": devices,
+            "version.tensorflow": version,
+            "environment_id": device + environments + version,
+        }
         drawn = {name: draw.uniform(0.1, 1, count) * most for name, most in ranges.items()}
         parts.append(runs(points, **place, **drawn, **fixed))
     frame = pd.concat(parts, ignore_index=True)

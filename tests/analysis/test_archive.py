@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.archive import import_archive, read_archive
-from analysis.store import load, load_tables
+from analysis.store.load import load, load_tables
+from analysis.store.published import import_archive, read_archive
 from paradnn.errors import DataError, StoreError
-from paradnn.units import metric
+from paradnn.store.metrics import metric
 
 LABEL = "layer_{}-node_{}-input_2000-output_1000-bs_{}"
 
@@ -24,27 +24,51 @@ def measured(points: list[tuple[int, int, int]], states: dict[str, str], share: 
     weights = np.array([2000 * nodes + (layers - 1) * nodes**2 + 1000 * nodes for layers, nodes, _ in points], float)
     batches = np.array([batch for *_, batch in points], float)
     work = 6e-9 * share * weights * batches
-    columns = {"params": weights, "fl": work, "flops": 10 * work, "step_per_sec": np.full(len(points), 10.0),
-               "example_per_sec": 10 * batches, "intensity": work * 1e9 / (4 * weights)}  # fmt: skip
-    return {"labels": [LABEL.format(*point) for point in points], "err_jobs": list(states),
-            "states": list(states.values()), **{name: list(values) for name, values in columns.items()}}  # fmt: skip
+    columns = {
+        "params": weights,
+        "fl": work,
+        "flops": 10 * work,
+        "step_per_sec": np.full(len(points), 10.0),
+        "example_per_sec": 10 * batches,
+        "intensity": work * 1e9 / (4 * weights),
+    }
+    return {
+        "labels": [LABEL.format(*point) for point in points],
+        "err_jobs": list(states),
+        "states": list(states.values()),
+        **{name: list(values) for name, values in columns.items()},
+    }
 
 
 def write(folder: Path, **files: Any) -> Path:
     """The files of an archive, in the published layout; returns the folder."""
     traced = LABEL.format(4, 32, 64)
     contents = {
-        "tpu_fc": measured([(4, 32, 64), (4, 32, 128), (8, 64, 64)],
-                           {LABEL.format(64, 8192, 64): "OOM", LABEL.format(64, 8192, 128): "NaN value"}, 1 / 8),
+        "tpu_fc": measured(
+            [(4, 32, 64), (4, 32, 128), (8, 64, 64)],
+            {LABEL.format(64, 8192, 64): "OOM", LABEL.format(64, 8192, 128): "NaN value"},
+            1 / 8,
+        ),
         "gpu_fc": measured([(4, 32, 64), (8, 64, 64)], {LABEL.format(4, 32, 128): "no error but not finished"}, 1),
-        "fc_trace_10sec": {"labels": [traced], "flops_perc": [5.0], "memory_bandwidth": [50.0], "intensity": [7.5],
-                           "rawMB": [1000.0], "infeed": [25.0], "time_perc": [100], "infeed_trace": [[25.0, 26.0]]},
+        "fc_trace_10sec": {
+            "labels": [traced],
+            "flops_perc": [5.0],
+            "memory_bandwidth": [50.0],
+            "intensity": [7.5],
+            "rawMB": [1000.0],
+            "infeed": [25.0],
+            "time_perc": [100],
+            "infeed_trace": [[25.0, 26.0]],
+        },
         "fc_trace_10sec_opbreakdown": {
             "labels": [f"{traced}-{kind}" for kind in ("output fusion", "while", "after-all")],
-            "flops_perc": [40.0, 900.0, 0.0], "memory_bandwidth": [60.0, 100, 0], "time_perc": [30.0, 0.5, 0.1],
-            "intensity": [50.0, 7.0, float("nan")], "rawMB": [800.0, 10.0, 0.0],
+            "flops_perc": [40.0, 900.0, 0.0],
+            "memory_bandwidth": [60.0, 100, 0],
+            "time_perc": [30.0, 0.5, 0.1],
+            "intensity": [50.0, 7.0, float("nan")],
+            "rawMB": [800.0, 10.0, 0.0],
         },
-    } | files  # fmt: skip
+    } | files
     for name, content in contents.items():
         if content is not None:
             (folder / f"{name}.json").write_text(content if isinstance(content, str) else json.dumps(content))
@@ -77,8 +101,9 @@ def test_every_entry_becomes_a_run_with_its_outcome(archive: Path, imported: str
     for device, platform, content in (("TPU v2", "tpu", tpu), ("V100", "gpu", gpu)):
         runs = frame[frame["device"] == device]
         assert (len(runs[runs["outcome"] == "ok"]), len(runs)) == (
-            len(content["labels"]), len(content["labels"]) + len(content["err_jobs"]),
-        )  # fmt: skip
+            len(content["labels"]),
+            len(content["labels"]) + len(content["err_jobs"]),
+        )
         assert set(runs["platform.name"]) == {platform}
         failed = runs[runs["outcome"] != "ok"].set_index("archive_label")["reason"]
         assert failed.str.removesuffix(" (state in the archive)").to_dict() == dict(
@@ -194,15 +219,22 @@ def test_damaged_rows_are_named_and_left_out(tmp_path: Path, content: dict[str, 
 
 
 def test_damaged_traces_are_named_and_left_out(tmp_path: Path) -> None:
-    traces = {"labels": [LABEL.format(4, 32, 64), "x"], "flops_perc": [170.0, 1.0], "memory_bandwidth": [1.0, 1.0],
-              "intensity": [1.0, 1.0], "rawMB": [1.0, 1.0], "infeed": [0.0, 0.0]}  # fmt: skip
+    traces = {
+        "labels": [LABEL.format(4, 32, 64), "x"],
+        "flops_perc": [170.0, 1.0],
+        "memory_bandwidth": [1.0, 1.0],
+        "intensity": [1.0, 1.0],
+        "rawMB": [1.0, 1.0],
+        "infeed": [0.0, 0.0],
+    }
     numbers = ("flops_perc", "memory_bandwidth", "intensity", "rawMB", "time_perc")
     operations = {"labels": [LABEL.format(4, 32, 64), "layer_4-x"]} | {name: [1.0, 1.0] for name in numbers}
     archive = read_archive(write(tmp_path, fc_trace_10sec=traces, fc_trace_10sec_opbreakdown=operations))
     assert [line.partition(": ")[2] for line in archive.damaged] == [
-        "flops_perc=170.0 is over 100%; left out", "its label is not of a model; left out",
+        "flops_perc=170.0 is over 100%; left out",
+        "its label is not of a model; left out",
         *["its label is not of a model and an operation; left out"] * 2,
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(

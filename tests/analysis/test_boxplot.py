@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.cli.boxplot import COMMANDS
-from analysis.cli.result import Result
 from analysis.methods.boxplot import LEVELS, box_statistics
+from analysis.summaries.boxplot import COMMANDS
+from analysis.summaries.result import Result
 from paradnn.errors import ConfigError, SchemaError
 
 

@@ -29,15 +29,22 @@ TPU_GPU = "a: {platform.name: tpu}, b: {platform.name: gpu}"
 
 
 def two_sides(speedup: np.ndarray, **columns: object) -> pd.DataFrame:
-    return pd.concat([side("tpu", POINTS, FLAT * speedup * NOISE, **columns), side("gpu", POINTS, FLAT, **columns)],
-                     ignore_index=True)  # fmt: skip
+    return pd.concat(
+        [side("tpu", POINTS, FLAT * speedup * NOISE, **columns), side("gpu", POINTS, FLAT, **columns)],
+        ignore_index=True,
+    )
 
 
 @pytest.mark.parametrize(
     ("direction", "exponent", "expected"),
-    [("rises", 0.5, "supported"), ("falls", 0.5, "refuted"), ("rises", -0.5, "refuted"), ("falls", -0.5, "supported"),
-     ("rises", 0.0, "not enough data")],
-)  # fmt: skip
+    [
+        ("rises", 0.5, "supported"),
+        ("falls", 0.5, "refuted"),
+        ("rises", -0.5, "refuted"),
+        ("falls", -0.5, "supported"),
+        ("rises", 0.0, "not enough data"),
+    ],
+)
 @pytest.mark.parametrize("scale", ["rank", "linear"])
 def test_a_trend_is_the_sign_of_its_weight(direction: str, exponent: float, expected: str, scale: str) -> None:
     frame = side("tpu", POINTS, NOISE * BATCH**0.3 * SIZE**exponent)
@@ -53,8 +60,11 @@ def test_a_trend_of_a_speedup_is_that_of_the_pairs() -> None:
 
 def test_trends_without_effect_are_decided_at_the_stated_rate() -> None:
     """Of frames in which a hyperparameter has no effect, 5% may call it one."""
-    claims = parse_claims("- id: x\n  says: s\n  checks: [{kind: trend, metric: examples_per_second, of: model.layers, "
-                          "direction: rises}]", "test")  # fmt: skip
+    claims = parse_claims(
+        "- id: x\n  says: s\n  checks: [{kind: trend, metric: examples_per_second, of: model.layers, "
+        "direction: rises}]",
+        "test",
+    )
     generator = np.random.default_rng(5)
     frame = side("tpu", POINTS, FLAT)
     decided = 0
@@ -67,9 +77,12 @@ def test_trends_without_effect_are_decided_at_the_stated_rate() -> None:
 
 @pytest.mark.parametrize(
     ("larger", "than", "expected"),
-    [("batch_size", "model.layers", "supported"), ("model.layers", "batch_size", "refuted"),
-     ("batch_size", "[model.layers, model.nodes]", "not enough data")],
-)  # fmt: skip
+    [
+        ("batch_size", "model.layers", "supported"),
+        ("model.layers", "batch_size", "refuted"),
+        ("batch_size", "[model.layers, model.nodes]", "not enough data"),
+    ],
+)
 def test_a_ranking_compares_sizes_whatever_the_signs(larger: str, than: str, expected: str) -> None:
     speed = BATCH**-0.5 * SIZE**0.5 * POINTS["model.layers"].to_numpy(dtype=float) ** 0.1 * NOISE
     check = f"{{kind: ranking, metric: examples_per_second, larger: {larger}, than: {than}}}"
@@ -78,8 +91,11 @@ def test_a_ranking_compares_sizes_whatever_the_signs(larger: str, than: str, exp
 
 def test_the_difference_of_weights_is_that_of_plain_least_squares() -> None:
     speed = BATCH**-0.5 * SIZE**0.3 * NOISE
-    claims = parse_claims("- id: x\n  says: s\n  checks: [{kind: ranking, metric: examples_per_second, "
-                          "larger: batch_size, than: model.nodes}]", "test")  # fmt: skip
+    claims = parse_claims(
+        "- id: x\n  says: s\n  checks: [{kind: ranking, metric: examples_per_second, "
+        "larger: batch_size, than: model.nodes}]",
+        "test",
+    )
     found = judge(claims, Data(side("tpu", POINTS, speed)))[0].findings[0]
     ranks = [pd.Series(values).rank() for values in (BATCH, SIZE, POINTS["model.layers"].astype(float))]
     design = np.column_stack([(column - column.mean()) / column.std() for column in ranks])
@@ -91,9 +107,14 @@ def test_the_difference_of_weights_is_that_of_plain_least_squares() -> None:
 
 @pytest.mark.parametrize(
     ("share", "bound", "expected"),
-    [(0.9, "at_least: 0.5", "supported"), (0.1, "at_least: 0.5", "refuted"), (0.1, "at_most: 0.5", "supported"),
-     (0.5, "at_least: 0.5", "not enough data"), (0.5, "between: [0.3, 0.7]", "supported")],
-)  # fmt: skip
+    [
+        (0.9, "at_least: 0.5", "supported"),
+        (0.1, "at_least: 0.5", "refuted"),
+        (0.1, "at_most: 0.5", "supported"),
+        (0.5, "at_least: 0.5", "not enough data"),
+        (0.5, "between: [0.3, 0.7]", "supported"),
+    ],
+)
 def test_a_comparison_counts_wins(share: float, bound: str, expected: str) -> None:
     wins = np.arange(len(POINTS)) < share * len(POINTS)
     frame = two_sides(np.where(wins, 3.0, 1 / 3))
@@ -105,9 +126,14 @@ def test_a_comparison_counts_wins(share: float, bound: str, expected: str) -> No
 
 @pytest.mark.parametrize(
     ("quantile", "bound", "expected"),
-    [(0.5, "at_least: 1.8", "supported"), (0.5, "at_least: 2.2", "refuted"), (0.5, "at_least: 2", "not enough data"),
-     (0.5, "between: [1.8, 2.2]", "supported"), (0.9, "at_least: 1.9", "supported")],
-)  # fmt: skip
+    [
+        (0.5, "at_least: 1.8", "supported"),
+        (0.5, "at_least: 2.2", "refuted"),
+        (0.5, "at_least: 2", "not enough data"),
+        (0.5, "between: [1.8, 2.2]", "supported"),
+        (0.9, "at_least: 1.9", "supported"),
+    ],
+)
 def test_a_ratio_is_a_quantile_of_speedups(quantile: float, bound: str, expected: str) -> None:
     check = f"{{kind: ratio, {TPU_GPU}, quantile: {quantile}, {bound}}}"
     assert answer(check, two_sides(np.full(len(POINTS), 2.0)))[0] == expected
@@ -121,19 +147,25 @@ def test_a_ratio_of_quantiles_needs_no_pairs() -> None:
     assert answer(check + "at_least: 2.5}", frame)[0] == "supported"
     assert answer(check + "at_least: 4}", frame)[0] == "refuted"
     assert answer(f"{{kind: ratio, {TPU_GPU}, at_least: 2.5}}", frame) == (
-        "not enough data", "no point was measured on both sides, of 64 and 64 runs"
-    )  # fmt: skip
+        "not enough data",
+        "no point was measured on both sides, of 64 and 64 runs",
+    )
 
 
 @pytest.mark.parametrize(
-    ("speeds", "expected"),
-    [((1, 1.5, 3), "supported"), ((1, 0.7, 3), "refuted"), ((1, 1.5, 1.5), "not enough data")],
+    ("speeds", "expected"), [((1, 1.5, 3), "supported"), ((1, 0.7, 3), "refuted"), ((1, 1.5, 1.5), "not enough data")]
 )
 def test_every_version_is_held_against_the_one_before(speeds: tuple[float, ...], expected: str) -> None:
     # As text 2.10 would come before 2.9.
-    parts = [side("cpu", POINTS, FLAT * speed * np.roll(NOISE, number), **{"version.tensorflow": version,
-                  "environment_id": version})
-             for number, (speed, version) in enumerate(zip(speeds, ("2.8", "2.9", "2.10"), strict=True))]  # fmt: skip
+    parts = [
+        side(
+            "cpu",
+            POINTS,
+            FLAT * speed * np.roll(NOISE, number),
+            **{"version.tensorflow": version, "environment_id": version},
+        )
+        for number, (speed, version) in enumerate(zip(speeds, ("2.8", "2.9", "2.10"), strict=True))
+    ]
     check = "{kind: ratio, successive: version.tensorflow, at_least: 1}"
     assert answer(check, pd.concat(parts, ignore_index=True))[0] == expected
     assert answer(check, parts[0]) == ("not enough data", "one version.tensorflow alone: 2.8")
@@ -151,9 +183,17 @@ def test_a_threshold_holds_the_order_statistics_interval() -> None:
 
 
 def operations(frame: pd.DataFrame, shares: dict[str, float], rate: float = 1.0) -> pd.DataFrame:
-    rows = [{"run_id": run, "type": kind, "share": share, "flops_per_second": rate * (1 + number % 3),
-             "arithmetic_intensity": 100.0 if kind == "MatMul" else 0.5}
-            for number, run in enumerate(frame["run_id"]) for kind, share in shares.items()]  # fmt: skip
+    rows = [
+        {
+            "run_id": run,
+            "type": kind,
+            "share": share,
+            "flops_per_second": rate * (1 + number % 3),
+            "arithmetic_intensity": 100.0 if kind == "MatMul" else 0.5,
+        }
+        for number, run in enumerate(frame["run_id"])
+        for kind, share in shares.items()
+    ]
     return pd.DataFrame(rows)
 
 
@@ -164,13 +204,15 @@ def test_a_share_adds_up_the_operations_that_are_meant() -> None:
     assert answer(check + "{type: '*Reduce'}}", frame)[0] == "refuted"
     assert answer(check + "{type: Conv2D}}", frame)[0] == "refuted", "an operation that never ran took no time"
     assert answer(check + "{arithmetic_intensity: '<75'}}", frame) == (
-        "not enough data", "the operation tables do not say arithmetic_intensity"
-    )  # fmt: skip
+        "not enough data",
+        "the operation tables do not say arithmetic_intensity",
+    )
     full = operations(frame, {"MatMul": 0.7, "AllReduce": 0.2, "Add": 0.1})
     assert answer(check + "{arithmetic_intensity: '<75'}}", frame, full)[0] == "supported"
     assert answer(check + "{type: Add}}", side("tpu", POINTS, FLAT)) == (
-        "not enough data", "none of these 64 runs was profiled; measure with measure.profile=true"
-    )  # fmt: skip
+        "not enough data",
+        "none of these 64 runs was profiled; measure with measure.profile=true",
+    )
 
 
 def test_speedups_of_operations_are_paired_by_point_and_type() -> None:
@@ -225,10 +267,12 @@ def test_a_scaling_claim_bounds_the_fitted_fraction(fraction: float, expected: s
         (TREND + "of: model.filters, direction: rises}", "no run says model.filters"),
         (TREND + "of: seed, direction: rises}", "seed does not vary in these 64 points"),
         (TREND + "of: precision, direction: rises}", "precision is a word, not a number"),
-        ("{kind: scaling, at_least: 0.1}",
-         "devices: no measured run says how many; measure points with devices=1 and more"),
+        (
+            "{kind: scaling, at_least: 0.1}",
+            "devices: no measured run says how many; measure points with devices=1 and more",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_missing_is_said(check: str, missing: str) -> None:
     assert answer(check, side("tpu", POINTS, NOISE, seed=0)) == ("not enough data", missing)
 
@@ -247,8 +291,13 @@ def test_a_claim_stands_with_what_has_data_and_falls_with_one_check() -> None:
     start = "{kind: threshold, metric: examples_per_second, at_least: "
     good, bad, unsure, absent = (start + end for end in ("50}", "500}", "100}", "50, where: {family: rnn}}"))
     frame = side("tpu", POINTS, FLAT * NOISE)
-    for checks, expected in (((good, absent), "supported"), ((good, bad), "refuted"), ((unsure, bad), "refuted"),
-                             ((good, unsure), "not enough data"), ((absent,), "not enough data")):  # fmt: skip
+    for checks, expected in (
+        ((good, absent), "supported"),
+        ((good, bad), "refuted"),
+        ((unsure, bad), "refuted"),
+        ((good, unsure), "not enough data"),
+        ((absent,), "not enough data"),
+    ):
         claims = parse_claims(f"- {{id: 1, says: it, checks: [{', '.join(checks)}]}}", "test")
         verdicts = judge(claims, Data(frame))
         assert verdicts[0].answer == expected
@@ -276,13 +325,25 @@ def test_many_checks_at_once_ask_for_more_than_each_alone() -> None:
 
 
 def test_conditions_choose_by_type() -> None:
-    frame = pd.DataFrame({"n": pd.array([1, 2, None], "Int64"), "s": ["1.12.0", "1.7", None],
-                          "b": pd.array([True, None, False], "boolean")})  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "n": pd.array([1, 2, None], "Int64"),
+            "s": ["1.12.0", "1.7", None],
+            "b": pd.array([True, None, False], "boolean"),
+        }
+    )
     expected: list[tuple[Conditions, list[int]]] = [
-        ({"n": (1, 2)}, [0, 1]), ({"n": (">=2",)}, [1]), ({"n": (">0", "<2")}, [0]), ({"n": ("1",)}, [0]),
-        ({"n": ("one",)}, []), ({"s": ("1.1*",)}, [0]), ({"s": ("!=1.7",)}, [0]), ({"b": (True,)}, [0]),
-        ({"b": (False,)}, [2]), ({"x": (1,)}, []),
-    ]  # fmt: skip
+        ({"n": (1, 2)}, [0, 1]),
+        ({"n": (">=2",)}, [1]),
+        ({"n": (">0", "<2")}, [0]),
+        ({"n": ("1",)}, [0]),
+        ({"n": ("one",)}, []),
+        ({"s": ("1.1*",)}, [0]),
+        ({"s": ("!=1.7",)}, [0]),
+        ({"b": (True,)}, [0]),
+        ({"b": (False,)}, [2]),
+        ({"x": (1,)}, []),
+    ]
     for where, rows in expected:
         assert list(choose(frame, where).index) == rows, where
     assert in_words({"n": (">=1", "<4"), "s": ("a", "b")}) == "n>=1, n<4, s=a|b"

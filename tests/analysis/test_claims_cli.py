@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis.cli import main
-from analysis.store import load
+from analysis.store.load import load
 from tests.analysis.conftest import Writer, fc
 
 LAYERS, BATCHES = (1, 2, 3, 4), (16, 32, 64, 128)
@@ -37,10 +37,14 @@ def measured(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Pa
             work = {"flops_per_step": 1e6 * layers * batch, "infeed_fraction": max(0.0, 0.5 - 0.15 * layers)}
             for devices, version, speed in ((1, "2.9", alone), (2, "2.9", alone / 0.6), (1, "2.16", 1.5 * alone)):
                 params = {"devices": str(devices), "measure.predict_oom": "true", "mode": "train"}
-                writer.run(fc(layers, batch) | params,
-                           {"examples_per_second": speed, "op_share.MatMul": 0.6, **work},
-                           [["MatMul", 0.6]], version__tensorflow=version, environment_id=f"env-{version}",
-                           point_id=f"p-{layers}-{batch}-{devices}")  # fmt: skip
+                writer.run(
+                    fc(layers, batch) | params,
+                    {"examples_per_second": speed, "op_share.MatMul": 0.6, **work},
+                    [["MatMul", 0.6]],
+                    version__tensorflow=version,
+                    environment_id=f"env-{version}",
+                    point_id=f"p-{layers}-{batch}-{devices}",
+                )
     return uri
 
 
@@ -67,11 +71,25 @@ def test_scaling_says_what_stays_serial(measured: str, capsys: pytest.CaptureFix
 
 def test_software_says_what_a_version_brings(measured: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = run(capsys, "software", "--store", measured, "--where", "devices=1")
-    assert ("fc on Test CPU, 2 cores, version.tensorflow 2.16 over 2.9: faster. Median 1.5x (1.5 to 1.5), 90th "
-            "percentile 1.5x (1.5 to unknown); faster in 100% of 16 points (79% to 100%).") in out  # fmt: skip
+    assert (
+        "fc on Test CPU, 2 cores, version.tensorflow 2.16 over 2.9: faster. Median 1.5x (1.5 to 1.5), 90th "
+        "percentile 1.5x (1.5 to unknown); faster in 100% of 16 points (79% to 100%)."
+    ) in out
     assert "Not compared: precision: all runs have float32." in out
-    csv = run(capsys, "software", "--store", measured, "--where", "devices=1", "--by", "version.tensorflow",
-              "--baseline", "2.16", "--csv", "-")  # fmt: skip
+    csv = run(
+        capsys,
+        "software",
+        "--store",
+        measured,
+        "--where",
+        "devices=1",
+        "--by",
+        "version.tensorflow",
+        "--baseline",
+        "2.16",
+        "--csv",
+        "-",
+    )
     assert pd.read_csv(StringIO(csv))["median"].tolist() == pytest.approx([2 / 3])
     error = run(capsys, "software", "--store", measured, "--baseline", "2.9", code=2)
     assert error == "error: --baseline=2.9: is of one column; name it: --by version.tensorflow\n"

@@ -36,18 +36,26 @@ GOOD = "- id: 1\n  says: it\n  checks:\n    - {kind: compare, a: {x: 1}, b: {x: 
         (GOOD.replace("{x: 2}", "{x: []}"), "check 1: b: x=[]: is empty"),
         (GOOD.replace("at_least: 0.5", "at_least: 1, margin: -1"), "margin=-1: must be positive"),
         ("- {id: 1, says: it, checks: [{kind: ratio, at_least: 1}]}", "a, b or successive=neither: a ratio has"),
-        ("- {id: 1, says: it, checks: [{kind: threshold, metric: m, at_least: 1, quantile: 90}]}",
-         "quantile=90: must lie between 0 and 1; 0.5 is the median"),
-        ("- {id: 1, says: it, checks: [{kind: trend, metric: m, of: x, direction: up}]}",
-         "direction=up: no such choice; choose one of rises, falls"),
+        (
+            "- {id: 1, says: it, checks: [{kind: threshold, metric: m, at_least: 1, quantile: 90}]}",
+            "quantile=90: must lie between 0 and 1; 0.5 is the median",
+        ),
+        (
+            "- {id: 1, says: it, checks: [{kind: trend, metric: m, of: x, direction: up}]}",
+            "direction=up: no such choice; choose one of rises, falls",
+        ),
         ("- {id: 1, says: it, checks: {kind: trend}}", "checks={'kind': 'trend'}: is no list; begin each"),
         ("- {id: 1, says: it, checks: [3]}", "check 1=3: is no mapping; write its keys, first kind: ..."),
-        ("- {id: 1, says: it, checks: [{kind: ratio, a: {x: 1}, b: {x: 2}, paired: maybe, at_least: 1}]}",
-         "paired=maybe: expects true or false"),
-        (GOOD.replace("compare", "ratio").replace("at_least", "paired: false, operations: {type: Add}, at_least"),
-         "paired=False: operations are always paired"),
+        (
+            "- {id: 1, says: it, checks: [{kind: ratio, a: {x: 1}, b: {x: 2}, paired: maybe, at_least: 1}]}",
+            "paired=maybe: expects true or false",
+        ),
+        (
+            GOOD.replace("compare", "ratio").replace("at_least", "paired: false, operations: {type: Add}, at_least"),
+            "paired=False: operations are always paired",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_entry_is_one_line(content: str, message: str) -> None:
     with pytest.raises((ConfigError, DataError), match=re.escape(message)) as caught:
         parse_claims(content, "claims.yaml")

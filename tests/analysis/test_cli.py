@@ -13,10 +13,10 @@ import pytest
 
 import analysis.cli
 from analysis.cli import COMMANDS, main
-from analysis.cli.command import Command, argument
 from analysis.cli.options import select
-from analysis.cli.result import Result
-from analysis.store import load
+from analysis.store.load import load
+from analysis.summaries.command import Command, argument
+from analysis.summaries.result import Result
 from paradnn.errors import ConfigError
 from tests.analysis.test_archive import write
 from tests.conftest import ROOT
@@ -156,17 +156,40 @@ def draw_speed(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
 @pytest.fixture
 def speed_command(monkeypatch: pytest.MonkeyPatch) -> None:
     command = Command(
-        name="speed", summary="median speed", description="Median speed by a column.", example="speed --by batch_size",
-        analyse=draw_speed, arguments=(argument("--by", default="batch_size"),), draws=True,
-    )  # fmt: skip
+        name="speed",
+        summary="median speed",
+        description="Median speed by a column.",
+        example="speed --by batch_size",
+        analyse=draw_speed,
+        arguments=(argument("--by", default="batch_size"),),
+        draws=True,
+    )
     monkeypatch.setattr(analysis.cli, "COMMANDS", (*COMMANDS, command))
 
 
 @pytest.mark.usefixtures("speed_command")
 def test_a_new_command_gets_csv_and_figures(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [str(tmp_path / f"out.{kind}") for kind in ("csv", "png", "svg")]
-    assert main(["speed", "--store", store, "--family", "fc", "--outcome", "ok",
-                 "--csv", files[0], "--png", files[1], "--svg", files[2]]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                "speed",
+                "--store",
+                store,
+                "--family",
+                "fc",
+                "--outcome",
+                "ok",
+                "--csv",
+                files[0],
+                "--png",
+                files[1],
+                "--svg",
+                files[2],
+            ]
+        )
+        == 0
+    )
     assert capsys.readouterr().out.endswith("5 groups\n")
     frame = load(store, family="fc", outcome="ok")
     expected = frame.groupby("batch_size")["examples_per_second"].median()
@@ -203,15 +226,27 @@ def test_a_logged_result_links_its_sources(
 
 
 def test_select_compares_by_type() -> None:
-    frame = pd.DataFrame({
-        "n": pd.array([1, 2, None], "Int64"), "x": [0.5, float("nan"), 2.0], "s": ["a", "b, c", None],
-        "b": pd.array([True, None, False], "boolean"),
-        "t": pd.to_datetime(["2026-01-01", "2026-01-02", None], utc=True),
-    })  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "n": pd.array([1, 2, None], "Int64"),
+            "x": [0.5, float("nan"), 2.0],
+            "s": ["a", "b, c", None],
+            "b": pd.array([True, None, False], "boolean"),
+            "t": pd.to_datetime(["2026-01-01", "2026-01-02", None], utc=True),
+        }
+    )
     expected = {
-        "n>=1": [0, 1], "n=1,2": [0, 1], "n!=1": [1, 2], "x<2.5": [0, 2], "s=b, c": [1], "s=a,b": [0], "s>a": [1],
-        "b=true": [0], "b!=true": [1, 2], "t>2026-01-01T12:00": [1],
-    }  # fmt: skip
+        "n>=1": [0, 1],
+        "n=1,2": [0, 1],
+        "n!=1": [1, 2],
+        "x<2.5": [0, 2],
+        "s=b, c": [1],
+        "s=a,b": [0],
+        "s>a": [1],
+        "b=true": [0],
+        "b!=true": [1, 2],
+        "t>2026-01-01T12:00": [1],
+    }
     for condition, rows in expected.items():
         assert list(select(frame.assign(row=range(3)), [condition])["row"]) == rows, condition
     with pytest.raises(ConfigError, match="'maybe' is no value of b; that column holds boolean"):

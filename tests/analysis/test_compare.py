@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.cli.compare import compare as command
-from analysis.cli.result import Result
 from analysis.methods.compare import A_BETTER, B_BETTER, NOT_ENOUGH, NOT_SHOWN, adjust, compare
+from analysis.summaries.compare import compare as command
+from analysis.summaries.result import Result
 from paradnn.errors import ConfigError, ParadnnError, SchemaError
 from tests.analysis.test_pairing import side
 
@@ -56,10 +56,14 @@ def test_cells_that_differ_are_told_from_those_that_do_not() -> None:
     assert (cells.loc[~truth, "verdict"] == NOT_SHOWN).mean() >= 0.94
     first = cells.iloc[0]
     ours, theirs = (
-        np.log(frame.loc[(frame[["model.layers", "batch_size"]] == first[["model.layers", "batch_size"]]).all(axis=1),
-                         "examples_per_second"])
+        np.log(
+            frame.loc[
+                (frame[["model.layers", "batch_size"]] == first[["model.layers", "batch_size"]]).all(axis=1),
+                "examples_per_second",
+            ]
+        )
         for frame in (a, b)
-    )  # fmt: skip
+    )
     assert first["p_value"] == pytest.approx(stats.ttest_ind(ours, theirs, equal_var=False).pvalue)
 
 

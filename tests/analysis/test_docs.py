@@ -12,8 +12,13 @@ from analysis.cli import COMMANDS, _parser
 from tests.conftest import ROOT
 
 PAGES = {name: (ROOT / "docs" / name).read_text() for name in ("analysis.md", "claims.md")}
-TYPED = [line for page in PAGES.values() for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
-         for line in block.splitlines() if line.startswith("python -m analysis")]  # fmt: skip
+TYPED = [
+    line
+    for page in PAGES.values()
+    for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("python -m analysis")
+]
 
 
 @pytest.mark.parametrize("line", TYPED)

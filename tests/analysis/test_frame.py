@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.frame import CORE, Records, Run, aggregate_replicates, build, families, require_alike
-from analysis.store import load
+from analysis.store.frame import CORE, Records, Run, aggregate_replicates, build, families, require_alike
+from analysis.store.load import load
 from paradnn.errors import SchemaError
 
 
@@ -78,8 +78,11 @@ def test_runs_from_before_a_key_have_what_it_means_by_default() -> None:
 def test_families_come_in_the_papers_order(store: str) -> None:
     assert families(load(store)) == ["fc", "lstm"]
     assert families(pd.DataFrame({"family": ["squeezenet", "gru", None, "fc", "densenet"]})) == [
-        "fc", "gru", "densenet", "squeezenet",
-    ]  # fmt: skip
+        "fc",
+        "gru",
+        "densenet",
+        "squeezenet",
+    ]
 
 
 def test_unlike_runs_are_refused_and_the_message_says_why(store: str) -> None:
@@ -116,11 +119,18 @@ def test_many_environments_are_counted_and_a_missing_one_is_one_of_them() -> Non
 
 def test_replicates_become_their_median_with_count_and_spread() -> None:
     speeds = [10.0, 14.0, 12.0, 5.0, math.nan, math.nan]
-    frame = pd.DataFrame({
-        "point_id": ["p", "p", "p", "q", "q", "o"], "environment_id": "e", "batch_size": [1, 1, 1, 2, 2, 3],
-        "outcome": ["ok", "ok", "ok", "ok", "crash", "oom_host"], "replicate": [0, 1, 2, 0, 1, 0],
-        "examples_per_second": speeds, "parameters": [7.0] * 6, "memory_note": "x",
-    })  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "point_id": ["p", "p", "p", "q", "q", "o"],
+            "environment_id": "e",
+            "batch_size": [1, 1, 1, 2, 2, 3],
+            "outcome": ["ok", "ok", "ok", "ok", "crash", "oom_host"],
+            "replicate": [0, 1, 2, 0, 1, 0],
+            "examples_per_second": speeds,
+            "parameters": [7.0] * 6,
+            "memory_note": "x",
+        }
+    )
     frame.attrs["units"] = {"examples_per_second": "1/s"}
     result = aggregate_replicates(frame.sample(frac=1, random_state=1)).set_index("point_id").loc[["p", "q", "o"]]
     np.testing.assert_allclose(result["examples_per_second"], [12.0, 5.0, math.nan])

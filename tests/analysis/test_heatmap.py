@@ -12,19 +12,26 @@ import pandas as pd
 import pytest
 
 from analysis.cli import main
-from analysis.cli.heatmap import heatmap
 from analysis.figures.heatmap import draw_heat_maps
-from analysis.frame import units
+from analysis.format import is_share, short
 from analysis.methods.heatmap import HeatMaps, heat_maps
-from analysis.readable import is_share, short
-from analysis.store import load
+from analysis.store.frame import units
+from analysis.store.load import load
+from analysis.summaries.heatmap import heatmap
 from paradnn.errors import ParadnnError, SchemaError
 
 
 def points(rows: list[dict[str, Any]], **columns: Any) -> pd.DataFrame:
     """Runs of fc on one device, each its own point, ok unless a row says otherwise."""
-    base = {"family": "fc", "device": "Test CPU", "outcome": "ok", "environment_id": "e", "protocol_id": "p",
-            "model.name": "fc", "schema_version": "1"}  # fmt: skip
+    base = {
+        "family": "fc",
+        "device": "Test CPU",
+        "outcome": "ok",
+        "environment_id": "e",
+        "protocol_id": "p",
+        "model.name": "fc",
+        "schema_version": "1",
+    }
     frame = pd.DataFrame([base | {"run_id": f"r{i}", "point_id": f"p{i}"} | row for i, row in enumerate(rows)])
     frame = frame.assign(**columns)
     frame.attrs["units"] = units(frame.columns)
@@ -40,8 +47,15 @@ def grid(seed: int = 0) -> pd.DataFrame:
             for layers in (1, 2, 4):
                 full = nodes * layers >= 2048 or (nodes == 512 and batch == 1024)
                 value = np.nan if full else batch * np.sqrt(nodes) / layers * draw.lognormal(0, 0.1)
-                rows.append({"model.nodes": nodes, "batch_size": batch, "model.layers": layers,
-                             "outcome": "oom_device" if full else "ok", "examples_per_second": value})  # fmt: skip
+                rows.append(
+                    {
+                        "model.nodes": nodes,
+                        "batch_size": batch,
+                        "model.layers": layers,
+                        "outcome": "oom_device" if full else "ok",
+                        "examples_per_second": value,
+                    }
+                )
     return points(rows)
 
 
@@ -69,10 +83,16 @@ def test_out_of_memory_cells_and_parts_of_cells_are_counted() -> None:
 
 def test_every_ending_keeps_its_name_and_what_was_not_measured_stays_out() -> None:
     endings = ["ok", "oom_predicted", "oom_host", "timeout", "nan"]
-    frame = points([{"batch_size": 2**i, "precision": "float32", "outcome": ending, "step_time_ms": 1.5}
-                    for i, ending in enumerate(endings)]
-                   + [{"batch_size": 1, "precision": "bfloat16", "step_time_ms": np.nan, "outcome": "ok"},
-                      {"batch_size": 2, "precision": "bfloat16", "step_time_ms": 2.5, "outcome": None}])  # fmt: skip
+    frame = points(
+        [
+            {"batch_size": 2**i, "precision": "float32", "outcome": ending, "step_time_ms": 1.5}
+            for i, ending in enumerate(endings)
+        ]
+        + [
+            {"batch_size": 1, "precision": "bfloat16", "step_time_ms": np.nan, "outcome": "ok"},
+            {"batch_size": 2, "precision": "bfloat16", "step_time_ms": 2.5, "outcome": None},
+        ]
+    )
     result = heat_maps(frame, "batch_size", "precision", "step_time_ms")
     found = result.maps[0]
     assert dict(zip(found.cells["x"], found.cells["outcome"], strict=True)) == dict(
@@ -92,9 +112,10 @@ def words(result: HeatMaps) -> set[str]:
 
 
 def test_replicates_are_one_point_and_blocks_are_in_order_of_their_total() -> None:
-    rows = [{"model.blocks": f"[{n}, {n}, {n}, {n}]", "batch_size": 8, "point_id": f"b{n}",
-             "examples_per_second": value}
-            for n, value in ((10, 1.0), (2, 5.0), (2, 7.0), (2, 90.0), (1, 3.0))]  # fmt: skip
+    rows = [
+        {"model.blocks": f"[{n}, {n}, {n}, {n}]", "batch_size": 8, "point_id": f"b{n}", "examples_per_second": value}
+        for n, value in ((10, 1.0), (2, 5.0), (2, 7.0), (2, 90.0), (1, 3.0))
+    ]
     found = heat_maps(points(rows), "batch_size", "blocks").maps[0]
     assert found.y.labels == ("[1, 1, 1, 1]", "[2, 2, 2, 2]", "[10, 10, 10, 10]")
     assert list(found.cells["value"]) == [3.0, 7.0, 1.0]
@@ -104,8 +125,12 @@ def test_replicates_are_one_point_and_blocks_are_in_order_of_their_total() -> No
 def test_many_values_are_cut_into_ranges_that_hold_every_point() -> None:
     draw = np.random.default_rng(1)
     nodes, batch = draw.integers(16, 8192, 300), draw.integers(1, 100, 300)
-    frame = points([{"model.nodes": int(a), "batch_size": int(b), "examples_per_second": 1.0}
-                    for a, b in zip(nodes, batch, strict=True)])  # fmt: skip
+    frame = points(
+        [
+            {"model.nodes": int(a), "batch_size": int(b), "examples_per_second": 1.0}
+            for a, b in zip(nodes, batch, strict=True)
+        ]
+    )
     found = heat_maps(frame, "nodes", "batch_size", bins=5).maps[0]
     edges = np.geomspace(nodes.min(), nodes.max(), 6)
     expected = np.histogram(nodes, edges)[0]
@@ -144,8 +169,15 @@ def test_wrong_names_get_the_nearest_right_one(arguments: tuple[str, ...], messa
 
 
 def test_numbers_are_short() -> None:
-    pairs = {(1234.0, "1/s"): "1.2k/s", (1.0e12, "FLOP/s"): "1 TFLOP/s", (999.9e9, "FLOP/s"): "1 TFLOP/s",
-             (12345.0, "ms"): "12345 ms", (0.0123, "ms"): "0.012 ms", (109.4, ""): "109", (0.0, ""): "0"}  # fmt: skip
+    pairs = {
+        (1234.0, "1/s"): "1.2k/s",
+        (1.0e12, "FLOP/s"): "1 TFLOP/s",
+        (999.9e9, "FLOP/s"): "1 TFLOP/s",
+        (12345.0, "ms"): "12345 ms",
+        (0.0123, "ms"): "0.012 ms",
+        (109.4, ""): "109",
+        (0.0, ""): "0",
+    }
     assert {given: short(*given) for given in pairs} == pairs
     assert short(0.1234, "1", share=True) == "12%"
     assert short(0.004, "1", share=True) == "0.4%"

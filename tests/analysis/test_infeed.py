@@ -108,11 +108,20 @@ def measured_balance(**columns: object) -> pd.DataFrame:
     """Steps that take `free` examples a second with free input, from a pipeline that costs 2 ms of a core for each."""
     free = 1e9 / (6 * SIZE**2)
     fed = np.minimum(free, 400.0)
-    given = {"flops_utilization": fed / free / 2, "infeed_fraction": 1 - fed / free, "infeed_gain": free / fed - 1,
-             "infeed_gain_low": free / fed - 1.1, "infeed_gain_high": free / fed - 0.9,
-             "input_free_examples_per_second": free, "input_free_examples_per_second_low": free * 0.9,
-             "input_free_examples_per_second_high": free * 1.1, "input_cpu_ms_per_example": 2.0,
-             "input_cpu_ms_per_example_low": 1.8, "input_cpu_ms_per_example_high": 2.2, **columns}  # fmt: skip
+    given = {
+        "flops_utilization": fed / free / 2,
+        "infeed_fraction": 1 - fed / free,
+        "infeed_gain": free / fed - 1,
+        "infeed_gain_low": free / fed - 1.1,
+        "infeed_gain_high": free / fed - 0.9,
+        "input_free_examples_per_second": free,
+        "input_free_examples_per_second_low": free * 0.9,
+        "input_free_examples_per_second_high": free * 1.1,
+        "input_cpu_ms_per_example": 2.0,
+        "input_cpu_ms_per_example_low": 1.8,
+        "input_cpu_ms_per_example_high": 2.2,
+        **columns,
+    }
     return planted(**given)
 
 
@@ -143,5 +152,7 @@ def test_what_was_not_measured_is_not_there() -> None:
 def test_figure_5_has_utilisation_over_waiting(tmp_path: Path) -> None:
     figure = draw_infeed(infeed(measured_balance()))
     assert (figure.axes[1].get_xlabel(), figure.axes[1].get_ylabel()) == (
-        "share of the step spent waiting", "FLOPS utilisation")  # fmt: skip
+        "share of the step spent waiting",
+        "FLOPS utilisation",
+    )
     figure.savefig(tmp_path / "infeed.png")

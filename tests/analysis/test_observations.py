@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.archive import OPERATION_COLUMNS, read_archive
 from analysis.claims.judge import judge
 from analysis.claims.kinds import KINDS
 from analysis.claims.load import observations
 from analysis.claims.restate import restate
 from analysis.claims.sides import Data
+from analysis.store.published import OPERATION_COLUMNS, read_archive
 from paradnn.errors import ConfigError
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs
 from tests.analysis.test_archive import write
@@ -49,12 +49,24 @@ def published(folder: Path) -> Data:
     rows, tables = [], []
     for row in read_archive(folder).rows.values():
         layers, nodes, inputs, outputs, batch = row.shape
-        rows.append({
-            "run_id": row.point_id, "point_id": row.point_id, "family": "fc", "device": row.platform.device,
-            "platform.name": row.platform.name, "outcome": row.outcome, "mode": "train",
-            "model.layers": layers, "model.nodes": nodes, "model.input_size": inputs, "model.output_size": outputs,
-            "batch_size": batch, "environment_id": row.platform.device, **row.metrics,
-        })  # fmt: skip
+        rows.append(
+            {
+                "run_id": row.point_id,
+                "point_id": row.point_id,
+                "family": "fc",
+                "device": row.platform.device,
+                "platform.name": row.platform.name,
+                "outcome": row.outcome,
+                "mode": "train",
+                "model.layers": layers,
+                "model.nodes": nodes,
+                "model.input_size": inputs,
+                "model.output_size": outputs,
+                "batch_size": batch,
+                "environment_id": row.platform.device,
+                **row.metrics,
+            }
+        )
         tables += [[row.point_id, *operation] for operation in row.operations]
     operations = pd.DataFrame(tables, columns=["run_id", *OPERATION_COLUMNS])
     return Data(pd.DataFrame(rows), lambda runs: operations[operations["run_id"].isin(runs["run_id"])])
@@ -75,8 +87,10 @@ def test_the_published_measurements_answer_what_they_can(tmp_path: Path) -> None
     assert all(verdict.answer != "refuted" for verdict in verdicts.values())
     if real:
         large, small = verdicts["7"].findings[1:3]
-        tpu, gpu = (dict(zip(content["labels"], content["example_per_sec"], strict=True)) for content in
-                    (json.loads((folder / f"{name}_fc.json").read_text()) for name in ("tpu", "gpu")))  # fmt: skip
+        tpu, gpu = (
+            dict(zip(content["labels"], content["example_per_sec"], strict=True))
+            for content in (json.loads((folder / f"{name}_fc.json").read_text()) for name in ("tpu", "gpu"))
+        )
         for finding, batch in ((large, 16384), (small, 64)):
             wins = [tpu[label] > gpu[label] for label in gpu if label in tpu and label.endswith(f"-bs_{batch}")]
             assert finding.points == len(wins)

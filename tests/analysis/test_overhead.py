@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.cli.overhead import COMMANDS
 from analysis.methods.overhead import phase_overhead
 from analysis.methods.quantiles import bootstrap_ratio
+from analysis.summaries.overhead import COMMANDS
 from paradnn.errors import SchemaError
-from paradnn.units import PHASES
+from paradnn.store.metrics import PHASES
 
 
 def points(count: int = 40) -> pd.DataFrame:
@@ -66,9 +66,13 @@ def test_no_interval_of_a_share_is_beyond_0_and_1() -> None:
 
 def test_a_task_s_waits_count_once_however_many_points_it_has() -> None:
     frame = points(8).assign(
-        sweep_id=["a"] * 6 + ["b"] * 2, task=["0", "0", "0", "1", "1", "1", "0", "0"], start_time=range(8),
-        launcher="slurm", queue_seconds=[4.0] * 3 + [np.nan] * 3 + [10.0] * 2, task_start_seconds=2.0,
-    )  # fmt: skip
+        sweep_id=["a"] * 6 + ["b"] * 2,
+        task=["0", "0", "0", "1", "1", "1", "0", "0"],
+        start_time=range(8),
+        launcher="slurm",
+        queue_seconds=[4.0] * 3 + [np.nan] * 3 + [10.0] * 2,
+        task_start_seconds=2.0,
+    )
     [row] = phase_overhead(frame).launches.to_dict("records")
     assert (row["launcher"], row["tasks"], row["queue"], row["task_start"]) == ("slurm", 2, 7.0, 2.0)
     # The restarted task is left out, and the second sweep's first task is another than the first's.

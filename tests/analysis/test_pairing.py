@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.archive import read_archive
 from analysis.methods.pairing import RESULT_COLUMNS, pair
+from analysis.store.published import read_archive
 from paradnn.errors import ConfigError
 from tests.analysis.test_archive import write
 from tests.conftest import ROOT
@@ -25,10 +25,18 @@ def side(rates: Any, device: str = "A", **columns: Any) -> pd.DataFrame:
     rates = np.atleast_2d(np.asarray(rates, float))
     points, replicates = rates.shape
     number = np.repeat(np.arange(points), replicates)
-    frame = {"run_id": [f"{device}{i}" for i in range(rates.size)], "family": "fc", "device": device, "outcome": "ok",
-             "model.layers": 2 ** (2 + number % 3), "batch_size": 64 * (1 + number // 3), "precision": "float32",
-             "replicate": np.tile(np.arange(replicates), points), "examples_per_second": rates.ravel(),
-             "step_time_ms": 1e3 * 64 * (1 + number // 3) / rates.ravel()}  # fmt: skip
+    frame = {
+        "run_id": [f"{device}{i}" for i in range(rates.size)],
+        "family": "fc",
+        "device": device,
+        "outcome": "ok",
+        "model.layers": 2 ** (2 + number % 3),
+        "batch_size": 64 * (1 + number // 3),
+        "precision": "float32",
+        "replicate": np.tile(np.arange(replicates), points),
+        "examples_per_second": rates.ravel(),
+        "step_time_ms": 1e3 * 64 * (1 + number // 3) / rates.ravel(),
+    }
     return pd.DataFrame(frame | columns)
 
 
@@ -43,11 +51,18 @@ def published_folder(tmp_path: Path) -> Path:
 def published(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The frames of TPU v2 and V100 as the importer reads them."""
     rows = [
-        {"run_id": f"{key}", "family": "fc", "device": row.platform.device, "precision": row.platform.precision,
-         "compile": row.platform.compile, "outcome": row.outcome, **dict(zip(SHAPE, row.shape, strict=True)),
-         **row.metrics}
+        {
+            "run_id": f"{key}",
+            "family": "fc",
+            "device": row.platform.device,
+            "precision": row.platform.precision,
+            "compile": row.platform.compile,
+            "outcome": row.outcome,
+            **dict(zip(SHAPE, row.shape, strict=True)),
+            **row.metrics,
+        }
         for key, row in read_archive(folder).rows.items()
-    ]  # fmt: skip
+    ]
     frame = pd.DataFrame(rows)
     return frame[frame["device"] == "TPU v2"], frame[frame["device"] == "V100"]
 
@@ -152,8 +167,11 @@ def test_only_what_is_measured_and_on_both_sides_is_paired() -> None:
     pairs = pair(a, b)
     assert pairs["speedup"].tolist() == [1.5]
     assert {name: pairs.attrs[name] for name in ("unpaired_a", "unpaired_b", "unusable_a", "unusable_b")} == {
-        "unpaired_a": 2, "unpaired_b": 1, "unusable_a": 0, "unusable_b": 1,
-    }  # fmt: skip
+        "unpaired_a": 2,
+        "unpaired_b": 1,
+        "unusable_a": 0,
+        "unusable_b": 1,
+    }
     assert len(pair(a, b.assign(outcome="crash"))) == 0
 
 

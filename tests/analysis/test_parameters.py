@@ -10,22 +10,32 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.cli.parameters import COMMANDS
 from analysis.methods.parameters import parameter_ranges
+from analysis.summaries.parameters import COMMANDS
 from paradnn.errors import ConfigError
 
 
 def models() -> pd.DataFrame:
     """Fully connected models of 4 to 32 layers of 10 nodes on two devices and three batches; two real models."""
     rows = [
-        {"family": "fc", "model.name": "fc", "model.layers": layers, "batch_size": batch, "device": device,
-         "parameters": 100.0 * layers + (device == "B") * 1e-3}
-        for layers in (4, 8, 16, 32) for batch in (16, 32, 64) for device in "AB"
-    ]  # fmt: skip
+        {
+            "family": "fc",
+            "model.name": "fc",
+            "model.layers": layers,
+            "batch_size": batch,
+            "device": device,
+            "parameters": 100.0 * layers + (device == "B") * 1e-3,
+        }
+        for layers in (4, 8, 16, 32)
+        for batch in (16, 32, 64)
+        for device in "AB"
+    ]
     rows += [{"family": "gru", "model.name": "gru", "model.layers": 1, "parameters": 5e8, "outcome": "oom_host"}]
     rows += [{"family": "gru", "model.name": "gru", "model.layers": 2, "parameters": np.nan}]
-    rows += [{"family": name, "model.name": name, "parameters": count} for name, count in
-             (("resnet50", 25.6e6), ("resnet50", 25.6e6), ("squeezenet", 1.25e6))]  # fmt: skip
+    rows += [
+        {"family": name, "model.name": name, "parameters": count}
+        for name, count in (("resnet50", 25.6e6), ("resnet50", 25.6e6), ("squeezenet", 1.25e6))
+    ]
     return pd.DataFrame(rows)
 
 
@@ -76,8 +86,9 @@ def test_a_table_of_models_needs_no_store(tmp_path: Path) -> None:
     frame[:20].to_csv(tmp_path / "some.csv", index=False)
     frame[20:].to_csv(tmp_path / "others.csv", index=False)
     tables, store = [str(tmp_path / name) for name in ("some.csv", "others.csv")], f"sqlite:///{tmp_path}/none.db"
-    done = run_command("--table", *tables, "--store", store, "--where", "parameters<1e7",
-                       "--png", str(tmp_path / "figure.png"))  # fmt: skip
+    done = run_command(
+        "--table", *tables, "--store", store, "--where", "parameters<1e7", "--png", str(tmp_path / "figure.png")
+    )
     assert done.returncode == 0, done.stderr
     assert "fc: 4 models from 400 to 3.2k" in done.stdout
     assert "squeezenet: 1.25M, outside" in done.stdout

@@ -12,13 +12,13 @@ import pandas as pd
 import pytest
 
 from analysis.cli import main
-from analysis.cli.breakdown import breakdown as breakdown_command
 from analysis.methods.breakdown import breakdown
+from analysis.report.comparisons import side_of
 from analysis.report.html import prose, run_link, ui_address
-from analysis.report.pairs import side_of
-from analysis.report.parts import split
+from analysis.report.populations import split
 from analysis.report.svg import embed
 from analysis.report.table import html_table
+from analysis.summaries.breakdown import breakdown as breakdown_command
 from tests.analysis.conftest import Writer, fc
 from tests.analysis.planted import grid, runs
 
@@ -70,14 +70,27 @@ def two_versions(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable
         for batch in (16, 32, 64, 128):
             for version, gain in (("2.9", 1.0), ("2.16", 2.0)):
                 speed = gain * 1000 * batch**0.5 / layers
-                work = {"flops_per_step": 1e6 * layers * batch, "flops_per_second": 1e6 * layers * speed,
-                        "parameters": 1e4 * layers, "category_share.matmul": 0.5, "op_share.MatMul": 0.5,
-                        "category_share.control": 0.1 * layers, "phase_measure_seconds": 1.0,
-                        "phase_start_seconds": 0.25}  # fmt: skip
+                work = {
+                    "flops_per_step": 1e6 * layers * batch,
+                    "flops_per_second": 1e6 * layers * speed,
+                    "parameters": 1e4 * layers,
+                    "category_share.matmul": 0.5,
+                    "op_share.MatMul": 0.5,
+                    "category_share.control": 0.1 * layers,
+                    "phase_measure_seconds": 1.0,
+                    "phase_start_seconds": 0.25,
+                }
                 outcome = {"outcome": "oom_host", "reason": HOSTILE} if layers == 8 and batch == 128 else {}
-                writer.run(fc(layers, batch) | {"data.name": HOSTILE}, {"examples_per_second": speed, **work},
-                           version__tensorflow=version, environment_id=f"env-{version}", host=HOSTILE, **outcome,
-                           **{"mlflow.runName": HOSTILE}, point_id=f"p-{layers}-{batch}")  # fmt: skip
+                writer.run(
+                    fc(layers, batch) | {"data.name": HOSTILE},
+                    {"examples_per_second": speed, **work},
+                    version__tensorflow=version,
+                    environment_id=f"env-{version}",
+                    host=HOSTILE,
+                    **outcome,
+                    **{"mlflow.runName": HOSTILE},
+                    point_id=f"p-{layers}-{batch}",
+                )
     return f"sqlite:///{folder / 'mlflow.db'}"
 
 
@@ -124,8 +137,10 @@ def test_parts_are_apart_and_compared_and_every_figure_says_what_it_shows(page: 
     assert "Test CPU, 2 cores, tensorflow 2.16" in found.text
     assert "Test CPU, 2 cores, tensorflow 2.9" in found.text
     # The same points, twice as fast in each.
-    assert ("Test CPU, 2 cores, tensorflow 2.16 runs 2 times as fast as Test CPU, 2 cores, tensorflow 2.9" in found.text
-            or "Test CPU, 2 cores, tensorflow 2.9 runs 0.5 times as fast" in found.text)  # fmt: skip
+    assert (
+        "Test CPU, 2 cores, tensorflow 2.16 runs 2 times as fast as Test CPU, 2 cores, tensorflow 2.9" in found.text
+        or "Test CPU, 2 cores, tensorflow 2.9 runs 0.5 times as fast" in found.text
+    )
     assert "over 15 points that both measured" in found.text
     assert "--tag environment_id=env-2.9" in found.text
     figures = found.of("svg") + found.of("img")
@@ -162,9 +177,13 @@ def test_the_same_runs_give_the_same_page(two_versions: str, page: str, tmp_path
     ],
 )
 def test_what_cannot_be_is_one_line(
-    store: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    store: str,
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
     blank_store: Callable[[Path], str],
-) -> None:  # fmt: skip
+) -> None:
     uri = store
     if "blank" in arguments:
         uri = blank_store(tmp_path / "blank.db")
@@ -232,12 +251,15 @@ def test_a_figure_has_its_own_ids_and_goes_in_as_png_when_heavy() -> None:
 
 def test_parts_have_options_that_choose_them_and_names_that_tell_them_apart() -> None:
     points = grid()
-    frame = pd.concat([
-        runs(points, **{"version.tensorflow": "2.9", "environment_id": "a"}),
-        runs(points.head(9), **{"version.tensorflow": "2.16", "environment_id": "b"}),
-        runs(points.head(5), **{"version.tensorflow": "2.16", "environment_id": "b", "protocol_id": "slow"}),
-        runs(points.head(3), device="Other", environment_id="c", source="published"),
-    ], ignore_index=True)  # fmt: skip
+    frame = pd.concat(
+        [
+            runs(points, **{"version.tensorflow": "2.9", "environment_id": "a"}),
+            runs(points.head(9), **{"version.tensorflow": "2.16", "environment_id": "b"}),
+            runs(points.head(5), **{"version.tensorflow": "2.16", "environment_id": "b", "protocol_id": "slow"}),
+            runs(points.head(3), device="Other", environment_id="c", source="published"),
+        ],
+        ignore_index=True,
+    )
     parts = split(frame)
     assert [len(part.rows) for part in parts] == [64, 9, 5, 3]
     assert [part.options for part in parts] == [
@@ -257,8 +279,14 @@ def test_parts_have_options_that_choose_them_and_names_that_tell_them_apart() ->
 def test_breakdown_takes_medians_over_models() -> None:
     points = grid(nodes=(64, 256), layers=(4,), batches=(1, 2, 3, 4))
     shares = np.linspace(0.2, 0.9, len(points))
-    frame = runs(points, **{"category_share.matmul": shares, "op_share.MatMul": shares / 2,
-                            "category_share.control": [0.1] + [np.nan] * 7})  # fmt: skip
+    frame = runs(
+        points,
+        **{
+            "category_share.matmul": shares,
+            "op_share.MatMul": shares / 2,
+            "category_share.control": [0.1] + [np.nan] * 7,
+        },
+    )
     found = breakdown(frame)
     row = found.categories.iloc[0]
     assert (row["name"], row["models"], row["median"]) == ("matmul", 8, pytest.approx(np.median(shares)))

@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 
 from analysis.cli import main
-from analysis.cli.result import Result
-from analysis.cli.roofline import COMMANDS
 from analysis.methods.operation_roofline import operation_roofline
 from analysis.methods.roofline import Roof, find_roofs, roofline, summary, verdict
+from analysis.summaries.result import Result
+from analysis.summaries.roofline import COMMANDS
 from paradnn.errors import ConfigError, SchemaError
 from tests.analysis.conftest import Writer
 
@@ -39,11 +39,23 @@ def planted(device: str = "Made", precision: str = "float32", ceilings: bool = T
     step = rng.uniform(1, 9, intensity.size)
     measured = {"peak_flops_per_second": PEAK, "peak_bytes_per_second": BANDWIDTH} if ceilings else {}
     return pd.DataFrame(
-        {"run_id": [f"{device}-{precision}-{i}" for i in range(31)], "device": device, "precision": precision,
-         "family": "fc", "outcome": "ok", "batch_size": 64, "arithmetic_intensity": intensity, "planted": share,
-         "flops_per_second": share * np.minimum(PEAK, intensity * BANDWIDTH), "step_time_ms": step,
-         "step_time_low_ms": step * 0.9, "step_time_high_ms": step * 1.25, **measured} | columns
-    )  # fmt: skip
+        {
+            "run_id": [f"{device}-{precision}-{i}" for i in range(31)],
+            "device": device,
+            "precision": precision,
+            "family": "fc",
+            "outcome": "ok",
+            "batch_size": 64,
+            "arithmetic_intensity": intensity,
+            "planted": share,
+            "flops_per_second": share * np.minimum(PEAK, intensity * BANDWIDTH),
+            "step_time_ms": step,
+            "step_time_low_ms": step * 0.9,
+            "step_time_high_ms": step * 1.25,
+            **measured,
+        }
+        | columns
+    )
 
 
 def test_planted_ridge_shares_and_verdicts_are_recovered() -> None:
@@ -105,8 +117,10 @@ def test_what_has_no_place_is_counted_with_its_reason() -> None:
     slow = planted(run_id="y", flops_per_second=np.nan).head(2)
     found = roofline(pd.concat([published, failed, slow], ignore_index=True), SHEETS.get)
     assert found.left_out == {
-        "not measured, such as out of memory": 3, "published without counted traffic": 30, "without a FLOP rate": 2,
-    }  # fmt: skip
+        "not measured, such as out of memory": 3,
+        "published without counted traffic": 30,
+        "without a FLOP rate": 2,
+    }
     (point,) = found.points.to_dict("records")
     assert (point["traffic"], point["flops_per_second"]) == ("trace", 45e12)
     assert point["verdict"] == "memory-bound"  # the paper's ridge point of TPU v2 is 75 FLOP/B
@@ -116,10 +130,13 @@ def test_what_has_no_place_is_counted_with_its_reason() -> None:
 
 def operations() -> pd.DataFrame:
     rows = [  # operation, type, share, flops, bytes, flops/s, intensity
-        ("MatMul.1", "MatMul", 0.5, 4e9, 4e7, 6e12, 100.0), ("MatMul.2", "MatMul", 0.2, 1e9, 2e8, 1e12, 5.0),
-        ("add", "AddV2", 0.15, 1e7, 8e7, 4e10, 0.125), ("tiny", "Mul", 0.005, 1e6, 8e6, 4e10, 0.125),
-        ("copy", "Copy", 0.08, 0.0, 8e7, 0.0, 0.0), ("while", "While", 0.02, 5e9, 5e8, None, 10.0),
-    ]  # fmt: skip
+        ("MatMul.1", "MatMul", 0.5, 4e9, 4e7, 6e12, 100.0),
+        ("MatMul.2", "MatMul", 0.2, 1e9, 2e8, 1e12, 5.0),
+        ("add", "AddV2", 0.15, 1e7, 8e7, 4e10, 0.125),
+        ("tiny", "Mul", 0.005, 1e6, 8e6, 4e10, 0.125),
+        ("copy", "Copy", 0.08, 0.0, 8e7, 0.0, 0.0),
+        ("while", "While", 0.02, 5e9, 5e8, None, 10.0),
+    ]
     names = ["operation", "type", "share", "flops", "bytes", "flops_per_second", "arithmetic_intensity"]
     return pd.DataFrame(rows, columns=names)
 
@@ -206,8 +223,12 @@ def profiled(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Pa
     odd = {"columns": ["type"], "data": []}
     held = [("operations.json", table), ("operation_types.json", types), ("", None), ("operations.json", odd)]
     for place, (name, content) in enumerate(held):
-        metrics = {"arithmetic_intensity": 30.0, "flops_per_second": 4e12, "peak_flops_per_second": PEAK,
-                   "peak_bytes_per_second": BANDWIDTH}  # fmt: skip
+        metrics = {
+            "arithmetic_intensity": 30.0,
+            "flops_per_second": 4e12,
+            "peak_flops_per_second": PEAK,
+            "peak_bytes_per_second": BANDWIDTH,
+        }
         runs.append(writer.run({"model.name": "fc", "precision": "float32", "batch_size": str(place)}, metrics))
         if content:
             writer.client.log_text(runs[-1], json.dumps(content), name)
@@ -228,7 +249,10 @@ def test_operations_of_a_run_from_the_store(
     assert picture.stat().st_size > 10_000
     assert main(["roofline", "--store", uri, "--operations", types, "--csv", "-"]) == 0
     assert capsys.readouterr().out.splitlines()[1].startswith("MatMul,MatMul,0.5,")
-    for run, message in ((plain, f"run {plain} has no table operation_types.json"), (odd, "is no operation table"),
-                         ("none", "--operations=none: no chosen run has this id")):  # fmt: skip
+    for run, message in (
+        (plain, f"run {plain} has no table operation_types.json"),
+        (odd, "is no operation table"),
+        ("none", "--operations=none: no chosen run has this id"),
+    ):
         assert main(["roofline", "--store", uri, "--operations", run]) == 2
         assert message in capsys.readouterr().err

@@ -58,8 +58,10 @@ def test_the_fit_is_plain_least_squares_over_all_pairs() -> None:
     expected = np.linalg.lstsq(x[:, None], y, rcond=None)[0][0]
     family = scaling(frame).families[0]
     assert family.fraction.value == pytest.approx(expected)
-    each = [np.dot(*(part[number :: len(wide)] for part in (x, y))) / np.sum(x[number :: len(wide)] ** 2)
-            for number in range(len(wide))]  # fmt: skip
+    each = [
+        np.dot(*(part[number :: len(wide)] for part in (x, y))) / np.sum(x[number :: len(wide)] ** 2)
+        for number in range(len(wide))
+    ]
     assert family.upper.value == pytest.approx(np.quantile(each, 0.9))
     assert family.largest == pytest.approx(max(each))
 

@@ -12,22 +12,34 @@ from scipy import stats
 
 from analysis.cli import main
 from analysis.figures.sensitivity import draw_sensitivity
-from analysis.frame import units
 from analysis.methods.regression import NotEnoughData, regress
 from analysis.methods.sensitivity import Settings, encode, sensitivity
+from analysis.store.frame import units
 from paradnn.errors import ConfigError, ParadnnError, SchemaError
 from tests.analysis.planted import sandwich
 
 
 def sweep(draw: np.random.Generator, points: int = 200, **columns: Any) -> pd.DataFrame:
     """Measured points of fc on one device; utilisation = 0.2 + 0.1 layers score + 0.05 batch score + noise."""
-    frame = pd.DataFrame({
-        "run_id": [f"run{i}" for i in range(points)], "point_id": [f"point{i}" for i in range(points)],
-        "family": "fc", "model.name": "fc", "device": "Test CPU", "outcome": "ok", "environment_id": "e",
-        "protocol_id": "p", "schema_version": "1", "model.layers": draw.integers(1, 9, points),
-        "model.nodes": draw.choice([32, 64, 128], points), "batch_size": draw.choice([16, 32, 64, 128], points),
-        "model.input_size": 2000, "precision": "float32",
-    } | columns)  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "run_id": [f"run{i}" for i in range(points)],
+            "point_id": [f"point{i}" for i in range(points)],
+            "family": "fc",
+            "model.name": "fc",
+            "device": "Test CPU",
+            "outcome": "ok",
+            "environment_id": "e",
+            "protocol_id": "p",
+            "schema_version": "1",
+            "model.layers": draw.integers(1, 9, points),
+            "model.nodes": draw.choice([32, 64, 128], points),
+            "batch_size": draw.choice([16, 32, 64, 128], points),
+            "model.input_size": 2000,
+            "precision": "float32",
+        }
+        | columns
+    )
     score = frame[["model.layers", "batch_size"]].apply(lambda column: (column - column.mean()) / column.std())
     frame["flops_utilization"] = (
         0.2 + 0.1 * score["model.layers"] + 0.05 * score["batch_size"] + draw.normal(0, 0.01, points)
@@ -138,8 +150,10 @@ def test_held_out_error_is_that_of_unseen_points() -> None:
 
 def test_replicates_become_their_median_or_share_a_cluster() -> None:
     frame = sweep(np.random.default_rng(6), 60)
-    again = [frame.assign(run_id=frame["run_id"] + f"-{i}", flops_utilization=frame["flops_utilization"] + shift)
-             for i, shift in enumerate((-0.02, 0.0, 0.5))]  # fmt: skip
+    again = [
+        frame.assign(run_id=frame["run_id"] + f"-{i}", flops_utilization=frame["flops_utilization"] + shift)
+        for i, shift in enumerate((-0.02, 0.0, 0.5))
+    ]
     three = pd.concat(again, ignore_index=True)
     single, merged = sensitivity(frame).fits[0].regression, sensitivity(three).fits[0].regression
     pd.testing.assert_frame_equal(merged.weights, single.weights)
@@ -177,16 +191,22 @@ def test_interactions_and_logarithms_recover_what_was_planted() -> None:
 
 
 def test_words_become_indicators_and_blocks_their_total() -> None:
-    frame = pd.DataFrame({
-        "model.blocks": ["[1, 1, 2, 2]", "[3, 4, 6, 3]", "[1, 1, 1, 1]"],
-        "precision": ["bfloat16", "float32", "float16"],
-        "compile": ["xla", "graph", "xla"], "model.bias": pd.array([True, False, True], "boolean"),
-    })  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "model.blocks": ["[1, 1, 2, 2]", "[3, 4, 6, 3]", "[1, 1, 1, 1]"],
+            "precision": ["bfloat16", "float32", "float16"],
+            "compile": ["xla", "graph", "xla"],
+            "model.bias": pd.array([True, False, True], "boolean"),
+        }
+    )
     terms, baselines = encode(frame, list(frame))
     assert terms.to_dict("list") == {
-        "model.blocks": [6, 16, 4], "precision=bfloat16": [1, 0, 0], "precision=float16": [0, 0, 1],
-        "compile=graph": [0, 1, 0], "model.bias": [1, 0, 1],
-    }  # fmt: skip
+        "model.blocks": [6, 16, 4],
+        "precision=bfloat16": [1, 0, 0],
+        "precision=float16": [0, 0, 1],
+        "compile=graph": [0, 1, 0],
+        "model.bias": [1, 0, 1],
+    }
     assert baselines == {"precision": "float32", "compile": "xla"}
     draw = np.random.default_rng(10)
     fast = sweep(draw, precision=draw.choice(["float32", "bfloat16"], 200))
@@ -228,12 +248,18 @@ def test_one_row_that_settles_a_term_gets_hc1() -> None:
         ({}, {"on": ["input_size"]}, "fc on Test CPU: no hyperparameter varies; measure more points"),
         ({"flops_utilization": 0.5}, {}, "the metric is the same in all 200 rows"),
         ({"outcome": "timeout"}, {}, "no measured run has flops_utilization, flops_per_second"),
-        ({"batch_size": 0}, {"on": ["batch_size", "layers"], "settings": Settings(log_metric=True)},
-         "--log-scale=flops_utilization: holds -"),
-        ({"model.nodes": np.arange(200)}, {"settings": Settings(log_hyperparameters=True)},
-         "--log-scale=model.nodes: holds 0, which has no logarithm"),
+        (
+            {"batch_size": 0},
+            {"on": ["batch_size", "layers"], "settings": Settings(log_metric=True)},
+            "--log-scale=flops_utilization: holds -",
+        ),
+        (
+            {"model.nodes": np.arange(200)},
+            {"settings": Settings(log_hyperparameters=True)},
+            "--log-scale=model.nodes: holds 0, which has no logarithm",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_answered_is_said(change: dict[str, Any], arguments: dict[str, Any], message: str) -> None:
     frame = sweep(np.random.default_rng(13)).assign(**change)
     with pytest.raises(ParadnnError, match=message):

@@ -18,8 +18,11 @@ SPREAD = np.exp(0.2 * np.random.default_rng(2).standard_normal(len(POINTS)))
 
 
 def version(name: str, speedup: Any = 1.0, **columns: Any) -> pd.DataFrame:
-    return runs(POINTS, examples_per_second=ALONE * speedup,
-                **{"version.tensorflow": name, "environment_id": f"env-{name}", **columns})  # fmt: skip
+    return runs(
+        POINTS,
+        examples_per_second=ALONE * speedup,
+        **{"version.tensorflow": name, "environment_id": f"env-{name}", **columns},
+    )
 
 
 def both(*frames: pd.DataFrame) -> pd.DataFrame:
@@ -30,8 +33,13 @@ def both(*frames: pd.DataFrame) -> pd.DataFrame:
 
 
 def test_versions_are_compared_with_the_oldest_family_by_family() -> None:
-    frame = both(version("2.9"), version("2.16", 2 * SPREAD), version("2.21", 0.5), version("2.9", family="lstm"),
-                 version("2.16", 3.0, family="lstm"))  # fmt: skip
+    frame = both(
+        version("2.9"),
+        version("2.16", 2 * SPREAD),
+        version("2.21", 0.5),
+        version("2.9", family="lstm"),
+        version("2.16", 3.0, family="lstm"),
+    )
     found = software(frame)
     table = found.table.set_index(["value", "family"])
     assert list(table.index) == [("2.16", "fc"), ("2.16", "lstm"), ("2.16", "all"), ("2.21", "fc")]
@@ -59,8 +67,12 @@ def test_a_baseline_may_be_named() -> None:
 
 
 def test_precisions_are_compared_within_each_environment() -> None:
-    frame = both(version("2.9"), version("2.16", 2.0), version("2.9", 1.5, precision="bfloat16"),
-                 version("2.16", 2.0 * 4, precision="bfloat16"))  # fmt: skip
+    frame = both(
+        version("2.9"),
+        version("2.16", 2.0),
+        version("2.9", 1.5, precision="bfloat16"),
+        version("2.16", 2.0 * 4, precision="bfloat16"),
+    )
     table = software(frame, ["precision"]).table.set_index("device")
     assert table["median"].to_dict() == pytest.approx({"Test CPU, 2.9": 1.5, "Test CPU, 2.16": 4.0})
     assert list(table.index) == ["Test CPU, 2.9", "Test CPU, 2.16"]
@@ -117,10 +129,16 @@ def test_versions_are_ordered_by_number() -> None:
 
 
 def test_the_figure_is_drawn(tmp_path: Path) -> None:
-    frame = both(version("2.9"), version("2.16", 2 * SPREAD), version("2.9", 1.5, precision="bfloat16"),
-                 version("2.9", family="lstm").head(8), version("2.16", 3.0, family="lstm").head(8))  # fmt: skip
+    frame = both(
+        version("2.9"),
+        version("2.16", 2 * SPREAD),
+        version("2.9", 1.5, precision="bfloat16"),
+        version("2.9", family="lstm").head(8),
+        version("2.16", 3.0, family="lstm").head(8),
+    )
     figure = draw_software(software(frame))
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        "version.tensorflow on Test CPU, over 2.9", "precision on Test CPU, 2.9, over float32",
-    ]  # fmt: skip
+        "version.tensorflow on Test CPU, over 2.9",
+        "precision on Test CPU, 2.9, over float32",
+    ]
     figure.savefig(tmp_path / "software.png")

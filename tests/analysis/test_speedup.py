@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.cli.result import Result
-from analysis.cli.speedup import speedup as command
 from analysis.methods.speedup import geometric_mean, speedup, summarise, wilson
+from analysis.summaries.result import Result
+from analysis.summaries.speedup import speedup as command
 from paradnn.errors import ConfigError
 from tests.analysis.planted import sandwich
 from tests.analysis.test_pairing import SHAPE, plain_pairs, published, published_folder, side
@@ -143,9 +143,20 @@ def test_no_pairs_is_an_empty_result() -> None:
 
 def ask(frame: pd.DataFrame, **options: Any) -> Result:
     """What the sub-command says of two devices A and B."""
-    given = {"a": ["device=A"], "b": ["device=B"], "metric": "examples_per_second", "on": None, "x": "parameters",
-             "colour": None, "terms": None, "linear": False, "operations": False, "ridge": None, "pool": False,
-             "store": None}  # fmt: skip
+    given = {
+        "a": ["device=A"],
+        "b": ["device=B"],
+        "metric": "examples_per_second",
+        "on": None,
+        "x": "parameters",
+        "colour": None,
+        "terms": None,
+        "linear": False,
+        "operations": False,
+        "ridge": None,
+        "pool": False,
+        "store": None,
+    }
     return command(frame, argparse.Namespace(**(given | options)))
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import read_sql
-from analysis.store import default_uri, load, load_table, load_tables
+from analysis.store import sql as read_sql
+from analysis.store.load import default_uri, load, load_table, load_tables
 from paradnn.errors import ConfigError, DataError, SchemaError, StoreError
 from tests.conftest import ROOT
 
@@ -41,9 +41,20 @@ def test_both_readers_give_the_same_frame(store: str, query: dict[str, object]) 
 
 @pytest.mark.parametrize(
     ("query", "count"),
-    [("all", 34), ("family", 4), ("outcome", 5), ("tags", 25), ("quotes", 5), ("unfinished", 35), ("kinds", 36),
-     ("sweeps", 1), ("experiments", 35), ("two families", 4), ("none", 0)],
-)  # fmt: skip
+    [
+        ("all", 34),
+        ("family", 4),
+        ("outcome", 5),
+        ("tags", 25),
+        ("quotes", 5),
+        ("unfinished", 35),
+        ("kinds", 36),
+        ("sweeps", 1),
+        ("experiments", 35),
+        ("two families", 4),
+        ("none", 0),
+    ],
+)
 def test_a_query_finds_the_runs_that_were_logged(store: str, query: str, count: int) -> None:
     assert len(load(store, **QUERIES[query])) == count
 
@@ -63,9 +74,19 @@ def test_every_value_arrives_typed(store: str) -> None:
     assert row["start_time"].tz is not None
     assert (row["end_time"] - row["start_time"]).total_seconds() == 5
     assert row["parent_run_id"] == load(store, kind="sweep", unfinished=True)["run_id"].item()
-    kinds = {"batch_size": "Int64", "model.layers": "Int64", "replicate": "Int64", "optimizer.epsilon": "float64",
-             "measure.predict_oom": "boolean", "steady": "boolean", "measure.memory_limit": "str", "point_id": "str",
-             "schema_version": "str", "version.tensorflow": "str", "platform.threads": "str"}  # fmt: skip
+    kinds = {
+        "batch_size": "Int64",
+        "model.layers": "Int64",
+        "replicate": "Int64",
+        "optimizer.epsilon": "float64",
+        "measure.predict_oom": "boolean",
+        "steady": "boolean",
+        "measure.memory_limit": "str",
+        "point_id": "str",
+        "schema_version": "str",
+        "version.tensorflow": "str",
+        "platform.threads": "str",
+    }
     assert {name: str(frame[name].dtype) for name in kinds} == kinds
     assert frame["platform.threads"].isna().all(), '"null" is missing'
     assert not [name for name in frame if name.startswith("mlflow.")]
@@ -138,9 +159,11 @@ def test_runs_of_another_schema_are_refused(store: str, tmp_path: Path) -> None:
     path = tmp_path / "newer.db"
     path.write_bytes(Path(store.removeprefix("sqlite:///")).read_bytes())
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE tags SET value = '2' WHERE key = 'schema_version' AND rowid = "
-                           "(SELECT max(rowid) FROM tags WHERE key = 'schema_version' AND run_uuid IN "
-                           "(SELECT run_uuid FROM params WHERE value = 'lstm'))")  # fmt: skip
+        connection.execute(
+            "UPDATE tags SET value = '2' WHERE key = 'schema_version' AND rowid = "
+            "(SELECT max(rowid) FROM tags WHERE key = 'schema_version' AND run_uuid IN "
+            "(SELECT run_uuid FROM params WHERE value = 'lstm'))"
+        )
     connection.close()
     with pytest.raises(SchemaError, match=r"schema_version=2 in run \w+, but this analysis reads schema_version=1"):
         load(f"sqlite:///{path}")
@@ -167,8 +190,10 @@ def test_tables_of_one_run_and_of_many(store: str) -> None:
     assert list(tables) == ["run_id", "type", "share"]
     assert len(tables) == 2 * 5, "five runs have a table of two rows"
     first = tables["run_id"].iloc[0]
-    pd.testing.assert_frame_equal(load_table(first, "operation_types.json", store),
-                                  pd.DataFrame({"type": ["MatMul", "Add"], "share": [0.75, 0.25]}))  # fmt: skip
+    pd.testing.assert_frame_equal(
+        load_table(first, "operation_types.json", store),
+        pd.DataFrame({"type": ["MatMul", "Add"], "share": [0.75, 0.25]}),
+    )
     remote = load_tables(frame.assign(artifact_uri=None), "operation_types.json", store)
     pd.testing.assert_frame_equal(remote, tables)
     assert load_tables(frame, "nothing.json", store).empty
@@ -190,7 +215,7 @@ def test_the_default_store_is_the_checkouts(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_reading_tables_imports_neither_mlflow_nor_a_framework(store: str) -> None:
     code = (
-        "import sys\nfrom analysis.store import load\nload(sys.argv[1])\n"
+        "import sys\nfrom analysis.store.load import load\nload(sys.argv[1])\n"
         "print({'mlflow', 'tensorflow', 'keras', 'matplotlib'}.intersection(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code, store], cwd=ROOT, capture_output=True, text=True, check=True)

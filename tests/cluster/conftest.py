@@ -15,8 +15,11 @@ from tests.cluster.slurm import Slurm
 from tests.conftest import ROOT, TINY, Store, environment
 
 #: Enough points of a second or so each that something can happen to a task in their middle.
-POINTS = [*[entry for entry in TINY if not entry.startswith(("model.nodes", "measure.min_seconds"))],
-          "measure.min_seconds=0.5", "measure.memory_limit=4GiB"]  # fmt: skip
+POINTS = [
+    *[entry for entry in TINY if not entry.startswith(("model.nodes", "measure.min_seconds"))],
+    "measure.min_seconds=0.5",
+    "measure.memory_limit=4GiB",
+]
 
 
 @pytest.fixture(scope="session")
@@ -44,8 +47,11 @@ class Sweep:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "paradnn.train", "-m", *arguments, *POINTS],
-                cwd=ROOT, env={**environment(store), **environ}, stdout=log, stderr=log,
-            )  # fmt: skip
+                cwd=ROOT,
+                env={**environment(store), **environ},
+                stdout=log,
+                stderr=log,
+            )
 
     @property
     def pid(self) -> int:
@@ -79,8 +85,11 @@ class Sweep:
 
     def measuring(self, **tags: str) -> list[dict[str, str]]:
         """Points that are being measured, without those whose outcome is written but not their end."""
-        return [run for run in self._store.runs()
-                if run["status"] == "RUNNING" and "outcome" not in run and tags.items() <= run.items()]  # fmt: skip
+        return [
+            run
+            for run in self._store.runs()
+            if run["status"] == "RUNNING" and "outcome" not in run and tags.items() <= run.items()
+        ]
 
     def end(self) -> None:
         """Kill it, should it still run."""

@@ -26,14 +26,19 @@ class RayCluster:
         self._folder = tempfile.TemporaryDirectory(prefix="ray-")
         self._port, client = free_ports(2)
         self._variables = {
-            "RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_DOCKER_CPU_WARNING": "1", "RAY_memory_monitor_refresh_ms": "0",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_DISABLE_DOCKER_CPU_WARNING": "1",
+            "RAY_memory_monitor_refresh_ms": "0",
             "RAY_AUTH_MODE": "disabled",  # it is on loopback; else a token is asked for where the user has one
-        }  # fmt: skip
+        }
         self.environ = {"RAY_ADDRESS": f"127.0.0.1:{self._port}", **self._variables}
         self._node(
-            "--head", f"--port={self._port}", f"--temp-dir={self._folder.name}", "--include-dashboard=false",
+            "--head",
+            f"--port={self._port}",
+            f"--temp-dir={self._folder.name}",
+            "--include-dashboard=false",
             f"--ray-client-server-port={client}",
-        )  # fmt: skip
+        )
         self.second = self.add_node() if nodes == 2 else None
 
     def add_node(self) -> psutil.Process:
@@ -72,8 +77,15 @@ class RayCluster:
         self._folder.cleanup()
 
     def _node(self, *arguments: str) -> None:
-        command = [_RAY, "start", "--node-ip-address=127.0.0.1", f"--num-cpus={self._cores}", "--num-gpus=0",
-                   "--object-store-memory=80000000", *arguments]  # fmt: skip
+        command = [
+            _RAY,
+            "start",
+            "--node-ip-address=127.0.0.1",
+            f"--num-cpus={self._cores}",
+            "--num-gpus=0",
+            "--object-store-memory=80000000",
+            *arguments,
+        ]
         done = subprocess.run(
             command, env={**os.environ, **self._variables}, capture_output=True, text=True, timeout=120, check=False
         )

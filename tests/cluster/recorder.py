@@ -11,28 +11,38 @@ import sys
 import time
 from collections import deque
 
-from paradnn.config import Tracking
-from paradnn.fallback import open_tracker
-from paradnn.identity import Identity
-from paradnn.record import SCHEMA_VERSION, Record
-from paradnn.tracker import Busy, Ticket
+from paradnn.config.identity import Identity
+from paradnn.config.point import Tracking
+from paradnn.record.record import SCHEMA_VERSION, Record
+from paradnn.tracking.base import Busy, Ticket
+from paradnn.tracking.fallback import open_tracker
 
 ENVIRONMENT = "e" * 16
 
 
 def tags_of(identity: Identity) -> dict[str, str]:
-    return {"kind": "point", "schema_version": SCHEMA_VERSION, "point_id": identity.point_id,
-            "environment_id": identity.environment_id, "replicate": str(identity.replicate)}  # fmt: skip
+    return {
+        "kind": "point",
+        "schema_version": SCHEMA_VERSION,
+        "point_id": identity.point_id,
+        "environment_id": identity.environment_id,
+        "replicate": str(identity.replicate),
+    }
 
 
 def record_of(ticket: Ticket) -> Record:
     number = int(ticket.identity.point_id)
     return Record(
-        name=f"point {number}", outcome="ok", reason=None, params={"model.nodes": str(number)},
+        name=f"point {number}",
+        outcome="ok",
+        reason=None,
+        params={"model.nodes": str(number)},
         metrics={f"metric_{index}": float(number) for index in range(40)},
-        tags={**tags_of(ticket.identity), "outcome": "ok"}, artifacts={"blocks.json": [number] * 200},
-        start_time=ticket.start_time, end_time=int(time.time() * 1000),
-    )  # fmt: skip
+        tags={**tags_of(ticket.identity), "outcome": "ok"},
+        artifacts={"blocks.json": [number] * 200},
+        start_time=ticket.start_time,
+        end_time=int(time.time() * 1000),
+    )
 
 
 def main() -> None:

@@ -36,8 +36,10 @@ class Guarded:
         body = json.dumps({"username": user, "password": self.passwords[user]}).encode()
         word = base64.b64encode(f"admin:{self.admin}".encode()).decode()
         request = urllib.request.Request(
-            f"{self.server.uri}/api/2.0/mlflow/users/create", body,
-            {"Content-Type": "application/json", "Authorization": f"Basic {word}"})  # fmt: skip
+            f"{self.server.uri}/api/2.0/mlflow/users/create",
+            body,
+            {"Content-Type": "application/json", "Authorization": f"Basic {word}"},
+        )
         with urllib.request.urlopen(request, timeout=60) as answer:
             assert answer.status == 200
 
@@ -48,8 +50,13 @@ class Guarded:
             given |= {"MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": password}
         return subprocess.run(
             [sys.executable, "-m", "paradnn.train", *arguments],
-            cwd=ROOT, env=environment() | given, capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
+            cwd=ROOT,
+            env=environment() | given,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +71,11 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             f"database_uri = {database.uri(users)}\n"
             "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n"
         )
-        variables = {"MLFLOW_AUTH_CONFIG_PATH": str(config), "MLFLOW_AUTH_ADMIN_PASSWORD": admin,
-                     "MLFLOW_FLASK_SERVER_SECRET_KEY": secrets.token_hex(32)}  # fmt: skip
+        variables = {
+            "MLFLOW_AUTH_CONFIG_PATH": str(config),
+            "MLFLOW_AUTH_ADMIN_PASSWORD": admin,
+            "MLFLOW_FLASK_SERVER_SECRET_KEY": secrets.token_hex(32),
+        }
         with server(database.uri(name), folder, "--app-name", "basic-auth", **variables) as one:
             found = Guarded(one, database, name, admin, {})
             found.add("bench")
@@ -85,8 +95,9 @@ def test_a_sweep_with_credentials_and_none_of_them_anywhere(guarded: Guarded, tm
     assert other.returncode == 0, other.stderr
     assert [point["outcome"] for point in guarded.database.runs(guarded.name)] == ["ok"] * 4
     texts = [done.stdout, done.stderr, other.stdout, other.stderr, *stored(guarded)]
-    texts += [path.read_bytes().decode(errors="replace") for path in guarded.server.log.parent.rglob("*")
-              if path.is_file()]  # fmt: skip
+    texts += [
+        path.read_bytes().decode(errors="replace") for path in guarded.server.log.parent.rglob("*") if path.is_file()
+    ]
     texts += [path.read_bytes().decode(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
     assert len(texts) > 20
     for secret in (password, base64.b64encode(f"bench:{password}".encode()).decode(), guarded.database.password):

@@ -45,8 +45,11 @@ def mlflow_run(home: Path, one: Server, address: str, *arguments: str) -> subpro
             found = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
             assert found, f"{name} is missing: pip install {name}"
             (programs / name).symlink_to(found)
-    environ = {"HOME": str(home), "PATH": f"{programs}:{Path(sys.base_prefix) / 'bin'}:/usr/local/bin:/usr/bin:/bin",
-               "MLFLOW_TRACKING_URI": one.uri}  # fmt: skip
+    environ = {
+        "HOME": str(home),
+        "PATH": f"{programs}:{Path(sys.base_prefix) / 'bin'}:/usr/local/bin:/usr/bin:/bin",
+        "MLFLOW_TRACKING_URI": one.uri,
+    }
     if "SSL_CERT_FILE" in os.environ:  # a property of this machine's network, and uv looks nowhere else
         environ["SSL_CERT_FILE"] = os.environ["SSL_CERT_FILE"]
     command = ["mlflow", "run", address, "--env-manager", "uv", "--experiment-name", "paradnn", *arguments]
@@ -74,8 +77,10 @@ def test_a_preset_and_a_point_from_a_git_address(
     assert {manager for _, manager in projects} == {"uv"}
     assert parent["mlflow.parentRunId"] in {run_id for run_id, _ in projects}
     values = database.rows(
-        name, "SELECT p.value FROM params p JOIN tags t USING (run_uuid) "
-              "WHERE p.key = 'compile' AND t.key = 'kind' AND t.value = 'point'")  # fmt: skip
+        name,
+        "SELECT p.value FROM params p JOIN tags t USING (run_uuid) "
+        "WHERE p.key = 'compile' AND t.key = 'kind' AND t.value = 'point'",
+    )
     assert ("xla",) in values
     versions = {point["version.tensorflow"] for point in points}
     pinned = (Path(__file__).parents[2] / "constraints.txt").read_text()

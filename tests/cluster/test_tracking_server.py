@@ -20,11 +20,11 @@ from pathlib import Path
 
 import pytest
 
-from analysis.store import load, load_tables
+from analysis.store.load import load, load_tables
 from paradnn.errors import StoreError
 from tests.cluster.postgres import Postgres, Server, postgres, server
 from tests.conftest import ROOT, TINY, children_of, environment, run
-from tests.test_faults import wait_for
+from tests.session.test_faults import wait_for
 
 AXES = [entry for entry in TINY if "nodes" not in entry]
 
@@ -77,8 +77,9 @@ def artifact(one: Server, run: dict[str, str], name: str) -> bytes:
         return bytes(answer.read())
 
 
-def test_four_drivers_racing_for_the_same_points_record_each_once(tracking: tuple[Server, str],
-                                                                  database: Postgres) -> None:  # fmt: skip
+def test_four_drivers_racing_for_the_same_points_record_each_once(
+    tracking: tuple[Server, str], database: Postgres
+) -> None:
     one, name = tracking
     points = 12
     for attempt in range(4):

@@ -58,8 +58,17 @@ def test_a_language_model_by_hand() -> None:
 
 def test_a_translation_model_by_hand() -> None:
     """One layer each, hidden 5; attention without bias; three layers read one table."""
-    model = {"name": "transformer", "layers": 1, "width": 4, "heads": 2, "feed_forward": 5, "sequence_length": 3,
-             "vocab_size": 11, "dropout": 0.1, "label_smoothing": 0.1}  # fmt: skip
+    model = {
+        "name": "transformer",
+        "layers": 1,
+        "width": 4,
+        "heads": 2,
+        "feed_forward": 5,
+        "sequence_length": 3,
+        "vocab_size": 11,
+        "dropout": 0.1,
+        "label_smoothing": 0.1,
+    }
     costs = model_costs(model, **STEP)
     attention, feed, norm = 4 * 16, (4 + 1) * 5 + (5 + 1) * 4, 8
     parameters = 44 + (attention + feed + 2 * norm) + (2 * attention + feed + 3 * norm)

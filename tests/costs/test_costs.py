@@ -21,10 +21,11 @@ def test_table_2_spans_ten_thousand_to_nearly_a_billion_parameters() -> None:
         for layers, nodes, inputs, outputs in itertools.product((4, 128), (32, 8192), (2000, 8000), (200, 1000))
     ]
     counts += [
-        model_costs({"name": name, "layers": layers, "embedding_size": width, "sequence_length": 10, "vocab_size": 2},
-                    **STEP).parameters
+        model_costs(
+            {"name": name, "layers": layers, "embedding_size": width, "sequence_length": 10, "vocab_size": 2}, **STEP
+        ).parameters
         for name, layers, width in itertools.product(("rnn", "lstm", "gru"), (1, 13), (100, 900))
-    ]  # fmt: skip
+    ]
     assert 10_000 < min(counts) < 30_000
     assert max(counts) > 900_000_000
 
@@ -37,11 +38,14 @@ def test_flops_of_the_stated_example() -> None:
     assert costs.flops_per_step == pytest.approx(8.55e9, rel=0.006)
 
 
-@pytest.mark.parametrize("model", [
-    fc(4, 64, 100, 10),
-    {"name": "bottleneck", "blocks": [1, 2, 1, 1], "filters": 4, "image_size": 33, "output_size": 7},
-    {"name": "gru", "layers": 2, "embedding_size": 8, "sequence_length": 5, "vocab_size": 9},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "model",
+    [
+        fc(4, 64, 100, 10),
+        {"name": "bottleneck", "blocks": [1, 2, 1, 1], "filters": 4, "image_size": 33, "output_size": 7},
+        {"name": "gru", "layers": 2, "embedding_size": 8, "sequence_length": 5, "vocab_size": 9},
+    ],
+)
 def test_costs_scale_as_they_must(model: dict) -> None:
     one, two = (model_costs(model, **{**STEP, "batch_size": batch}) for batch in (8, 16))
     assert two.flops_per_step == 2 * one.flops_per_step

@@ -36,8 +36,11 @@ def einsum_flops(operation: Any) -> int:
     if operation.type != "Einsum":
         return 0
     terms = operation.get_attr("equation").decode().split("->")[0].split(",")
-    sizes = {letter: size for term, tensor in zip(terms, operation.inputs, strict=True)
-             for letter, size in zip(term, tensor.shape.as_list(), strict=True)}  # fmt: skip
+    sizes = {
+        letter: size
+        for term, tensor in zip(terms, operation.inputs, strict=True)
+        for letter, size in zip(term, tensor.shape.as_list(), strict=True)
+    }
     return 2 * prod(sizes.values())
 
 

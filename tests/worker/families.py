@@ -12,8 +12,17 @@ MODELS: dict[str, dict[str, Any]] = {
     "rnn": {"name": "rnn", "layers": 1, "embedding_size": 32, "sequence_length": 12, "vocab_size": 40},
     "lstm": {"name": "lstm", "layers": 2, "embedding_size": 32, "sequence_length": 12, "vocab_size": 40},
     "gru": {"name": "gru", "layers": 1, "embedding_size": 32, "sequence_length": 12, "vocab_size": 40},
-    "transformer": {"name": "transformer", "layers": 1, "width": 32, "heads": 2, "feed_forward": 64,
-                    "sequence_length": 12, "vocab_size": 40, "dropout": 0.0, "label_smoothing": 0.1},
+    "transformer": {
+        "name": "transformer",
+        "layers": 1,
+        "width": 32,
+        "heads": 2,
+        "feed_forward": 64,
+        "sequence_length": 12,
+        "vocab_size": 40,
+        "dropout": 0.0,
+        "label_smoothing": 0.1,
+    },
     "gpt": {"name": "gpt", "layers": 2, "width": 32, "heads": 4, "sequence_length": 12, "vocab_size": 40},
     "vit": {"name": "vit", "layers": 2, "width": 32, "heads": 2, "patch": 8, "image_size": 32, "output_size": 10},
-}  # fmt: skip
+}

@@ -22,8 +22,10 @@ MODELS = {name: {**model, "image_size": 32} if "filters" in model else model for
 #: What is updated differs in kind: plain weights, scales and shifts, a gated cell's, embeddings.
 UPDATED = ("fc", "residual", "lstm", "gpt")
 #: Adam's epsilon is so large that a gradient which is nothing but rounding moves its weight by nothing.
-RULES = [{"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0},
-         {"name": "adam", "learning_rate": 0.01, "decay": 0.999, "momentum": 0.9, "epsilon": 1e-3}]  # fmt: skip
+RULES = [
+    {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0},
+    {"name": "adam", "learning_rate": 0.01, "decay": 0.999, "momentum": 0.9, "epsilon": 1e-3},
+]
 
 
 def point(compile_mode: str, **optimizer: Any) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from paradnn.worker import frameworks
-from paradnn.worker.peers import Peers, Together
-from paradnn.worker.spread import spread_of
+from paradnn.worker.device_layout import spread_of
+from paradnn.worker.process_group import Peers, Together
 from tests.worker.families import BATCH, MODELS
 from tests.worker.one_step import draw
 
@@ -73,9 +73,16 @@ def main(
     from paradnn.worker.data import synthetic_batch
 
     shards = int(devices.removeprefix("shards of ")) if devices.startswith("shards") else 0
-    point = {"mode": "train", "compile": compile_mode, "precision": "float32", "optimizer": RULE, "batch_size": BATCH,
-             "platform": {"name": "cpu", "threads": None, "index": 0}, "transport": transport,
-             "devices": 1 if shards else int(devices)}  # fmt: skip
+    point = {
+        "mode": "train",
+        "compile": compile_mode,
+        "precision": "float32",
+        "optimizer": RULE,
+        "batch_size": BATCH,
+        "platform": {"name": "cpu", "threads": None, "index": 0},
+        "transport": transport,
+        "devices": 1 if shards else int(devices),
+    }
     spread = spread_of(point)
 
     def serve(rank: int, channel: Any) -> None:

@@ -13,8 +13,8 @@ import pytest
 import tensorflow as tf
 
 from paradnn.costs import model_costs
-from paradnn.pool import WorkerPool
-from paradnn.runner import Limits, WorkerKey
+from paradnn.execution.pool import WorkerPool
+from paradnn.execution.worker_process import Limits, WorkerKey
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.models import build
@@ -33,13 +33,26 @@ def transformer(**changes: Any) -> dict[str, Any]:
 
 
 def gpt(layers: int, width: int, heads: int, sequence_length: int = 1024, vocab_size: int = 50257) -> dict[str, Any]:
-    return {"name": "gpt", "layers": layers, "width": width, "heads": heads, "sequence_length": sequence_length,
-            "vocab_size": vocab_size}  # fmt: skip
+    return {
+        "name": "gpt",
+        "layers": layers,
+        "width": width,
+        "heads": heads,
+        "sequence_length": sequence_length,
+        "vocab_size": vocab_size,
+    }
 
 
 def vit(layers: int, width: int, heads: int, patch: int = 16, image_size: int = 224, output_size: int = 1000) -> Any:
-    return {"name": "vit", "layers": layers, "width": width, "heads": heads, "patch": patch, "image_size": image_size,
-            "output_size": output_size}  # fmt: skip
+    return {
+        "name": "vit",
+        "layers": layers,
+        "width": width,
+        "heads": heads,
+        "patch": patch,
+        "image_size": image_size,
+        "output_size": output_size,
+    }
 
 
 BASE = transformer(layers=6, width=512, heads=8, feed_forward=2048, sequence_length=64, vocab_size=37000, dropout=0.1)
@@ -89,9 +102,13 @@ def test_the_published_parameter_counts(model: dict[str, Any], published: float,
 #: torchvision's model pages: multiply-accumulates of one image, in 10^9, to two digits.
 @pytest.mark.parametrize(
     ("model", "published"),
-    [(vit(12, 768, 12), 17.56), (vit(12, 768, 12, 32), 4.41), (vit(24, 1024, 16), 61.55),
-     (vit(24, 1024, 16, 32), 15.38)],
-)  # fmt: skip
+    [
+        (vit(12, 768, 12), 17.56),
+        (vit(12, 768, 12, 32), 4.41),
+        (vit(24, 1024, 16), 61.55),
+        (vit(24, 1024, 16, 32), 15.38),
+    ],
+)
 def test_the_published_work(model: dict[str, Any], published: float) -> None:
     assert round(model_costs(model, **{**STEP, "batch_size": 1}).forward_flops / 2e9, 2) == published
 
@@ -205,9 +222,13 @@ def pool() -> Iterator[WorkerPool]:
 
 
 #: Sequences so short that scores are small beside the rest, and so long that they are most of what a step stores.
-LARGE = [(transformer(width=256, heads=4, feed_forward=512, sequence_length=64, vocab_size=2000), 32, "graph"),
-         (gpt(2, 64, 2, 32, 64), 512, "xla"), (gpt(1, 32, 4, 512, 16), 16, "xla"),
-         (gpt(1, 32, 4, 512, 16), 16, "graph"), (vit(2, 128, 4, 8, 64, 10), 128, "graph")]  # fmt: skip
+LARGE = [
+    (transformer(width=256, heads=4, feed_forward=512, sequence_length=64, vocab_size=2000), 32, "graph"),
+    (gpt(2, 64, 2, 32, 64), 512, "xla"),
+    (gpt(1, 32, 4, 512, 16), 16, "xla"),
+    (gpt(1, 32, 4, 512, 16), 16, "graph"),
+    (vit(2, 128, 4, 8, 64, 10), 128, "graph"),
+]
 
 
 @pytest.mark.parametrize(

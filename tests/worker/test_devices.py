@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from paradnn.costs import model_costs
-from paradnn.pool import WorkerPool
-from paradnn.runner import Answer, Limits, WorkerKey
+from paradnn.execution.pool import WorkerPool
+from paradnn.execution.worker_process import Answer, Limits, WorkerKey
 from tests.worker.families import BATCH, MODELS
 
 #: Of a loss after three updates, as a share of it: sums over shards are rounded in another order.
@@ -33,14 +33,30 @@ def pool() -> Iterator[WorkerPool]:
 def measure(pool: WorkerPool, family: str = "fc", on_phase: Any = lambda phase: None, **changes: Any) -> Answer:
     """Four steps: one compiles, two calibrate, one is measured."""
     memory = changes.pop("memory", None)
-    protocol = {"min_seconds": 0.0, "min_blocks": 1, "max_seconds": 1.0, "block_seconds": 0.0, "warmup_seconds": 0.0,
-                "profile": False, "keep_trace": False, "timeout": 200.0} | changes.pop("measure", {})  # fmt: skip
+    protocol = {
+        "min_seconds": 0.0,
+        "min_blocks": 1,
+        "max_seconds": 1.0,
+        "block_seconds": 0.0,
+        "warmup_seconds": 0.0,
+        "profile": False,
+        "keep_trace": False,
+        "timeout": 200.0,
+    } | changes.pop("measure", {})
     point = {
-        "model": MODELS[family], "batch_size": BATCH, "precision": "float32", "compile": "graph", "mode": "train",
-        "seed": 0, "data": {"name": "synthetic"}, "devices": 2, "transport": "local", "measure": protocol,
+        "model": MODELS[family],
+        "batch_size": BATCH,
+        "precision": "float32",
+        "compile": "graph",
+        "mode": "train",
+        "seed": 0,
+        "data": {"name": "synthetic"},
+        "devices": 2,
+        "transport": "local",
+        "measure": protocol,
         "platform": {"name": "cpu", "threads": None, "index": 0},
         "optimizer": {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0},
-    } | changes  # fmt: skip
+    } | changes
     key = WorkerKey(sys.executable, "tensorflow", None, "cpu", ())
     return pool.measure(key, point, Limits(200, memory), on_phase)
 
@@ -79,8 +95,9 @@ def test_devices_train_as_one_does(pool: WorkerPool, alone: Answer, transport: s
     if compile_mode == "xla":
         return
     profile = answer.result["profile"]
-    rows = [dict(zip(profile["operation_types"]["columns"], row, strict=True))
-            for row in profile["operation_types"]["data"]]  # fmt: skip
+    rows = [
+        dict(zip(profile["operation_types"]["columns"], row, strict=True)) for row in profile["operation_types"]["data"]
+    ]
     assert sum(row["share"] for row in rows) == pytest.approx(1.0, abs=1e-6)
     collective = [row for row in rows if row["category"] == "communication"]
     assert collective

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from paradnn.costs import model_costs
-from paradnn.pool import WorkerPool
-from paradnn.runner import Answer, Limits, WorkerKey
+from paradnn.execution.pool import WorkerPool
+from paradnn.execution.worker_process import Answer, Limits, WorkerKey
 from tests.conftest import ROOT
 from tests.worker.families import BATCH, MODELS
 
@@ -85,9 +85,13 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
 
 @pytest.mark.parametrize(
     ("framework", "compile_mode", "families"),
-    [("jax", "graph", list(MODELS)), ("torch", "eager", list(MODELS)), ("torch", "graph", ["fc", "gru"]),
-     ("tensorflow", "xla", ["fc", "residual"])],
-)  # fmt: skip
+    [
+        ("jax", "graph", list(MODELS)),
+        ("torch", "eager", list(MODELS)),
+        ("torch", "graph", ["fc", "gru"]),
+        ("tensorflow", "xla", ["fc", "residual"]),
+    ],
+)
 def test_equal_weights_and_batches_give_equal_losses_and_gradients(
     reference: Reference, framework: str, compile_mode: str, families: list[str], tmp_path: Path
 ) -> None:
@@ -132,10 +136,16 @@ def one_device(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Values]:
 
 @pytest.mark.parametrize(
     ("framework", "compile_mode", "transport"),
-    [("tensorflow", "graph", "local"), ("tensorflow", "xla", "local"), ("tensorflow", "eager", "local"),
-     ("tensorflow", "graph", "grpc"), ("tensorflow", "xla", "grpc"), ("jax", "graph", "local"),
-     ("jax", "eager", "local")],
-)  # fmt: skip
+    [
+        ("tensorflow", "graph", "local"),
+        ("tensorflow", "xla", "local"),
+        ("tensorflow", "eager", "local"),
+        ("tensorflow", "graph", "grpc"),
+        ("tensorflow", "xla", "grpc"),
+        ("jax", "graph", "local"),
+        ("jax", "eager", "local"),
+    ],
+)
 def test_two_devices_come_to_what_one_does(
     reference: Reference,
     one_device: dict[str, Values],
@@ -174,8 +184,9 @@ def test_jax_reduces_over_devices_within_its_program(pool: WorkerPool) -> None:
     assert "communication" in {row[columns.index("category")] for row in profile["operation_types"]["data"]}
     answer = measure(pool, "jax", "fc", devices=2, transport="grpc")
     assert (answer.outcome, answer.reason) == (
-        "unavailable", "transport=grpc is TensorFlow's here; JAX's devices meet in one process"
-    )  # fmt: skip
+        "unavailable",
+        "transport=grpc is TensorFlow's here; JAX's devices meet in one process",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -185,14 +196,28 @@ def pool() -> Iterator[WorkerPool]:
 
 
 def measure(pool: WorkerPool, framework: str, family: str, **changes: Any) -> Answer:
-    protocol = {"min_seconds": 0.0, "min_blocks": 1, "max_seconds": 1.0, "block_seconds": 0.0, "warmup_seconds": 0.0,
-                "profile": True, "keep_trace": False, "timeout": 200}  # fmt: skip
+    protocol = {
+        "min_seconds": 0.0,
+        "min_blocks": 1,
+        "max_seconds": 1.0,
+        "block_seconds": 0.0,
+        "warmup_seconds": 0.0,
+        "profile": True,
+        "keep_trace": False,
+        "timeout": 200,
+    }
     point = {
-        "model": MODELS[family], "batch_size": BATCH, "precision": "float32", "compile": "graph", "mode": "train",
-        "seed": 0, "data": {"name": "synthetic"}, "measure": protocol,
+        "model": MODELS[family],
+        "batch_size": BATCH,
+        "precision": "float32",
+        "compile": "graph",
+        "mode": "train",
+        "seed": 0,
+        "data": {"name": "synthetic"},
+        "measure": protocol,
         "platform": {"name": "cpu", "threads": None, "index": 0},
         "optimizer": {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0},
-    } | changes  # fmt: skip
+    } | changes
     key = WorkerKey(sys.executable, framework, None, "cpu", ())
     return pool.measure(key, point, Limits(200, None), lambda phase: None)
 

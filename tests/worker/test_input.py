@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from paradnn.config import read_point
-from paradnn.identity import request_of
+from paradnn.config.identity import request_of
+from paradnn.config.point import read_point
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks import Unavailable
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.input import generated
-from paradnn.worker.input.balance import Fed
 from paradnn.worker.input.feed import Feed
 from paradnn.worker.input.images import MEAN, STANDARD_DEVIATION
+from paradnn.worker.input.measure import Fed
 from paradnn.worker.models import ArraySpec, Workload, build
 from paradnn.worker.point import answer
 from tests.worker.tfrecord import example, record
@@ -41,10 +41,19 @@ def point(name: str = "images", batch_size: int = 8, mode: str = "train", **data
     cnn = {"name": "residual", "filters": 4, "image_size": 32, "output_size": 5}
     lstm = {"name": "lstm", "layers": 1, "embedding_size": 8, "sequence_length": 7, "vocab_size": 50}
     measure = {"min_seconds": 0.05, "min_blocks": 6, "block_seconds": 0.005, "warmup_seconds": 0.3}
-    return request_of(read_point({
-        "model": cnn if name == "images" else lstm, "data": {"name": name, "threads": 2, **data}, "mode": mode,
-        "batch_size": batch_size, "seed": 3, "measure": measure, "optimizer": {"learning_rate": 0.001},
-    }))  # fmt: skip
+    return request_of(
+        read_point(
+            {
+                "model": cnn if name == "images" else lstm,
+                "data": {"name": name, "threads": 2, **data},
+                "mode": mode,
+                "batch_size": batch_size,
+                "seed": 3,
+                "measure": measure,
+                "optimizer": {"learning_rate": 0.001},
+            }
+        )
+    )
 
 
 def feed(request: dict[str, Any], slow: float = 0.0) -> Feed:

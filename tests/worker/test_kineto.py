@@ -24,8 +24,15 @@ def call(name: str, start: float, length: float, number: int, dims: Any = (), ki
 
 
 def kernel(name: str, start: float, length: float, number: int) -> Any:
-    return {"ph": "X", "cat": "kernel", "name": name, "tid": 7, "ts": BEGIN + start, "dur": length,
-            "args": {"External id": number, "stream": 7}}  # fmt: skip
+    return {
+        "ph": "X",
+        "cat": "kernel",
+        "name": name,
+        "tid": 7,
+        "ts": BEGIN + start,
+        "dur": length,
+        "args": {"External id": number, "stream": 7},
+    }
 
 
 WINDOW = {"ph": "X", "cat": "user_annotation", "name": "paradnn_steps", "tid": 1, "ts": BEGIN, "dur": 100.0, "args": {}}
@@ -67,11 +74,14 @@ def test_a_product_counts_with_what_it_calls(tmp_path: Path) -> None:
 
 def test_kernels_belong_to_the_call_that_launched_them(tmp_path: Path) -> None:
     """All kernels of a call are one execution of it; a kernel without a call has its own name."""
-    kernels = [kernel("transform", 20, 5, 3), kernel("void gemm<float>(int)", 25, 30, 2),
-               kernel("add_kernel", 60, 10, 4), kernel("void triton_red_fused_sum_0(float*)", 80, 10, 99)]  # fmt: skip
+    kernels = [
+        kernel("transform", 20, 5, 3),
+        kernel("void gemm<float>(int)", 25, 30, 2),
+        kernel("add_kernel", 60, 10, 4),
+        kernel("void triton_red_fused_sum_0(float*)", 80, 10, 99),
+    ]
     table = rows(write(tmp_path, [WINDOW, *CALLS, *kernels]), on_device=True)
-    assert set(table) == {"aten::mm(8x5, 5x3)", "aten::add(8x3, 3)",
-                          "triton_red_fused_sum_0", "(no operation)"}  # fmt: skip
+    assert set(table) == {"aten::mm(8x5, 5x3)", "aten::add(8x3, 3)", "triton_red_fused_sum_0", "(no operation)"}
     assert table["aten::mm(8x5, 5x3)"]["flops"] == 2 * 8 * 5 * 3
     assert table["aten::mm(8x5, 5x3)"]["self_seconds"] == pytest.approx(35e-6)
     assert table["aten::mm(8x5, 5x3)"]["count"] == 1

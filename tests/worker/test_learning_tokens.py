@@ -77,8 +77,17 @@ def test_a_language_model_learns_which_letter_comes_next() -> None:
 def test_a_translation_model_learns_a_cipher() -> None:
     """Each letter stands for another one: found by attending to the source, in words that it has not read."""
     length, split = 10, 1350
-    model = {"name": "transformer", "layers": 1, "width": 32, "heads": 2, "feed_forward": 64, "sequence_length": length,
-             "vocab_size": len(LETTERS) + 1, "dropout": 0.0, "label_smoothing": 0.1}  # fmt: skip
+    model = {
+        "name": "transformer",
+        "layers": 1,
+        "width": 32,
+        "heads": 2,
+        "feed_forward": 64,
+        "sequence_length": length,
+        "vocab_size": len(LETTERS) + 1,
+        "dropout": 0.0,
+        "label_smoothing": 0.1,
+    }
     workload = build(model)
     cipher = np.random.default_rng(5).permutation(len(LETTERS)).astype("int32")
     begin = len(LETTERS)

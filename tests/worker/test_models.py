@@ -15,8 +15,8 @@ import pytest
 import tensorflow as tf
 
 from paradnn.costs import model_costs
-from paradnn.pool import WorkerPool
-from paradnn.runner import Limits, WorkerKey
+from paradnn.execution.pool import WorkerPool
+from paradnn.execution.worker_process import Limits, WorkerKey
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.models import build
@@ -42,8 +42,13 @@ def cnn(name: str, blocks=(1, 1, 1, 1), filters=4, image_size=64, output_size=7)
 
 
 def rnn(name: str, layers=2, embedding_size=6, sequence_length=5, vocab_size=11) -> dict[str, Any]:
-    return {"name": name, "layers": layers, "embedding_size": embedding_size, "sequence_length": sequence_length,
-            "vocab_size": vocab_size}  # fmt: skip
+    return {
+        "name": name,
+        "layers": layers,
+        "embedding_size": embedding_size,
+        "sequence_length": sequence_length,
+        "vocab_size": vocab_size,
+    }
 
 
 # Even sizes: where a stride of 2 does not divide the image, the profiler only estimates a gradient.
@@ -123,8 +128,11 @@ def unrolled(model: dict[str, Any]) -> Any:
     if not any(isinstance(layer, keras.layers.RNN) for layer in built.layers):
         return built
     return keras.models.clone_model(
-        built, clone_function=lambda layer: layer.__class__.from_config(
-            {**layer.get_config(), **({"unroll": True} if isinstance(layer, keras.layers.RNN) else {})}))  # fmt: skip
+        built,
+        clone_function=lambda layer: layer.__class__.from_config(
+            {**layer.get_config(), **({"unroll": True} if isinstance(layer, keras.layers.RNN) else {})}
+        ),
+    )
 
 
 @pytest.mark.parametrize("model", [*FAMILIES, fc(4, 1024, 2000, 1000)], ids=label)
@@ -147,8 +155,11 @@ def test_flops_are_those_of_tensorflows_counter(model: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("model", [fc(), cnn("residual", image_size=16), cnn("bottleneck", image_size=16), rnn("rnn"),
-                                   rnn("lstm"), rnn("gru")], ids=label)  # fmt: skip
+@pytest.mark.parametrize(
+    "model",
+    [fc(), cnn("residual", image_size=16), cnn("bottleneck", image_size=16), rnn("rnn"), rnn("lstm"), rnn("gru")],
+    ids=label,
+)
 def test_steps_are_finite_in_every_precision(model: dict[str, Any], precision: str) -> None:
     keras.config.set_dtype_policy(POLICIES[precision])
     keras.utils.set_random_seed(0)
@@ -212,8 +223,12 @@ def test_adam_is_that_of_its_paper() -> None:
         np.testing.assert_allclose(variable.numpy(), value, rtol=1e-5)
 
 
-BIG = [({**fc(3, 2048, 1000, 100)}, 512), (cnn("residual", filters=16, image_size=96), 32),
-       (cnn("bottleneck", filters=16, image_size=96), 32), (rnn("lstm", 1, 256, 40, 64), 128)]  # fmt: skip
+BIG = [
+    ({**fc(3, 2048, 1000, 100)}, 512),
+    (cnn("residual", filters=16, image_size=96), 32),
+    (cnn("bottleneck", filters=16, image_size=96), 32),
+    (rnn("lstm", 1, 256, 40, 64), 128),
+]
 
 
 @pytest.fixture(scope="module")
@@ -238,9 +253,13 @@ def test_the_memory_bound_is_below_a_real_step(
 
 
 #: Batches from which on the activations, tens of megabytes each, are most of what a step needs.
-SLOPES = [(fc(4, 128, 64, 16), 65536, "graph"), (fc(4, 128, 64, 16), 65536, "xla"),
-          (cnn("bottleneck", filters=4, image_size=64), 1024, "graph"),  # XLA compiles it for most of a minute
-          (rnn("lstm", 1, 32, 16, 16), 8192, "graph"), (rnn("lstm", 1, 32, 16, 16), 8192, "xla")]  # fmt: skip
+SLOPES = [
+    (fc(4, 128, 64, 16), 65536, "graph"),
+    (fc(4, 128, 64, 16), 65536, "xla"),
+    (cnn("bottleneck", filters=4, image_size=64), 1024, "graph"),  # XLA compiles it for most of a minute
+    (rnn("lstm", 1, 32, 16, 16), 8192, "graph"),
+    (rnn("lstm", 1, 32, 16, 16), 8192, "xla"),
+]
 
 
 @pytest.mark.parametrize(
@@ -304,8 +323,15 @@ def test_exhausted_memory_is_told_apart_by_device() -> None:
 
 
 def point(model: dict[str, Any], batch: int, compile_mode: str, mode: str) -> dict[str, Any]:
-    protocol = {"min_seconds": 0.0, "min_blocks": 1, "max_seconds": 1.0, "block_seconds": 0.0, "warmup_seconds": 0.0,
-                "profile": False, "keep_trace": False}  # fmt: skip
+    protocol = {
+        "min_seconds": 0.0,
+        "min_blocks": 1,
+        "max_seconds": 1.0,
+        "block_seconds": 0.0,
+        "warmup_seconds": 0.0,
+        "profile": False,
+        "keep_trace": False,
+    }
     return {
         "model": model,
         "batch_size": batch,

@@ -14,12 +14,12 @@ import pytest
 
 from paradnn.costs import model_costs
 from paradnn.worker import energy
-from paradnn.worker.breakdown import profile_steps
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.models import build
 from paradnn.worker.point import POLICIES
 from paradnn.worker.profile import device, protos
+from paradnn.worker.profile.run import profile_steps
 from paradnn.worker.profile.timeline import Event, attribute
 from tests.worker.counter import counted_flops
 from tests.worker.families import BATCH, MODELS
@@ -197,14 +197,20 @@ def read_planted(plane: Any) -> Any:
 
 
 def test_kernels_of_a_gpu_belong_to_the_operations_that_launched_them() -> None:
-    plane = planted_device("/device:GPU:0", "Stream #13(Compute)", [
-        ("void gemm<float>(int)", {}, {"annotation": "model/dense/MatMul:MatMul#shape=(float[2,3])#"}),
-        ("loop_fusion_3", {}, {"hlo_op": "loop_fusion.3", "hlo_module": "step.7"}),
-        ("MemcpyH2D", {}, {"memcpy_details": "size:4"}),
-    ])  # fmt: skip
+    plane = planted_device(
+        "/device:GPU:0",
+        "Stream #13(Compute)",
+        [
+            ("void gemm<float>(int)", {}, {"annotation": "model/dense/MatMul:MatMul#shape=(float[2,3])#"}),
+            ("loop_fusion_3", {}, {"hlo_op": "loop_fusion.3", "hlo_module": "step.7"}),
+            ("MemcpyH2D", {}, {"memcpy_details": "size:4"}),
+        ],
+    )
     kernels, instructions, stated = read_planted(plane)
     assert [(event.name, event.kind) for event in kernels] == [
-        ("model/dense/MatMul", "MatMul"), ("MemcpyH2D", "MemcpyH2D")]  # fmt: skip
+        ("model/dense/MatMul", "MatMul"),
+        ("MemcpyH2D", "MemcpyH2D"),
+    ]
     assert [(event.name, event.kind) for event in instructions] == [("loop_fusion.3", "hlo:step.7")]
     assert stated["MemcpyH2D", "MemcpyH2D"].category == "data movement"
     assert list(stated) == [("MemcpyH2D", "MemcpyH2D")]

@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.profile import protos
-from paradnn.worker.profile.graph import GraphCosts
 from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.shapes import Shape, convolution_flops, matmul_flops, spatial_pairs
 from paradnn.worker.profile.table import make_tables
+from paradnn.worker.profile.tf_graph import GraphCosts
 from paradnn.worker.profile.trace import read_trace
 
 
@@ -50,9 +50,12 @@ PROGRAMS = {
     "else": (_other, (*ONES, tf.constant(-1)), 2 * 48 * 48 * 16),
     "functions": (_called, ONES, 2 * 16 * 16 * 48 + 2 * 48 * 48 * 16),
     "transpose": (lambda a, b: tf.einsum("ij->ji", a), ONES, 0),
-    "conv3d": (lambda x, k: tf.nn.conv3d(x, k, [1] * 5, "SAME"), (tf.ones([2, 4, 4, 4, 3]), tf.ones([3, 3, 3, 3, 5])),
-               2 * 2 * 64 * 5 * 27 * 3),
-}  # fmt: skip
+    "conv3d": (
+        lambda x, k: tf.nn.conv3d(x, k, [1] * 5, "SAME"),
+        (tf.ones([2, 4, 4, 4, 3]), tf.ones([3, 3, 3, 3, 5])),
+        2 * 2 * 64 * 5 * 27 * 3,
+    ),
+}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -43,12 +43,24 @@ def test_parameters_are_keras_own(workloads: dict[str, Workload], name: str) -> 
     assert costs.parameters + costs.non_trainable_parameters == built.count_params()
 
 
-PRODUCTS = (layers.Conv2D, layers.DepthwiseConv2D, layers.Dense, layers.MaxPooling2D, layers.AveragePooling2D,
-            layers.GlobalAveragePooling2D)  # fmt: skip
+PRODUCTS = (
+    layers.Conv2D,
+    layers.DepthwiseConv2D,
+    layers.Dense,
+    layers.MaxPooling2D,
+    layers.AveragePooling2D,
+    layers.GlobalAveragePooling2D,
+)
 MEANS = (layers.AveragePooling2D, layers.GlobalAveragePooling2D)
 #: They hand on what they read, or a part or repetition of it.
-VIEWS = (layers.ZeroPadding2D, layers.Concatenate, layers.Dropout, layers.Reshape, layers.UpSampling2D,
-         layers.Cropping2D)  # fmt: skip
+VIEWS = (
+    layers.ZeroPadding2D,
+    layers.Concatenate,
+    layers.Dropout,
+    layers.Reshape,
+    layers.UpSampling2D,
+    layers.Cropping2D,
+)
 
 
 class Graph:

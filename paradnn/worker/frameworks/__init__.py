@@ -19,8 +19,8 @@ from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import Trace
 
 if TYPE_CHECKING:  # importing Keras belongs to `load`, where a failure is reported
+    from paradnn.worker.device_layout import Spread
     from paradnn.worker.models import Workload
-    from paradnn.worker.spread import Spread
 
 __all__ = ["NAMES", "FedStep", "Framework", "Step", "Unavailable", "load", "over"]
 
@@ -68,7 +68,7 @@ class Framework(Protocol):
         """The step of `point`, its batch (inputs, targets) on the device; nothing is compiled yet."""
 
     def make_kernel(self, name: str, size: int, precision: str, compile: str) -> Callable[[int], None]:
-        """A function that runs a kernel so many times and waits; see `paradnn.worker.ceilings` for the names."""
+        """A function that runs a kernel so many times and waits; see `paradnn.worker.peak_rates` for the names."""
 
     def trace(self, folder: Path) -> AbstractContextManager[Callable[[], AbstractContextManager[Any]]]:
         """Profile into `folder`; what the function gives marks the steps that count. Raises Unavailable."""

@@ -19,10 +19,10 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from paradnn.worker.ceilings import REPEATS
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.models import Workload
 from paradnn.worker.optimizers import make_optimizer
+from paradnn.worker.peak_rates import REPEATS
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import WINDOW, Trace, read_trace
 
@@ -118,9 +118,14 @@ class CompiledStep:
     """
 
     def __init__(
-        self, workload: Workload, optimizer: Any, inputs: Sequence[Any], targets: Sequence[Any], eager: bool,
+        self,
+        workload: Workload,
+        optimizer: Any,
+        inputs: Sequence[Any],
+        targets: Sequence[Any],
+        eager: bool,
         outputs: Any = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._model = workload.model
         self._training = optimizer is not None
         self._eager = eager

@@ -13,11 +13,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from paradnn.worker.device_layout import Spread
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.frameworks.jax import CompiledStep, Jax
 from paradnn.worker.models import Workload
 from paradnn.worker.optimizers import make_optimizer
-from paradnn.worker.spread import Spread
 
 __all__ = ["DistributedJax", "make"]
 

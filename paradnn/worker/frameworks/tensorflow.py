@@ -16,12 +16,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import tensorflow as tf
 
-from paradnn.worker.ceilings import REPEATS
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.models import Workload
 from paradnn.worker.optimizers import make_optimizer
-from paradnn.worker.profile.graph import GraphCosts, categorise
+from paradnn.worker.peak_rates import REPEATS
 from paradnn.worker.profile.shapes import Cost
+from paradnn.worker.profile.tf_graph import GraphCosts, categorise
 from paradnn.worker.profile.trace import WINDOW, Trace, read_trace
 
 __all__ = ["CompiledStep", "TensorFlow", "inference_step", "make"]

@@ -15,11 +15,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from paradnn.worker.device_layout import Spread
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.frameworks.tensorflow import CompiledStep, TensorFlow, inference_step
 from paradnn.worker.models import Workload
 from paradnn.worker.optimizers import make_optimizer
-from paradnn.worker.spread import Spread
 
 __all__ = ["DistributedTensorFlow", "make"]
 

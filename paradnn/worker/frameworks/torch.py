@@ -25,10 +25,10 @@ import torch
 import torch._inductor.compile_fx  # seconds that are paid before the fork
 import torch._inductor.config as inductor
 
-from paradnn.worker.ceilings import REPEATS
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.models import Workload
 from paradnn.worker.optimizers import make_optimizer
+from paradnn.worker.peak_rates import REPEATS
 from paradnn.worker.profile.kineto import FILE, read_kineto
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import WINDOW, Trace

@@ -40,8 +40,11 @@ def image_files(data: Mapping[str, Any]) -> tuple[list[str], list[int] | None]:
     files = [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
     pictures = [path for path in files if path.suffix.lower() in _SUFFIXES]
     if pictures:
-        heads = [path.relative_to(root).parts[0] if path.parent != root else "" for path in pictures] \
-            if root.is_dir() else [""]  # fmt: skip
+        heads = (
+            [path.relative_to(root).parts[0] if path.parent != root else "" for path in pictures]
+            if root.is_dir()
+            else [""]
+        )
         classes = {head: label for label, head in enumerate(sorted(set(heads)))}
         return [str(path) for path in pictures], [classes[head] for head in heads]
     records = [str(path) for path in files if not path.name.startswith(".") and path.suffix not in (".json", ".txt")]
@@ -152,9 +155,14 @@ class ImagePipeline:
             size = tf.cast(tf.cast(shape[:2], tf.float32) * _CENTRE, tf.int32)
             return tf.concat([(shape[:2] - size) // 2, size], 0)
         begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
-            shape, tf.constant([[[0.0, 0.0, 1.0, 1.0]]]), seed=tf.stack([self._seed, number]), min_object_covered=0.1,
-            aspect_ratio_range=(3 / 4, 4 / 3), area_range=(0.08, 1.0), use_image_if_no_bounding_boxes=True,
-        )  # fmt: skip
+            shape,
+            tf.constant([[[0.0, 0.0, 1.0, 1.0]]]),
+            seed=tf.stack([self._seed, number]),
+            min_object_covered=0.1,
+            aspect_ratio_range=(3 / 4, 4 / 3),
+            area_range=(0.08, 1.0),
+            use_image_if_no_bounding_boxes=True,
+        )
         return tf.concat([begin[:2], size[:2]], 0)
 
     def _finished(self, number: tf.Tensor, image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, ...]:

@@ -9,7 +9,7 @@ from paradnn.worker.frameworks import Framework, Step, Unavailable
 
 if TYPE_CHECKING:
     from paradnn.worker.frameworks import FedStep
-    from paradnn.worker.input.balance import Fed
+    from paradnn.worker.input.measure import Fed
     from paradnn.worker.models import Workload
 
 __all__ = ["open_feed", "reads_files"]
@@ -30,8 +30,8 @@ def open_feed(point: Mapping[str, Any], workload: Workload, framework: Framework
             f"data={data['name']} is read by TensorFlow's tf.data, which is not loaded beside {framework.name}: "
             "use framework=tensorflow, or data=synthetic"
         )
-    from paradnn.worker.input.balance import Fed
     from paradnn.worker.input.feed import Feed
+    from paradnn.worker.input.measure import Fed
 
     # Of the frameworks TensorFlow's steps are those that can be fed.
     return Fed(cast("FedStep", step), Feed(point, workload))

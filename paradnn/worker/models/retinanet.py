@@ -49,10 +49,7 @@ def build_retinanet(model: Mapping[str, Any]) -> Workload:
     return Workload(
         keras.Model(inputs, [logits, boxes]),
         inputs=(ArraySpec(tuple(inputs.shape[1:]), "float32"),),
-        targets=(
-            ArraySpec((anchors,), "int32", classes + 1, zeros=_BACKGROUND),
-            ArraySpec((anchors, 4), "float32"),
-        ),
+        targets=(ArraySpec((anchors,), "int32", classes + 1, zeros=_BACKGROUND), ArraySpec((anchors, 4), "float32")),
         loss=detection_loss,
     )
 

@@ -9,5 +9,5 @@
     hlo        FLOPs and bytes of a compiled program's instructions, fusions included
     table      all of it as rows, one for each operation and one for each type
 
-Nothing here knows Keras or runs a step; `paradnn.worker.breakdown` does.
+Nothing here knows Keras or runs a step; `paradnn.worker.profile.run` does.
 """

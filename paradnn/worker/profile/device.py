@@ -25,10 +25,12 @@ _CATEGORIES = (
     (("dot", "matmul", "gemm"), "matmul"),
     (("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective", "nccl"), "communication"),
     (("reduce",), "reduction"),
-    (("copy", "memcpy", "memset", "transpose", "data formatting", "infeed", "outfeed", "gather", "scatter"),
-     "data movement"),
+    (
+        ("copy", "memcpy", "memset", "transpose", "data formatting", "infeed", "outfeed", "gather", "scatter"),
+        "data movement",
+    ),
     (("fusion", "elementwise"), "elementwise"),
-)  # fmt: skip
+)
 
 
 def is_device(plane: Any) -> bool:

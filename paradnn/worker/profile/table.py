@@ -14,8 +14,20 @@ __all__ = ["COLUMNS", "REMAINDER", "make_tables"]
 
 #: Columns of the table of operations; that of the types lacks `operation`. All values are those of one step:
 #: executions, seconds of self time and of explained wall time, share of the step, FLOP, B, FLOP/s, B/s, FLOP/B.
-COLUMNS = ("operation", "type", "category", "count", "self_seconds", "wall_seconds", "share", "flops", "bytes",
-           "flops_per_second", "bytes_per_second", "arithmetic_intensity")  # fmt: skip
+COLUMNS = (
+    "operation",
+    "type",
+    "category",
+    "count",
+    "self_seconds",
+    "wall_seconds",
+    "share",
+    "flops",
+    "bytes",
+    "flops_per_second",
+    "bytes_per_second",
+    "arithmetic_intensity",
+)
 
 #: The row of the time in which no known operation ran.
 REMAINDER = "(no operation)"
@@ -58,10 +70,18 @@ def _row(name: str, cost: Cost, used: Usage, steps: int, seconds: float) -> Row:
     flops = None if cost.flops is None else cost.flops * used.count / steps
     moved = None if cost.bytes is None else cost.bytes * used.count / steps
     return _rates(
-        {"operation": name, "type": cost.kind, "category": cost.category, "count": used.count / steps,
-         "self_seconds": used.self_seconds / steps, "wall_seconds": used.wall_seconds / steps,
-         "share": used.wall_seconds / seconds, "flops": flops, "bytes": moved}
-    )  # fmt: skip
+        {
+            "operation": name,
+            "type": cost.kind,
+            "category": cost.category,
+            "count": used.count / steps,
+            "self_seconds": used.self_seconds / steps,
+            "wall_seconds": used.wall_seconds / steps,
+            "share": used.wall_seconds / seconds,
+            "flops": flops,
+            "bytes": moved,
+        }
+    )
 
 
 def _types(rows: Iterable[Row]) -> list[Row]:

@@ -1,0 +1,1 @@
+"""From a tracking store to a checked frame: the only readers."""

@@ -1,0 +1,1 @@
+"""What each analysis found, in words and tables."""

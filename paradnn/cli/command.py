@@ -1,0 +1,64 @@
+"""Running a Hydra application: wrong input ends in one line and exit code 2, the rest is a fault of this tool."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from paradnn.cli.help import help_text
+from paradnn.cli.overrides import as_axes, is_input_error, one_line, split_overrides
+from paradnn.config.paths import CONFIG
+
+__all__ = ["run_command"]
+
+
+class _Task:
+    """What Hydra calls with a composed configuration: a single point, or the points of a plan.
+
+    Hydra prints a line of its own for an exception in a task, so it is kept and raised afterwards.
+    """
+
+    def __init__(self, action: Callable[[DictConfig], int]) -> None:
+        self._action = action
+        self.exit_code = 0
+        self.error: Exception | None = None
+
+    def __call__(self, config: DictConfig) -> None:
+        try:
+            self.exit_code = max(self.exit_code, self._action(config))
+        except Exception as error:
+            self.error = error
+
+
+def run_command(action: Callable[[DictConfig], int]) -> int:
+    """Run Hydra with `action` and turn what the user can mend into one line; the process' exit code."""
+    OmegaConf.register_new_resolver("paradnn_help", help_text, replace=True)
+    verbose = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    # Hydra prints errors its own way and exits with 1, unless it is told to let them through.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    task = _Task(action)
+
+    def measure(config: DictConfig) -> None:
+        task(config)
+
+    try:
+        sys.argv[1:] = as_axes(split_overrides(sys.argv[1:]))
+        hydra.main(version_base="1.3", config_path=str(CONFIG), config_name="config")(measure)()
+        if task.error:
+            raise task.error
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if verbose or not is_input_error(error):
+            raise
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        return 2
+    finally:
+        if not verbose:
+            del os.environ["HYDRA_FULL_ERROR"]
+    return task.exit_code

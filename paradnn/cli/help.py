@@ -1,0 +1,113 @@
+"""The text of `--help`, made from the configuration's own dataclasses and files, so that it cannot lie."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Iterator
+
+from paradnn.config import point as config
+from paradnn.config.data import INPUTS
+from paradnn.config.families import FAMILIES
+from paradnn.config.paths import CONFIG
+
+__all__ = ["help_text", "known_keys"]
+
+_HEAD = """\
+Measure deep-learning models on this machine; every point becomes an MLflow run.
+
+  python -m paradnn.train                                          one point
+  python -m paradnn.train model=lstm batch_size=64 compile=xla     another one
+  python -m paradnn.train -m model.nodes=32,64,128 batch_size=64,256 precision=float32,bfloat16
+                                                                   a sweep: every combination
+  python -m paradnn.train -m experiment=quick                      a preset; add axes or narrow it: model=fc
+  python -m paradnn.train -m hydra/launcher=slurm experiment=paper_fc
+                                                                   on many hosts: slurm, ray_cluster (docs/clusters.md)
+  python -m paradnn.plan -m experiment=paper_fc                    how long it would take, on how many hosts:
+                                                                   measures nothing; plan.hosts=1,4 plan.out=FILE
+  python -m paradnn.train --cfg job model=gru                      print a configuration
+
+Values are swept as a,b,c or range(1,9) or choice(...); lists are written model.blocks=[3,4,6,3].
+"""
+
+
+#: What each group of conf/ decides.
+_GROUPS = {
+    "data": "where batches come from",
+    "experiment": "presets: the axes of a whole sweep; needs -m",
+    "framework": "the framework below Keras",
+    "learning": "a learning rate of its own, chosen with the model where it needs one",
+    "measure": "the protocol of a point: how long, how often, and its limits",
+    "model": "the family",
+    "optimizer": "the update rule, with the paper's constants",
+    "platform": "the kind of device",
+    "software": "the interpreter under test: this one, or a stack that is made on first use",
+    "tracking": "where runs are recorded",
+}
+
+
+def help_text() -> str:
+    """Every group with its options, every key with its default and its meaning."""
+    parts = [_HEAD, "Groups (key=option)", *_groups(), ""]
+    parts += ["Keys", *_keys(config.Point, "", skip=("model",))]
+    for family in dict.fromkeys(FAMILIES.values()):
+        names = ", ".join(name for name, other in FAMILIES.items() if other is family)
+        parts += ["", f"Keys of model={names}", *_keys(family, "model.", skip=("name",))]
+    for name, data in INPUTS.items():
+        if len(dataclasses.fields(data)) > 1:
+            parts += ["", f"Keys of data={name}", *_keys(data, "data.", skip=("name",))]
+    parts += ["", "Keys of a sweep and of the tracking store", *_keys(config.Settings, "", skip=())]
+    # Hydra substitutes $NAME in the text.
+    return "\n".join(parts).replace("$", "$$") + "\n"
+
+
+def known_keys() -> list[str]:
+    """Every dotted key that the command line takes, of all families."""
+    found = [*_dotted(config.Point, ""), *_dotted(config.Settings, "")]
+    for family in FAMILIES.values():
+        found += _dotted(family, "model.")
+    for data in INPUTS.values():
+        found += _dotted(data, "data.")
+    return sorted(set(found))
+
+
+def _dotted(cls: type, prefix: str) -> Iterator[str]:
+    for entry in dataclasses.fields(cls):
+        kind = entry.default_factory
+        yield f"{prefix}{entry.name}"
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            yield from _dotted(kind, f"{prefix}{entry.name}.")
+
+
+def _groups() -> Iterator[str]:
+    for folder in sorted(CONFIG.iterdir()):
+        if folder.is_dir() and folder.name != "hydra":
+            names = sorted(path.stem for path in folder.glob("*.yaml"))
+            yield from _entry(folder.name, f"{' | '.join(names)}: {_GROUPS[folder.name]}")
+
+
+def _keys(cls: type, prefix: str, skip: tuple[str, ...]) -> Iterator[str]:
+    for entry in dataclasses.fields(cls):
+        if entry.name in skip or entry.name in ("plan", "grids"):
+            continue
+        key = f"{prefix}{entry.name}"
+        kind = entry.default_factory if entry.default_factory is not dataclasses.MISSING else None
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            yield from _keys(kind, f"{key}.", skip=("name",))
+            continue
+        default = entry.default if entry.default is not dataclasses.MISSING else {}
+        if isinstance(default, tuple):
+            default = default[0] if default else "[]"
+        shown = "null" if default is None else str(default).lower() if isinstance(default, bool) else default
+        text = entry.metadata["help"]
+        if choices := entry.metadata.get("choices"):
+            text = f"{' | '.join(choices)}: {text}"
+        yield from _entry(f"{key}={shown}", text)
+
+
+def _entry(left: str, right: str) -> Iterator[str]:
+    lines = textwrap.wrap(right, 78) or [""]
+    head = f"  {left:<34}"
+    yield f"{head} {lines[0]}" if len(head) <= 36 else f"{head}\n{' ' * 37}{lines[0]}"
+    for line in lines[1:]:
+        yield " " * 37 + line

@@ -1,0 +1,97 @@
+"""What makes two runs the same measurement: hashes of the point, of its protocol and of its limits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from paradnn.config.point import Measure, Point
+
+__all__ = [
+    "EXTRA_KEYS",
+    "LIMIT_KEYS",
+    "Identity",
+    "digest",
+    "limits_id",
+    "point_id",
+    "protocol_id",
+    "request_of",
+    "texts",
+]
+
+#: Keys of `measure` that bound a point without changing what is measured.
+LIMIT_KEYS = ("timeout", "memory_limit", "predict_oom")
+#: Keys of `measure` that ask for more than the timing, and leave that as it is.
+EXTRA_KEYS = ("profile", "keep_trace")
+#: Keys of a point that came later, with the value that says what was always meant: so a point that was stored before
+#: them is still the same.
+_LATER_KEYS = {"devices": 1, "transport": "local"}
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A measurement as resume knows it: what and how, on what, which repetition."""
+
+    point_id: str
+    environment_id: str
+    replicate: int
+
+
+def digest(value: Any, length: int = 16) -> str:
+    """A short hash of a JSON-able value, the same for equal values whatever the order of their keys."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+def point_id(point: Point) -> str:
+    """Hash of what is measured and how; software and hardware are the environment's, limits are no part of it."""
+    parts = asdict(point)
+    for key in ("replicate", "software", "measure"):
+        parts.pop(key)
+    parts = {key: value for key, value in parts.items() if key not in _LATER_KEYS or value != _LATER_KEYS[key]}
+    return digest([parts, _protocol(point.measure)])
+
+
+def protocol_id(measure: Measure) -> str:
+    """Hash of how a point is measured."""
+    return digest(_protocol(measure))
+
+
+def limits_id(measure: Measure) -> str:
+    """Hash of what bounds a point: under other limits a timeout or an out of memory may end otherwise."""
+    return digest([getattr(measure, key) for key in LIMIT_KEYS])
+
+
+def request_of(point: Point) -> dict[str, Any]:
+    """The point as the worker receives it: plain nested mappings and lists."""
+    request = asdict(point)
+    if "blocks" in request["model"]:
+        request["model"]["blocks"] = list(request["model"]["blocks"])
+    request["software"]["requirements"] = list(request["software"]["requirements"])
+    return request
+
+
+def _flatten(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one mapping with dotted keys; lists stay values."""
+    if not isinstance(values, dict):
+        return {prefix: values}
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found.update(_flatten(value, f"{prefix}.{key}" if prefix else str(key)))
+    return found
+
+
+def texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Nested mappings as a run's params: dotted keys, and values as Hydra writes them."""
+    return {key: _text(value) for key, value in _flatten(values).items()}
+
+
+def _text(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _protocol(measure: Measure) -> dict[str, Any]:
+    return {key: value for key, value in asdict(measure).items() if key not in LIMIT_KEYS + EXTRA_KEYS}

@@ -1,0 +1,91 @@
+"""How a point can end, and which ending is which outcome.
+
+Out of memory is a result, not an accident: the paper's heat maps need it. What the child says of itself is believed;
+what ended its process is judged here from the outside.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["LIMIT_OUTCOMES", "OUTCOMES", "Ending", "classify"]
+
+#: Every outcome, with what it means.
+OUTCOMES: dict[str, str] = {
+    "ok": "measured",
+    "oom_host": "host memory exceeded",
+    "oom_device": "device memory exceeded",
+    "oom_predicted": "the analytic memory bound alone exceeds the limit; not tried",
+    "timeout": "longer than measure.timeout",
+    "compile_error": "the framework could not trace or compile the step",
+    "nan": "the loss became NaN or infinite",
+    "crash": "the process died, or an error nobody expected",
+    "unavailable": "no such device, software or input here",
+}
+
+#: Outcomes that another setting of the limits could change.
+LIMIT_OUTCOMES = ("oom_host", "oom_predicted", "timeout")
+
+#: What ends a point's own process when another one of it is gone (`paradnn.worker.process_group`).
+_PEER_GONE = signal.SIGIO
+
+_ALLOCATION_FAILED = (
+    "std::bad_alloc",
+    "MemoryError",
+    "Cannot allocate memory",
+    "cannot allocate memory",
+    "OOM when allocating",
+)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a child's process ended. `stopped` is why the driver ended it: timeout, memory, worker or None."""
+
+    exit_code: int | None
+    signal: int | None
+    stopped: str | None
+    phase: str
+
+
+def classify(
+    ending: Ending, result: Mapping[str, Any], stderr: str, timeout: float, memory_limit: int | None, peak: int
+) -> tuple[str, str | None]:
+    """Outcome and one-line reason of a child that ended so.
+
+    `timeout` is in seconds, `memory_limit` and `peak` in bytes; `stderr` is the end of what the child wrote.
+    """
+    if result.get("outcome"):
+        return result["outcome"], result.get("reason")
+    if ending.stopped == "timeout":
+        return "timeout", f"over {timeout:g} s, in phase {ending.phase}"
+    if ending.stopped == "memory":
+        return "oom_host", f"took {_gib(peak)} in phase {ending.phase}, the limit is {_gib(memory_limit or 0)}"
+    last = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "nothing on standard error")[
+        :300
+    ]
+    if any(word in stderr for word in _ALLOCATION_FAILED):
+        return "oom_host", f"an allocation failed in phase {ending.phase}: {last}"
+    if ending.signal in (signal.SIGKILL, _PEER_GONE) and memory_limit and peak > 0.8 * memory_limit:
+        return "oom_host", f"killed by the system in phase {ending.phase} when it held {_gib(peak)}"
+    if ending.stopped == "worker":
+        return "crash", f"the worker died in phase {ending.phase}"
+    if ending.signal == _PEER_GONE:
+        return "crash", f"another process of the point ended in phase {ending.phase}: {last}"
+    if ending.signal is not None:
+        return "crash", f"{_signal_name(ending.signal)} in phase {ending.phase}: {last}"
+    return "crash", f"exit code {ending.exit_code} in phase {ending.phase}: {last}"
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,280 @@
+"""The configuration, typed and checked once.
+
+Hydra composes plain nested mappings; here they become frozen dataclasses. Every field carries its help text and its
+bounds, so that the checks, `--help` and the documentation speak of the same thing. An error names the dotted key, the
+value and the remedy (`paradnn.errors.ConfigError`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from paradnn.config.data import INPUTS, Data, Synthetic, check_input, with_whole_path
+from paradnn.config.families import FAMILIES, Model
+from paradnn.config.fields import memory_bytes, option, read
+from paradnn.config.outcome import OUTCOMES
+from paradnn.errors import ConfigError
+
+__all__ = [
+    "FAMILIES",
+    "SETTINGS_KEYS",
+    "Data",
+    "Framework",
+    "Measure",
+    "Optimizer",
+    "Platform",
+    "Point",
+    "Settings",
+    "Software",
+    "Sweep",
+    "Tracking",
+    "read_point",
+    "read_settings",
+]
+
+# Variables that frameworks read when they are imported. An allow-list, since what is set here is also recorded.
+ENV_PREFIXES = (
+    "TF_",
+    "XLA_",
+    "OMP_",
+    "KMP_",
+    "ONEDNN_",
+    "DNNL_",
+    "MKL_",
+    "OPENBLAS_",
+    "CUDA_",
+    "NVIDIA_TF32",
+    "JAX_",
+    "TORCH",
+    "PYTORCH_",
+    "MALLOC_",
+    "GLIBC_TUNABLES",
+)
+
+# What a requirement may be: a name, extras, versions, a marker. Never an option of the installer or an address, which
+# may hold a password, and what is written here is recorded.
+REQUIREMENT = r"[A-Za-z0-9][\w.-]*(\[[\w,. -]+\])? *([<>=!~]=?[^@/;]+)?(;[^@/]+)?"
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """The optimizer, by default with the constants of the paper's published programs."""
+
+    name: str = option("rmsprop", "the update rule", choices=("rmsprop", "momentum", "sgd", "adam"))
+    learning_rate: float = option(0.1, "step size", low=0.0)
+    decay: float = option(0.9, "decay of the mean square (rmsprop, adam)", low=0.0, high=1.0)
+    momentum: float = option(0.9, "momentum (rmsprop, momentum), decay of the mean (adam)", low=0.0, high=1.0)
+    epsilon: float = option(1.0, "added to the mean square (rmsprop) or to its root (adam)", low=0.0)
+
+
+@dataclass(frozen=True)
+class Platform:
+    """The device the model runs on."""
+
+    name: str = option("cpu", "kind of device", choices=("cpu", "gpu", "tpu"))
+    threads: int | None = option(
+        None,
+        "threads within an operation, of each device; null: every core that may be used, shared by the devices",
+        low=1,
+        high=4096,
+    )
+    index: int = option(0, "which device of that kind", low=0, high=1023)
+
+
+@dataclass(frozen=True)
+class Framework:
+    """The framework below Keras, with the variables it reads when it is imported."""
+
+    name: str = option("tensorflow", "Keras backend", choices=("tensorflow", "jax", "torch"))
+    env: Mapping[str, str] = option(
+        {}, "environment variables of the worker, such as TF_ENABLE_ONEDNN_OPTS", prefixes=ENV_PREFIXES
+    )
+
+
+@dataclass(frozen=True)
+class Software:
+    """The interpreter under test: this one, one that the user made, or a stack that is made on first use."""
+
+    name: str = option("current", "name of the software stack")
+    python: str | None = option(None, "path of the interpreter that has the framework; null: this one")
+    requirements: tuple[str, ...] = option(
+        (),
+        "packages of a stack that is made on first use, such as tensorflow-cpu==2.16.2",
+        pattern=(REQUIREMENT, "write a package with its version, as in tensorflow-cpu==2.16.2"),
+    )
+    python_version: str | None = option(
+        None,
+        "Python of such a stack; null: the version that runs the driver",
+        pattern=(r"3\.\d+", "write for example '3.11', in quotes"),
+    )
+
+
+@dataclass(frozen=True)
+class Measure:
+    """The protocol of one point.
+
+    Limits (`timeout`, `memory_limit`, `predict_oom`) and extras (`profile`, `keep_trace`) do not change what is timed.
+    """
+
+    min_seconds: float = option(1.0, "measure at least this long", low=0.0, high=86_400.0)
+    min_blocks: int = option(10, "and at least so many blocks", low=1, high=100_000)
+    max_seconds: float = option(120.0, "measure no longer than this, however few the blocks", low=0.0, high=864_000.0)
+    block_seconds: float = option(
+        0.1, "shortest block: enough steps between two synchronisations to last it", low=0.0, high=3600.0
+    )
+    warmup_seconds: float = option(10.0, "stop warming up after this long, steady or not", low=0.0, high=86_400.0)
+    timeout: float = option(600.0, "seconds for a whole point; longer is outcome timeout", low=0.001, high=864_000.0)
+    memory_limit: str | int = option(
+        "auto", "host memory a point may take: bytes, 8GiB, 500MB, or auto (90% of what is free)"
+    )
+    predict_oom: bool = option(True, "skip a point whose analytic memory bound alone exceeds the limit")
+    profile: bool = option(False, "after timing, profile some steps: a table of operations and a figure on the run")
+    keep_trace: bool = option(False, "profile, and keep the trace with the run (TensorBoard's profiler opens it)")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One model, measured once in one way: everything that decides what a run measures."""
+
+    model: Model
+    batch_size: int = option(
+        256, "examples of a step (paper: fc 64..16384, cnn 64..1024, rnn 16..1024)", low=1, high=2**40
+    )
+    precision: str = option(
+        "float32", "16-bit types are Keras mixed policies", choices=("float32", "bfloat16", "float16")
+    )
+    compile: str = option(
+        "graph",
+        "graph (tf.function, jax.jit, torch.compile), xla (jit_compile; jax.jit) or eager",
+        choices=("graph", "xla", "eager"),
+    )
+    mode: str = option("train", "a training step, or a forward pass alone", choices=("train", "inference"))
+    devices: int = option(
+        1, "devices that share each step, data parallel: every one has batch_size / devices examples", low=1, high=4096
+    )
+    transport: str = option(
+        "local",
+        "how several devices meet: local (in one process) or grpc (a process for each, TensorFlow on a CPU)",
+        choices=("local", "grpc"),
+    )
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    platform: Platform = field(default_factory=Platform)
+    framework: Framework = field(default_factory=Framework)
+    software: Software = field(default_factory=Software)
+    data: Data = field(default_factory=Synthetic)
+    measure: Measure = field(default_factory=Measure)
+    replicate: int = option(
+        0, "repetition of the same point; sweep it for the spread between processes", low=0, high=2**31
+    )
+    seed: int = option(0, "of weights and data", low=0, high=2**31 - 1)
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """Where runs are recorded."""
+
+    name: str = option("mlflow", "mlflow: a tracking store; offline: one file a point", choices=("mlflow", "offline"))
+    uri: str | None = option(None, "tracking URI; null: MLFLOW_TRACKING_URI, else sqlite:///mlruns/mlflow.db")
+    experiment: str = option("paradnn", "MLflow experiment")
+    folder: str | None = option(
+        None, "files of tracking=offline, and of a sweep whose store went away; null: mlruns/offline"
+    )
+    patience: float = option(
+        120.0,
+        "seconds to wait for a store that went away before points are measured without a claim",
+        low=0.0,
+        high=86_400.0,
+    )
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """How a multirun is laid out."""
+
+    grids: tuple[Mapping[str, Any], ...] = option((), "axes of a preset: a list of grids, their union is swept")
+    order: str = option(
+        "random", "random: drift does not look like an effect; given: as written", choices=("random", "given")
+    )
+    seed: int = option(0, "of the random order and of the sample", low=0, high=2**31 - 1)
+    sample: int | None = option(None, "measure only so many points, drawn evenly over the space; null: all", low=1)
+    name: str | None = option(None, "name of the parent run; null: the date and the families")
+    chunk: int | None = option(
+        None, "points of one task; null: all of them here, 5 to 50 with a launcher such as slurm", low=1
+    )
+    plan: str | None = option(None, "internal: the points of a launched task", longest=2**26)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the driver needs beside the points themselves."""
+
+    resume: bool | str = option(
+        True,
+        "true: skip what has an outcome; false: measure anew; retry: measure the outcomes named in retry again",
+        choices=("retry",),
+    )
+    ceilings: bool = option(
+        True, "state utilisation against this machine's measured ceilings; measured once where there are none"
+    )
+    retry: tuple[str, ...] = option(
+        ("crash", "timeout", "unavailable"), "outcomes that resume=retry measures again", choices=tuple(OUTCOMES)
+    )
+    tracking: Tracking = field(default_factory=Tracking)
+    sweep: Sweep = field(default_factory=Sweep)
+
+
+POINT_KEYS = tuple(Point.__dataclass_fields__)
+SETTINGS_KEYS = tuple(Settings.__dataclass_fields__)
+
+
+def read_point(config: Mapping[str, Any]) -> Point:
+    """The point in a composed configuration; raises ConfigError for the first value that is wrong."""
+    model = config.get("model")
+    name = model.get("name") if isinstance(model, Mapping) else model
+    if not isinstance(model, Mapping) or not isinstance(name, str) or name not in FAMILIES:
+        raise ConfigError("model.name", name, "no such family", f"choose one of {', '.join(FAMILIES)}")
+    given: dict[str, Any] = {"model": read(FAMILIES[name], model, "model"), "data": _read_data(config)}
+    rest = {key: config[key] for key in POINT_KEYS if key not in given and key in config}
+    point = read(Point, rest, "", given=given)
+    check_input(point.data, point.model, point.devices)
+    memory_bytes(point.measure.memory_limit, "measure.memory_limit")
+    _check_software(point.software)
+    if point.batch_size % point.devices:
+        raise ConfigError(
+            "devices",
+            point.devices,
+            f"does not divide batch_size={point.batch_size}",
+            "batch_size is that of the whole step: choose a multiple of devices, so that each has as many examples",
+        )
+    # One device meets nobody: it is the same point either way.
+    return point if point.devices > 1 else replace(point, transport="local")
+
+
+def read_settings(config: Mapping[str, Any]) -> Settings:
+    """What is no part of a point; raises ConfigError, for a key that is neither one's nor the other's too."""
+    unknown = [key for key in config if key not in POINT_KEYS + SETTINGS_KEYS]
+    if unknown:
+        raise ConfigError(unknown[0], config[unknown[0]], "no such key", "see python -m paradnn.train --help")
+    return read(Settings, {key: config[key] for key in SETTINGS_KEYS if key in config}, "")
+
+
+def _read_data(config: Mapping[str, Any]) -> Data:
+    data = config.get("data", {"name": "synthetic"})
+    name = data.get("name") if isinstance(data, Mapping) else data
+    if not isinstance(data, Mapping) or not isinstance(name, str) or name not in INPUTS:
+        raise ConfigError("data.name", name, "no such choice", f"choose one of {', '.join(INPUTS)}")
+    return with_whole_path(read(INPUTS[str(name)], data, "data"))
+
+
+def _check_software(software: Software) -> None:
+    """An interpreter is given or made, not both."""
+    if software.python and software.requirements:
+        raise ConfigError(
+            "software.python", software.python, f"software={software.name} has requirements of its own", "give one"
+        )
+    if software.python_version and not software.requirements:
+        raise ConfigError(
+            "software.python_version", software.python_version, "is for a stack", "give software.requirements too"
+        )

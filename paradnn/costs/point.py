@@ -1,0 +1,42 @@
+"""What is known of a point before it is built: its costs, and whether they fit the memory that it may take."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from paradnn.config.fields import memory_bytes
+from paradnn.config.point import Point
+from paradnn.costs import Costs, model_costs
+from paradnn.hardware.environment import available_memory
+
+__all__ = ["costs_of", "exceeds_memory", "memory_limit"]
+
+#: The share of free memory that a point may take when `measure.memory_limit` is auto.
+_SAFE_SHARE = 0.9
+
+
+def costs_of(point: Point) -> Costs:
+    """The analytic costs of one step of `point`."""
+    return model_costs(
+        asdict(point.model),
+        batch_size=point.batch_size,
+        precision=point.precision,
+        mode=point.mode,
+        optimizer=point.optimizer.name,
+        momentum=point.optimizer.momentum,
+        devices=point.devices,
+    )
+
+
+def memory_limit(point: Point) -> int:
+    """Bytes of host memory that `point` may take now."""
+    given = memory_bytes(point.measure.memory_limit, "measure.memory_limit")
+    return given if given is not None else int(_SAFE_SHARE * available_memory())
+
+
+def exceeds_memory(point: Point, costs: Costs, limit: int | None) -> str | None:
+    """Why a point is out of memory by arithmetic alone; None where it is to be tried."""
+    bound = costs.memory_lower_bound_bytes
+    if point.platform.name != "cpu" or not point.measure.predict_oom or limit is None or bound <= limit:
+        return None
+    return f"needs at least {bound / 2**30:,.2f} GiB, the limit is {limit / 2**30:.2f} GiB"

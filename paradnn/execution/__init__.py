@@ -1,0 +1,1 @@
+"""Worker processes and their lifetime: the driver's side of the pipe."""

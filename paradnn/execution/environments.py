@@ -1,0 +1,116 @@
+"""Where the points of a session are measured: the environment of each worker, with its software stack made ready.
+
+Stacks are made before the first point is measured, so that no installer runs beside a measurement, and each is tried
+once: where one cannot be made, all of its points are `unavailable` for the reason that is kept here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable
+from types import TracebackType
+
+from paradnn.config.point import Point
+from paradnn.errors import ParadnnError
+from paradnn.execution.worker_process import WorkerKey
+from paradnn.hardware.environment import Environment, describe_environment, software_versions
+from paradnn.software.stack import OpenStack, Stack, find_stack, open_stack
+
+__all__ = ["Surroundings", "environments_now"]
+
+
+def environments_now(points: Iterable[Point]) -> dict[WorkerKey, Environment | None]:
+    """What points would be measured on, by worker, as it is now: nothing is made, None stands for an unmade stack.
+
+    Raises ParadnnError for an interpreter of the user's own that cannot be used.
+    """
+    found: dict[WorkerKey, Environment | None] = {}
+    for point in points:
+        key = WorkerKey.of(point)
+        if key in found:
+            continue
+        stack = Stack.of(point.software)
+        packages = find_stack(stack) if stack else ()
+        found[key] = None
+        # A stack without the framework makes its points unavailable, which the session finds out.
+        with contextlib.suppress(*((ParadnnError,) if stack else ())):
+            if packages is not None:
+                versions = software_versions(key.python, key.framework)
+                found[key] = dataclasses.replace(describe_environment(key.platform, versions), packages=packages)
+    return found
+
+
+class Surroundings:
+    """The environments of `points`; stacks that are in use stay until it is closed.
+
+    Raises ParadnnError for an interpreter of the user's own that cannot be used.
+    """
+
+    def __init__(self, points: Iterable[Point], say: Callable[[str], None]) -> None:
+        self._say = say
+        self._stacks: dict[str, OpenStack | str] = {}  # by key: ready, or why it cannot be made
+        self._environments: dict[WorkerKey, Environment] = {}
+        self._problems: dict[WorkerKey, str] = {}
+        try:
+            for point in points:
+                key = WorkerKey.of(point)
+                if key not in self._environments:
+                    self._environments[key] = self._environment(point, key)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Surroundings:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def environment(self, point: Point) -> Environment:
+        """What `point` is measured on."""
+        return self._environments[WorkerKey.of(point)]
+
+    def problem(self, point: Point) -> str | None:
+        """Why `point` is unavailable, in one line; None where it can be measured."""
+        return self._problems.get(WorkerKey.of(point))
+
+    @property
+    def environment_ids(self) -> set[str]:
+        """Of all environments."""
+        return {environment.environment_id for environment in self._environments.values()}
+
+    def close(self) -> None:
+        """Let the stacks go."""
+        for stack in self._stacks.values():
+            if isinstance(stack, OpenStack):
+                stack.close()
+        self._stacks.clear()
+
+    def _environment(self, point: Point, key: WorkerKey) -> Environment:
+        wanted = Stack.of(point.software)
+        if wanted is None:
+            return describe_environment(key.platform, software_versions(key.python, key.framework))
+        if wanted.key not in self._stacks:
+            self._stacks[wanted.key] = self._open(wanted)
+        stack = self._stacks[wanted.key]
+        try:
+            if isinstance(stack, OpenStack):
+                found = describe_environment(key.platform, software_versions(key.python, key.framework))
+                return dataclasses.replace(found, packages=stack.packages)
+            self._problems[key] = stack
+        except ParadnnError as error:  # a stack without the framework
+            self._problems[key] = str(error)
+        # Not the environment of a stack that could be made: the points are measured once it can.
+        unmade = describe_environment(key.platform, {"stack": wanted.key})
+        return dataclasses.replace(unmade, packages=stack.packages) if isinstance(stack, OpenStack) else unmade
+
+    def _open(self, stack: Stack) -> OpenStack | str:
+        try:
+            return open_stack(stack, self._say)
+        except ParadnnError as error:
+            problem = f"the software stack {stack.name} cannot be made: {error}"
+            self._say(problem)
+            return problem

@@ -1,0 +1,129 @@
+"""What the protocol makes of a step time, by arithmetic: how long calibration, warm-up, measurement and the rest take.
+
+The rules are those of `paradnn.worker.measure`, `paradnn.worker.point` and `paradnn.worker.profile.run`, for steps that
+all last the same. How many blocks it takes until a real machine is steady is no arithmetic: it is given.
+Every function takes arrays that broadcast against each other, and returns seconds or counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "Blocks",
+    "Protocol",
+    "calibrate",
+    "extra_blocks",
+    "latency_seconds",
+    "measure_seconds",
+    "profile_seconds",
+    "warmup_seconds",
+]
+
+Array = NDArray[np.float64]
+
+#: `paradnn.worker.measure`: blocks before the first verdict, and the most steps of a block.
+_WINDOWS = 8
+_MAX_STEPS = 1_000_000
+#: `paradnn.worker.point`: synchronised steps of the latency quantiles.
+_LATENCY_STEPS, _LATENCY_SECONDS = 200, 10.0
+#: `paradnn.worker.profile.run`: the profiled stretch.
+_PROFILE_SECONDS, _FEWEST, _MOST, _LONG_STEP, _SLOWDOWN = 0.25, 3, 200, 5.0, 2.0
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The numbers of the protocols of some points, (points, 1) each: seconds, or counts of blocks."""
+
+    min_seconds: Array
+    min_blocks: Array
+    max_seconds: Array
+    block_seconds: Array
+    warmup_seconds: Array
+    timeout: Array
+
+    @classmethod
+    def of(cls, settings: Sequence[Mapping[str, Any]]) -> Protocol:
+        """Those of the `measure` groups of points, a mapping each."""
+        return cls(
+            **{
+                name: np.array([[float(group[name])] for group in settings]).reshape(-1, 1)
+                for name in cls.__dataclass_fields__
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """What calibration finds: steps of a block and its seconds, the number of trials and their seconds."""
+
+    steps: Array
+    seconds: Array
+    trials: Array
+    spent: Array
+
+
+def calibrate(step: Array, protocol: Protocol) -> Blocks:
+    """The block of a step that lasts `step` seconds."""
+    flat, shortest = (entry.ravel() for entry in np.broadcast_arrays(step, protocol.block_seconds))
+    steps, trials, spent = np.ones(flat.shape), np.zeros(flat.shape), np.zeros(flat.shape)
+    confirmed = np.zeros(flat.shape, dtype=bool)
+    left = np.arange(flat.size)
+    while left.size:
+        count, block = steps[left], shortest[left]
+        last = count * flat[left]
+        trials[left] += 1
+        spent[left] += last
+        long_enough = (last >= block) | (count >= _MAX_STEPS)
+        finished = long_enough & confirmed[left]
+        confirmed[left] = long_enough
+        # Sized from the trial with a tenth in reserve, but at most tenfold.
+        wanted = np.ceil(1.1 * block * count / np.maximum(last, 1e-9))
+        more = np.minimum(_MAX_STEPS, np.maximum(2 * count, np.minimum(wanted, 10 * count)))
+        steps[left] = np.where(long_enough, count, more)
+        left = left[~finished]
+    shape = np.broadcast_shapes(step.shape, protocol.block_seconds.shape)
+    return Blocks(*(entry.reshape(shape) for entry in (steps, steps * flat, trials, spent)))
+
+
+def warmup_seconds(blocks: Blocks, protocol: Protocol, extra: Array) -> Array:
+    """Seconds of calibration and warm-up where the verdict comes `extra` blocks after the first it can.
+
+    The cap is looked at before every block, so the last one may end after it.
+    """
+    allowed = np.maximum(0.0, np.ceil((protocol.warmup_seconds - blocks.spent) / blocks.seconds))
+    return np.asarray(blocks.spent + np.minimum(_WINDOWS - 1 + extra, allowed) * blocks.seconds)
+
+
+def extra_blocks(warmup_blocks: Array, blocks: Blocks) -> Array:
+    """From the recorded number of blocks before the measured ones, how many came after the first possible verdict."""
+    return np.maximum(0.0, warmup_blocks + 1 - blocks.trials - _WINDOWS)
+
+
+def measure_seconds(blocks: Blocks, protocol: Protocol) -> Array:
+    """Seconds of the measured blocks."""
+    enough = np.maximum(np.ceil(protocol.min_seconds / blocks.seconds), protocol.min_blocks)
+    longest = np.ceil(protocol.max_seconds / blocks.seconds)
+    return np.asarray(np.maximum(1.0, np.minimum(enough, longest)) * blocks.seconds)
+
+
+def latency_seconds(step: Array) -> Array:
+    """Seconds of the single synchronised steps of inference."""
+    return np.asarray(np.minimum(_LATENCY_STEPS, np.ceil(_LATENCY_SECONDS / step)) * step)
+
+
+def profile_seconds(step: Array, seconds_left: Array) -> Array:
+    """Seconds of the steps under the profiler at full speed; 0 where the time that is left lets it be skipped.
+
+    Starting the profiler and reading its trace come on top.
+    """
+    fewest = np.where(step < _LONG_STEP, _FEWEST, 1)
+    steps = np.minimum(_MOST, np.maximum(fewest, np.ceil(_PROFILE_SECONDS / step)))
+    # Before the stretch comes one step that pays for the profiler's start.
+    skipped = _SLOWDOWN * (steps + 1) * step > seconds_left
+    return np.asarray(np.where(skipped, 0.0, (steps + 1) * step))

@@ -1,0 +1,1 @@
+"""What a host and its devices are: as specified, and as found."""

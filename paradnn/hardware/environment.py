@@ -1,0 +1,234 @@
+"""What a point was measured on: hardware, software, state of the host. An allow-list, never the whole environment.
+
+`environment_id` is the hash of what two runs must share to be pooled: processor, cores, memory, accelerators and the
+versions of the software under test. Host name, load, governor and kernel are recorded beside it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from paradnn.config.identity import digest
+from paradnn.config.paths import PACKAGE_PARENT
+from paradnn.errors import ConfigError, WorkerError
+from paradnn.worker.versions import versions
+
+__all__ = ["Environment", "available_memory", "describe_environment", "load_average", "software_versions"]
+
+#: Frameworks that are no dependency, but an extra of this package.
+_EXTRAS = ("jax", "torch")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Facts of one host and one software stack; `device` is what a person calls the platform.
+
+    `packages` is all that a made stack has installed, name==version; it is kept in a file of its own.
+    """
+
+    device: str
+    hardware: Mapping[str, Any]
+    software: Mapping[str, str]
+    host: Mapping[str, Any]
+    packages: tuple[str, ...] = ()
+
+    @property
+    def environment_id(self) -> str:
+        """Hash of hardware and software."""
+        return digest({"hardware": self.hardware, "software": self.software})
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for the run's artifact."""
+        found = {"environment_id": self.environment_id, **asdict(self)}
+        del found["packages"]
+        return found
+
+
+def describe_environment(platform_name: str, software: Mapping[str, str]) -> Environment:
+    """The environment of this host with the given software versions, as seen from one kind of platform."""
+    hardware: dict[str, Any] = dict(_processor())
+    device = f"{hardware['processor']}, {hardware['cores']} core{'s' if hardware['cores'] != 1 else ''}"
+    if platform_name == "gpu":
+        hardware["accelerators"] = list(_nvidia())
+        device = ", ".join(sorted({entry["name"] for entry in _nvidia()})) or "no GPU"
+    elif platform_name == "tpu":
+        hardware["accelerators"] = []
+        device = f"TPU {os.environ['TPU_ACCELERATOR_TYPE']}" if "TPU_ACCELERATOR_TYPE" in os.environ else "no TPU"
+    return Environment(device=device, hardware=hardware, software=dict(software), host=_host())
+
+
+def load_average() -> float | None:
+    """The one-minute load average; None where the system has none."""
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None
+
+
+def available_memory() -> int:
+    """Bytes that can be taken without swapping, a control group's limit included."""
+    free = int(psutil.virtual_memory().available)
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit = (group / "memory.max").read_text().strip()
+        if limit != "max":
+            free = min(free, int(limit) - int((group / "memory.current").read_text()))
+    except (OSError, ValueError):
+        pass  # no control group, or an older kind: the host's own figure stands
+    return max(free, 0)
+
+
+@functools.cache
+def software_versions(python: str, framework: str) -> Mapping[str, str]:
+    """Versions that the interpreter `python` has installed, read without importing the framework.
+
+    Raises ConfigError when the framework is not there, WorkerError when the interpreter does not run.
+    """
+    if python == sys.executable:
+        return _require(versions(framework), framework, python)
+    code = f"import json; from paradnn.worker.versions import versions; print(json.dumps(versions({framework!r})))"
+    path = os.pathsep.join(filter(None, [str(PACKAGE_PARENT), os.environ.get("PYTHONPATH")]))
+    try:
+        done = subprocess.run(
+            [python, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, "PYTHONPATH": path},
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        raise ConfigError(
+            "software.python", python, f"does not run ({error})", "give the path of a Python interpreter"
+        ) from None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise WorkerError(f"software.python={python}: cannot describe itself: {last}")
+    return _require(json.loads(done.stdout), framework, python)
+
+
+def _require(found: Mapping[str, str], framework: str, python: str) -> Mapping[str, str]:
+    for package in (framework, "keras"):
+        if not any(name.startswith(package) for name in found):
+            # What this project's own interpreter lacks is one of its extras.
+            wanted = f"'paradnn[{package}]'" if python == sys.executable and package in _EXTRAS else package
+            raise ConfigError(
+                "framework.name",
+                framework,
+                f"{package} is not installed in {python}",
+                f"run {python} -m pip install {wanted}, or set software.python",
+            )
+    return found
+
+
+@functools.cache
+def _processor() -> Mapping[str, Any]:
+    return {
+        "processor": _processor_name(),
+        "architecture": platform.machine(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count(),
+        "physical_cores": psutil.cpu_count(logical=False),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "caches": _caches(),
+        "isa": sorted(
+            _flags()
+            & {
+                "avx",
+                "avx2",
+                "avx512f",
+                "avx512_bf16",
+                "avx512_fp16",
+                "avx512_vnni",
+                "amx_bf16",
+                "amx_tile",
+                "fma",
+                "asimd",
+                "sve",
+                "bf16",
+            }
+        ),
+    }
+
+
+def _processor_name() -> str:
+    for row in _read("/proc/cpuinfo").splitlines():
+        if row.startswith("model name"):
+            return row.partition(":")[2].strip()
+    return platform.processor() or platform.machine() or "unknown processor"
+
+
+def _flags() -> set[str]:
+    for row in _read("/proc/cpuinfo").splitlines():
+        if row.startswith(("flags", "Features")):
+            return set(row.partition(":")[2].split())
+    return set()
+
+
+def _caches() -> dict[str, str]:
+    """Size of each cache level that the first core sees, as Linux writes it."""
+    found = {}
+    for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        kind = {"Data": "d", "Instruction": "i"}.get(_read(entry / "type").strip(), "")
+        found[f"L{_read(entry / 'level').strip()}{kind}"] = _read(entry / "size").strip()
+    return found
+
+
+@functools.cache
+def _nvidia() -> tuple[Mapping[str, str], ...]:
+    """Name, memory and driver of each NVIDIA device; none where `nvidia-smi` is not there."""
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    rows = [[part.strip() for part in row.split(",")] for row in done.stdout.strip().splitlines()]
+    return tuple({"name": name, "memory": memory, "driver": driver} for name, memory, driver in rows)
+
+
+@functools.cache
+def _host() -> Mapping[str, Any]:
+    return {
+        "host": platform.node(),
+        "system": platform.system(),
+        "kernel": platform.release(),
+        "libc": " ".join(platform.libc_ver()).strip(),
+        "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").strip() or "unknown",
+        "virtualised": "hypervisor" in _flags(),
+        "driver_python": platform.python_version(),
+        "git_commit": _git_commit(),
+        "platform": sys.platform,
+    }
+
+
+def _git_commit() -> str:
+    """Commit of this checkout, with a mark where files are changed."""
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+            cwd=PACKAGE_PARENT,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return done.stdout.strip()
+
+
+def _read(path: str | Path) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

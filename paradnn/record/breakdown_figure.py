@@ -1,0 +1,169 @@
+"""The pictures on a run: where a step's time went, how far its operations are from the roof, a machine's ceilings."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["ceilings_figure", "point_figure"]
+
+#: Types of operations that have a bar of their own; the rest is one bar.
+_BARS = 9
+#: Operations below this share of the step are not drawn on the roofline.
+_SMALLEST_SHARE = 1e-4
+_REMAINDER = "(no operation)"
+_CATEGORIES = ("matmul", "convolution", "elementwise", "reduction", "data movement", "communication")
+_GREY = "#999999"
+
+
+def point_figure(
+    title: str, types: Mapping[str, Any], operations: Mapping[str, Any], metrics: Mapping[str, float], precision: str
+) -> Figure:
+    """Share of the step by type of operation, and the roofline with the operations and the whole step.
+
+    `types` and `operations` are tables ({"columns", "data"}); `metrics` those of the point, with the measured ceilings
+    where there are any.
+    """
+    from paradnn.plotting import figure
+
+    drawn, axes = figure(11.5, 4.6, columns=2)
+    drawn.suptitle(title, x=0.01, ha="left", fontsize=12)
+    _shares(axes[0, 0], _rows(types))
+    _roofline(axes[0, 1], _rows(operations), metrics, precision)
+    return drawn
+
+
+def ceilings_figure(matmul: Sequence[Mapping[str, Any]], bandwidth: Sequence[Mapping[str, Any]]) -> Figure:
+    """Rates of the products over their size, and of memory over the size of the arrays."""
+    from paradnn.plotting import COLOURS, MARKERS, figure, finish, quantity
+
+    drawn, axes = figure(11.0, 4.2, columns=2)
+    left, right = axes[0]
+    for index, precision in enumerate(dict.fromkeys(row["precision"] for row in matmul)):
+        for compile, line in (("graph", "-"), ("xla", ":"), ("eager", "--")):
+            rows = [row for row in matmul if (row["precision"], row["compile"]) == (precision, compile)]
+            if not rows:
+                continue
+            left.plot(
+                [row["size"] for row in rows],
+                [row["flops_per_second"] for row in rows],
+                line,
+                color=COLOURS[index],
+                marker=MARKERS[index],
+                label=f"{precision}, {compile}",
+            )
+    left.set_xscale("log", base=2)
+    left.set_xticks(sorted({row["size"] for row in matmul}), labels=sorted({row["size"] for row in matmul}))
+    left.set_ylim(bottom=0)
+    left.yaxis.set_major_formatter(quantity("FLOP/s"))
+    finish(left, "Matrix product", "rows and columns", "rate")
+    left.legend(frameon=False, fontsize=8)
+    right.plot(
+        [2 * row["array_bytes"] for row in bandwidth],
+        [row["bytes_per_second"] for row in bandwidth],
+        color=COLOURS[0],
+        marker=MARKERS[0],
+    )
+    right.set_xscale("log", base=2)
+    right.set_ylim(bottom=0)
+    sizes = [2 * row["array_bytes"] for row in bandwidth]
+    right.set_xticks(
+        sizes,
+        labels=[f"{size >> 20} MiB" if size >> 20 else f"{size >> 10} KiB" for size in sizes],
+        fontsize=8,
+        rotation=30,
+    )
+    right.minorticks_off()
+    right.yaxis.set_major_formatter(quantity("B/s"))
+    finish(right, "Sum of two arrays in place", "working set", "rate")
+    return drawn
+
+
+def _shares(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Horizontal bars, the longest on top, the unexplained remainder last."""
+    from paradnn.plotting import finish
+
+    known = sorted((row for row in rows if row["type"] != _REMAINDER), key=lambda row: -row["share"])
+    shown = [(row["type"], row["share"], _colour(row["category"])) for row in known[:_BARS]]
+    if len(known) > _BARS:
+        shown.append((f"{len(known) - _BARS} more types", sum(row["share"] for row in known[_BARS:]), _GREY))
+    shown += [("no operation", row["share"], "#dddddd") for row in rows if row["type"] == _REMAINDER]
+    for index, (_, share, colour) in enumerate(shown):
+        axes.barh(-index, share, color=colour)
+        axes.text(share + 0.005, -index, f"{share:.1%}", va="center", fontsize=8)
+    labels = ["\n".join(textwrap.wrap(name, 36)) for name, _, _ in shown]
+    axes.set_yticks([-index for index in range(len(shown))], labels, fontsize=8)
+    axes.set_xlim(0, 1.15 * max(share for _, share, _ in shown))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    finish(axes, "Share of the step", "share of wall time")
+    axes.grid(False, axis="y")
+
+
+def _roofline(axes: Axes, rows: Sequence[Mapping[str, Any]], metrics: Mapping[str, float], precision: str) -> None:
+    from paradnn.plotting import MARKERS, finish, quantity
+
+    placed = [
+        row
+        for row in rows
+        if row.get("flops_per_second") and row.get("arithmetic_intensity") and row["share"] >= _SMALLEST_SHARE
+    ]
+    for index, category in enumerate(dict.fromkeys(row["category"] for row in placed)):
+        some = [row for row in placed if row["category"] == category]
+        axes.scatter(
+            [row["arithmetic_intensity"] for row in some],
+            [row["flops_per_second"] for row in some],
+            s=[15 + 400 * row["share"] for row in some],
+            color=_colour(category),
+            alpha=0.7,
+            marker=MARKERS[index % len(MARKERS)],
+            label=category,
+            edgecolors="none",
+        )
+    if metrics.get("flops_per_second"):
+        axes.scatter(
+            [metrics["arithmetic_intensity"]],
+            [metrics["flops_per_second"]],
+            marker="*",
+            s=200,
+            color="black",
+            label="whole step",
+            zorder=5,
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    peak, bandwidth = metrics.get("peak_flops_per_second"), metrics.get("peak_bytes_per_second")
+    if peak and bandwidth:
+        low, high = axes.get_xlim()
+        ridge = peak / bandwidth
+        corners = [low, min(ridge, high), high]
+        axes.plot(corners, [min(peak, corner * bandwidth) for corner in corners], color="black", linewidth=1.2)
+        axes.set_xlim(low, high)
+        limits = f"{_short(peak)}FLOP/s {precision}, {_short(bandwidth)}B/s"
+        note = f"measured roof: {limits}, ridge at {ridge:.1f} FLOP/B"
+        axes.text(0.02, 1.0, note, transform=axes.transAxes, fontsize=8, va="bottom")
+    axes.yaxis.set_major_formatter(quantity("FLOP/s"))
+    finish(axes, "", "arithmetic intensity (FLOP/B)", "rate")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=8, loc="lower right")
+
+
+def _colour(category: str) -> str:
+    from paradnn.plotting import COLOURS
+
+    return COLOURS[_CATEGORIES.index(category)] if category in _CATEGORIES else _GREY
+
+
+def _short(value: float) -> str:
+    """Three digits and an SI prefix."""
+    power = min(4, max(0, int(math.log10(value) // 3)))
+    return f"{value / 1000**power:.3g} {('', 'k', 'M', 'G', 'T')[power]}"
+
+
+def _rows(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]

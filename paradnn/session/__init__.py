@@ -1,0 +1,1 @@
+"""One session: what is missing of a plan, measured and recorded point after point."""

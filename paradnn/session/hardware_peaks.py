@@ -1,0 +1,272 @@
+"""What a machine can do at most: found in the store, or measured once and recorded as a run of its own.
+
+Every point's utilisation is stated against these ceilings, which were measured in the same framework, with the same
+threads, in the same environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from paradnn.config.identity import Identity, digest, texts
+from paradnn.config.point import Point
+from paradnn.execution.pool import WorkerPool
+from paradnn.execution.worker_process import Answer, Limits, WorkerKey
+from paradnn.hardware.environment import Environment, available_memory
+from paradnn.hardware.specifications import find_hardware
+from paradnn.record.breakdown_figure import ceilings_figure
+from paradnn.record.record import SCHEMA_VERSION, Record, image, version_tags
+from paradnn.tracking.base import Busy, Finished, Tracker
+from paradnn.worker.peak_rates import ARRAY_BYTES
+
+__all__ = ["Ceilings", "CeilingsKeeper", "ceilings_identity", "changes", "limits_of", "overrun_tags", "yardstick"]
+
+#: Changes with what is measured: ceilings of another version are not used.
+_VERSION = 1
+_TIMEOUT = 600.0
+#: Seconds between two looks while another driver measures the ceilings.
+_LOOK = 1.0
+#: How far measurements of one quantity, each sound, may be apart: what is more has a cause, such as a busy machine.
+_MARGIN = 0.05
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """The ceilings of one environment: precision -> FLOP/s, and B/s of main memory; `run_id` is where they stand."""
+
+    run_id: str
+    flops_per_second: Mapping[str, float]
+    bytes_per_second: float | None
+
+    @classmethod
+    def of(cls, run_id: str, metrics: Mapping[str, float]) -> Ceilings:
+        """The ceilings in a run's metrics."""
+        prefix = "peak_flops_per_second."
+        peaks = {key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)}
+        return cls(run_id, peaks, metrics.get("peak_bytes_per_second"))
+
+    def emulated(self, precision: str) -> float | None:
+        """How fast 16-bit products are against float32's where they are slower: the platform emulates them."""
+        ours, full = self.flops_per_second.get(precision), self.flops_per_second.get("float32")
+        return ours / full if ours and full and ours < full else None
+
+
+def ceilings_identity(point: Point, environment: Environment) -> Identity:
+    """What the ceilings for `point` are called: they depend on device, threads and framework settings alone."""
+    point = yardstick(point, environment)
+    parts = {"ceilings": _VERSION, "platform": asdict(point.platform), "framework": asdict(point.framework)}
+    return Identity(digest(parts), environment.environment_id, 0)
+
+
+def yardstick(point: Point, environment: Environment) -> Point:
+    """The point with one device, on which the ceilings of all its devices are measured.
+
+    Devices of a CPU are cores of one machine: together they can do what one device of all those cores can. Others are
+    chips of their own, and n of them can do n times what one can (`limits_of`).
+    """
+    if point.devices == 1:
+        return point
+    platform = point.platform
+    if platform.name == "cpu" and platform.threads:
+        threads = point.devices * platform.threads
+        platform = replace(platform, threads=threads if threads < int(environment.hardware["cores"]) else None)
+    return replace(point, devices=1, transport="local", platform=platform)
+
+
+def limits_of(point: Point, environment: Environment, ceilings: Ceilings | None) -> dict[str, float]:
+    """What the point's devices can do together at most at its precision, measured and specified; unknown is left out.
+
+    `ceilings` are those of its `yardstick`.
+    """
+    found: dict[str, float | None] = {}
+    chips = 1 if point.platform.name == "cpu" else point.devices
+    if ceilings:
+        found["peak_flops_per_second"] = ceilings.flops_per_second.get(point.precision)
+        found["peak_bytes_per_second"] = ceilings.bytes_per_second
+    if hardware := find_hardware(environment.device):
+        found["spec_flops_per_second"] = hardware.peak_flops.get(point.precision)
+        found["spec_bytes_per_second"] = hardware.bandwidth
+    return {key: chips * value for key, value in found.items() if value}
+
+
+def overrun_tags(point: Point, metrics: Mapping[str, float]) -> dict[str, str]:
+    """What a run says that was faster than the peak it is held against; nothing where it was not.
+
+    `ceilings_note` says by how much, `ceilings_remedy` is the command that measures the ceilings anew.
+    """
+    ratio = metrics.get("flops_utilization", 0.0)
+    if ratio <= 1 + _MARGIN:
+        return {}
+    note = f"{ratio:.2f} times the measured matmul peak, which is too low: was the machine busy?"
+    return {"ceilings_note": note, "ceilings_remedy": _command(point)}
+
+
+def changes(old: Ceilings, new: Ceilings) -> list[str]:
+    """What new ceilings say otherwise than old ones, by more than chance, a line each."""
+    pairs: dict[str, tuple[float | None, float | None]]
+    pairs = {f"matmul in {name}": (old.flops_per_second.get(name), rate) for name, rate in new.flops_per_second.items()}
+    pairs["main memory"] = old.bytes_per_second, new.bytes_per_second
+    ratios = {what: now / then for what, (then, now) in pairs.items() if then and now}
+    return [
+        f"{what}: {ratio:.2f} times what run {old.run_id} says; was the machine busy "
+        f"{'then: points that name that run are to be measured again with resume=false' if ratio > 1 else 'now?'}"
+        for what, ratio in ratios.items()
+        if abs(ratio - 1) > _MARGIN
+    ]
+
+
+def _command(point: Point) -> str:
+    """The command that measures the ceilings of a point's platform anew; what is the default is left out."""
+    platform, framework, software = point.platform, point.framework, point.software
+    words = ["python", "-m", "paradnn.ceilings", f"platform={platform.name}"]
+    words += [f"platform.threads={platform.threads}"] if platform.threads else []
+    words += [f"platform.index={platform.index}"] if platform.index else []
+    words += [f"framework={framework.name}"] if framework.name != "tensorflow" else []
+    words += [f"+framework.env.{key}={_quoted(value)}" for key, value in framework.env.items()]
+    words += [f"software.python={_quoted(software.python)}"] if software.python else []
+    if software.name != "current":
+        words.append(f"software={software.name}")
+    elif software.requirements:
+        words.append(f"software.requirements=[{','.join(map(_quoted, software.requirements))}]")
+    return shlex.join(words)
+
+
+def _quoted(value: str) -> str:
+    """A value as Hydra's grammar reads it back."""
+    return value if re.fullmatch(r"[\w./:-]+", value) else '"' + value.replace('"', r"\"") + '"'
+
+
+class CeilingsKeeper:
+    """Finds or measures ceilings, each once a session."""
+
+    def __init__(self, pool: WorkerPool, tracker: Tracker, say: Callable[[str], None]) -> None:
+        self._pool = pool
+        self._tracker = tracker
+        self._say = say
+        self._known: dict[Identity, Ceilings | None] = {}
+
+    def of(self, point: Point, environment: Environment, *, anew: bool = False) -> Ceilings | None:
+        """The ceilings for `point`; None where they cannot be measured, which is said once. `anew` measures again."""
+        point = yardstick(point, environment)
+        identity = ceilings_identity(point, environment)
+        if anew or identity not in self._known:
+            self._known[identity] = self._obtain(point, environment, identity, anew)
+        return self._known[identity]
+
+    def _obtain(self, point: Point, environment: Environment, identity: Identity, anew: bool) -> Ceilings | None:
+        stack = "" if point.software.name == "current" else f" {point.software.name}"
+        name = f"ceilings {point.framework.name} {point.platform.name}{stack}"
+        tags = {
+            "kind": "ceilings",
+            "schema_version": SCHEMA_VERSION,
+            "source": "measured",
+            "point_id": identity.point_id,
+            "environment_id": identity.environment_id,
+            "replicate": "0",
+            "device": environment.device,
+            "host": str(environment.host["host"]),
+            **version_tags(environment),
+        }
+        known = self._tracker.finished([identity.environment_id]).get(identity, []) if anew else []
+        earlier = next((run.run_id for run in known if run.tags.get("outcome") == "ok"), None)
+        deadline = time.monotonic() + _TIMEOUT
+        while time.monotonic() < deadline:
+            counts = None if anew else (lambda known: known.get("outcome") == "ok")
+            ticket = self._tracker.begin(identity, name, tags, _TIMEOUT, counts)
+            if isinstance(ticket, Finished):
+                return Ceilings.of(ticket.run_id, self._tracker.fetch(ticket.run_id)[0])
+            if not isinstance(ticket, Busy):
+                break
+            # Two drivers that claimed at once both withdrew: they must not come back at the same moment.
+            time.sleep(random.uniform(0.5, 1.5) * _LOOK)
+        else:
+            self._say(f"no ceilings: another driver is at them for over {_TIMEOUT:.0f} s; utilisation stays unknown")
+            return None
+        what = f"{environment.device} ({point.framework.name}{stack})"
+        self._say(f"measuring the ceilings of {what}, once: about half a minute")
+        try:
+            answer = self._pool.measure(WorkerKey.of(point), _request(point), _limits(), lambda _: None)
+            record = _record(name, point, environment, answer, tags, ticket.start_time)
+            run_id = self._tracker.record(ticket, record, dict)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._tracker.abandon(ticket, "interrupted before its end")
+            raise
+        if answer.outcome != "ok":
+            self._say(f"no ceilings ({answer.outcome}: {answer.reason}): utilisation stays unknown")
+            return None
+        found = Ceilings.of(run_id, record.metrics)
+        for line in changes(Ceilings.of(earlier, self._tracker.fetch(earlier)[0]), found) if earlier else ():
+            self._say(line)
+        return found
+
+
+def _limits() -> Limits:
+    return Limits(_TIMEOUT, int(0.9 * available_memory()))
+
+
+def _request(point: Point) -> dict[str, Any]:
+    """A quarter of the free memory bounds the arrays: what does not fit a cache is large enough."""
+    return {"task": "ceilings", "platform": asdict(point.platform), "memory_bytes": available_memory() // 4}
+
+
+def _record(
+    name: str, point: Point, environment: Environment, answer: Answer, tags: Mapping[str, str], start: int
+) -> Record:
+    result = answer.result
+    metrics = _metrics(result) if answer.outcome == "ok" else {}
+    params = {"platform": asdict(point.platform), "framework": asdict(point.framework)}
+    tables = {f"{key}.json": _table(result[key]) for key in ("matmul", "bandwidth") if result.get(key)}
+    figure = {"ceilings.png": image(ceilings_figure(result["matmul"], result["bandwidth"]))} if metrics else {}
+    return Record(
+        name=name,
+        outcome=answer.outcome,
+        reason=answer.reason,
+        params=texts(params),
+        metrics=metrics,
+        tags={**tags, "outcome": answer.outcome} | ({"reason": answer.reason} if answer.reason else {}),
+        artifacts={"environment.json": environment.as_dict(), **tables, **figure},
+        start_time=start,
+        end_time=int(time.time() * 1000),
+        description=_description(environment, metrics),
+    )
+
+
+def _metrics(result: Mapping[str, Any]) -> dict[str, float]:
+    """The fastest product of each precision; the bandwidth over the largest arrays, and over each size."""
+    found: dict[str, float] = {}
+    for row in result["matmul"]:
+        key = f"peak_flops_per_second.{row['precision']}"
+        found[key] = max(found.get(key, 0.0), row["flops_per_second"])
+    for row in result["bandwidth"]:
+        found[f"peak_bytes_per_second.{_size(row['array_bytes'])}"] = row["bytes_per_second"]
+    if result["bandwidth"] and result["bandwidth"][-1]["array_bytes"] == ARRAY_BYTES[-1]:
+        found["peak_bytes_per_second"] = result["bandwidth"][-1]["bytes_per_second"]
+    return found
+
+
+def _description(environment: Environment, metrics: Mapping[str, float]) -> str:
+    peaks = ", ".join(
+        f"{value / 1e9:,.1f} GFLOP/s in {key.rpartition('.')[2]}"
+        for key, value in metrics.items()
+        if key.startswith("peak_flops_per_second.")
+    )
+    memory = metrics.get("peak_bytes_per_second")
+    moved = f" Main memory: {memory / 1e9:,.1f} GB/s." if memory else ""
+    return f"Ceilings of {environment.device}, measured in the framework. Matrix products: {peaks}.{moved}"
+
+
+def _size(value: int) -> str:
+    return f"{value // 2**20}MiB" if value >= 2**20 else f"{value // 2**10}KiB"
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    columns = list(rows[0])
+    return {"columns": columns, "data": [[row[key] for key in columns] for row in rows]}

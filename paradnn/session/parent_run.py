@@ -1,0 +1,87 @@
+"""The parent run of a sweep: opened and closed where the sweep was started, and only joined by its launched tasks.
+
+What it says at the end, and the table it holds, come from a `Summary`; that of a launched sweep is read from the store,
+since a launcher whose job was killed returns nothing of the others either.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+from paradnn.session.summary import Summary
+from paradnn.store.address import without_secrets
+from paradnn.sweep.scheduler import job_tags
+from paradnn.sweep.tasks import SweepInfo
+from paradnn.tracking.base import Tracker
+
+__all__ = ["SweepParent"]
+
+#: Tags that every run of a sweep shares or that say nothing to a person: not in its table.
+_UNSHOWN = ("mlflow.", "kind", "schema_version", "source", "sweep_id", "owner", "claim_expires", "git_commit")
+
+
+class SweepParent:
+    """The parent as one process sees it; without a sweep all of it does nothing."""
+
+    def __init__(self, tracker: Tracker, sweep: SweepInfo | None) -> None:
+        self._tracker = tracker
+        self._sweep = sweep
+        self._opened = False
+
+    def enter(self) -> None:
+        """Join the parent that the submitting process opened, if there is one."""
+        if self._sweep and self._sweep.launched:
+            self._tracker.enter_sweep(self._sweep.launched.parent, self._sweep.name, *self._beginning(self._sweep))
+
+    def open(self) -> str:
+        """Open the parent, unless another process has; its run id."""
+        if self._sweep is None or self._sweep.launched:
+            return ""
+        self._opened = True
+        return self._tracker.open_sweep(self._sweep.name, *self._beginning(self._sweep))
+
+    def end(self, summary: Summary, environment_ids: Collection[str]) -> None:
+        """Close what was opened here; a launched task reports what became of its points instead."""
+        if self._sweep is None:
+            return
+        if self._sweep.launched:
+            self._tracker.report_task(
+                self._sweep.launched.task,
+                {
+                    "points": summary.total,
+                    "outcomes": summary.outcomes,
+                    "skipped": summary.skipped,
+                    "environments": sorted(environment_ids),
+                    "interrupted": summary.interrupted,
+                    "ended": round(time.time(), 3),
+                    **job_tags(),
+                },
+            )
+        elif self._opened:
+            self._close(self._sweep, summary)
+
+    def fail(self, problem: str) -> None:
+        """Report that a launched task could not measure at all."""
+        if self._sweep and self._sweep.launched:
+            self._tracker.report_task(self._sweep.launched.task, {"problem": problem, **job_tags()})
+
+    @staticmethod
+    def _beginning(sweep: SweepInfo) -> tuple[str, dict[str, str]]:
+        """Description and tags of a parent whose sweep is running."""
+        command = without_secrets(sweep.command)
+        return f"`{command}`\n\nrunning ...", {"sweep_id": sweep.sweep_id, "command": command}
+
+    def _close(self, sweep: SweepInfo, summary: Summary) -> None:
+        state = "interrupted" if summary.interrupted else "finished"
+        text = (
+            f"`{without_secrets(sweep.command)}`\n\nA sweep of {summary.total} points, {state} after "
+            f"{summary.seconds:.0f} s: {summary.counts()}."
+        )
+        metrics = {"points": float(summary.total)}
+        metrics |= {f"points.{name}": float(count) for name, count in summary.outcomes.items()}
+        rows = [{key: row[key] for key in row if not key.startswith(_UNSHOWN)} for row in summary.rows]
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        table = {"columns": columns, "data": [[row.get(key) for key in columns] for row in rows]}
+        status = "KILLED" if summary.interrupted else "FAILED" if summary.missing else "FINISHED"
+        self._tracker.close_sweep(status, text, metrics, table)

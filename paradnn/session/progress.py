@@ -1,0 +1,267 @@
+"""What a person sees while points are measured, and what they are told at the end.
+
+The progress line is drawn only when something happens: a refreshing thread would take time from the measurement.
+Without a terminal (a log file) each point is a line of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from paradnn.session.summary import Summary
+
+__all__ = ["Reporter", "describe_point", "describe_sweep", "si"]
+
+_COLOURS = {"ok": "green", "unavailable": "yellow"}
+#: Longer sweeps end with counts instead of one row for each point.
+_ROWS = 60
+
+
+class Reporter:
+    """The progress of a session: points done, outcome counts, time left."""
+
+    def __init__(self, total: int, title: str | None) -> None:
+        self._total = total
+        self._title = title
+        self._console = Console(stderr=True, highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._counts: Counter[str] = Counter()
+        self._begin = time.monotonic()
+        self._name = self._phase = ""
+        self._skipped = 0
+
+    def start(self, skipped: Counter[str]) -> None:
+        """The work begins; `skipped` points need none."""
+        self._begin = time.monotonic()
+        self._skipped = sum(skipped.values())
+        if self._title:
+            known = f", {self._skipped} skipped: the store holds their outcome already" if self._skipped else ""
+            self._console.print(f"{self._title}{known}", soft_wrap=True, markup=False)
+        if self._console.is_terminal:
+            self._live.start()
+
+    def close(self) -> None:
+        """The work ends, one way or another."""
+        self._live.stop()
+
+    def say(self, text: str) -> None:
+        """Something the user must know now."""
+        self._console.print(text, soft_wrap=True, markup=False, style="yellow")
+
+    def skipped(self, skipped: Counter[str]) -> None:
+        """Another driver's outcome turned up for a point of ours."""
+        self._skipped = sum(skipped.values())
+        self._draw()
+
+    def begin(self, name: str) -> None:
+        """A point begins."""
+        self._name, self._phase = name, "starting"
+        self._draw()
+
+    def phase(self, name: str) -> None:
+        """The point enters a phase."""
+        self._phase = name
+        self._draw()
+
+    def done(self, row: Mapping[str, Any]) -> None:
+        """The point has an outcome."""
+        self._counts[row["outcome"]] += 1
+        if self._console.is_terminal:
+            self._draw()
+        elif self._title:
+            self._console.print(f"{self._status()}  {row['name']}: {_verdict(row)}", soft_wrap=True, markup=False)
+
+    def _draw(self) -> None:
+        if self._console.is_terminal:
+            self._live.update(
+                Text(f"{self._status()}  {self._name}: {self._phase}", overflow="ellipsis", no_wrap=True), refresh=True
+            )
+
+    def _status(self) -> str:
+        measured = sum(self._counts.values())
+        done, left = measured + self._skipped, self._total - measured - self._skipped
+        parts = [f"[{done}/{self._total}]", *(f"{count} {name}" for name, count in self._counts.most_common())]
+        if measured and left > 0:
+            parts.append(f"{_duration((time.monotonic() - self._begin) / measured * left)} left")
+        return " ".join(parts)
+
+
+def describe_point(row: Mapping[str, Any], where: str) -> str:
+    """What was found for one point, in a few lines."""
+    lines = [f"{row['name']}: {row['outcome']}" + (f" ({row['reason']})" if row.get("reason") else "")]
+    if row["outcome"] == "ok":
+        steady = "steady" if row["steady"] == "true" else "NOT steady: raise measure.warmup_seconds"
+        interval = ""
+        if "examples_per_second_low" in row:
+            interval = (
+                f"  (95% interval {row['examples_per_second_low']:,.1f} .. {row['examples_per_second_high']:,.1f})"
+            )
+        lines += [
+            f"  throughput   {row['examples_per_second']:,.1f} examples/s{interval}",
+            f"  step time    {row['step_time_ms']:.3f} ms, median of {float(row['blocks']):.0f} blocks of "
+            f"{_steps(row['steps_per_block'])}, {steady}",
+            f"  work         {si(row['flops_per_step'])}FLOP a step, {si(row['flops_per_second'])}FLOP/s, "
+            f"{si(row['parameters'])}parameters",
+        ]
+        lines += _limit_lines(row)
+    if "peak_memory_bytes" in row:
+        lines.append(f"  memory       {row['peak_memory_bytes'] / 2**30:.2f} GiB at the peak")
+    if str(row.get("checks", "")).startswith("failed"):
+        lines.append(f"  SELF-CHECK   {row['checks']}: please report this")
+    lines.append(f"  run          {row['run_id']} in {where}")
+    if row.get("known"):
+        lines.append("  The store held this outcome already; resume=false measures it anew.")
+    return "\n".join(lines)
+
+
+def _limit_lines(row: Mapping[str, Any]) -> list[str]:
+    """How far the point is from what the platform can do, where its time went, how long one step takes alone."""
+    lines = []
+    if "flops_utilization" in row:
+        text = f"  utilisation  {row['flops_utilization']:.1%} of the measured matmul peak"
+        if "flops_utilization_spec" in row:
+            text += f", {row['flops_utilization_spec']:.1%} of the specified one"
+        lines.append(text)
+    if "infeed_gain" in row:
+        lines.append(
+            f"  input        waits {row['infeed_fraction']:.0%} of the step, free input {row['infeed_gain']:+.0%}; "
+            f"alone {row['input_examples_per_second']:,.0f} examples/s, "
+            f"{row['input_cpu_ms_per_example']:.2f} ms of a core each"
+        )
+    if "latency_p50_ms" in row:
+        shares = [share for share in (50, 90, 99) if f"latency_p{share}_ms" in row]
+        quantiles = ", ".join(f"p{share} {row[f'latency_p{share}_ms']:.3f} ms" for share in shares)
+        lines.append(f"  latency      {quantiles}")
+    leading = [(key.removeprefix("op_share."), row[key]) for key in row if key.startswith("op_share.")][:4]
+    if leading:
+        lines.append(f"  time goes to {', '.join(f'{name} {share:.0%}' for name, share in leading)}")
+    if str(row.get("profile", "ok")) != "ok":
+        lines.append(f"  profile      {row['profile']}")
+    if note := row.get("emulation_note") or row.get("precision_note"):
+        lines.append(f"  note         {note}")
+    if "ceilings_note" in row:
+        lines.append(f"  note         {row['ceilings_note']} Measure it again: {row['ceilings_remedy']}")
+    if "energy_per_step_joules" in row:
+        lines.append(f"  energy       {row['energy_per_step_joules']:.3g} J a step")
+    return lines
+
+
+def describe_sweep(summary: Summary) -> None:
+    """The closing table on standard output."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=120)
+    rows = summary.rows
+    if rows and len(rows) <= _ROWS:
+        console.print(_point_table(rows))
+    elif rows:
+        console.print(_outcome_table(rows))
+    text = f"{summary.total} points in {_duration(summary.seconds)}: {summary.counts()}. Runs are in {summary.where}"
+    console.print(text, soft_wrap=True, markup=False)
+    for line in _low_peaks(rows):
+        console.print(line, soft_wrap=True, markup=False)
+
+
+def _low_peaks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How to mend ceilings that points exceeded, a line for each platform."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if "ceilings_remedy" in row:
+            found.setdefault(row["ceilings_remedy"], []).append(row["flops_utilization"])
+    return [
+        f"{len(ratios)} {'point' if len(ratios) == 1 else 'points'} ran at up to {max(ratios):.2f} times the measured "
+        f"matmul peak, which is too low. Measure it again on a quiet machine: {command}"
+        for command, ratios in found.items()
+    ]
+
+
+def _point_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("point")
+    table.add_column("outcome")
+    for heading in ("examples/s", "± 95%", "FLOP/s", "memory", "steady"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in sorted(rows, key=lambda entry: _natural(entry["name"])):
+        colour = _COLOURS.get(row["outcome"], "red")
+        if row["outcome"] != "ok":
+            table.add_row(
+                row["name"], Text(row["outcome"], colour), Text(str(row.get("reason") or ""), overflow="ellipsis")
+            )
+            continue
+        table.add_row(
+            row["name"],
+            Text("ok", colour),
+            f"{row['examples_per_second']:,.1f}",
+            _relative(row),
+            si(row["flops_per_second"]),
+            f"{row.get('peak_memory_bytes', 0) / 2**30:.2f} GiB",
+            "yes" if row["steady"] == "true" else "no",
+        )
+    return table
+
+
+def _outcome_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Families down, outcomes across."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    outcomes = [outcome for outcome, _ in Counter(row["outcome"] for row in rows).most_common()]
+    table.add_column("family")
+    for outcome in outcomes:
+        table.add_column(Text(outcome, _COLOURS.get(outcome, "red")), justify="right")
+    counts = Counter((str(row["name"]).split()[0], row["outcome"]) for row in rows)
+    for family in dict.fromkeys(family for family, _ in counts):
+        table.add_row(family, *(str(counts[family, outcome] or "") for outcome in outcomes))
+    return table
+
+
+def si(value: float) -> str:
+    """The value with three digits and an SI prefix: 12.3 G."""
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= factor:
+            return f"{value / factor:.3g} {prefix}"
+    return f"{value:.3g} "
+
+
+def _steps(count: float) -> str:
+    return "1 step" if count == 1 else f"{count:.0f} steps"
+
+
+def _relative(row: Mapping[str, Any]) -> str:
+    if "examples_per_second_low" not in row:
+        return "-"
+    half = (row["examples_per_second_high"] - row["examples_per_second_low"]) / 2
+    return f"{half / row['examples_per_second']:.1%}"
+
+
+def _verdict(row: Mapping[str, Any]) -> str:
+    if row["outcome"] != "ok":
+        return f"{row['outcome']}: {row['reason']}"
+    return f"{row['examples_per_second']:,.1f} examples/s ± {_relative(row)}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    """Sorts b64 before b512."""
+    found, digits = [], ""
+    for letter in name + " ":
+        if letter.isdigit():
+            digits += letter
+            continue
+        if digits:
+            found.append((1, int(digits), ""))
+            digits = ""
+        found.append((0, 0, letter))
+    return found

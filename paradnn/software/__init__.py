@@ -1,0 +1,1 @@
+"""Software stacks: interpreters with given versions, made on first use."""

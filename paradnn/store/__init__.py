@@ -1,0 +1,1 @@
+"""The tracking store as driver and analysis share it: addresses, metrics, errors."""

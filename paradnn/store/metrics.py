@@ -1,0 +1,163 @@
+"""The registry of metrics: what every recorded number means.
+
+A metric that is not here is not recorded (`tracking` refuses it), and a column of the analysis frame takes its unit
+and its direction from here. `kind` says which records hold the metric, so that tables and help can be grouped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["METRICS", "PHASES", "Metric", "metric", "metric_names"]
+
+#: What the stack does for one point, in order; each has a metric `phase_<name>_seconds`.
+PHASES = (
+    "schedule",
+    "start",
+    "build",
+    "input",
+    "compile",
+    "warmup",
+    "measure",
+    "latency",
+    "balance",
+    "profile",
+    "record",
+)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One measured or derived quantity.
+
+    `better` is "higher", "lower" or None where neither is better in itself.
+    """
+
+    name: str
+    unit: str
+    better: str | None
+    kind: str
+    description: str
+
+
+_ALL = (
+    # Speed
+    Metric("examples_per_second", "1/s", "higher", "speed", "batch_size / median step time"),
+    Metric("examples_per_second_low", "1/s", "higher", "speed", "lower end of the 95% interval"),
+    Metric("examples_per_second_high", "1/s", "higher", "speed", "upper end of the 95% interval"),
+    Metric("step_time_ms", "ms", "lower", "speed", "median over blocks of block time / steps in the block"),
+    Metric("step_time_low_ms", "ms", "lower", "speed", "lower end of the nonparametric 95% interval of the median"),
+    Metric("step_time_high_ms", "ms", "lower", "speed", "upper end of the nonparametric 95% interval of the median"),
+    Metric("step_time_min_ms", "ms", "lower", "speed", "fastest block"),
+    Metric("step_time_max_ms", "ms", "lower", "speed", "slowest block"),
+    Metric("step_time_cv", "1", "lower", "speed", "standard deviation / mean of the block step times"),
+    Metric("latency_p50_ms", "ms", "lower", "speed", "median time of one synchronised step (inference only)"),
+    Metric("latency_p90_ms", "ms", "lower", "speed", "90th percentile of one synchronised step (inference only)"),
+    Metric("latency_p99_ms", "ms", "lower", "speed", "99th percentile of one synchronised step (inference only)"),
+    # Work
+    Metric("parameters", "1", None, "work", "trainable parameters"),
+    Metric("flops_per_step", "FLOP", None, "work", "analytic matmul and convolution work of one step"),
+    Metric("batch_size_per_device", "1", None, "work", "examples of a step on each device: batch_size / devices"),
+    Metric("flops_per_second", "FLOP/s", "higher", "work", "flops_per_step / median step time"),
+    Metric("bytes_per_step", "B", None, "work", "analytic compulsory memory traffic of one step"),
+    Metric("arithmetic_intensity", "FLOP/B", None, "work", "flops_per_step / bytes_per_step"),
+    # Against the platform's limits
+    Metric("flops_utilization", "1", "higher", "limits", "flops_per_second / measured matmul peak of this precision"),
+    Metric("flops_utilization_spec", "1", "higher", "limits", "flops_per_second / the specification's peak"),
+    Metric("peak_flops_per_second", "FLOP/s", None, "limits", "measured matmul peak used for flops_utilization"),
+    Metric("peak_bytes_per_second", "B/s", None, "limits", "measured memory bandwidth used for the roofline"),
+    Metric("spec_flops_per_second", "FLOP/s", None, "limits", "the specification's peak in this precision"),
+    Metric("spec_bytes_per_second", "B/s", None, "limits", "the specification's memory bandwidth"),
+    Metric(
+        "roofline_fraction", "1", "higher", "limits", "flops_per_second / min(peak, intensity x bandwidth), measured"
+    ),
+    Metric("infeed_fraction", "1", "lower", "limits", "share of the step spent waiting for input"),
+    # Real input (docs/input.md)
+    Metric("infeed_gain", "1", "lower", "input", "fed step time / step time with input free of charge, less 1"),
+    Metric("infeed_gain_low", "1", "lower", "input", "lower end of the 95% interval of that median over rounds"),
+    Metric("infeed_gain_high", "1", "lower", "input", "upper end of the 95% interval of that median over rounds"),
+    Metric("input_free_examples_per_second", "1/s", "higher", "input", "the step on a batch that stays, pipeline idle"),
+    Metric("input_free_examples_per_second_low", "1/s", "higher", "input", "lower end of the 95% interval"),
+    Metric("input_free_examples_per_second_high", "1/s", "higher", "input", "upper end of the 95% interval"),
+    Metric("input_examples_per_second", "1/s", "higher", "input", "the pipeline alone, without the step"),
+    Metric("input_examples_per_second_low", "1/s", "higher", "input", "lower end of the 95% interval"),
+    Metric("input_examples_per_second_high", "1/s", "higher", "input", "upper end of the 95% interval"),
+    Metric("input_cpu_ms_per_example", "ms", "lower", "input", "processor time of the pipeline alone for an example"),
+    Metric("input_cpu_ms_per_example_low", "ms", "lower", "input", "lower end of the 95% interval of its median"),
+    Metric("input_cpu_ms_per_example_high", "ms", "lower", "input", "upper end of the 95% interval of its median"),
+    Metric("input_threads", "1", None, "input", "threads of the pipeline's pool"),
+    Metric("input_damaged", "1", "lower", "input", "examples that could not be decoded and were skipped"),
+    Metric("input_memory_bytes", "B", "lower", "input", "resident memory that the pipeline took to fill its buffers"),
+    # Memory and energy
+    Metric("peak_memory_bytes", "B", "lower", "memory", "peak resident memory of the point's processes, summed"),
+    Metric("step_memory_bytes", "B", "lower", "memory", "peak resident memory less that of the loaded framework"),
+    Metric("peak_device_memory_bytes", "B", "lower", "memory", "peak device memory, as the framework reports it"),
+    Metric("memory_lower_bound_bytes", "B", None, "memory", "analytic lower bound of memory for one step"),
+    Metric("energy_per_step_joules", "J", "lower", "memory", "energy of the package or board for one step"),
+    # Measurement
+    Metric("compile_seconds", "s", "lower", "protocol", "the first step: tracing, compiling, running once"),
+    Metric("blocks", "1", None, "protocol", "blocks measured"),
+    Metric("steps_per_block", "1", None, "protocol", "steps between two synchronisations"),
+    Metric("warmup_blocks", "1", None, "protocol", "blocks run before the measured ones, calibration included"),
+    Metric("final_loss", "1", None, "protocol", "loss after the last measured block (training only)"),
+    Metric("load_average", "1", None, "protocol", "the host's one-minute load average when the point started"),
+    Metric("overhead_seconds", "s", "lower", "protocol", "schedule + start + record: what the stack itself cost"),
+    Metric("queue_seconds", "s", "lower", "launch", "wait of the point's task: submission until its process began"),
+    Metric("task_start_seconds", "s", "lower", "launch", "the task's process began until its first point could"),
+    Metric("latency_steps", "1", None, "protocol", "synchronised steps behind the latency quantiles"),
+    Metric("profile_steps", "1", None, "profile", "steps under the profiler"),
+    Metric("profile_step_time_ms", "ms", None, "profile", "step time under the profiler"),
+    Metric("profile_slowdown", "1", None, "profile", "step time under the profiler / measured step time"),
+    Metric("profile_flops_ratio", "1", None, "profile", "matmul and convolution FLOPs of the table / flops_per_step"),
+    Metric("profile_precision_share", "1", None, "profile", "share of those FLOPs that ran in the type asked for"),
+    Metric("profile_unexplained_share", "1", "lower", "profile", "share of the step in which no known operation ran"),
+    # The published measurements alone (docs/published-data.md)
+    Metric("published_flops_per_second", "FLOP/s", "higher", "published", "as printed; TPU v2: one core of eight"),
+    Metric("published_intensity", "FLOP/B", None, "published", "as printed: FLOPs / bytes of parameters, no traffic"),
+    Metric("trace_flops_utilization", "1", "higher", "published", "FLOP rate in a profiler trace / specified peak"),
+    Metric("trace_bandwidth_utilization", "1", "higher", "published", "traffic rate in a trace / specified peak"),
+    Metric("trace_arithmetic_intensity", "FLOP/B", None, "published", "FLOPs / bytes moved, both counted by a trace"),
+    Metric("trace_bytes", "B", None, "published", "memory traffic in the whole of a profiler trace"),
+    *(
+        Metric(f"phase_{phase}_seconds", "s", "lower", "phases", f"wall time of the phase '{phase}'")
+        for phase in PHASES
+    ),
+)
+
+METRICS: dict[str, Metric] = {entry.name: entry for entry in _ALL}
+
+#: Metrics whose names end in what they are of, such as `op_share.MatMul`.
+FAMILIES: dict[str, Metric] = {
+    "input_stage_ms.": Metric(
+        "input_stage_ms.<stage>",
+        "ms",
+        "lower",
+        "input",
+        "what a stage of the pipeline takes for an example on one core",
+    ),
+    "op_share.": Metric("op_share.<type>", "1", None, "profile", "share of the profiled step in one operation type"),
+    "category_share.": Metric(
+        "category_share.<category>", "1", None, "profile", "share of the profiled step in one category of operations"
+    ),
+    "peak_flops_per_second.": Metric(
+        "peak_flops_per_second.<precision>", "FLOP/s", None, "limits", "fastest measured matmul of a ceilings run"
+    ),
+    "peak_bytes_per_second.": Metric(
+        "peak_bytes_per_second.<array>", "B/s", None, "limits", "measured bandwidth over arrays of one size"
+    ),
+}
+
+
+def metric(name: str) -> Metric:
+    """The registry's entry for `name`; raises KeyError for a name that is not registered."""
+    if name in METRICS:
+        return METRICS[name]
+    for prefix, entry in FAMILIES.items():
+        if name.startswith(prefix) and len(name) > len(prefix):
+            return entry
+    raise KeyError(f"metric {name!r} is not in paradnn.store.metrics; add it there with its unit and formula")
+
+
+def metric_names(kind: str) -> list[str]:
+    """The registered names of one kind, in the registry's order."""
+    return [entry.name for entry in _ALL if entry.kind == kind]

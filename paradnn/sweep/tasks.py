@@ -1,0 +1,139 @@
+"""A sweep: its plan, cut into the tasks that a launcher is given, and a task read back where it runs.
+
+A task carries its points with it, packed into one override, since a remote host may see no file of ours. The points
+of a sweep that is measured in this very process go through a file, which is gone afterwards.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import re
+import secrets
+import sys
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paradnn.config.point import SETTINGS_KEYS, Point, Settings, read_point, read_settings
+from paradnn.errors import ConfigError
+from paradnn.sweep.space import Plan, expand, plain
+
+if TYPE_CHECKING:
+    from hydra.core.config_loader import ConfigLoader
+    from omegaconf import DictConfig
+
+__all__ = ["Launched", "Sweep", "SweepInfo", "default_chunk", "make_sweep", "pack", "read_plan"]
+
+#: How a plan begins that stands in the override itself.
+_PACKED = "packed:"
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What a task is told by the process that submitted it.
+
+    launcher: the name of Hydra's launcher. parent: run id of the sweep's parent. task: number of the task, from 0.
+    submitted: Unix seconds. processes: how many tasks of the sweep one host measures at the same time.
+    """
+
+    launcher: str
+    parent: str
+    task: int
+    submitted: float
+    processes: int = 1
+
+
+@dataclass(frozen=True)
+class SweepInfo:
+    """What the parent run says of a sweep; `launched` where another process opens and closes the parent."""
+
+    sweep_id: str
+    name: str
+    command: str
+    launched: Launched | None = None
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A planned sweep: every point composed and checked. `overrides` are those that concern the driver alone."""
+
+    info: SweepInfo
+    plan: Plan
+    points: tuple[Point, ...]
+    settings: Settings
+    overrides: tuple[str, ...]
+
+    def chunks(self, size: int) -> Iterator[Plan]:
+        """The plan in pieces of `size` points, in its order."""
+        for first in range(0, len(self.plan.points), size):
+            yield self.plan.part(first, first + size)
+
+
+def make_sweep(loader: ConfigLoader, master: DictConfig, arguments: Sequence[str], params: Mapping[str, Any]) -> Sweep:
+    """Plan a multirun; raises ConfigError for any of its points before one is measured."""
+    plan = expand(loader, master, arguments, params)
+    if not plan.points:
+        raise ConfigError("sweep", "no points", "there is nothing to measure", "name at least one value for each key")
+    points = tuple(read_point(config) for config in plan.configs())
+    read_settings(next(plan.configs()))
+    settings = read_settings(plain(master))
+    name = settings.sweep.name or "+".join(dict.fromkeys(point.model.name for point in points))
+    command = " ".join(["python", *map(_quoted, sys.orig_argv[1:])])
+    info = SweepInfo(_sweep_id(), f"{name}, {len(points)} points", command)
+    return Sweep(info, plan, points, settings, tuple(_of_settings(arguments)))
+
+
+def default_chunk(points: int) -> int:
+    """Points of a task where `sweep.chunk` is null: about 32 tasks, of 5 to 50 points each.
+
+    Five tiny points are worth one framework's import; with fifty it no longer matters, and what a killed task leaves
+    to be done again is small.
+    """
+    return min(50, max(5, math.ceil(points / 32)))
+
+
+def pack(info: SweepInfo, plan: Plan, path: Path | None = None) -> str:
+    """The override that brings `plan` to a task: in itself, or as the name of a file that is written."""
+    content = json.dumps({"sweep": asdict(info), "bases": plan.bases, "points": plan.points})
+    if path is not None:
+        path.write_text(content)
+        return f"sweep.plan='{path}'"
+    return f"sweep.plan='{_PACKED}{base64.urlsafe_b64encode(zlib.compress(content.encode(), 9)).decode()}'"
+
+
+def read_plan(settings: Settings) -> tuple[list[Point], SweepInfo]:
+    """The points of this task and the sweep they belong to."""
+    text = settings.sweep.plan
+    assert text is not None
+    if text.startswith(_PACKED):
+        content = json.loads(zlib.decompress(base64.urlsafe_b64decode(text.removeprefix(_PACKED))))
+    else:
+        content = json.loads(Path(text).read_text())
+    sweep = content["sweep"]
+    launched = Launched(**sweep.pop("launched")) if sweep["launched"] else sweep.pop("launched")
+    plan = Plan(content["bases"], [(base, values) for base, values in content["points"]])
+    return [read_point(config) for config in plan.configs()], SweepInfo(**sweep, launched=launched)
+
+
+def _of_settings(arguments: Sequence[str]) -> list[str]:
+    """The overrides that concern the driver and not the points."""
+    heads = (*SETTINGS_KEYS, "experiment", "hydra")
+    # A group by itself is no setting, and the plan is this package's own.
+    others = ("sweep=", "sweep.plan")
+    chosen = (entry for entry in arguments if re.split(r"[.=/]", entry.lstrip("+"))[0] in heads)
+    return [entry for entry in chosen if not entry.startswith(others)]
+
+
+def _sweep_id() -> str:
+    """Sortable by time, and unique over hosts."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+def _quoted(argument: str) -> str:
+    return f"'{argument}'" if any(letter in argument for letter in " ()[]{}*?$&;|<>") else argument

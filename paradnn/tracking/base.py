@@ -1,0 +1,96 @@
+"""What the session asks of whoever keeps its results; implemented on MLflow and on files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from paradnn.config.identity import Identity
+from paradnn.record.record import Record
+
+__all__ = ["Busy", "Counts", "Finished", "Late", "Ticket", "Tracker"]
+
+#: Whether a stored run, given its tags, makes measuring the point again unnecessary.
+Counts = Callable[[Mapping[str, str]], bool]
+#: Metrics of the recording itself, asked for at the last moment.
+Late = Callable[[], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """The right to measure a point. `start_time` is in Unix milliseconds; `repeats`: whatever the store holds."""
+
+    run_id: str
+    identity: Identity
+    start_time: int
+    repeats: bool = False
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The store holds an outcome of the point; `tags` are those that the ledger knows."""
+
+    run_id: str
+    tags: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Busy:
+    """Another driver is measuring the point."""
+
+    run_id: str
+
+
+class Tracker(Protocol):
+    """Keeps runs. Methods raise StoreError when the store does not answer."""
+
+    @property
+    def where(self) -> str:
+        """Where the runs are, as it may be shown."""
+
+    def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
+        """Every run with an outcome in these environments; of a sweep, in whichever."""
+
+    def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
+        """Metrics and tags of one run."""
+
+    def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
+        """Start the parent of the runs that follow; its id."""
+
+    def close_sweep(
+        self, status: str, description: str, metrics: Mapping[str, float], table: Mapping[str, Any]
+    ) -> None:
+        """End the parent; `status` is an MLflow run status."""
+
+    def enter_sweep(self, parent: str, name: str, description: str, tags: Mapping[str, str]) -> None:
+        """Let the runs that follow be children of a parent that another process opened and will close."""
+
+    def drop_sweep(self) -> None:
+        """Remove the parent, to which nothing was recorded."""
+
+    def report_task(self, task: int, report: Mapping[str, Any]) -> None:
+        """Tell the parent how one of its tasks ended; a later attempt's report replaces an earlier one's."""
+
+    def task_reports(self) -> dict[int, dict[str, Any]]:
+        """What the tasks of the sweep have reported."""
+
+    def sweep_rows(self, sweep_id: str) -> list[dict[str, Any]]:
+        """The finished points of a sweep: run_id, name, tags and metrics in one mapping each."""
+
+    def release(self, sweep_id: str) -> int:
+        """Close what a sweep left open, now that none of its tasks lives; how many runs there were."""
+
+    def begin(
+        self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, counts: Counts | None
+    ) -> Ticket | Finished | Busy:
+        """Claim a point; with `counts` None it is measured whatever the store holds."""
+
+    def record(self, ticket: Ticket, record: Record, late: Late) -> str:
+        """Keep a finished point; the run's id."""
+
+    def abandon(self, ticket: Ticket, reason: str) -> None:
+        """Give a point back without an outcome."""
+
+    def close_abandoned(self) -> int:
+        """Close what dead drivers left open; how many there were."""

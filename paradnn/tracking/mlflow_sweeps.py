@@ -1,0 +1,75 @@
+"""What the MLflow tracker does for sweeps of several tasks: one process opens the parent, the others join it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from paradnn.errors import StoreError
+from paradnn.store.address import StoreAddress
+from paradnn.store.errors import translated
+from paradnn.tracking.run_index import Entry, Ledger
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+__all__ = ["LaunchedSweeps"]
+
+#: How the tags of a parent begin that hold its tasks' reports; the task's number follows.
+_TASK = "task."
+
+
+class LaunchedSweeps:
+    """Joins a parent that is there, and reads what its tasks left; see `paradnn.tracking.base.Tracker`."""
+
+    _client: MlflowClient
+    _ledger: Ledger
+    _address: StoreAddress
+    _parent: str | None
+    _close: Callable[[Entry], bool]
+
+    @translated
+    def enter_sweep(self, parent: str, name: str, description: str, tags: Mapping[str, str]) -> None:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._client.get_run(parent)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            raise StoreError(
+                f"{self._address.public}: does not hold the sweep {tags['sweep_id']}; give a store that every host sees"
+            ) from error
+        self._parent = parent
+
+    @translated
+    def drop_sweep(self) -> None:
+        if self._parent is not None:
+            self._client.set_terminated(self._parent)
+            self._client.delete_run(self._parent)
+            self._parent = None
+
+    @translated
+    def report_task(self, task: int, report: Mapping[str, Any]) -> None:
+        if self._parent is not None:
+            self._client.set_tag(self._parent, f"{_TASK}{task}", json.dumps(report))
+
+    @translated
+    def task_reports(self) -> dict[int, dict[str, Any]]:
+        if self._parent is None:
+            return {}
+        tags = self._client.get_run(self._parent).data.tags
+        return {int(key.removeprefix(_TASK)): json.loads(tags[key]) for key in tags if key.startswith(_TASK)}
+
+    @translated
+    def sweep_rows(self, sweep_id: str) -> list[dict[str, Any]]:
+        runs = (run for run in self._ledger.pages(f"tags.sweep_id = '{sweep_id}'") if "outcome" in run.data.tags)
+        return [
+            {"run_id": run.info.run_id, "name": run.info.run_name, **run.data.tags, **run.data.metrics} for run in runs
+        ]
+
+    @translated
+    def release(self, sweep_id: str) -> int:
+        left = [entry for entry in self._ledger.with_tag("sweep_id", sweep_id) if entry.tags.get("kind") != "sweep"]
+        return sum(self._close(entry) for entry in left if entry.status == "RUNNING")

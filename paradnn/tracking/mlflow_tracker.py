@@ -1,0 +1,290 @@
+"""The only writer of MLflow: one run for each point, one parent run for each sweep.
+
+A run is made RUNNING when its point begins, which is also the claim that keeps other drivers off it. Artifacts go
+first, then one `log_batch` with params, metrics and tags, the outcome among them: a run without an outcome was not
+finished, whatever its status says.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from paradnn.config.identity import Identity
+from paradnn.config.outcome import OUTCOMES
+from paradnn.config.point import Tracking
+from paradnn.errors import StoreError, StoreRefusalError
+from paradnn.record.record import SCHEMA_VERSION, Record, file_content
+from paradnn.store import address as store
+from paradnn.store.errors import is_listening, translated
+from paradnn.tracking.base import Busy, Counts, Finished, Late, Ticket
+from paradnn.tracking.mlflow_sweeps import LaunchedSweeps
+from paradnn.tracking.run_index import Entry, Ledger, owner_tag
+
+__all__ = ["MlflowTracker"]
+
+#: How much longer than its time limit a claim of another host is believed, in seconds.
+_CLAIM_MARGIN = 600.0
+_PARENT = "mlflow.parentRunId"
+_NOTE = "mlflow.note.content"
+_SOURCE = {"mlflow.source.name": "paradnn.train", "mlflow.source.type": "LOCAL"}
+_ABOUT = (
+    "ParaDnn: one run for each measured point, nested under the sweep that measured it. The tag `outcome` says how a "
+    "point ended; metrics and their units are explained in docs/metrics.md."
+)
+
+
+class MlflowTracker(LaunchedSweeps):
+    """Records into an MLflow tracking store; see `paradnn.tracking.base.Tracker`."""
+
+    def __init__(self, settings: Tracking) -> None:
+        self._address = store.locate(settings.uri)
+        self._experiment = settings.experiment
+        self._parent: str | None = None
+        self._owner = owner_tag()
+        # `mlflow run` exports its run: it becomes the parent of ours, which must not write into it.
+        self._project_run = os.environ.pop("MLFLOW_RUN_ID", None)
+        try:
+            self._open()
+        except StoreRefusalError as error:
+            raise StoreRefusalError(f"tracking.uri={error}") from error
+        except StoreError as error:
+            raise StoreError(
+                f"tracking.uri={error}; check the address, or give sqlite:///path/of/mlflow.db, or tracking=offline"
+            ) from error
+
+    @property
+    def where(self) -> str:
+        return self._address.public
+
+    @translated
+    def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
+        entries = {e.run_id: e for name in environment_ids for e in self._ledger.of_environment(name)}
+        if sweep_id:
+            entries |= {e.run_id: e for e in self._ledger.with_tag("sweep_id", sweep_id)}
+        found: dict[Identity, list[Finished]] = {}
+        for entry in entries.values():
+            if entry.outcome:
+                found.setdefault(entry.identity, []).append(Finished(entry.run_id, entry.tags))
+        return found
+
+    @translated
+    def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
+        run = self._client.get_run(run_id)
+        return dict(run.data.metrics), dict(run.data.tags)
+
+    @translated
+    def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
+        links = {_PARENT: self._project_run} if self._project_run else {}
+        own = {**_SOURCE, "kind": "sweep", "schema_version": SCHEMA_VERSION, "owner": self._owner, _NOTE: description}
+        run = self._client.create_run(self._experiment_id, run_name=name, tags={**own, **links, **tags})
+        self._parent = str(run.info.run_id)
+        return self._parent
+
+    @translated
+    def close_sweep(
+        self, status: str, description: str, metrics: Mapping[str, float], table: Mapping[str, Any]
+    ) -> None:
+        from mlflow.entities import Metric
+
+        if self._parent is None:
+            return
+        self._put_artifacts(self._parent, {"sweep.json": table})
+        now = _now()
+        self._client.log_batch(self._parent, metrics=[Metric(key, value, now, 0) for key, value in metrics.items()])
+        self._client.set_tag(self._parent, _NOTE, description)
+        self._client.set_terminated(self._parent, status)
+        self._parent = None
+
+    @translated
+    def begin(
+        self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, counts: Counts | None
+    ) -> Ticket | Finished | Busy:
+        """Claim a point and make its run.
+
+        Two drivers that claim at once each see the other's run after making their own; both withdraw and come back
+        later. A claim holds only when, once it was written, no other stood beside it.
+        """
+        if counts is not None and (other := self._other(identity, counts)):
+            return other
+        expires = f"{time.time() + timeout + _CLAIM_MARGIN:.0f}"
+        ticket = self._create(identity, name, {**tags, "owner": self._owner, "claim_expires": expires}, _now())
+        if counts is None:
+            return replace(ticket, repeats=True)
+        if other := self._other(identity, counts, besides=ticket.run_id):
+            self._client.delete_run(ticket.run_id)
+            return other
+        return ticket
+
+    @translated
+    def record(self, ticket: Ticket, record: Record, late: Late) -> str:
+        self._write(ticket.run_id, record, late)
+        return ticket.run_id
+
+    @translated
+    def abandon(self, ticket: Ticket, reason: str) -> None:
+        self._client.set_tag(ticket.run_id, "reason", reason)
+        self._client.set_terminated(ticket.run_id, "KILLED")
+
+    @translated
+    def close_abandoned(self) -> int:
+        return sum(self._close_if_abandoned(entry) for entry in self._ledger.running())
+
+    @translated
+    def adopt(self, record: Record, run_id: str | None) -> str:
+        """Log a record that was kept offline: into the run that was begun for it, or into a new one. Its id."""
+        if run_id is None:
+            identity = Identity(record.tags["point_id"], record.tags["environment_id"], int(record.tags["replicate"]))
+            tags = {key: value for key, value in record.tags.items() if key != "outcome"}
+            tags |= {"owner": self._owner, "claim_expires": f"{time.time() + _CLAIM_MARGIN:.0f}"}
+            run_id = self._create(identity, record.name, tags, record.start_time).run_id
+        self._write(run_id, record, dict)
+        return run_id
+
+    @translated
+    def finish(self, entries: Iterable[Entry], record: Record) -> None:
+        """End runs that hold this record whole, where the store went away before their end was written."""
+        for entry in entries:
+            if entry.status == "RUNNING":
+                self._client.set_terminated(entry.run_id, _status(record.outcome), record.end_time)
+
+    @translated
+    def entries(self, key: str, value: str) -> list[Entry]:
+        """Runs that bear the tag `key` with `value`."""
+        return self._ledger.with_tag(key, value)
+
+    def is_back(self) -> bool:
+        """Whether a store that went away answers again; asks no longer than it must."""
+        try:
+            return is_listening(self._address.uri) and self._knows_experiment()
+        except StoreError:
+            return False
+
+    @translated
+    def withdraw_lost(self, keep: Container[str]) -> None:
+        """Delete claims of this process that it never heard of: their run was made, the answer was lost."""
+        for entry in self._ledger.running():
+            if entry.is_claim_of(self._owner) and entry.run_id not in keep:
+                self._client.delete_run(entry.run_id)
+
+    def join_sweep(self, run_id: str | None) -> None:
+        """Let the runs that follow be children of a parent that is there already."""
+        self._parent = run_id
+
+    def _create(self, identity: Identity, name: str, tags: Mapping[str, str], start: int) -> Ticket:
+        parent = {_PARENT: self._parent} if self._parent else {}
+        run = self._client.create_run(
+            self._experiment_id, start_time=start, run_name=name, tags={**_SOURCE, **tags, **parent}
+        )
+        return Ticket(run.info.run_id, identity, start)
+
+    def _write(self, run_id: str, record: Record, late: Late) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+
+        self._put_artifacts(run_id, record.artifacts)
+        # The point's own end, so that a record which is written again after a lost answer does not show twice.
+        end = record.end_time
+        self._client.log_batch(
+            run_id,
+            metrics=[Metric(key, float(value), end, 0) for key, value in {**record.metrics, **late()}.items()],
+            params=[Param(key, value) for key, value in record.params.items()],
+            tags=[RunTag(key, value) for key, value in {**record.tags, _NOTE: record.description}.items()],
+        )
+        self._client.set_terminated(run_id, _status(record.outcome), record.end_time)
+
+    def _other(self, identity: Identity, counts: Counts, besides: str = "") -> Finished | Busy | None:
+        """What makes measuring the point needless now: an outcome that counts before a claim that stands."""
+        busy = None
+        for entry in self._ledger.of_point(identity):
+            if entry.run_id == besides or self._close_if_abandoned(entry):
+                continue
+            if entry.outcome:
+                if counts(entry.tags):
+                    return Finished(entry.run_id, entry.tags)
+            elif entry.is_claim_of(self._owner):  # the answer to an earlier request of ours was lost
+                self._client.delete_run(entry.run_id)
+            elif entry.status == "RUNNING":
+                busy = Busy(entry.run_id)
+        return busy
+
+    @translated
+    def _knows_experiment(self) -> bool:
+        return bool(self._client.get_experiment(self._experiment_id))
+
+    def _close_if_abandoned(self, entry: Entry) -> bool:
+        return entry.is_abandoned() and self._close(entry)
+
+    def _close(self, entry: Entry) -> bool:
+        """End a run that nobody works on any more; False where its outcome was recorded already."""
+        if entry.outcome in OUTCOMES:  # it was recorded whole, only its end was not
+            self._client.set_terminated(entry.run_id, _status(entry.outcome))
+            return False
+        self._client.set_tag(entry.run_id, "reason", "its driver was killed")
+        self._client.set_terminated(entry.run_id, "KILLED")
+        return True
+
+    def _put_artifacts(self, run_id: str, artifacts: Mapping[str, Any]) -> None:
+        """Store files under the run, all in one upload."""
+        with tempfile.TemporaryDirectory(prefix="paradnn-") as folder:
+            for name, content in artifacts.items():
+                path = Path(folder) / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(file_content(content))
+            self._client.log_artifacts(run_id, folder)
+
+    def _make_experiment(self, place: str | None, about: Mapping[str, str]) -> str:
+        """Make the experiment, or take it from another driver that made it in the same moment."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return str(self._client.create_experiment(self._experiment, place, dict(about)))
+        except MlflowException:
+            experiment = self._client.get_experiment_by_name(self._experiment)
+            if experiment is None:
+                raise
+            return str(experiment.experiment_id)
+
+    @translated
+    def _open(self) -> None:
+        """Connect, and make database and experiment where they are not there yet."""
+        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+        # MLflow prints each run's address, the password in it included.
+        os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
+        # By default a request to a server that is gone is repeated for minutes.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+        from mlflow import MlflowClient
+
+        # After the import, which sets its own levels: that tables are made is no news to a user.
+        for name in ("alembic", "mlflow", "mlflow.store.db.utils"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        with store.locked(self._address):
+            self._client = MlflowClient(self._address.uri)
+            experiment = self._client.get_experiment_by_name(self._experiment)
+            if experiment is None:
+                store.use_write_ahead_log(self._address)
+                # The kind makes the UI show runs, with their descriptions, rather than traces.
+                about = {"mlflow.experimentKind": "custom_model_development", _NOTE: _ABOUT}
+                place = self._address.artifact_location
+                self._experiment_id = self._make_experiment(place, about)
+            elif experiment.lifecycle_stage != "active":
+                raise StoreError(f"{self.where}: experiment {self._experiment} was deleted there")
+            elif self._address.is_sql and experiment.artifact_location.startswith("mlflow-artifacts:"):
+                raise StoreError(f"{self.where}: a server keeps the files of {self._experiment}; record through it")
+            else:
+                self._experiment_id = experiment.experiment_id
+        self._ledger = Ledger(self._address, self._client, self._experiment_id)
+
+
+def _status(outcome: str | None) -> str:
+    return "FINISHED" if outcome == "ok" else "FAILED"
+
+
+def _now() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,120 @@
+"""Whatever is typed: a point, or one clear line. Never a traceback."""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+from typing import Any
+
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from paradnn import train
+from paradnn.cli.help import help_text, known_keys
+from paradnn.config.families import FAMILIES
+from paradnn.config.identity import point_id, request_of
+from paradnn.config.point import Point, read_point, read_settings
+from paradnn.costs import model_costs
+from paradnn.errors import ConfigError
+from paradnn.record.record import run_name
+from paradnn.session.summary import Summary
+from paradnn.sweep.space import plain
+from tests.conftest import ROOT
+
+KEYS = """model model.layers model.nodes model.input_size model.output_size model.blocks model.filters model.vocab_size
+batch_size precision compile mode optimizer optimizer.learning_rate platform platform.threads framework framework.env
+measure measure.min_seconds measure.min_blocks measure.timeout measure.memory_limit measure.predict_oom replicate seed
+resume retry sweep sweep.sample sweep.order tracking.experiment data software foo model.foo experiment"""
+VALUES = """0 1 -1 8 64 1e9 1e400 -0.0 nan inf null true false abc ä Ω 日本 '' "" ' " [ ] [] [1,2] [3,4,6,3] {}
+{a:1} {a:{b:1}} ${x} ${oc.env:HOME} 1,2 fc lstm residual xla float32 sgd 99999999999999999999 8GiB auto 0x10 1_000
+../x range(1,3) choice() interval(1,2) glob(*) a=b \\ %s {0} \x07 $HOME"""
+
+
+def overrides(generator: random.Random) -> list[str]:
+    """One to three overrides, most of them for keys that are there."""
+    found = []
+    for _ in range(generator.randint(1, 3)):
+        prefix = generator.choice(["", "", "", "", "", "+", "++", "~"])
+        found.append(f"{prefix}{generator.choice(KEYS.split())}={generator.choice(VALUES.split())}")
+    return ["-m", *found] if generator.random() < 0.3 else found
+
+
+def check(point: Point) -> None:
+    """Whatever passes has its costs, its identity and its name."""
+    request = request_of(point)
+    model_costs(request["model"], batch_size=point.batch_size, precision=point.precision, mode=point.mode,
+                optimizer=point.optimizer.name)  # fmt: skip
+    assert point_id(point)
+    assert run_name(point)
+
+
+def test_300_command_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Everything up to the first measurement, on the real command line's path; a point that passes has its costs."""
+    accepted: list[Point] = []
+
+    def keep(points: list[Point], settings: object, sweep: object) -> Summary:
+        accepted.extend(points)
+        for point in points:
+            check(point)
+        return Summary(len(points), interrupted=False, repeated=len(points))
+
+    monkeypatch.setattr("paradnn.session.session.measure_points", keep)
+    generator, codes = random.Random(7), []
+    for _ in range(300):
+        arguments = overrides(generator)
+        monkeypatch.setattr(sys, "argv", ["train", *arguments])
+        codes.append(train.main())
+        captured = capsys.readouterr()
+        assert codes[-1] in (0, 2), arguments
+        if codes[-1] == 2:
+            lines = captured.err.strip().splitlines()
+            assert len(lines) == 1, (arguments, captured.err)
+            assert lines[0].startswith("error: ")
+            assert len(lines[0]) > len("error: ")
+    assert codes.count(2) > 50
+    assert accepted
+
+
+def put(content: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key, in place of whatever is there."""
+    *folders, last = key.split(".")
+    for name in folders:
+        if not isinstance(content.get(name), dict):
+            content[name] = {}
+        content = content[name]
+    content[last] = value
+
+
+def parsed(text: str) -> list[Any]:
+    """The value that `text` stands for in a file; none where it is no YAML."""
+    try:
+        return [yaml.safe_load(text)]
+    except yaml.YAMLError:
+        return []
+
+
+def test_5000_configurations() -> None:
+    """What no override would let through comes from a file: any value at any key, of every family."""
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        OmegaConf.register_new_resolver("paradnn_help", help_text, replace=True)
+        whole = [plain(compose("config", overrides=[f"model={family}"])) for family in FAMILIES]
+    values = [value for text in VALUES.split() for value in parsed(text)]
+    values += ["", " ", "a\nb", [], [1, 2], [3, 4, 6, 3], [[1]], {}, {"a": 1}, {"a": {"b": 1}}, {1: 2}, (), True, -1,
+               0.5, 10**30, float("nan"), float("inf"), "x" * 5000, ["fc"], {"name": ["fc"]}]  # fmt: skip
+    generator, keys, passed = random.Random(8), [*known_keys(), "foo", "model.foo", "measure.foo"], 0
+    for _ in range(5000):
+        content = copy.deepcopy(generator.choice(whole))
+        for _ in range(generator.randint(1, 3)):
+            put(content, generator.choice(keys), generator.choice(values))
+        said = ""
+        try:
+            read_settings(content)
+            check(read_point(content))
+        except ConfigError as error:
+            said = str(error)
+        assert len(said.splitlines()) <= 1, content
+        passed += not said
+    assert 50 < passed < 4000

@@ -1,0 +1,102 @@
+"""The command line: help, and what wrong input gets."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paradnn import train
+from paradnn.cli.help import known_keys
+from tests.conftest import ROOT, Store, environment, run
+
+
+def test_help_explains_every_key_and_group() -> None:
+    text = run(["paradnn.train", "--help"]).stdout
+    hidden = {"sweep.plan", "sweep.grids"}
+    names = [key for key in known_keys() if not key.endswith(".name") and key not in hidden]
+    for key in names:
+        if any(other.startswith(f"{key}.") for other in names):
+            continue
+        if key in {path.name for path in (ROOT / "conf").iterdir()}:
+            continue
+        assert re.search(rf"^\s+{re.escape(key)}=", text, re.M), key
+    for folder in (ROOT / "conf").iterdir():
+        if folder.is_dir() and folder.name != "hydra":
+            for option in folder.glob("*.yaml"):
+                assert option.stem in text
+    assert "Traceback" not in text
+
+
+def test_every_configuration_says_how_to_run_it() -> None:
+    for path in (ROOT / "conf").rglob("*.yaml"):
+        first = [line for line in path.read_text().splitlines()[:2] if "python -m paradnn." in line]
+        assert first, path
+        assert first[0].startswith("# ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("model.nodez=1", "model.nodez=1: no such key; did you mean model.nodes?"),
+        ("+model.x=3", "model.x=3: no such key; keys of model: name, layers"),
+        ("foo=1", "foo=1: no such key"),
+        ("model.nodes=0", "model.nodes=0: must be at least 1; raise model.nodes"),
+        ("batch_size=-1", "batch_size=-1: must be at least 1; raise batch_size"),
+        ("precision=int3", "precision=int3: no such choice; choose one of float32, bfloat16, float16"),
+        ("model=foo", "model=foo: no such option; choose one of bottleneck, densenet121, fc, gpt"),
+        ("model.nodes=1,2", "model.nodes=1,2: several values are a sweep; add -m"),
+        ("model.nodes=[1", "model.nodes"),
+        ("experiment=quick", "experiment=quick: describes a sweep; add -m"),
+        ("model=null", "Config group override must be a string or a list"),
+        ("software.python=/nope", "software.python=/nope: does not run"),
+        ("tracking.uri=nowhere", "tracking.uri=nowhere: no tracking store"),
+        ("tracking.uri=sqlite:////proc/x/y.db", "tracking.uri=sqlite:////proc/x/y.db: /proc/x cannot be made"),
+        ("-m model.nodes=8,x", "model.nodes=x: expects a whole number"),
+        ("-m model=fc,rnn model.nodes=8", "model.nodes=8: no such key; keys of model=rnn are name, layers"),
+        ("-m experiment=quick,paper_fc", "experiment=quick,paper_fc: one experiment at a time"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(
+    arguments: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in environment(Store(tmp_path)).items():
+        monkeypatch.setenv(name, value)
+    for name in ("argv", "orig_argv"):
+        monkeypatch.setattr(sys, name, ["paradnn.train", *arguments.split()])
+    assert train.main() == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    if message != "model.nodes":  # the grammar's own words for a bracket that is left open
+        assert lines[0].startswith(f"error: {message}")
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_wrong_input_on_the_command_line(tmp_path: Path) -> None:
+    done = run(["paradnn.train", "model.nodez=1"], Store(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: model.nodez=1: no such key; did you mean model.nodes?")
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_an_interpreter_without_the_framework_is_named(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    python = str(tmp_path / "bare" / "bin" / "python")
+    done = run(["paradnn.train", f"software.python={python}"], Store(tmp_path))
+    assert done.returncode == 2
+    assert (
+        f"framework.name=tensorflow: tensorflow is not installed in {python}; run {python} -m pip install"
+        in done.stderr
+    )
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_a_closed_address_is_no_store(store: Store) -> None:
+    done = run(["paradnn.train", "tracking.uri=http://user:secret@127.0.0.1:9"], store)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: tracking.uri=http://***@127.0.0.1:9: ")
+    assert "secret" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

@@ -1,0 +1,184 @@
+"""The pool of workers: a real worker, ended under the driver's feet."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from paradnn.config.identity import limits_id, request_of
+from paradnn.config.outcome import Ending, classify
+from paradnn.config.point import read_point
+from paradnn.errors import ConfigError
+from paradnn.execution.pool import WorkerPool
+from paradnn.execution.scratch import Scratch
+from paradnn.execution.worker_process import Limits, Worker, WorkerKey
+from paradnn.hardware import environment
+from paradnn.record.profile_summary import profile_tags
+from paradnn.tracking.resume import ResumePolicy
+from tests.conftest import ROOT
+
+MEASURE = {"min_seconds": 0.02, "min_blocks": 2, "block_seconds": 0.002, "warmup_seconds": 0.1}
+POINT = read_point({"model": {"name": "fc", "layers": 1, "nodes": 8}, "batch_size": 4, "measure": MEASURE})
+
+
+def workers() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if "paradnn.worker" in child.cmdline()]
+
+
+def test_a_worker_that_dies_in_its_sleep_is_replaced() -> None:
+    key, limits, phases = WorkerKey.of(POINT), Limits(60, None), []
+    with WorkerPool() as pool:
+        first = pool.measure(key, request_of(POINT), limits, phases.append)
+        assert (first.outcome, phases) == ("ok", ["build", "compile", "warmup", "measure"])
+        [worker] = workers()
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.wait()
+        assert pool.measure(key, request_of(POINT), limits, phases.append).outcome == "ok"
+    assert workers() == []
+
+
+def test_folders_of_killed_drivers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Known by a lock: process numbers tell nothing of drivers in containers that share this /tmp."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = "from paradnn.execution.scratch import Scratch; one = Scratch(); print(one.path, flush=True); input()"
+    driver = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert driver.stdout
+    other = Path(driver.stdout.readline().strip())
+    mine = Scratch()
+    (tmp_path / "another").mkdir()
+    WorkerPool()
+    assert set(tmp_path.iterdir()) == {other, mine.path, tmp_path / "another"}
+    driver.kill()
+    driver.communicate()
+    WorkerPool()
+    assert set(tmp_path.iterdir()) == {mine.path, tmp_path / "another"}
+    mine.remove()
+    assert set(tmp_path.iterdir()) == {tmp_path / "another"}
+
+
+def test_a_worker_whose_driver_is_gone_already_does_not_start() -> None:
+    """The driver was killed while the worker's interpreter was starting."""
+    driver = subprocess.Popen([sys.executable, "-c", ""])
+    driver.wait()
+    command = [sys.executable, "-m", "paradnn.worker", "--driver", str(driver.pid)]
+    done = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stdout == b""  # neither ready nor failed: the framework was not imported
+
+
+@pytest.mark.parametrize(
+    ("ending", "stderr", "expected"),
+    [
+        (Ending(None, 9, "timeout", "compile"), "", ("timeout", "over 60 s, in phase compile")),
+        (Ending(None, 9, "memory", "build"), "", ("oom_host", "took 3.00 GiB in phase build, the limit is 2.00 GiB")),
+        (
+            Ending(None, 6, None, "warmup"),
+            "what(): std::bad_alloc",
+            ("oom_host", "an allocation failed in phase warmup"),
+        ),
+        (Ending(None, 9, None, "measure"), "", ("oom_host", "killed by the system in phase measure")),
+        (Ending(None, 11, None, "measure"), "x\nlast words\n", ("crash", "SIGSEGV in phase measure: last words")),
+        (Ending(3, None, None, "build"), "", ("crash", "exit code 3 in phase build: nothing on standard error")),
+        (Ending(None, None, "worker", "start"), "", ("crash", "the worker died in phase start")),
+    ],
+)
+def test_endings_from_outside(ending: Ending, stderr: str, expected: tuple[str, str]) -> None:
+    outcome, reason = classify(ending, {}, stderr, timeout=60, memory_limit=2 * 2**30, peak=3 * 2**30)
+    assert outcome == expected[0]
+    assert reason is not None
+    assert reason.startswith(expected[1])
+
+
+def test_what_the_child_says_of_itself_is_believed() -> None:
+    ending = Ending(None, 9, "timeout", "measure")
+    assert classify(ending, {"outcome": "nan", "reason": "why"}, "", 1, None, 0) == ("nan", "why")
+
+
+@pytest.fixture
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerKey:
+    """A worker whose points go wrong in their profile."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nexec {sys.executable} {ROOT / 'tests' / 'profile_worker.py'}\n")
+    python.chmod(0o755)
+    return WorkerKey(str(python), "tensorflow", None, "cpu", ())
+
+
+@pytest.mark.parametrize(
+    ("profile", "limits", "reason", "limited"),
+    [
+        ("grows", Limits(60, 300 * 2**20), r"oom_host: took .* GiB in phase profile, the limit is 0\.29 GiB", True),
+        ("hangs", Limits(3, None), "timeout: over 3 s, in phase profile", True),
+        ("crashes", Limits(60, None), "crash: SIGSEGV in phase profile: the profiler's last words", False),
+    ],
+)
+def test_a_measured_point_is_not_lost_to_its_profile(
+    key: WorkerKey, tmp_path: Path, profile: str, limits: Limits, reason: str, limited: bool
+) -> None:
+    phases: list[str] = []
+    worker = Worker(key)
+    try:
+        answer = worker.measure({"profile": profile, "peak": 100 * 2**20}, limits, phases.append)
+        left = list(tmp_path.glob("paradnn-scratch-*/trace-*"))
+        whole = worker.measure({"profile": "ends", "peak": 100 * 2**20}, limits, phases.append)
+    finally:
+        worker.close()
+    assert phases == ["measure", "profile"] * 2
+    assert (answer.outcome, answer.reason, answer.result["blocks"]) == ("ok", None, [1.0, 1.0])
+    assert re.fullmatch(reason, answer.result["profile"]["unavailable"])
+    assert answer.result["profile"]["limited"] is limited
+    assert set(answer.phases) == {"start", "measure", "profile"}
+    assert left == []
+    assert whole.result["profile"] == {"steps": 3}
+
+
+def test_a_point_that_was_too_large_before_its_profile_is_out_of_memory(key: WorkerKey) -> None:
+    limit = 300 * 2**20
+    with WorkerPool() as pool:
+        answer = pool.measure(key, {"profile": "grows", "peak": limit + 1}, Limits(60, limit), lambda _: None)
+    assert answer.outcome == "oom_host"
+
+
+def test_a_profile_that_a_limit_ended_is_tried_again_under_another_limit() -> None:
+    asked = replace(POINT, measure=replace(POINT.measure, profile=True))
+    more = replace(POINT, measure=replace(asked.measure, timeout=1e4))
+    policy = ResumePolicy(True, ())
+    for limited, counts in ((True, [True, True, False]), (False, [True, True, True])):
+        tags = profile_tags({"unavailable": "timeout: over 3 s", "limited": limited}, "float32")
+        tags |= {"outcome": "ok", "limits_id": limits_id(asked.measure)}
+        assert tags["profile"] == "unavailable: timeout: over 3 s"
+        assert [policy.counts(point, tags) for point in (POINT, asked, more)] == counts
+
+
+def test_frameworks_are_told_their_device_and_threads_before_they_are_imported() -> None:
+    cpu = WorkerKey(sys.executable, "jax", 3, "cpu", (("NPROC", "2"),)).environ()
+    assert (cpu["JAX_PLATFORMS"], cpu["KERAS_TORCH_DEVICE"], cpu["CUDA_VISIBLE_DEVICES"]) == ("cpu", "cpu", "-1")
+    assert (cpu["OMP_NUM_THREADS"], cpu["NPROC"]) == ("3", "2")  # what the user sets comes last
+    gpu = WorkerKey(sys.executable, "jax", None, "gpu", ()).environ()
+    assert gpu["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+    assert gpu.get("JAX_PLATFORMS") != "cpu"
+
+
+def test_a_framework_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "versions", lambda name: {"python": "3.11", "keras": "3.15"})
+    environment.software_versions.cache_clear()
+    with pytest.raises(ConfigError) as caught:
+        environment.software_versions(sys.executable, "jax")
+    remedy = f"run {sys.executable} -m pip install 'paradnn[jax]', or set software.python"
+    assert str(caught.value) == f"framework.name=jax: jax is not installed in {sys.executable}; {remedy}"

@@ -1,0 +1,114 @@
+"""Runs of a machine whose laws the test knows, as a store would hold them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from paradnn.config.families import FAMILIES
+from paradnn.config.point import Measure, Optimizer, Point
+from paradnn.costs.point import costs_of
+from paradnn.forecast.design import Peaks
+from paradnn.forecast.history import Past
+from paradnn.forecast.table import row_of
+
+DEVICE, HOME = "a planted machine", "home"
+FLOPS, BANDWIDTH, CORES = 1e11, 2e10, 4
+QUICK = Measure(min_seconds=0.5, min_blocks=6, block_seconds=0.05, warmup_seconds=2.0, max_seconds=20.0)
+
+
+def fc(layers: int, nodes: int, batch: int, **others: Any) -> Point:
+    """A fully connected point, measured quickly."""
+    model = FAMILIES["fc"](layers=layers, nodes=nodes)  # type: ignore[call-arg]
+    return Point(model=model, batch_size=batch, measure=QUICK, optimizer=Optimizer(), **others)
+
+
+def lstm(width: int, batch: int) -> Point:
+    """A recurrent point, measured quickly."""
+    model = FAMILIES["lstm"](name="lstm", embedding_size=width)  # type: ignore[call-arg]
+    return Point(model=model, batch_size=batch, measure=QUICK)
+
+
+def grid(random: np.random.Generator, count: int) -> list[Point]:
+    """Distinct points of two families."""
+    every = [
+        fc(layers, nodes, batch)
+        for layers in (1, 2, 4, 8, 16)
+        for nodes in (32, 64, 128, 256, 512, 1024, 2048)
+        for batch in (64, 128, 256, 512, 1024)
+    ]
+    every += [lstm(width, batch) for width in (50, 100, 200, 400, 800) for batch in (16, 64, 256)]
+    return [every[index] for index in random.permutation(len(every))[:count]]
+
+
+class Machine:
+    """Efficiencies and dispatch drawn once, a slowness drawn for each session, noise for each run."""
+
+    def __init__(self, random: np.random.Generator, noise: float = 0.1, session: float = 0.15) -> None:
+        self._random = random
+        self._noise, self._session = noise, session
+        self.efficiency = random.uniform(0.3, 0.9)
+        self.traffic = random.uniform(0.25, 0.8)
+        self.dispatch = 2e-4 * np.exp(0.4 * random.standard_normal())
+        self._families = {name: np.exp(0.3 * random.standard_normal()) for name in FAMILIES}
+        self.begin_session("first")
+
+    def begin_session(self, name: str) -> None:
+        self.name = name
+        self.slowness = float(np.exp(self._session * self._random.standard_normal()))
+
+    def law(self, point: Point) -> float:
+        """Seconds of a step where no session slows it and no noise blurs it."""
+        costs, layers = costs_of(point), int(getattr(point.model, "layers", 1))
+        work = costs.flops_per_step / (self.efficiency * FLOPS) + costs.bytes_per_step / (self.traffic * BANDWIDTH)
+        return float((work + self.dispatch * layers) * self._families[point.model.name])
+
+    def step(self, point: Point) -> float:
+        """Seconds of a step in this session."""
+        return self.law(point) * self.slowness * float(np.exp(self._noise * self._random.standard_normal()))
+
+    def run(self, point: Point, number: int) -> Past:
+        """What the store holds of the point, measured `number`-th in this session."""
+        costs, step = costs_of(point), self.step(point)
+        metrics = {
+            "step_time_ms": step * 1e3,
+            "flops_per_step": costs.flops_per_step,
+            "bytes_per_step": costs.bytes_per_step,
+            "parameters": costs.parameters,
+            "load_average": 4.0,
+            "warmup_blocks": 12.0,
+            "phase_schedule_seconds": 0.03,
+            "phase_start_seconds": 2.0 if number == 0 else 0.02,
+            "phase_build_seconds": 0.1,
+            "phase_compile_seconds": 0.3 + step,
+            "phase_warmup_seconds": 1.0,
+            "phase_measure_seconds": 1.0,
+            "phase_record_seconds": 0.01,
+        }
+        tags = {
+            "environment_id": HOME,
+            "device": DEVICE,
+            "sweep_id": self.name,
+            "outcome": "ok",
+            "steady": "true",
+            "kind": "point",
+            "source": "measured",
+        }
+        return Past(f"{self.name}-{number}", 5.0 * number, row_of(point), metrics, tags)
+
+    def session(self, name: str, points: list[Point]) -> list[Past]:
+        """The runs of one session."""
+        self.begin_session(name)
+        return [self.run(point, number) for number, point in enumerate(points)]
+
+
+def peaks(count: int) -> Peaks:
+    """Of so many runs and points."""
+    return Peaks(np.full(count, FLOPS), np.full(count, BANDWIDTH), np.full(count, float(CORES)))
+
+
+def again(point: Point, replicate: int) -> Point:
+    """The same point, once more."""
+    return replace(point, replicate=replicate)

@@ -1,0 +1,171 @@
+"""`python -m paradnn.plan` as a user runs it, against a store that a real sweep has filled."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from paradnn.config.point import Tracking
+from paradnn.forecast.history import _Server, open_history
+from paradnn.store.address import StoreAddress
+from tests.conftest import ROOT, TINY, Store, environment, run
+
+BATCHES = "batch_size=2,4,8"
+SWEEP = ["-m", *[entry for entry in TINY if not entry.startswith("batch_size")]]
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Store:
+    """Two of the three points that the tests plan, measured; and one kept as files."""
+    store = Store(tmp_path_factory.mktemp("swept"))
+    shutil.copy(empty_database, store.folder / "mlflow.db")
+    done = run(["paradnn.train", *SWEEP, "batch_size=2,4"], store)
+    assert done.returncode == 0, done.stderr
+    done = run(["paradnn.train", *SWEEP, "batch_size=2", "tracking=offline", f"tracking.folder={store.folder}/files"])
+    assert done.returncode == 0, done.stderr
+    return store
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as handle:
+        return list(csv.DictReader(handle))
+
+
+def planned(store: Store, tmp_path: Path, *arguments: str) -> tuple[str, list[dict[str, str]]]:
+    """What the plan printed, and its rows."""
+    out = tmp_path / "points.csv"
+    done = run(["paradnn.plan", *SWEEP, *arguments, f"plan.out={out}"], store)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, rows(out)
+
+
+def statuses(points: list[dict[str, str]]) -> Counter[str]:
+    return Counter(point["status"] for point in points)
+
+
+def test_a_plan_says_what_is_done_and_changes_nothing(swept: Store, tmp_path: Path) -> None:
+    before = hashlib.sha256((swept.folder / "mlflow.db").read_bytes()).hexdigest()
+    text, points = planned(swept, tmp_path, BATCHES, "plan.hosts=1,3")
+    assert statuses(points) == {"done": 2, "missing": 1}
+    assert [point["batch_size"] for point in points if point["status"] == "missing"] == ["8"]
+    assert "On one host: " in text
+    assert "95%" in text
+    assert {line.split()[0] for line in text.splitlines() if line[:1].isdigit()} == {"1", "3"}
+    assert hashlib.sha256((swept.folder / "mlflow.db").read_bytes()).hexdigest() == before
+
+
+def test_costs_and_expected_times_are_in_the_rows(swept: Store, tmp_path: Path) -> None:
+    _, points = planned(swept, tmp_path, BATCHES, "resume=false")
+    assert statuses(points) == {"missing": 3}
+    stored = {swept.values("params", one["run_id"])["batch_size"]: one["run_id"] for one in swept.runs()}
+    for point in points:
+        assert 0 < float(point["low_seconds"]) <= float(point["expected_seconds"]) <= float(point["high_seconds"])
+        assert point["family"] == point["model.name"] == "fc"
+        if point["batch_size"] in stored:
+            metrics = swept.values("latest_metrics", stored[point["batch_size"]])
+            for name in ("parameters", "flops_per_step", "bytes_per_step", "memory_lower_bound_bytes"):
+                assert float(point[name]) == metrics[name]
+            params = swept.values("params", stored[point["batch_size"]])
+            assert {key: point[key] for key in params} == params
+
+
+def test_resume_rules_and_limits_are_the_sessions(swept: Store, tmp_path: Path) -> None:
+    assert statuses(planned(swept, tmp_path, "batch_size=2,4", "measure.profile=true")[1]) == {"missing": 2}
+    small = planned(swept, tmp_path, "batch_size=2,16", "measure.memory_limit=1KiB")[1]
+    assert statuses(small) == {"done": 1, "oom_predicted": 1}
+    assert [point["outcome"] for point in small if point["status"] == "oom_predicted"] == ["oom_predicted"]
+    twice = planned(swept, tmp_path, "batch_size=32,32")[1]
+    assert statuses(twice) == {"missing": 1, "repeated": 1}
+    late = planned(swept, tmp_path, "batch_size=32", "measure.timeout=0.01")[1]
+    assert [point["outcome"] for point in late] == ["timeout"]
+
+
+def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    place = tmp_path / "here"
+    done = run(["paradnn.plan", *SWEEP, BATCHES, f"tracking.uri=sqlite:///{place}/mlflow.db"])
+    assert done.returncode == 0, done.stderr
+    assert "the cost model alone" in done.stdout
+    assert not (place / "mlflow.db").exists()
+    done = run(["paradnn.plan", *SWEEP, BATCHES, "tracking=offline", f"tracking.folder={place}/files"])
+    assert done.returncode == 0, done.stderr
+    assert not (place / "files").exists()
+
+
+@pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
+def test_offline_results_and_servers_tell_the_same(swept: Store, tmp_path: Path) -> None:
+    done = run(["paradnn.plan", *SWEEP, BATCHES, "tracking=offline", f"tracking.folder={swept.folder}/files"])
+    assert done.returncode == 0, done.stderr
+    assert "done         1 (1 ok)" in done.stdout
+    sql = open_history(Tracking(uri=swept.uri))
+    # MLflow's client answers the same way in front of a database as in front of a server.
+    server = _Server.open(StoreAddress(swept.uri, None), "paradnn")
+    assert server is not None
+    [run_of_file] = open_history(Tracking(name="offline", folder=f"{swept.folder}/files")).past({device(swept)}, 10)
+    ids = {one["environment_id"] for one in swept.runs()}
+    assert sql.finished(ids) == server.finished(ids)
+    by_sql, by_server = sql.past({device(swept)}, 10), server.past({device(swept)}, 10)
+    assert [one.run_id for one in by_sql] == [one.run_id for one in by_server]
+    for one, other in zip(by_sql, by_server, strict=True):
+        assert one.params == other.params
+        assert one.tags == other.tags
+        assert one.start == other.start
+        assert one.metrics == {name: other.metrics[name] for name in one.metrics}
+        assert set(one.metrics) == set(run_of_file.metrics) & set(one.metrics)
+    assert [one.run_id for one in sql.past({device(swept)}, 1)] == [by_sql[-1].run_id]
+    assert sql.past({"another machine"}, 10) == []
+    assert sql.metrics(by_sql[0].run_id) == server.metrics(by_sql[0].run_id)
+
+
+def device(store: Store) -> str:
+    return store.runs()[0]["device"]
+
+
+def test_a_software_stack_is_not_made_for_a_plan(tmp_path: Path, swept: Store) -> None:
+    command = [sys.executable, "-m", "paradnn.plan", *SWEEP, BATCHES, "software=current,tensorflow-2.16"]
+    environ = {**environment(swept), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "The software stack tensorflow-2.16 is not made yet" in done.stdout
+    assert "done         2" in done.stdout
+    assert "to measure   4" in done.stdout
+    assert not (tmp_path / "cache").exists()
+
+
+def test_launchers_are_not_asked(swept: Store, tmp_path: Path) -> None:
+    """A plan of a command that goes to a cluster is made here."""
+    text, points = planned(swept, tmp_path, BATCHES, "hydra/launcher=basic", "sweep.chunk=2")
+    assert statuses(points) == {"done": 2, "missing": 1}
+    assert "tasks of 2 points" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-m", "model.nodes=abc"], "model.nodes=abc"),
+        (["-m", "modl=fc"], "did you mean model"),
+        (["experiment=paper_fc"], "add -m"),
+        (["plan.hosts=0"], "plan.hosts=0"),
+        (["plan.hosts=1,many"], "plan.hosts=1,many"),
+        (["plan.out=/no/such/folder/x.csv"], "plan.out"),
+        (["plan.when=now"], "keys of plan"),
+        (["tracking.uri=ftp://somewhere"], "tracking.uri"),
+    ],
+)
+def test_bad_input_ends_in_one_line(arguments: list[str], message: str) -> None:
+    done = run(["paradnn.plan", *arguments])
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_single_point_can_be_planned(swept: Store) -> None:
+    done = run(["paradnn.plan", *TINY, "batch_size=64"], swept)
+    assert done.returncode == 0, done.stderr
+    assert "to measure   1" in done.stdout

@@ -1,0 +1,95 @@
+"""Several devices as the driver sees them: what is asked for, what it costs, what it is held against."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from paradnn.config.identity import point_id, request_of
+from paradnn.config.point import Point, read_point
+from paradnn.costs import model_costs
+from paradnn.errors import ConfigError
+from paradnn.execution.worker_process import Limits
+from paradnn.hardware.environment import Environment
+from paradnn.record.record import run_name
+from paradnn.session.hardware_peaks import Ceilings, ceilings_identity, limits_of, yardstick
+from paradnn.session.session import _Session
+
+MODEL = {"name": "fc", "layers": 1, "nodes": 8}
+
+
+def point(**changes: Any) -> Point:
+    return read_point({"model": MODEL, "batch_size": 4} | changes)
+
+
+def environment(cores: int) -> Environment:
+    return Environment("some processor", {"cores": cores}, {}, {})
+
+
+def costs(point: Point, devices: int) -> Any:
+    return model_costs(
+        request_of(point)["model"],
+        batch_size=point.batch_size,
+        precision="float32",
+        mode="train",
+        optimizer="rmsprop",
+        devices=devices,
+    )
+
+
+def test_the_batch_is_that_of_the_step_and_is_shared_evenly() -> None:
+    with pytest.raises(ConfigError) as caught:
+        point(devices=3)
+    assert str(caught.value) == (
+        "devices=3: does not divide batch_size=4; batch_size is that of the whole step: choose a multiple of devices, "
+        "so that each has as many examples"
+    )
+
+
+def test_stored_points_on_one_device_are_still_the_same() -> None:
+    """The hash that this point had before `devices` was a key."""
+    assert point_id(point()) == "403c55a03dcf42b8"
+    assert point_id(point(devices=1, transport="grpc")) == "403c55a03dcf42b8"
+    ids = {point_id(point(devices=devices, transport=way)) for devices in (1, 2, 4) for way in ("local", "grpc")}
+    assert len(ids) == 5
+
+
+def test_costs_are_those_of_all_replicas() -> None:
+    big = point(batch_size=64)
+    whole, half, both = costs(big, 1), costs(replace(big, batch_size=32), 1), costs(big, 2)
+    assert (both.flops_per_step, both.parameters) == (whole.flops_per_step, whole.parameters)
+    assert both.bytes_per_step == 2 * half.bytes_per_step > whole.bytes_per_step
+    # A second set of weights, mean squares and velocities; the batch and what it makes are only divided.
+    more = both.memory_lower_bound_bytes - whole.memory_lower_bound_bytes
+    assert more == 3 * 4 * (whole.parameters + whole.non_trainable_parameters)
+
+
+def test_replicas_that_do_not_fit_are_predicted() -> None:
+    wide = point(model={"name": "fc", "layers": 2, "nodes": 4000}, devices=4, transport="grpc")
+    needed = costs(wide, 4).memory_lower_bound_bytes
+    limit = Limits(60, costs(wide, 1).memory_lower_bound_bytes + 1)
+    answer = _Session._predicted(wide, costs(wide, 4), limit)
+    assert answer is not None
+    assert answer.outcome == "oom_predicted"
+    assert f"{needed / 2**30:,.2f} GiB" in (answer.reason or "")
+    assert _Session._predicted(wide, costs(wide, 1), limit) is None
+
+
+def test_devices_are_held_against_what_they_can_do_together() -> None:
+    ceilings = Ceilings("run", {"float32": 1e12}, 1e11)
+    gpus = point(devices=2, platform={"name": "gpu"})
+    assert limits_of(gpus, environment(8), ceilings) == {"peak_flops_per_second": 2e12, "peak_bytes_per_second": 2e11}
+    assert ceilings_identity(gpus, environment(8)) == ceilings_identity(point(platform={"name": "gpu"}), environment(8))
+    cores = point(devices=2, platform={"name": "cpu", "threads": 2})
+    assert limits_of(cores, environment(8), ceilings)["peak_flops_per_second"] == 1e12
+    assert yardstick(cores, environment(8)).platform.threads == 4
+    # All cores of a machine are its default.
+    assert ceilings_identity(cores, environment(4)) == ceilings_identity(point(), environment(4))
+
+
+def test_names_say_what_is_not_usual() -> None:
+    assert run_name(point()) == "fc 1x8 b4 float32 cpu"
+    assert run_name(point(devices=2)) == "fc 1x8 b4 float32 cpu x2"
+    assert run_name(point(devices=2, transport="grpc", mode="inference")) == "fc 1x8 b4 float32 cpu inference x2 grpc"

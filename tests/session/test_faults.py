@@ -1,0 +1,199 @@
+"""Every way a point can end, by the real thing, in one sweep of good points; and drivers that are stopped or killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import psutil
+import pytest
+
+from paradnn.config.families import FullyConnected
+from paradnn.config.point import Measure, Point
+from paradnn.tracking.resume import ResumePolicy
+from tests.conftest import ROOT, TINY, Store, children_of, environment, run
+
+PLAIN = "model: fc, model.layers: 1, model.input_size: 16, model.output_size: 4, batch_size: 4"
+GRIDS = ",".join(
+    f"{{{PLAIN}, {fault}}}"
+    for fault in (
+        "model.nodes: '8,9,10,11', measure.min_seconds: 0.02",
+        "model.nodes: 40000, model.layers: 2, measure.memory_limit: 2GiB",
+        "model.nodes: 12000, model.layers: 3, measure.memory_limit: 1GiB, measure.predict_oom: false",
+        "model.nodes: 12, measure.min_seconds: 1000, measure.timeout: 2",
+        "model.nodes: 13, optimizer: sgd, optimizer.learning_rate: 1e30",
+        "model.nodes: 14, measure.min_seconds: 1000",
+        "model.nodes: 15, platform: gpu",
+    )
+)
+EXPECTED = {
+    8: "ok",
+    9: "ok",
+    10: "ok",
+    11: "ok",
+    40000: "oom_predicted",
+    12000: "oom_host",
+    12: "timeout",
+    13: "nan",
+    14: "crash",
+    15: "unavailable",
+}
+MEASURE = [entry for entry in TINY if entry.startswith("measure") and "min_seconds" not in entry]
+
+
+def _hear_ctrl_c() -> None:
+    """What a shell starts in the background ignores SIGINT, and so does all that it starts: this suite, too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@contextmanager
+def driver(store: Store, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A running driver; killed with all it started when the test is done."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "paradnn.train", *arguments],
+        cwd=ROOT,
+        env=environment(store),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=_hear_ctrl_c,
+    )
+    try:
+        yield process
+    finally:
+        for pid in [*children_of(process.pid), process.pid]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        process.communicate()
+
+
+def wait_for(condition, seconds: float = 90.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def measuring_child(process: subprocess.Popen[str]) -> int | None:
+    """The forked child of the worker, if a point is being measured.
+
+    The driver has short-lived children besides (`git`, `lscpu`), which may be gone between two looks.
+    """
+    for child in psutil.Process(process.pid).children():
+        with suppress(psutil.NoSuchProcess):
+            if "paradnn.worker" in child.cmdline():
+                return next((grandchild.pid for grandchild in child.children()), None)
+    return None
+
+
+def is_running(store: Store, name: str) -> bool:
+    return any(run["mlflow.runName"].startswith(name) and run["status"] == "RUNNING" for run in store.runs())
+
+
+def test_each_outcome_in_one_sweep_of_good_points(store: Store) -> None:
+    with driver(store, "-m", f"sweep.grids=[{GRIDS}]", *MEASURE) as process:
+        assert wait_for(lambda: is_running(store, "fc 1x14 "))
+        assert wait_for(lambda: measuring_child(process))
+        time.sleep(1.0)  # into the point's build or measurement
+        os.kill(measuring_child(process), signal.SIGSEGV)
+        output, errors = process.communicate(timeout=200)
+    assert process.returncode == 0, errors
+    found = {int(store.values("params", run["run_id"])["model.nodes"]): run for run in store.runs()}
+    assert {nodes: run["outcome"] for nodes, run in found.items()} == EXPECTED
+    assert {run["status"] for run in found.values()} == {"FINISHED", "FAILED"}
+    assert all(run["status"] == ("FINISHED" if run["outcome"] == "ok" else "FAILED") for run in found.values())
+    assert found[12]["reason"].startswith("over 2 s, in phase ")
+    assert found[14]["reason"].startswith("SIGSEGV in phase ")
+    assert "the limit is 1.00 GiB" in found[12000]["reason"]
+    assert "needs at least" in found[40000]["reason"]
+    assert "sees 0 GPU device(s)" in found[15]["reason"]
+    peak = store.values("latest_metrics", found[12000]["run_id"])["peak_memory_bytes"]
+    assert 2**30 < peak < 4 * 2**30
+    assert all("\n" not in run.get("reason", "") for run in found.values())
+    for outcome, count in Counter(EXPECTED.values()).items():
+        assert f"{count} {outcome}" in output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_sweep_ends_cleanly_and_goes_on(store: Store, number: signal.Signals) -> None:
+    axes = ["-m", "model.nodes=8,9", "sweep.order=given", *(entry for entry in TINY if "nodes" not in entry)]
+    with driver(store, *axes, "measure.min_seconds=1000") as process:
+        assert wait_for(lambda: measuring_child(process))
+        started = children_of(process.pid)
+        time.sleep(1.0)
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+    assert "2 not measured" in output
+    assert "the same command goes on" in errors
+    assert wait_for(lambda: not any(psutil.pid_exists(pid) for pid in started), 10)
+    assert [run["status"] for run in store.runs()] == ["KILLED"]
+    assert [run["status"] for run in store.runs("sweep")] == ["KILLED"]
+    assert "outcome" not in store.runs()[0]
+
+
+def test_a_killed_driver_leaves_nothing_behind_and_loses_nothing(store: Store) -> None:
+    axes = ["-m", "model.nodes=range(8,14)", *(entry for entry in TINY if "nodes" not in entry)]
+    with driver(store, *axes) as process:
+        assert wait_for(lambda: any("outcome" in run for run in store.runs()))
+        started = children_of(process.pid)
+        process.kill()
+        process.wait()
+    assert wait_for(lambda: not any(psutil.pid_exists(pid) for pid in started), 10)
+    finished = {run["run_id"] for run in store.runs() if "outcome" in run}
+    done = run(["paradnn.train", *axes], store)
+    assert done.returncode == 0, done.stderr
+    runs = store.runs()
+    assert finished <= {entry["run_id"] for entry in runs}
+    assert not [entry for entry in runs + store.runs("sweep") if entry["status"] == "RUNNING"]
+    measured = Counter(entry["point_id"] for entry in runs if entry.get("outcome") == "ok")
+    assert len(measured) == 6
+    assert set(measured.values()) == {1}
+
+
+def test_a_driver_killed_while_processes_meet_over_grpc_leaves_none_of_them(store: Store) -> None:
+    point = [*(entry for entry in TINY if "min_seconds" not in entry), "measure.min_seconds=1000"]
+    with driver(store, "devices=2", "transport=grpc", *point) as process:
+        assert wait_for(lambda: (child := measuring_child(process)) and children_of(child))
+        started = children_of(process.pid)
+        assert len(started) >= 3, "the worker, the point, its second process"
+        process.kill()
+        process.wait()
+        assert wait_for(lambda: not any(psutil.pid_exists(pid) for pid in started), 10)
+
+
+def test_two_drivers_share_a_sweep(store: Store) -> None:
+    axes = ["-m", "model.nodes=range(8,20)", "sweep.order=given", *(entry for entry in TINY if "nodes" not in entry)]
+    with driver(store, *axes) as one, driver(store, *axes) as two:
+        for process in (one, two):
+            _, errors = process.communicate(timeout=120)
+            assert process.returncode == 0, errors
+    measured = Counter(entry["point_id"] for entry in store.runs() if "outcome" in entry)
+    assert len(measured) == 12
+    assert set(measured.values()) == {1}
+    assert not [entry for entry in store.runs() if entry["status"] == "RUNNING"]
+
+
+def test_limits_that_change_measure_again_and_retry_names_outcomes(store: Store) -> None:
+    rest = [entry for entry in TINY if "min_seconds" not in entry]
+    point = ["-m", "measure.min_seconds=0.3", *rest]
+    assert "1 timeout" in run(["paradnn.train", *point, "measure.timeout=0.2"], store).stdout
+    assert "1 timeout" in run(["paradnn.train", *point, "measure.timeout=0.2", "resume=retry"], store).stdout
+    assert "1 ok" in run(["paradnn.train", *point], store).stdout
+    assert "1 skipped" in run(["paradnn.train", *point, "measure.timeout=0.2"], store).stdout
+    *stopped, whole = sorted(store.runs(), key=lambda run: run["outcome"] == "ok")
+    short, long = (Point(FullyConnected(), measure=Measure(timeout=seconds)) for seconds in (0.2, 600.0))
+    usual, again = ResumePolicy(True, ()), ResumePolicy("retry", ("timeout",))
+    assert [
+        [policy.counts(asked, run) for policy in (usual, again) for asked in (short, long)] for run in (*stopped, whole)
+    ] == [[True, False, False, False]] * 2 + [[True] * 4]

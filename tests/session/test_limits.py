@@ -1,0 +1,274 @@
+"""What a run says beside its timing, as a user gets it: operation table, figure, ceilings, latency, energy."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from paradnn import ceilings
+from paradnn.config.families import FullyConnected
+from paradnn.config.point import Framework, Measure, Platform, Point, Software
+from paradnn.execution.pool import WorkerPool
+from paradnn.hardware.environment import describe_environment
+from paradnn.hardware.specifications import HARDWARE, find_hardware
+from paradnn.session import hardware_peaks as peaks
+from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, ceilings_identity, changes, overrun_tags
+from paradnn.tracking.offline import OfflineTracker
+from paradnn.tracking.resume import ResumePolicy
+from tests.conftest import TINY, Store, run
+
+PNG = b"\x89PNG\r\n\x1a\n"
+WITH_CEILINGS = [entry for entry in TINY if entry != "ceilings=false"]
+
+
+def artifacts(store: Store, run_id: str) -> Path:
+    [(uri,)] = store.query("SELECT artifact_uri FROM runs WHERE run_uuid = ?", run_id)
+    return Path(uri.removeprefix("file://"))
+
+
+def table(path: Path) -> list[dict]:
+    content = json.loads(path.read_text())
+    return [dict(zip(content["columns"], row, strict=True)) for row in content["data"]]
+
+
+def test_profile_and_ceilings_of_a_sweep(store: Store) -> None:
+    """Two points, one set of ceilings; a later command measures neither of them again."""
+    # Products that last: TensorFlow traces no kernel that it knows to be cheap.
+    size = ["model.nodes=256", "model.input_size=512", "batch_size=64"]
+    command = ["paradnn.train", "-m", *WITH_CEILINGS, *size, "compile=graph,xla", "measure.profile=true"]
+    done = run(command, store)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("measuring the ceilings") == 1
+    [ceilings] = store.runs("ceilings")
+    assert ceilings["status"] == "FINISHED"
+    peaks = store.values("latest_metrics", ceilings["run_id"])
+    folder = artifacts(store, ceilings["run_id"])
+    rates = [row["flops_per_second"] for row in table(folder / "matmul.json") if row["precision"] == "float32"]
+    assert peaks["peak_flops_per_second.float32"] == max(rates)
+    assert peaks["peak_bytes_per_second"] == table(folder / "bandwidth.json")[-1]["bytes_per_second"]
+    assert (folder / "ceilings.png").read_bytes().startswith(PNG)
+    assert len(store.runs()) == 2
+    for point in store.runs():
+        metrics = store.values("latest_metrics", point["run_id"])
+        folder = artifacts(store, point["run_id"])
+        assert point["checks"] == "passed"
+        assert point["ceilings_run"] == ceilings["run_id"]
+        assert point["matmul_types"] == "float32 100.0%"
+        assert metrics["peak_flops_per_second"] == max(rates)
+        assert metrics["flops_utilization"] == metrics["flops_per_second"] / max(rates)
+        shares = {key: value for key, value in metrics.items() if key.startswith("category_share.")}
+        assert math.isclose(sum(shares.values()) + metrics["profile_unexplained_share"], 1.0, abs_tol=1e-6)
+        assert sum(row["share"] for row in table(folder / "operations.json")) == pytest.approx(1.0)
+        assert (folder / "breakdown.png").read_bytes().startswith(PNG)
+        assert json.loads(point["mlflow.loggedArtifacts"])[0] == {"path": "operations.json", "type": "table"}
+        assert point["energy_source"].startswith(("rapl", "unavailable: "))
+        assert ("energy_per_step_joules" in metrics) == (point["energy_source"] == "rapl")
+    assert "Measure it again" not in done.stdout
+    exceeded(store, command)
+
+
+def exceeded(store: Store, command: list[str]) -> None:
+    """Ceilings of a machine that was busy beyond all measure: they are kept, and how to mend them is said."""
+    store.change("UPDATE latest_metrics SET value = value / 1e6 WHERE key LIKE 'peak_flops_per_second.%'")
+    again = run([*command, "model.nodes=9"], store)
+    assert again.returncode == 0, again.stderr
+    assert "measuring the ceilings" not in again.stderr
+    assert len(store.runs("ceilings")) == 1
+    remedy = "python -m paradnn.ceilings platform=cpu"
+    assert again.stdout.rstrip().endswith(f"which is too low. Measure it again on a quiet machine: {remedy}")
+    assert "2 points ran at up to" in again.stdout
+    points = [point for point in store.runs() if "ceilings_note" in point]
+    assert [point["ceilings_remedy"] for point in points] == [remedy, remedy]
+    for point in points:
+        ratio = store.values("latest_metrics", point["run_id"])["flops_utilization"]
+        assert point["ceilings_note"].startswith(f"{ratio:.2f} times the measured matmul peak")
+
+
+def test_the_remedy_names_what_the_ceilings_depend_on() -> None:
+    platform, framework = Platform("gpu", threads=2, index=1), Framework("jax", {"XLA_FLAGS": "--a=b c"})
+    point = Point(FullyConnected(), platform=platform, framework=framework, software=Software("tensorflow-2.20"))
+    tags = overrun_tags(point, {"flops_utilization": 1.051})
+    assert tags["ceilings_remedy"] == (
+        "python -m paradnn.ceilings platform=gpu platform.threads=2 platform.index=1 framework=jax "
+        "'+framework.env.XLA_FLAGS=\"--a=b c\"' software=tensorflow-2.20"
+    )
+    assert overrun_tags(point, {"flops_utilization": 1.05}) == overrun_tags(point, {}) == {}
+
+
+def test_ceilings_that_changed_are_told() -> None:
+    old = Ceilings("abc", {"float32": 1e11, "bfloat16": 1e10}, 2e10)
+    new = Ceilings("def", {"float32": 1.2e11, "bfloat16": 1.04e10, "float16": 1.0}, 1e10)
+    assert changes(old, new) == [
+        "matmul in float32: 1.20 times what run abc says; was the machine busy then: points that name that run are to "
+        "be measured again with resume=false",
+        "main memory: 0.50 times what run abc says; was the machine busy now?",
+    ]
+
+
+def test_a_profile_that_is_asked_for_later_is_measured(store: Store) -> None:
+    assert "ok" in run(["paradnn.train", *TINY], store).stdout
+    assert run(["paradnn.train", *TINY, "measure.keep_trace=true"], store).returncode == 0
+    bare, kept = sorted(store.runs(), key=lambda point: "extras" in point)
+    assert "extras" not in bare
+    assert kept["extras"] == "profile keep_trace"
+    traces = list((artifacts(store, kept["run_id"]) / "trace").rglob("plugins/profile/*/*.xplane.pb"))
+    assert len(traces) == 1
+    assert traces[0].stat().st_size > 1000
+    # The trace brings the profile along, and stands for the bare timing; that stands for neither of them.
+    assert "held this outcome already" in run(["paradnn.train", *TINY, "measure.profile=true"], store).stdout
+    policy = ResumePolicy(True, ())
+    for asked in ({}, {"profile": True}, {"keep_trace": True}):
+        point = Point(FullyConnected(), measure=Measure(**asked))
+        assert policy.counts(point, kept)
+        assert policy.counts(point, bare) == (not asked)
+    # The timing is the same measurement with and without a profile.
+    assert kept["protocol_id"] == bare["protocol_id"]
+
+
+@pytest.fixture(scope="module")
+def special(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Store:
+    """Points that are a case of their own, in one sweep."""
+    store = Store(tmp_path_factory.mktemp("special"))
+    (store.folder / "mlflow.db").write_bytes(empty_database.read_bytes())
+    short = "measure.min_seconds: 0.02, measure.warmup_seconds: 0.2"
+    long = "measure.min_seconds: 4, measure.warmup_seconds: 2"
+    grids = ",".join(
+        (
+            f"{{batch_size: 1, compile: xla, measure.profile: true, {short}}}",
+            f"{{batch_size: 1, mode: inference, {short}}}",
+            f"{{batch_size: 4, measure.profile: true, {long}}}",
+        )
+    )
+    settings = [
+        entry
+        for entry in TINY
+        if entry.partition("=")[0].removeprefix("measure.") not in ("batch_size", "min_seconds", "warmup_seconds")
+    ]
+    done = run(["paradnn.train", "-m", f"sweep.grids=[{grids}]", *settings], store)
+    assert done.returncode == 0, done.stderr
+    assert "3 ok" in done.stdout
+    return store
+
+
+def case(store: Store, name: str) -> tuple[dict[str, str], dict[str, float]]:
+    """Tags and metrics of the point whose name holds a word."""
+    [point] = [point for point in store.runs() if name in point["mlflow.runName"].split()]
+    return point, store.values("latest_metrics", point["run_id"])  # type: ignore[return-value]
+
+
+def test_one_example_under_xla_passes_the_check_of_flops(special: Store) -> None:
+    """The gradients of weights are outer products there, which XLA multiplies elementwise."""
+    point, metrics = case(special, "xla")
+    assert point["checks"] == "passed"
+    assert metrics["profile_flops_ratio"] < 0.9
+
+
+def test_cheap_kernels_that_are_not_traced_contradict_nothing(special: Store) -> None:
+    """After thousands of steps hardly a kernel of a tiny model is an event: the remainder has their time."""
+    point, metrics = case(special, "b4")
+    assert point["checks"] == "passed"
+    assert metrics["profile_unexplained_share"] > 0.5
+
+
+def test_inference_has_latencies(special: Store) -> None:
+    _, metrics = case(special, "inference")
+    quantiles = [metrics[f"latency_p{share}_ms"] for share in (50, 90, 99)]
+    assert 0 < quantiles[0] <= quantiles[1] <= quantiles[2]
+    assert metrics["latency_steps"] >= 100
+
+
+def test_ceilings_that_another_driver_never_finishes_are_missed_aloud(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim of a living process, which here is this one."""
+    monkeypatch.setattr(peaks, "_TIMEOUT", 0.02)
+    monkeypatch.setattr(peaks, "_LOOK", 0.01)
+    point = Point(FullyConnected())
+    environment = describe_environment("cpu", {"tensorflow": "2"})
+    tracker = OfflineTracker(tmp_path)
+    tracker.begin(ceilings_identity(point, environment), "ceilings", {}, 60.0, lambda _: True)
+    said: list[str] = []
+    with WorkerPool() as pool:
+        assert CeilingsKeeper(pool, tracker, said.append).of(point, environment) is None
+    [line] = said
+    assert line.startswith("no ceilings: another driver")
+
+
+def test_ceilings_are_kept_as_a_file_and_logged_later(store: Store, tmp_path: Path) -> None:
+    """A second command without network finds them; sync logs them as the run that the points name."""
+    command = ["paradnn.train", *WITH_CEILINGS, "tracking=offline", f"tracking.folder={tmp_path / 'files'}"]
+    first = run(command, store)
+    assert first.returncode == 0, first.stderr
+    assert "measuring the ceilings" in first.stderr
+    second = run([*command, "batch_size=5"], store)
+    assert second.returncode == 0, second.stderr
+    assert "measuring the ceilings" not in second.stderr
+    done = run(["paradnn.sync", str(tmp_path / "files"), "--uri", store.uri], store)
+    assert done.returncode == 0, done.stderr
+    [ceilings] = store.runs("ceilings")
+    assert ceilings["status"] == "FINISHED"
+    assert (artifacts(store, ceilings["run_id"]) / "ceilings.png").read_bytes().startswith(PNG)
+    assert [point["ceilings_run"] for point in store.runs()] == [ceilings["offline_id"]] * 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "platform.threads=0",
+        "framework.name=torch",
+        "nothing=1",
+        "compile=fast",
+        "-m platform.threads=1,2",
+        "experiment=quick",
+    ],
+)
+def test_ceilings_refuse_bad_input_in_one_line(
+    wrong: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["ceilings", *wrong.split()])
+    assert ceilings.main() == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        ("NVIDIA H200", "H200 (SXM)"),
+        ("NVIDIA A100-SXM4-80GB", "A100 (SXM, 80 GB)"),
+        ("NVIDIA A10", "A10"),
+        ("NVIDIA A100-PCIE-40GB", "A100 (SXM, 40 GB)"),
+        ("Tesla V100-SXM2-16GB", "V100 (SXM2, 16 GB)"),
+        ("Tesla V100-PCIE-16GB", None),
+        ("Tesla V100-SXM2-32GB", "V100 (SXM2, 32 GB)"),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+        ("NVIDIA H100 80GB HBM3", "H100 (SXM)"),
+        ("NVIDIA H100 PCIe", "H100 (PCIe)"),
+        ("NVIDIA H100 NVL", None),
+        ("NVIDIA H200 NVL", None),
+        ("NVIDIA GeForce RTX 3090 Ti", None),
+        ("NVIDIA GeForce RTX 4090 D", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("TPU v2", "TPU v2 (board, 8 cores)"),
+        ("Intel(R) Xeon(R) Platinum 8380 CPU @ 2.30GHz, 40 cores", "Xeon Platinum 8380"),
+        ("Intel(R) Xeon(R) Platinum 8380 CPU @ 2.30GHz, 4 cores", None),
+        ("AMD EPYC, 2 cores", None),
+        ("NVIDIA Z9000", None),
+    ],
+)
+def test_specifications_are_found_by_name_or_not_at_all(device: str, name: str | None) -> None:
+    found = find_hardware(device)
+    assert (found.name if found else None) == name
+
+
+def test_every_specification_has_a_source_and_sound_numbers() -> None:
+    assert len({entry.name for entry in HARDWARE}) == len(HARDWARE)
+    for entry in HARDWARE:
+        assert entry.source
+        assert all(1e11 < peak < 1e16 for peak in entry.peak_flops.values())
+        assert find_hardware(f"{entry.aliases[0]}, {entry.cores} cores" if entry.cores else entry.aliases[0])
+        if {"float32", "float16"} <= set(entry.peak_flops):
+            assert entry.peak_flops["float16"] > entry.peak_flops["float32"]

@@ -1,0 +1,261 @@
+"""Software stacks, made for real from a package that is as small as it can be and needs no network."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from paradnn.config.point import Software, read_point
+from paradnn.errors import ConfigError, WorkerError
+from paradnn.execution.pool import WorkerPool
+from paradnn.execution.worker_process import WorkerKey
+from paradnn.software.stack import OpenStack, Stack, open_stack
+from tests.conftest import ROOT, TINY, Store, run
+from tests.execution.test_worker_process import workers
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+TINYSTACK = Stack("tiny", PYTHON, ("tinystack==1.0",))
+MISSING = Stack("missing", PYTHON, ("nosuch-package==9",))
+UV = Path(sys.executable).parent / "uv"
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one wheel."""
+    folder = tmp_path_factory.mktemp("shelf")
+    with zipfile.ZipFile(folder / "tinystack-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("tinystack.py", "answer = 42\n")
+        wheel.writestr("tinystack-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tinystack\nVersion: 1.0\n")
+        wheel.writestr("tinystack-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n")
+        names = ("tinystack.py", *(f"tinystack-1.0.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD")))
+        wheel.writestr("tinystack-1.0.dist-info/RECORD", "".join(f"{name},,\n" for name in names))
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where stacks go in this test; installers see the shelf alone."""
+    for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
+        monkeypatch.delenv(name)
+    settings = {
+        "XDG_CACHE_HOME": tmp_path / "cache",
+        "PIP_FIND_LINKS": shelf,
+        "UV_FIND_LINKS": shelf,
+        "PIP_NO_INDEX": 1,
+        "UV_NO_INDEX": 1,
+        "PIP_CONFIG_FILE": os.devnull,
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, str(value))
+    return tmp_path / "cache" / "paradnn" / "stacks"
+
+
+@pytest.fixture
+def uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path has uv."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "uv").symlink_to(UV)
+    (folder / f"python{PYTHON}").symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.fixture
+def pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path has no uv."""
+    folders = os.environ["PATH"].split(os.pathsep)
+    monkeypatch.setenv("PATH", os.pathsep.join(entry for entry in folders if not (Path(entry) / "uv").exists()))
+
+
+def opened(stack: Stack) -> tuple[OpenStack, list[str]]:
+    """The stack, let go again, and what was said."""
+    said: list[str] = []
+    found = open_stack(stack, said.append)
+    found.close()
+    return found, said
+
+
+def folders(cache: Path) -> set[str]:
+    return {path.name for path in cache.iterdir()} - {".locks"}
+
+
+@pytest.mark.parametrize("installer", ["pip", "uv"])
+def test_a_stack_is_made_once(installer: str, cache: Path, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue(installer)
+    found, said = opened(TINYSTACK)
+    assert said == [f"making the software stack tiny (Python {PYTHON}, tinystack==1.0), once: some minutes"]
+    assert "tinystack==1.0" in found.packages
+    answer = subprocess.run([TINYSTACK.python, "-c", "import tinystack; print(tinystack.answer)"], capture_output=True)
+    assert answer.stdout == b"42\n"
+    marker = json.loads((TINYSTACK.folder / "paradnn-stack.json").read_text())
+    assert marker["installer"] == installer
+    again, said = opened(TINYSTACK)
+    assert said == []
+    assert again.packages == found.packages
+    assert folders(cache) == {TINYSTACK.key}
+
+
+@pytest.mark.usefixtures("uv")
+def test_half_made_and_changed_stacks_are_made_anew(cache: Path) -> None:
+    (cache / f"{TINYSTACK.key}.making-1" / "lib").mkdir(parents=True)
+    TINYSTACK.python.parent.mkdir(parents=True)
+    assert "is incomplete" in opened(TINYSTACK)[1][0]
+    assert folders(cache) == {TINYSTACK.key}
+    [metadata] = TINYSTACK.folder.rglob("tinystack-1.0.dist-info")
+    shutil.rmtree(metadata)
+    found, said = opened(TINYSTACK)
+    assert "was changed since it was made" in said[0]
+    assert "tinystack==1.0" in found.packages
+    TINYSTACK.python.unlink()
+    assert "does not run any more" in opened(TINYSTACK)[1][0]
+
+
+@pytest.mark.usefixtures("uv")
+def test_two_processes_make_it_once(cache: Path) -> None:
+    code = (
+        "from paradnn.stacks import Stack, open_stack; "
+        f"print(open_stack({TINYSTACK!r}, lambda text: print(text, flush=True)).packages, flush=True); input()"
+    )
+    # The lock is held here until both have said what they wait for. The first to get it then uses the stack for long.
+    (cache / ".locks").mkdir(parents=True)
+    with (cache / ".locks" / f"{TINYSTACK.key}.make").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command, pipe = [sys.executable, "-c", code], subprocess.PIPE
+        both = [subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) for _ in range(2)]
+        for process in both:
+            assert process.stdout
+            assert process.stdout.readline().startswith("waiting for another process that makes")
+    said = ""
+    for process in both:
+        assert process.stdout
+        while "tinystack==1.0'" not in (line := process.stdout.readline()):
+            said += line
+            assert line
+    assert said.count("making the software stack") == 1
+    for process in both:
+        process.communicate("\n", timeout=60)
+        assert process.returncode == 0
+
+
+@pytest.mark.usefixtures("pip")
+def test_what_cannot_be_made_says_why_and_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(WorkerError, match=r"pip: ERROR: No matching distribution found for nosuch-package==9$"):
+        opened(MISSING)
+    with pytest.raises(WorkerError, match=rf"needs Python 3\.99, this is {PYTHON} and no python3\.99 on the path runs"):
+        opened(Stack("new", "3.99", ("tinystack==1.0",)))
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://user:secret@127.0.0.1:9/token/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    with pytest.raises(WorkerError, match=r"\(a package index was not reached\)") as offline:
+        opened(MISSING)
+    assert not any(word in str(offline.value) for word in ("secret", "token"))
+    assert folders(cache) == set()
+
+
+@pytest.mark.usefixtures("uv")
+def test_every_installer_that_failed_is_quoted(cache: Path) -> None:
+    with pytest.raises(
+        WorkerError, match=r"^uv: .*nosuch-package was not found.*; pip: ERROR: No matching distribution"
+    ) as error:
+        opened(MISSING)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.usefixtures("uv")
+def test_a_stack_in_use_is_not_removed(cache: Path) -> None:
+    found = open_stack(TINYSTACK, lambda _: None)
+    refused = run(["paradnn.stacks", "remove", "tiny"])
+    assert refused.returncode == 2
+    assert "is in use; remove it when the sweep has ended" in refused.stderr
+    found.close()
+    listed = run(["paradnn.stacks"]).stdout
+    assert f"{TINYSTACK.key}: made" in listed
+    assert "tensorflow-2.16    not made" in listed
+    assert run(["paradnn.stacks", "remove", "tiny"]).stdout == f"removed {TINYSTACK.folder}\n"
+    assert folders(cache) == set()
+    assert run(["paradnn.stacks", "remove", "tiny"]).stdout.startswith("no stack tiny in")
+    assert run(["paradnn.stacks", "make", "current"]).stderr.startswith("error: software=current: is no stack")
+
+
+@pytest.mark.usefixtures("cache", "uv")
+def test_a_sweep_goes_on_without_the_stacks_that_cannot_be_made(store: Store) -> None:
+    """This interpreter, a stack that lacks the framework, and one that cannot be made, two points each."""
+    stacks = "software.requirements=choice([],['tinystack==1.0'],['nosuch-package==9'])"
+    command = ["paradnn.train", "-m", *TINY, stacks, "model.nodes=8,9"]
+    done = run(command, store)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("making the software stack") == 2
+    points = {
+        outcome: [point for point in store.runs() if point["outcome"] == outcome] for outcome in ("ok", "unavailable")
+    }
+    assert [len(group) for group in points.values()] == [2, 4]
+    reasons = {point["reason"] for point in points["unavailable"]}
+    assert any("tensorflow is not installed in" in reason for reason in reasons)
+    [unmade] = [reason for reason in reasons if "pip: ERROR: No matching distribution found" in reason]
+    assert unmade.startswith("the software stack current cannot be made: uv: ")
+    [(uri,), *_] = store.query(
+        "SELECT artifact_uri FROM runs JOIN tags USING (run_uuid) WHERE value LIKE '%is not installed in%'"
+    )
+    assert "tinystack==1.0\n" in (Path(uri.removeprefix("file://")) / "stack.txt").read_text()
+    # Once more: the one that is made is reused, the other tried once, and their points are known.
+    again = run(command, store)
+    assert again.stderr.count("making the software stack") == 1
+    assert "6 skipped" in again.stdout
+    assert len(store.runs()) == 6
+
+
+@pytest.mark.parametrize(
+    ("software", "message"),
+    [
+        ({"requirements": ["--index-url=http://127.0.0.1"]}, "is not understood; write a package with its version"),
+        ({"requirements": ["keras @ http://127.0.0.1/keras.whl"]}, "is not understood"),
+        ({"requirements": ["./keras.whl"]}, "is not understood"),
+        ({"requirements": ["keras==3.3.3"], "python": "/usr/bin/python3"}, "has requirements of its own; give one"),
+        ({"requirements": ["keras==3.3.3"], "python_version": "three"}, "is not understood; write for example '3.11'"),
+        ({"requirements": ["keras==3.3.3"], "python_version": 3.1}, "expects a line of text; quote it"),
+        ({"python_version": "3.11"}, "is for a stack; give software.requirements too"),
+    ],
+)
+def test_wrong_stacks_are_named(software: dict, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_point({"model": {"name": "fc"}, "software": software})
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "entry", ["keras", "keras==3.3.3", "jax[cpu]>=0.4,<0.11", "tensorflow-cpu ~= 2.16", "keras; python_version>'3'"]
+)
+def test_requirements_as_they_are_written(entry: str) -> None:
+    point = read_point({"model": {"name": "fc"}, "software": {"requirements": [entry]}})
+    assert point.software.requirements == (entry,)
+
+
+def test_the_same_requirements_are_the_same_stack() -> None:
+    one, two = (Stack.of(Software("a", None, entries, "3.11")) for entries in (("x==1", "y"), ("y", "x==1")))
+    assert one
+    assert two
+    assert one.key == two.key
+    assert Stack("a", "3.12", one.requirements).key != one.key
+    assert Stack.of(Software()) is None
+    assert Stack("../../etc", "3.11", ("x",)).folder.parent == one.folder.parent
+
+
+def test_workers_are_kept_while_there_is_memory() -> None:
+    keys = [WorkerKey.of(read_point({"model": {"name": "fc"}, "platform": {"threads": n}})) for n in (1, 2, 3, 4, 5)]
+    with WorkerPool() as pool:
+        for key in keys:
+            pool.prepare(key)
+        assert len(workers()) == 5
+    with WorkerPool(share=0.0) as pool:
+        for key in keys[:2]:
+            pool.prepare(key)
+        assert len(workers()) == 1
+    assert workers() == []

@@ -1,0 +1,166 @@
+"""Sweeps: the presets' sizes, and the fast composition against Hydra's own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
+
+from paradnn.cli.help import help_text
+from paradnn.cli.overrides import as_axes
+from paradnn.config.identity import point_id
+from paradnn.config.point import Settings, read_point, read_settings
+from paradnn.errors import ConfigError
+from paradnn.sweep.space import Plan, expand, plain
+from paradnn.sweep.tasks import Launched, Sweep, SweepInfo, pack, read_plan
+from tests.conftest import ROOT
+
+
+@pytest.fixture(autouse=True)
+def hydra() -> Iterator[None]:
+    OmegaConf.register_new_resolver("paradnn_help", help_text, replace=True)
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        yield
+
+
+def plan_of(*arguments: str) -> Plan:
+    fixed = [entry for entry in arguments if "," not in entry and "(" not in entry]
+    master: DictConfig = compose("config", overrides=fixed, return_hydra_config=True)
+    return expand(GlobalHydra.instance().config_loader(), master, list(arguments), {})
+
+
+@pytest.mark.parametrize(
+    ("experiment", "points", "families"),
+    [
+        ("paper_fc", 9720, 1),
+        ("paper_cnn", 2160, 2),
+        ("paper_rnn", 2160, 3),
+        ("quick", 16, 6),
+        ("modern_lm", 960, 1),
+        ("modern_vit", 512, 1),
+        ("real", 7, 6),
+    ],
+)
+def test_presets_compose_to_the_stated_number_of_distinct_points(experiment: str, points: int, families: int) -> None:
+    read = [read_point(config) for config in plan_of(f"experiment={experiment}").configs()]
+    assert len(read) == points
+    assert len({point_id(point) for point in read}) == points
+    per_family = [len([point for point in read if point.model.name == name]) for name in {p.model.name for p in read}]
+    assert len(per_family) == families
+    if experiment.startswith("paper"):
+        assert set(per_family) == {points // families}
+
+
+def test_a_model_without_normalisation_has_a_rate_of_its_own() -> None:
+    """Chosen with the model, in sweeps and presets; the command line counts more."""
+    plan = plan_of("model=fc,squeezenet", "optimizer=rmsprop,sgd", "sweep.order=given")
+    rates = [config["optimizer"]["learning_rate"] for config in plan.configs()]
+    assert rates == [0.1, 0.1, 0.001, 0.001]
+    given = plan_of("model=fc,squeezenet", "optimizer.learning_rate=0.5")
+    assert {config["optimizer"]["learning_rate"] for config in given.configs()} == {0.5}
+    preset = {
+        config["model"]["name"]: config["optimizer"]["learning_rate"] for config in plan_of("experiment=real").configs()
+    }
+    assert preset["resnet50"] == 0.1
+    assert preset["retinanet"] == 0.001
+
+
+def test_the_fast_composition_is_hydras() -> None:
+    axes = {
+        "model": ["fc", "fc"],
+        "precision": ["float32", "bfloat16"],
+        "model.nodes": ["32", "64"],
+        "measure": ["quick", "standard"],
+        "optimizer.learning_rate": ["0.1", "1e-3"],
+        "+framework.env.TF_ENABLE_ONEDNN_OPTS": ["0", "1"],
+    }
+    plan = plan_of(*(f"{key}={','.join(dict.fromkeys(values))}" for key, values in axes.items()), "sweep.order=given")
+    combinations = itertools.product(*(dict.fromkeys(values) for values in axes.values()))
+    expected = [
+        plain(compose("config", overrides=[f"{key}={value}" for key, value in zip(axes, choice, strict=True)]))
+        for choice in combinations
+    ]
+    found = list(plan.configs())
+    assert [read_point(config) for config in found] == [read_point(config) for config in expected]
+    assert len(found) == 32
+
+
+def test_random_order_is_the_same_points_and_reproducible() -> None:
+    arguments = ("model.nodes=range(1,30)", "batch_size=1,2")
+    given = list(plan_of(*arguments, "sweep.order=given").points)
+    shuffled = list(plan_of(*arguments).points)
+    assert shuffled != given
+    assert sorted(map(str, shuffled)) == sorted(map(str, given))
+    assert shuffled == list(plan_of(*arguments).points)
+
+
+def test_a_key_of_a_swept_model_is_an_axis_of_one_value() -> None:
+    arguments = as_axes(["-m", "model=lstm,gru", "model.embedding_size=4", "batch_size=8", "model.vocab_size=2,4"])
+    assert arguments[2:] == ["model.embedding_size=choice(4)", "batch_size=8", "model.vocab_size=2,4"]
+    assert {read_point(config).model.embedding_size for config in plan_of(*arguments[1:]).configs()} == {4}
+    [blocks] = as_axes(["model.blocks=[1,2,3,4]", "-m"])[:1]
+    read = [read_point(config) for config in plan_of("model=residual", blocks).configs()]
+    assert [point.model.blocks for point in read] == [(1, 2, 3, 4)]
+    assert as_axes(["model.nodes=8"]) == ["model.nodes=8"]
+
+
+def test_lists_are_values() -> None:
+    plan = plan_of("model=residual", "model.blocks=[1,2,3,4],2")
+    assert {read_point(config).model.blocks for config in plan.configs()} == {(1, 2, 3, 4), (2, 2, 2, 2)}
+
+
+def test_a_family_narrows_a_preset_and_axes_widen_it() -> None:
+    plan = plan_of("experiment=quick", "model=fc,lstm", "precision=float32,bfloat16")
+    read = [read_point(config) for config in plan.configs()]
+    assert {point.model.name for point in read} == {"fc", "lstm"}
+    assert len(read) == 2 * (6 + 2)
+
+
+@pytest.mark.parametrize("count", [7, 50, 300])
+def test_a_sample_is_spread_over_every_axis(count: int) -> None:
+    read = [read_point(config) for config in plan_of("experiment=paper_fc", f"sweep.sample={count}").configs()]
+    assert len({point_id(point) for point in read}) == count
+    if count >= 50:
+        assert {point.model.layers for point in read} == {4, 8, 16, 32, 64, 128}
+        assert {point.batch_size for point in read} == {2**power for power in range(6, 15)}
+
+
+def test_a_sample_of_every_point_is_every_point() -> None:
+    assert len(plan_of("model.nodes=1,2,3", "batch_size=1,2", "sweep.sample=6").points) == 6
+    assert len(plan_of("model.nodes=1,2,3", "batch_size=1,2", "sweep.sample=99").points) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("model=fc,residual", "model.nodes=8"), "model.nodes=8: no such key; keys of model=residual are name, blocks"),
+        (("batch_size=interval(1,9)",), r"batch_size=interval\(1,9\): is a continuous range"),
+        (("batch_size=range(1,20000000)",), r"batch_size=range\(1,20000000\): has too many values"),
+        (("batch_size=range(1,2000)", "model.nodes=range(1,2000)"), "3,996,001 points: is more than 1,000,000"),
+        (("sweep.order=given,random",), "sweep.order=given,random: is no axis of a point"),
+        (("experiment=paper_fc", "model=lstm"), "model=lstm: is no family of this experiment"),
+    ],
+)
+def test_a_sweep_that_makes_no_sense_is_refused(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_of(*arguments)
+
+
+def test_chunks_bring_every_point_once_to_where_they_are_read() -> None:
+    plan = plan_of("model=fc,lstm", "batch_size=1,2,3")
+    sweep = Sweep(SweepInfo("s", "n", "c"), plan, (), Settings(), ())
+    found = []
+    for number, chunk in enumerate(sweep.chunks(4)):
+        info = SweepInfo("s", "n", "c", Launched("slurm", "parent", number, 12.5))
+        override = OverridesParser.create().parse_override(pack(info, chunk))
+        assert override.key_or_group == "sweep.plan"
+        points, said = read_plan(read_settings({"sweep": {"plan": override.value()}}))
+        assert said == info
+        found.append(points)
+    assert [len(points) for points in found] == [4, 2]
+    assert [point for points in found for point in points] == [read_point(config) for config in plan.configs()]

@@ -1,0 +1,182 @@
+"""Results as files and their way into the store; a tracking server that goes away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from paradnn.config.identity import Identity
+from paradnn.config.point import Tracking
+from paradnn.tracking.base import Ticket
+from paradnn.tracking.mlflow_tracker import MlflowTracker
+from paradnn.tracking.offline import OfflineTracker, read_document, write_document
+from paradnn.tracking.upload import bring_in
+from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
+from tests.conftest import ROOT, TINY, Store, environment, run
+from tests.session.test_faults import driver, wait_for
+
+AXES = [entry for entry in TINY if "nodes" not in entry]
+SECRET = "hunter2-is-secret"
+
+
+def test_offline_files_are_logged_once_and_damaged_ones_are_named(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    sweep = ["paradnn.train", "-m", "model.nodes=8,9,10", *AXES, "tracking=offline", f"tracking.folder={folder}"]
+    done = run(sweep, store)
+    assert done.returncode == 0, done.stderr
+    assert f"python -m paradnn.sync {folder}" in done.stdout
+    again = run(sweep, store)
+    assert "3 skipped" in again.stdout
+    assert store.runs() == []
+    assert not list(folder.glob("*.claim")) + list(folder.glob(".*"))
+    files = sorted(folder.glob("point-*.json"))
+    assert len(files) == 3
+    whole = files[0].read_text()
+    files[0].write_text(whole.replace("examples_per_second", "examples_per_minute"))
+    (folder / "point-torn.json").write_text(whole[:500])
+    first = run(["paradnn.sync", str(folder)], store)
+    assert first.returncode == 1
+    assert "2 logged, 0 in the store already, 2 refused" in first.stdout
+    assert f"refused: {files[0]}: damaged, its checksum does not fit" in first.stderr
+    assert "point-torn.json: no result file, or a damaged one" in first.stderr
+    files[0].write_text(whole)
+    (folder / "point-torn.json").unlink()
+    second = run(["paradnn.sync", str(folder)], store)
+    assert second.returncode == 0
+    assert "1 logged, 2 in the store already, 0 refused" in second.stdout
+    assert [point["outcome"] for point in store.runs()] == ["ok"] * 3
+    [parent] = store.runs("sweep")
+    assert {point["mlflow.parentRunId"] for point in store.runs()} == {parent["run_id"]}
+    # What two drivers measured while neither could claim it is recorded once, what was to be repeated is not held back.
+    for name, repeats in (("point-other", False), ("point-repeated", True)):
+        document = read_document(files[1]) | {"offline_id": name, "repeats": repeats}
+        write_document(folder / f"{name}.json", document)
+    third = run(["paradnn.sync", str(folder)], store)
+    assert "1 logged, 4 in the store already, 0 refused" in third.stdout
+    assert "1 of them another driver measured too" in third.stdout
+    assert [point["outcome"] for point in store.runs()] == ["ok"] * 4
+    online = run(["paradnn.train", "-m", "model.nodes=8,9,10", *AXES], store)
+    assert "3 skipped" in online.stdout
+
+
+@pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
+def test_a_run_that_was_recorded_but_for_its_end_is_ended(store: Store, tmp_path: Path) -> None:
+    """The server went away between the two; the result was kept as a file, and is known when that is brought in."""
+    tracker = MlflowTracker(Tracking(uri=store.uri))
+    identity = Identity("1", ENVIRONMENT, 0)
+    ticket = tracker.begin(identity, "point 1", tags_of(identity), 60.0, lambda tags: True)
+    assert isinstance(ticket, Ticket)
+    record = record_of(ticket)
+    files = OfflineTracker(tmp_path)
+    kept = tmp_path / f"{files.record(ticket, record, dict)}.json"
+    tracker.record(ticket, record, dict)
+    store.change("UPDATE runs SET status = 'RUNNING', end_time = NULL")
+    assert bring_in(tracker, kept) == "known"
+    assert store.query("SELECT run_uuid, status, end_time FROM runs") == [(ticket.run_id, "FINISHED", record.end_time)]
+
+
+def test_a_folder_that_is_not_there_is_said_to_be(store: Store) -> None:
+    done = run(["paradnn.sync", "/nowhere"], store)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: /nowhere: no such folder")
+
+
+@contextmanager
+def server(store: Store, port: int) -> Iterator[None]:
+    """A real `mlflow server` on loopback."""
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+        "--backend-store-uri",
+        store.uri,
+        "--artifacts-destination",
+        str(store.folder / "files"),
+    ]
+    environ = environment() | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environ, start_new_session=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
+    try:
+        assert wait_for(lambda: answers(port), 120)
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def test_two_drivers_on_a_server_that_goes_away(store: Store, tmp_path: Path) -> None:
+    """Nothing lost, nothing doubled, and no password anywhere."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    folder = tmp_path / "results"
+    uri = f"tracking.uri=http://someone:{SECRET}@127.0.0.1:{port}"
+    sweep = [
+        "-m",
+        uri,
+        "model.nodes=range(8,18)",
+        *AXES,
+        "measure.min_seconds=0.8",
+        f"tracking.folder={folder}",
+        "tracking.patience=2",
+    ]
+    os.environ["AWS_SECRET_ACCESS_KEY"] = SECRET
+    try:
+        with server(store, port), driver(store, *sweep) as one, driver(store, *sweep) as two:
+            assert wait_for(lambda: sum("outcome" in run for run in store.runs()) >= 4, 120)
+            [os.kill(pid, signal.SIGKILL) for pid in server_processes(port)]
+            outputs = [process.communicate(timeout=200) for process in (one, two)]
+            codes = [one.returncode, two.returncode]
+    finally:
+        del os.environ["AWS_SECRET_ACCESS_KEY"]
+    assert codes == [0, 0], outputs
+    assert any(f"python -m paradnn.sync {folder}" in errors for _, errors in outputs)
+    with server(store, port):
+        done = run(["paradnn.sync", str(folder), "--uri", uri.removeprefix("tracking.uri=")])
+    assert done.returncode == 0, done.stderr
+    measured = Counter(entry["point_id"] for entry in store.runs() if entry.get("outcome") == "ok")
+    assert sorted(measured.values()) == [1] * 10
+    assert {entry["status"] for entry in store.runs("sweep")} == {"FINISHED"}
+    for text in [*(part for output in outputs for part in output), *everything_in(tmp_path)]:
+        assert SECRET not in text
+
+
+def server_processes(port: int) -> list[int]:
+    import psutil
+
+    own = [p for p in psutil.process_iter(["pid", "cmdline"]) if str(port) in (p.info["cmdline"] or [])]
+    return [pid for p in own for pid in [*(child.pid for child in p.children(recursive=True)), p.pid]]
+
+
+def everything_in(folder: Path) -> Iterator[str]:
+    time.sleep(0.5)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            yield path.read_bytes().decode(errors="replace")

@@ -1,0 +1,46 @@
+"""Stands for an interpreter under test: the real fork server, and a point whose profile never ends well.
+
+It needs no framework, so that what becomes of the answer is what is tested: `point` says how the profile goes wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from paradnn.worker.fork_server import Report, serve
+from paradnn.worker.protocol import Channel
+
+
+def answer(point: Mapping[str, Any], report: Report) -> dict[str, Any]:
+    report("measure")
+    found = {
+        "outcome": "ok",
+        "reason": None,
+        "phases": {"measure": 0.5},
+        "blocks": [1.0, 1.0],
+        "peak_memory_bytes": point["peak"],
+    }
+    report("profile", found)
+    Path("trace-of-this-point").mkdir()
+    print("the profiler's last words", file=sys.stderr, flush=True)
+    if point["profile"] == "crashes":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    held = b"x" * (600 * 2**20) if point["profile"] == "grows" else b""
+    while point["profile"] != "ends":
+        time.sleep(0.2)
+    return found | {"profile": {"steps": 3 + len(held)}}
+
+
+if __name__ == "__main__":
+    channel = Channel(os.dup(1))
+    os.dup2(2, 1)
+    channel.send("ready")
+    serve(channel, answer)
