@@ -13,7 +13,7 @@ from analysis.claims.select import Conditions, choose, lacking
 from analysis.methods.pairing import RESULT_COLUMNS, join_columns, pair
 from analysis.methods.quantiles import LEVEL
 from analysis.methods.regression import NotEnoughData
-from analysis.store.frame import aggregate_replicates, require_alike
+from analysis.store.frame import aggregate_replicates, is_ok, require_alike
 
 __all__ = ["Data", "paired_operations", "paired_points", "points", "side", "versions"]
 
@@ -72,7 +72,7 @@ def side(data: Data, conditions: Conditions, metric: str | None = None) -> pd.Da
     if rows.empty:
         raise NotEnoughData(lacking(data.frame, conditions))
     if metric is not None:
-        rows = rows[rows["outcome"].eq("ok").fillna(False).astype(bool)]
+        rows = rows[is_ok(rows)]
         if rows.empty:
             raise NotEnoughData("none of these runs is ok")
         if metric not in rows or rows[metric].notna().sum() == 0:

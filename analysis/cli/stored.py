@@ -38,7 +38,9 @@ def runs(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
     )
     for name in ("first", "last"):
         table[name] = table[name].dt.strftime("%Y-%m-%d %H:%M")
-    ok = int((frame["outcome"] == "ok").sum())
+    from analysis.store.frame import is_ok
+
+    ok = int(is_ok(frame).sum())
     return Result(table.reset_index(), f"{len(frame)} runs, {ok} of them measured")
 
 

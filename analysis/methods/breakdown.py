@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.methods.quantiles import quantile_interval
-from analysis.store.frame import aggregate_replicates, families
+from analysis.store.frame import aggregate_replicates, families, is_ok
 from paradnn.errors import ParadnnError
 
 __all__ = ["Breakdown", "breakdown"]
@@ -42,7 +42,7 @@ def breakdown(frame: pd.DataFrame) -> Breakdown:
     Replicates of a point count once, by their median. ParadnnError where no run was profiled.
     """
     rows = aggregate_replicates(frame)
-    rows = rows[rows["outcome"].eq("ok").fillna(False).astype(bool)]
+    rows = rows[is_ok(rows)]
     found = {
         prefix: [
             name
@@ -55,7 +55,7 @@ def breakdown(frame: pd.DataFrame) -> Breakdown:
     if not found[prefix]:
         raise ParadnnError("no measured run has category_share.* or op_share.*: set measure.profile=true")
     profiled = rows[rows[found[prefix]].notna().any(axis=1)]
-    used = frame.loc[frame["point_id"].isin(profiled["point_id"]) & frame["outcome"].eq("ok"), "run_id"]
+    used = frame.loc[frame["point_id"].isin(profiled["point_id"]) & is_ok(frame), "run_id"]
     return Breakdown(
         "category" if prefix == _CATEGORY else "type",
         _shares(profiled, found[prefix], prefix),

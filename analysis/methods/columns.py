@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.store.frame import families
+from analysis.store.frame import families, is_ok
 from paradnn.errors import ConfigError
 from paradnn.store.metrics import METRICS
 
@@ -71,7 +71,7 @@ def find_column(frame: pd.DataFrame, name: str, option: str) -> str:
 
 def find_metric(frame: pd.DataFrame, name: str, option: str = "--metric") -> str:
     """`name`, if it is a column of numbers that an ok run has a value in; else ConfigError says what there is."""
-    held = frame.loc[_ok(frame)]
+    held = frame.loc[is_ok(frame)]
     if name in held and pd.api.types.is_numeric_dtype(held[name]) and held[name].notna().any():
         return name
     known = [column for column in METRICS if column in held and held[column].notna().any()]
@@ -91,7 +91,7 @@ def choose_metric(frame: pd.DataFrame, candidates: Sequence[str]) -> str:
 
     ConfigError when no ok run has any of them.
     """
-    held = frame.loc[_ok(frame)]
+    held = frame.loc[is_ok(frame)]
     share = {name: float(held[name].notna().mean()) for name in candidates if name in held and len(held)}
     if not any(share.values()):
         raise ConfigError(
@@ -111,10 +111,6 @@ def blocks_of(text: object) -> list[int] | None:
         return None
     counts = value if isinstance(value, list) else None
     return counts if counts and all(isinstance(count, int) for count in counts) else None
-
-
-def _ok(frame: pd.DataFrame) -> pd.Series:
-    return frame["outcome"].eq("ok").fillna(False).astype(bool)
 
 
 def _advice(name: str, known: Sequence[str], frame: pd.DataFrame) -> str:

@@ -24,7 +24,7 @@ from analysis.methods.columns import (
     hyperparameters,
     settings,
 )
-from analysis.store.frame import aggregate_replicates, require_alike
+from analysis.store.frame import aggregate_replicates, is_ok, require_alike
 from paradnn.errors import ConfigError, ParadnnError
 
 __all__ = ["DEFAULT_METRICS", "MEMORY", "Axis", "HeatMap", "HeatMaps", "heat_maps"]
@@ -136,7 +136,7 @@ def heat_maps(
     maps, used = [], []
     for group in groups(both):
         rows = require_alike(group.rows, pool=pool)
-        if not (rows["outcome"].eq("ok") & rows[metric].notna()).any() and not rows["outcome"].isin(MEMORY).any():
+        if not (is_ok(rows) & rows[metric].notna()).any() and not rows["outcome"].isin(MEMORY).any():
             lacking.append(f"{group.name}: no measured run has {metric}")
             continue
         placed = rows.assign(i=place_x.loc[rows.index], j=place_y.loc[rows.index])
@@ -153,7 +153,7 @@ def heat_maps(
 
 def _map(group: Group, rows: pd.DataFrame, metric: str, x: Axis, y: Axis) -> HeatMap:
     points = aggregate_replicates(rows)
-    ok = points["outcome"].eq("ok").to_numpy(dtype=bool)
+    ok = is_ok(points).to_numpy(dtype=bool)
     without = int((ok & points[metric].isna()).sum())
     points = points[~ok | points[metric].notna()]
     others = [name for name in hyperparameters(points) if name not in (x.column, y.column)]
@@ -172,7 +172,7 @@ def _map(group: Group, rows: pd.DataFrame, metric: str, x: Axis, y: Axis) -> Hea
 
 
 def _cells(points: pd.DataFrame, metric: str, x: Axis, y: Axis) -> pd.DataFrame:
-    ok = points["outcome"].eq("ok").to_numpy(dtype=bool)
+    ok = is_ok(points).to_numpy(dtype=bool)
     table = pd.DataFrame(
         {
             "i": points["i"].to_numpy(dtype=int),

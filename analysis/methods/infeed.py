@@ -18,7 +18,7 @@ from scipy import stats
 from analysis.methods.columns import Group, groups, hyperparameters, settings
 from analysis.methods.quantiles import LEVEL, Estimate, quantile_interval, share_interval
 from analysis.methods.regression import NotEnoughData
-from analysis.store.frame import aggregate_replicates, require_alike
+from analysis.store.frame import aggregate_replicates, is_ok, require_alike
 from paradnn.errors import ConfigError
 
 __all__ = ["SIZES", "THRESHOLD", "GroupInfeed", "Infeed", "infeed", "rank_correlation"]
@@ -137,7 +137,7 @@ def _measured(group: Group, against: str) -> pd.DataFrame:
     rows = group.rows
     if "infeed_fraction" not in rows or against not in rows:
         return rows.iloc[:0]
-    ok = rows["outcome"].eq("ok").fillna(False).astype(bool)
+    ok = is_ok(rows)
     return rows[ok & rows["infeed_fraction"].between(0, 1) & (rows[against] > 0)]
 
 

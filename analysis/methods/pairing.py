@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.store.frame import families
+from analysis.store.frame import families, is_ok
 from paradnn.errors import ConfigError
 from paradnn.store.metrics import metric as registered
 
@@ -203,7 +203,7 @@ def _disjoint(a: pd.DataFrame, b: pd.DataFrame, keys: list[str]) -> dict[str, tu
 def _ok(frame: pd.DataFrame) -> pd.DataFrame:
     if "outcome" not in frame:
         return frame
-    return frame[(frame["outcome"] == "ok").to_numpy(dtype=bool, na_value=False)]
+    return frame[is_ok(frame).to_numpy()]
 
 
 def _positive(column: pd.Series) -> np.ndarray[Any, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.methods.quantiles import quantile_interval
-from analysis.store.frame import families
+from analysis.store.frame import families, is_ok
 
 __all__ = ["VERDICTS", "Roof", "Roofline", "Specification", "find_roofs", "roofline", "summary", "verdict"]
 
@@ -118,7 +118,7 @@ def roofline(frame: pd.DataFrame, specification: Callable[[str], Specification |
     same execution. `published_intensity` is no traffic and places nothing.
     """
     rows = _with_keys(frame)
-    measured = rows[rows["outcome"].eq("ok").fillna(False).astype(bool)].reset_index(drop=True)
+    measured = rows[is_ok(rows)].reset_index(drop=True)
     left_out = {"not measured, such as out of memory": len(rows) - len(measured)}
     roofs = find_roofs(measured, specification)
     points, reasons = _place(measured, specification)

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from analysis.methods.pairing import RESULT_COLUMNS, pair
 from analysis.methods.quantiles import LEVEL, Estimate, bootstrap_ratio, quantile_interval
 from analysis.methods.regression import NotEnoughData
-from analysis.store.frame import families, require_alike
+from analysis.store.frame import families, is_ok, require_alike
 from paradnn.errors import ConfigError
 
 __all__ = ["METRICS", "FamilyScaling", "Scaling", "amdahl_fraction", "amdahl_speedup", "scaling"]
@@ -105,7 +105,7 @@ def scaling(
     """
     if metric not in METRICS:
         raise ConfigError("--metric", metric, "is no rate that grows with devices", f"choose {' or '.join(METRICS)}")
-    measured = frame[frame["outcome"].eq("ok").fillna(False).astype(bool)]
+    measured = frame[is_ok(frame)]
     if by not in measured or measured[by].notna().sum() == 0:
         raise NotEnoughData(f"{by}: no measured run says how many; measure points with {by}=1 and more")
     if not pd.api.types.is_numeric_dtype(measured[by]):

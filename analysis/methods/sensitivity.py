@@ -17,7 +17,7 @@ import pandas as pd
 from analysis.methods.columns import Group, blocks_of, choose_metric, find_column, find_metric, groups, hyperparameters
 from analysis.methods.columns import settings as varying_settings
 from analysis.methods.regression import NotEnoughData, Regression, regress
-from analysis.store.frame import aggregate_replicates, require_alike
+from analysis.store.frame import aggregate_replicates, is_ok, require_alike
 from paradnn.errors import ConfigError
 
 __all__ = ["DEFAULT_METRICS", "Fit", "Sensitivity", "Settings", "encode", "sensitivity"]
@@ -162,7 +162,7 @@ def encode(frame: pd.DataFrame, names: Sequence[str], log: bool = False) -> tupl
 
 def _fit(group: Group, metric: str, chosen: list[str] | None, settings: Settings) -> tuple[Fit, list[str]]:
     """The fit of one group and the ids of the runs it rests on."""
-    ok = group.rows["outcome"].eq("ok").fillna(False).astype(bool)
+    ok = is_ok(group.rows)
     measured = group.rows[ok & group.rows[metric].notna()]
     if measured.empty:
         raise NotEnoughData(f"no measured run has {metric}")

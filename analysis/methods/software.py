@@ -16,7 +16,7 @@ import pandas as pd
 from analysis.methods.pairing import pair
 from analysis.methods.quantiles import quantile_interval, share_interval
 from analysis.methods.regression import NotEnoughData
-from analysis.store.frame import families, require_alike
+from analysis.store.frame import families, is_ok, require_alike
 from paradnn.errors import ConfigError
 
 __all__ = ["COLUMNS", "EVERY", "PREFERRED", "Software", "order", "software"]
@@ -61,7 +61,7 @@ def software(
     percentile has an upper end from 36 points on. Runs of a side must be alike. Raises ConfigError for a
     column or a baseline that is not there, NotEnoughData where nothing can be paired.
     """
-    measured = frame[frame["outcome"].eq("ok").fillna(False).astype(bool)]
+    measured = frame[is_ok(frame)]
     if measured.empty:
         raise NotEnoughData("software: no measured run to compare; measure a point with two versions or precisions")
     chosen = _columns(measured, columns)

@@ -10,9 +10,9 @@ from itertools import combinations
 import pandas as pd
 
 from analysis.report.outline import REMEDIES, Item
-from analysis.report.populations import Part, is_ok
+from analysis.report.populations import Part
 from analysis.report.sections import Budget, Missing, Section, carry_out
-from analysis.store.frame import families
+from analysis.store.frame import families, is_ok
 
 __all__ = ["Pair", "compare_parts", "side_of"]
 

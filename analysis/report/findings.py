@@ -12,8 +12,9 @@ from analysis.format import short
 from analysis.methods.quantiles import share_interval
 from analysis.methods.speedup import geometric_mean
 from analysis.report.comparisons import Pair
-from analysis.report.populations import Part, is_ok
+from analysis.report.populations import Part
 from analysis.report.sections import Section
+from analysis.store.frame import is_ok
 
 __all__ = ["Finding", "headline"]
 

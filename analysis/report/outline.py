@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.report.populations import Part, is_ok
-from analysis.store.frame import families
+from analysis.report.populations import Part
+from analysis.store.frame import families, is_ok
 
 __all__ = ["REMEDIES", "Item", "plan"]
 

@@ -8,9 +8,9 @@ import pandas as pd
 
 from analysis.format import short
 from analysis.report.html import code, items, text
-from analysis.report.populations import Part, is_ok
+from analysis.report.populations import Part
 from analysis.report.table import boxed, html_table
-from analysis.store.frame import families
+from analysis.store.frame import families, is_ok
 
 __all__ = ["facts", "overview"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.store.frame import IDENTITY
+from analysis.store.frame import IDENTITY, is_ok
 
-__all__ = ["Part", "is_ok", "split"]
+__all__ = ["Part", "split"]
 
 _KEYS = ("device", *IDENTITY)
 
@@ -40,11 +40,6 @@ class Part:
     def one(self, column: str) -> str:
         """The value of a column in words, several joined by commas, empty where there is none."""
         return _said(self.rows, column)
-
-
-def is_ok(frame: pd.DataFrame) -> pd.Series:
-    """Which runs were measured, as plain booleans."""
-    return frame["outcome"].eq("ok").fillna(False).astype(bool)
 
 
 def split(frame: pd.DataFrame, pool: bool = False) -> list[Part]:

@@ -20,7 +20,18 @@ import pandas as pd
 from paradnn.errors import SchemaError
 from paradnn.store.metrics import metric
 
-__all__ = ["CORE", "IDENTITY", "Records", "Run", "aggregate_replicates", "build", "families", "require_alike", "units"]
+__all__ = [
+    "CORE",
+    "IDENTITY",
+    "Records",
+    "Run",
+    "aggregate_replicates",
+    "build",
+    "families",
+    "is_ok",
+    "require_alike",
+    "units",
+]
 
 #: Columns that every frame has, whatever the store holds; they stand first.
 CORE = (
@@ -161,6 +172,11 @@ def units(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def is_ok(frame: pd.DataFrame) -> pd.Series:
+    """Which runs ended `ok` (bool); a run without an outcome did not."""
+    return frame["outcome"].eq("ok").fillna(False).astype(bool)
+
+
 def families(frame: pd.DataFrame) -> list[str]:
     """The model families in a frame: the paper's first, in the paper's order, then others by name."""
     present = set(frame["family"].dropna())
@@ -220,7 +236,7 @@ def aggregate_replicates(frame: pd.DataFrame) -> pd.DataFrame:
     keys = ["point_id", *(key for key in IDENTITY if key in frame)]
     measured = [name for name in frame.columns if name in units([name])]
     group = frame.groupby(keys, sort=False, dropna=False).ngroup().to_numpy()
-    ok = (frame["outcome"] == "ok").to_numpy(dtype=bool, na_value=False)
+    ok = is_ok(frame).to_numpy()
     table = pd.DataFrame({"group": group, "ok": ok, "outcome": frame["outcome"].astype("object")})
     ending = table["group"].map(_endings(table))
     chosen = table["outcome"].eq(ending) | ending.isna()

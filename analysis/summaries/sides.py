@@ -31,7 +31,9 @@ class Sides:
     @property
     def sources(self) -> list[str]:
         """The ids of the ok runs of both."""
-        return [run for side in (self.a, self.b) for run in side.loc[side["outcome"].eq("ok").fillna(False), "run_id"]]
+        from analysis.store.frame import is_ok
+
+        return [run for side in (self.a, self.b) for run in side.loc[is_ok(side), "run_id"]]
 
 
 def choose_sides(frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], options: Sequence[str], pool: bool) -> Sides:
@@ -134,7 +136,9 @@ def apart(pairs: pd.DataFrame, sides: Sides, what: str = "points") -> list[str]:
 
 def _failed(name: str, side: pd.DataFrame) -> str:
     """Such as "Of A 220 runs ended otherwise (220 oom_device)."; empty where all are ok."""
-    counts = side.loc[~side["outcome"].eq("ok").fillna(False), "outcome"].fillna("unfinished").value_counts()
+    from analysis.store.frame import is_ok
+
+    counts = side.loc[~is_ok(side), "outcome"].fillna("unfinished").value_counts()
     listed = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
     return f"Of {name}'s runs {counts.sum()} have no measurement ({listed})." if len(counts) else ""
 
