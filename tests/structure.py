@@ -1,4 +1,4 @@
-"""The structure of the code as its imports say it: rooms, floors, arrows. `python -m tests.structure` draws the picture.
+"""The structure of the code as its imports say it. `python -m tests.structure` draws the picture of it.
 
 A room is a file or folder at the top of `paradnn`, or one of the other packages; a room stands one floor above the
 highest of those it imports. The picture in docs/architecture.md shows every room with the first sentence of its
