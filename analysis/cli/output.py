@@ -104,8 +104,8 @@ def _log(result: Result, frame: pd.DataFrame, args: argparse.Namespace) -> str:
 
 
 def _tags(sources: list[str], pooled: str, frame: pd.DataFrame, args: argparse.Namespace) -> dict[str, Any]:
-    from analysis.store.load import SCHEMA_VERSION
     from paradnn.store.address import without_secrets
+    from paradnn.store.schema import SCHEMA_VERSION
 
     used = frame[frame["run_id"].isin(sources)]
     sweeps = sorted(set(used["sweep_id"].dropna())) if "sweep_id" in used else []

@@ -22,7 +22,8 @@ from paradnn.execution.worker_process import Answer, Limits, WorkerKey
 from paradnn.hardware.environment import Environment, available_memory
 from paradnn.hardware.specifications import find_hardware
 from paradnn.record.breakdown_figure import ceilings_figure
-from paradnn.record.record import SCHEMA_VERSION, Record, image, version_tags
+from paradnn.record.record import Record, image, version_tags
+from paradnn.store.schema import SCHEMA_VERSION
 from paradnn.tracking.base import Busy, Finished, Tracker
 from paradnn.worker.peak_rates import ARRAY_BYTES
 
