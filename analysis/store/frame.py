@@ -74,8 +74,10 @@ def build(records: Records) -> pd.DataFrame:
         "artifact_uri": _text([run.artifact_uri for run in runs]),
     }
     columns["family"] = _text(records.params.get("model.name", empty))
-    for name in ("device", "outcome"):
-        columns[name] = _text(records.tags.get(name, empty))
+    columns["device"] = _text(records.tags.get("device", empty))
+    # Other kinds of runs, of earlier versions, say how they ended as points do.
+    ended = zip(records.tags.get("outcome", empty), records.tags.get("kind", empty), strict=True)
+    columns["outcome"] = _text([outcome if kind in (None, "point") else None for outcome, kind in ended])
     measured = [source == "measured" for source in records.tags.get("source", empty)]
     for name in sorted(records.params):
         values = records.params[name]
