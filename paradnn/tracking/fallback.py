@@ -16,10 +16,10 @@ from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.errors import DataError, StoreAwayError, StoreError, StoreRefusalError
 from paradnn.record.record import Record
-from paradnn.tracking.base import Busy, Counts, Finished, Late, Ticket, Tracker
+from paradnn.tracking.base import AcceptsRun, Claim, ClaimedElsewhere, Finished, RecordingMetrics, Tracker
 from paradnn.tracking.mlflow_tracker import MlflowTracker
 from paradnn.tracking.offline import OfflineTracker, default_folder
-from paradnn.tracking.upload import bring_in, sync_command
+from paradnn.tracking.upload import sync_command, upload_record
 
 __all__ = ["ResilientTracker", "open_tracker"]
 
@@ -109,32 +109,32 @@ class ResilientTracker:
             self._unclosed = True
 
     def begin(
-        self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, counts: Counts | None
-    ) -> Ticket | Finished | Busy:
+        self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: AcceptsRun | None
+    ) -> Claim | Finished | ClaimedElsewhere:
         while self._is_there():
             try:
-                answer = self._store.begin(identity, name, tags, timeout, counts)
+                answer = self._store.begin(identity, name, tags, timeout, accepts)
                 self._away_since, self._proven = None, True
                 return answer
             except StoreError as error:
                 if isinstance(error, StoreRefusalError) and not self._proven:
                     raise  # nothing was measured yet: the user can mend it now
                 self._lost(error)
-        return self._as_files().begin(identity, name, tags, timeout, counts)
+        return self._as_files().begin(identity, name, tags, timeout, accepts)
 
-    def record(self, ticket: Ticket, record: Record, late: Late) -> str:
+    def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
         """Keep a result at once, in a file where the store does not take it: waiting for it comes later."""
         if self._away_since is None:
             try:
-                return self._store.record(ticket, record, late)
+                return self._store.record(claim, record, recording_metrics)
             except StoreError as error:
                 self._lost(error)
-        run_id = self._as_files().record(ticket, record, late)
+        run_id = self._as_files().record(claim, record, recording_metrics)
         self._kept.append(self._folder / f"{run_id}.json")
         return run_id
 
-    def abandon(self, ticket: Ticket, reason: str) -> None:
-        (self._store if self._away_since is None else self._as_files()).abandon(ticket, reason)
+    def abandon(self, claim: Claim, reason: str) -> None:
+        (self._store if self._away_since is None else self._as_files()).abandon(claim, reason)
 
     def _patiently(self, ask: Callable[[MlflowTracker], T]) -> T:
         """The store's answer, once it gives one; raises StoreAwayError when it stays away."""
@@ -150,7 +150,7 @@ class ResilientTracker:
         while self._is_there():
             try:
                 say(self._store)
-                self._store.withdraw_lost(())
+                self._store.delete_orphaned_claims(())
                 return True
             except StoreError as error:
                 self._lost(error)
@@ -194,7 +194,7 @@ class ResilientTracker:
         while self._kept:
             path = self._kept[0]
             try:
-                bring_in(self._store, path)
+                upload_record(self._store, path)
                 path.unlink()
             except StoreAwayError:
                 return False
@@ -202,7 +202,7 @@ class ResilientTracker:
                 self._notify(f"{path} was not logged: {error}")
             self._kept.pop(0)
         try:
-            self._store.withdraw_lost(())
+            self._store.delete_orphaned_claims(())
         except StoreError:
             return False
         if count:
