@@ -44,7 +44,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     conditions = "condition on any column, with = != < <= > >=, repeatable: 'model.nodes>=1024'"
     group.add_argument("--where", metavar="COLUMN=VALUE", action="append", default=[], help=conditions)
     group.add_argument("--unfinished", action="store_true", help="also runs that have no outcome")
-    group.add_argument("--pool", action="store_true", help="treat runs of unlike environments or protocols as alike")
+    group.add_argument("--pool", action="store_true", help="pool runs of different environments or protocols")
     readers = "how the store is read (default: its tables where it has any, else MLflow's search)"
     group.add_argument("--reader", choices=("auto", "sql", "api"), default="auto", help=readers)
 

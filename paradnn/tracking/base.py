@@ -1,4 +1,4 @@
-"""What the session asks of whoever keeps its results; implemented on MLflow and on files."""
+"""What a session needs of a tracker, which keeps its results; implemented on MLflow and on files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paradnn.record.record import Record
 
 __all__ = ["AcceptsRun", "Claim", "ClaimedElsewhere", "Finished", "RecordingMetrics", "Tracker"]
 
-#: Whether a stored run, given its tags, makes measuring the point again unnecessary.
+#: Whether a stored run, given its tags, is accepted as the measurement of the point that is to be claimed.
 AcceptsRun = Callable[[Mapping[str, str]], bool]
 #: Metrics of the recording itself, asked for at the last moment.
 RecordingMetrics = Callable[[], Mapping[str, float]]
@@ -29,7 +29,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Finished:
-    """The store holds an outcome of the point; `tags` are those that the ledger knows."""
+    """The store holds an outcome of the point; `tags` are those that `RunIndex` reads."""
 
     run_id: str
     tags: Mapping[str, str]
@@ -70,7 +70,7 @@ class Tracker(Protocol):
         """Remove the parent, to which nothing was recorded."""
 
     def report_task(self, task: int, report: Mapping[str, Any]) -> None:
-        """Tell the parent how one of its tasks ended; a later attempt's report replaces an earlier one's."""
+        """Report to the parent how one of its tasks ended; a later attempt's report replaces an earlier one's."""
 
     def task_reports(self) -> dict[int, dict[str, Any]]:
         """What the tasks of the sweep have reported."""

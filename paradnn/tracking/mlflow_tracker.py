@@ -144,7 +144,7 @@ class MlflowTracker(LaunchedSweeps):
 
     @raises_store_errors
     def finish(self, entries: Iterable[Entry], record: Record) -> None:
-        """End runs that hold this record whole, where the store went away before their end was written."""
+        """End runs that hold all of this record, where the store went away before their end was written."""
         for entry in entries:
             if entry.status == "RUNNING":
                 self._client.set_terminated(entry.run_id, _status(record.outcome), record.end_time)
@@ -163,7 +163,7 @@ class MlflowTracker(LaunchedSweeps):
 
     @raises_store_errors
     def delete_orphaned_claims(self, keep: Container[str]) -> None:
-        """Delete claims of this process that it never heard of: their run was made, the answer was lost."""
+        """Delete claims of this process that it does not know: their run was made, the answer was lost."""
         for entry in self._index.running():
             if entry.is_claim_of(self._owner) and entry.run_id not in keep:
                 self._client.delete_run(entry.run_id)
@@ -196,7 +196,7 @@ class MlflowTracker(LaunchedSweeps):
         self._client.set_terminated(run_id, _status(record.outcome), record.end_time)
 
     def _other(self, identity: Identity, accepts: AcceptsRun, besides: str = "") -> Finished | ClaimedElsewhere | None:
-        """What makes measuring the point needless now: an outcome that is accepted before a claim that stands."""
+        """Why the point need not be measured now: a run that is accepted, else the claim of a living driver."""
         busy = None
         for entry in self._index.of_point(identity):
             if entry.run_id == besides or self._close_if_abandoned(entry):
@@ -218,7 +218,7 @@ class MlflowTracker(LaunchedSweeps):
         return entry.is_abandoned() and self._close(entry)
 
     def _close(self, entry: Entry) -> bool:
-        """End a run that nobody works on any more; False where its outcome was recorded already."""
+        """End a run that no process works on; False where its outcome was recorded already."""
         if entry.outcome in OUTCOMES:  # it was recorded whole, only its end was not
             self._client.set_terminated(entry.run_id, _status(entry.outcome))
             return False

@@ -33,11 +33,11 @@ class ResumePolicy:
         return self.resume is not False
 
     def accepts(self, point: Point, tags: Mapping[str, str]) -> bool:
-        """Whether a run with these tags stands for `point`, whose identity it shares.
+        """Whether a run with these tags is accepted as the measurement of `point`, whose identity it shares.
 
-        An outcome that a limit caused counts under the same limits alone: with more time or memory the point may end
-        otherwise. Where a profile or its trace is asked for, a measured run without it does not count; nor, under other
-        limits, one whose profile a limit ended.
+        An outcome that a limit caused is accepted under the same limits alone: with more time or memory the point may
+        end otherwise. Where a profile or its trace is asked for, a measured run without it is not accepted; nor, under
+        other limits, one whose profile a limit ended.
         """
         outcome = tags.get("outcome")
         if outcome is None:
@@ -52,10 +52,10 @@ class ResumePolicy:
 
 
 def supersedes(known: Mapping[str, str], new: Mapping[str, str]) -> bool:
-    """Whether a stored run says all that another run of the same identity, made without a claim, has to say.
+    """Whether a stored run holds all that a new one of the same identity holds, which was made without a claim.
 
-    Both are tags. A measurement beside a failure has something to say, so has an outcome under other limits, and one
-    with a profile beside one without.
+    Both are tags. A measurement beside a failure adds something, so does an outcome under other limits, and one with a
+    profile beside one without.
     """
     outcome = outcome_of(known)
     if outcome is None or (outcome != "ok" and outcome_of(new) == "ok"):
@@ -67,7 +67,7 @@ def supersedes(known: Mapping[str, str], new: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True)
 class PointStatus:
-    """A point of a plan before it begins: `done` is the run that stands for it, `repeated` an earlier naming of it."""
+    """A point of a plan before it begins: `done` is the accepted run, `repeated` says that it was named before."""
 
     point: Point
     done: Finished | None
@@ -75,7 +75,7 @@ class PointStatus:
 
 
 def first_accepted(point: Point, runs: Iterable[Finished], policy: ResumePolicy) -> Finished | None:
-    """The first of runs with a point's identity that stands for it."""
+    """The first accepted one of runs with a point's identity."""
     return next((run for run in runs if policy.accepts(point, run.tags)), None)
 
 

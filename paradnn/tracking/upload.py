@@ -1,4 +1,4 @@
-"""Logging results that were kept as files into the tracking store.
+"""Uploading results that were kept as files into the tracking store.
 
 It may be done again at any time: a file whose run the store holds already is passed over.
 """
@@ -38,7 +38,7 @@ def sync_command(folder: Path, settings: Tracking) -> str:
 
 
 def sync(folder: Path, settings: Tracking) -> tuple[Counter[str], list[str]]:
-    """Log every result file below `folder`; counts of logged, known and needless, and the damaged files in words."""
+    """Log every result file below `folder`; counts of logged, known and superseded, and the damaged files in words."""
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; give the folder of a sweep with tracking=offline")
     tracker = MlflowTracker(settings)
@@ -60,7 +60,7 @@ def sync(folder: Path, settings: Tracking) -> tuple[Counter[str], list[str]]:
 def upload_record(tracker: MlflowTracker, path: Path, parents: _Parents | None = None) -> str:
     """Log one file: "logged", "known" where the store holds it already, or "superseded".
 
-    The run that was begun for it before the store went away is used where it is there. Needless is a result, measured
+    The run that was begun for it before the store went away is used where it is there. Superseded is a result, measured
     while no claim could be made, of a point of which another driver recorded as much. Raises DataError for a damaged
     file. Without `parents` the run becomes a child of the tracker's open sweep.
     """
@@ -112,7 +112,7 @@ class _Parents:
         return self._ids[sweep_id]
 
     def close(self, paths: Any) -> list[str]:
-        """End the parents that this call used, or that nobody ended; damaged files in words."""
+        """End the parents that this call used, or that no process ended; damaged files in words."""
         problems = []
         for path in paths:
             try:

@@ -72,7 +72,7 @@ def test_offline_files_are_logged_once_and_damaged_ones_are_named(store: Store, 
 
 @pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
 def test_a_run_that_was_recorded_but_for_its_end_is_ended(store: Store, tmp_path: Path) -> None:
-    """The server went away between the two; the result was kept as a file, and is known when that is brought in."""
+    """The server went away between the two; the result was kept as a file, and is known when that is uploaded."""
     tracker = MlflowTracker(Tracking(uri=store.uri))
     identity = Identity("1", ENVIRONMENT, 0)
     claim = tracker.begin(identity, "point 1", tags_of(identity), 60.0, lambda tags: True)
