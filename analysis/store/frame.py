@@ -126,8 +126,8 @@ def families(frame: pd.DataFrame) -> list[str]:
 def require_alike(frame: pd.DataFrame, keys: Sequence[str] = IDENTITY, pool: bool = False) -> pd.DataFrame:
     """The frame, if all its rows agree in `keys`; else SchemaError says which differ and how.
 
-    With `pool` heterogeneous rows pass, and `attrs["pooled"]` says how they differ. A key that the frame lacks is passed
-    over; a missing value is a value of its own.
+    With `pool` heterogeneous rows pass, and `attrs["pooled"]` says how they differ. A key that the frame lacks is
+    passed over; a missing value is a value of its own.
     """
     different = [key for key in keys if key in frame and frame[key].nunique(dropna=False) > 1]
     if not different:
