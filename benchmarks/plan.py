@@ -69,8 +69,8 @@ def against_reality(store: Path | None, points: int) -> None:
         wall = time.perf_counter() - begin
         measured = {str(run["mlflow.runName"]): run for run in runs(known)[before:]}
         print(f"{len(measured)} points, expected {expected}, from the cost model alone {alone}, actual {wall:.0f} s")
-        for title, told in (("with the store", rows), ("from the cost model alone", rows_alone)):
-            compare(title, told, measured)
+        for title, expected in (("with the store", rows), ("from the cost model alone", rows_alone)):
+            compare(title, expected, measured)
 
 
 def compare(title: str, told: list[dict[str, str]], measured: dict[str, dict[str, str | float]]) -> None:
@@ -106,11 +106,13 @@ def told_of(ratios: list[float]) -> str:
 def held_out(store: Path, rounds: int = 10) -> None:
     """Halves predicted from the other halves: the recorded phases of each point, and the sum over the half."""
     from paradnn.config.point import Tracking
-    from paradnn.forecast.design import Peaks
     from paradnn.forecast.history import open_history
-    from paradnn.forecast.past_runs import known_of
-    from paradnn.forecast.predict import predict
+    from paradnn.forecast.past_runs import PastRuns
+    from paradnn.forecast.phases import point_times
     from paradnn.forecast.table import PLANNED
+
+    def rates(device: str, framework: str, precision: str) -> tuple[float, float, float]:
+        return 5e10 * cores, 1e10 * cores, cores
 
     history = open_history(Tracking(uri=f"sqlite:///{store.absolute()}"))
     device = str(runs(store.parent)[0]["device"])
@@ -120,17 +122,13 @@ def held_out(store: Path, rounds: int = 10) -> None:
     for number in range(rounds):
         order = np.random.default_rng(number).permutation(len(every))
         half = len(every) // 2
-        known, other = known_of([every[i] for i in order[:half]]), known_of([every[i] for i in order[half:]])
+        known, other = (PastRuns.of([every[i] for i in part], rates) for part in (order[:half], order[half:]))
         known = replace(known, gaps=np.full(len(known), np.nan))  # between runs that are not neighbours any more
-        count = len(known) + len(other)
-        peaks = Peaks(np.full(count, 5e10 * cores), np.full(count, 1e10 * cores), np.full(count, cores))
-        table = replace(other.table, session=np.array([PLANNED] * len(other), dtype=object))
-        load = np.concatenate([known.load, other.load])
-        found = predict(known, table, peaks, load, 400)
-        seconds = found.seconds - found.phases["between"]
+        expected = point_times(known, replace(other.table, sessions=[PLANNED] * len(other)), 400)
+        seconds = expected.seconds - expected.phases["between"]
         actual = np.nansum(list(other.phases.values()), axis=0)
         actual -= np.where(other.phases["start"] > 0.5, other.phases["start"], 0.0)
-        both = ((seconds, actual, points, point_inside), (found.step, other.step, steps, step_inside))
+        both = ((seconds, actual, points, point_inside), (expected.step, other.step, steps, step_inside))
         for draws, values, ratios, inside in both:
             low, middle, high = np.quantile(draws, [0.025, 0.5, 0.975], axis=1)
             ratios.extend(values / middle)

@@ -10,7 +10,6 @@ import numpy as np
 from paradnn.config.families import FAMILIES
 from paradnn.config.point import Measure, Optimizer, Point
 from paradnn.costs.point import costs_of
-from paradnn.forecast.design import Peaks
 from paradnn.forecast.history import Past
 from paradnn.forecast.table import row_of
 
@@ -104,9 +103,9 @@ class Machine:
         return [self.run(point, number) for number, point in enumerate(points)]
 
 
-def peaks(count: int) -> Peaks:
-    """Of so many runs and points."""
-    return Peaks(np.full(count, FLOPS), np.full(count, BANDWIDTH), np.full(count, float(CORES)))
+def rates(device: str, framework: str, precision: str) -> tuple[float, float, float]:
+    """What the planted machine can do at most, as the prediction is told."""
+    return FLOPS, BANDWIDTH, CORES
 
 
 def again(point: Point, replicate: int) -> Point:

@@ -11,20 +11,17 @@ import pytest
 from paradnn.config.point import Point
 from paradnn.costs.point import costs_of
 from paradnn.forecast.history import Past
-from paradnn.forecast.past_runs import known_of
-from paradnn.forecast.predict import Forecast, predict
-from paradnn.forecast.table import of_points, row_of
+from paradnn.forecast.past_runs import PastRuns
+from paradnn.forecast.phases import PointTimes, point_times
+from paradnn.forecast.table import row_of, table_of_points
 from paradnn.store.metrics import PHASES
-from tests.forecast.planted import CORES, HOME, Machine, again, fc, grid, lstm, peaks
+from tests.forecast.planted import DEVICE, HOME, Machine, again, fc, grid, lstm, rates
 
 
-def forecast(runs: Sequence[Past], points: Sequence[Point], draws: int = 300, environment: str = HOME) -> Forecast:
-    known = known_of(runs)
-    table = of_points([row_of(p) for p in points], [costs_of(p) for p in points], [environment] * len(points))
-    count = len(known) + len(points)
-    load = np.full(count, float(CORES))
-    load[len(known) :] = 0.0
-    return predict(known, table, peaks(count), load, draws)
+def forecast(runs: Sequence[Past], points: Sequence[Point], draws: int = 300, environment: str = HOME) -> PointTimes:
+    count = len(points)
+    table = table_of_points(points, [costs_of(p) for p in points], [environment] * count, [DEVICE] * count, rates)
+    return point_times(PastRuns.of(runs, rates), table, draws)
 
 
 def width(draws: np.ndarray) -> float:
@@ -130,7 +127,7 @@ def test_a_pause_and_a_failed_run_between_two_points_are_no_overhead() -> None:
     runs[10] = replace(runs[10], tags={**runs[10].tags, **lost}, metrics={})
     found = forecast(runs, [fc(2, 128, 256)])
     assert np.median(found.phases["between"]) < 2.0
-    assert len(known_of(runs)) == 39
+    assert len(PastRuns.of(runs, rates)) == 39
 
 
 def test_runs_of_other_versions_are_read_as_far_as_they_go() -> None:
@@ -146,5 +143,5 @@ def test_runs_of_other_versions_are_read_as_far_as_they_go() -> None:
         replace(runs[2], params=broken),
         *runs[3:],
     ]
-    assert len(known_of(runs)) == 19
+    assert len(PastRuns.of(runs, rates)) == 19
     assert np.isfinite(forecast(runs, [fc(2, 128, 256)]).seconds).all()
