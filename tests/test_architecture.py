@@ -44,6 +44,7 @@ def test_imports_run_one_way(path: Path) -> None:
         # What both sides must agree on: faults, units, machines, the look of figures, and where the store is.
         allowed = (
             "paradnn.errors",
+            "paradnn.config.families",
             "paradnn.store.metrics",
             "paradnn.hardware.specifications",
             "paradnn.plotting",

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from paradnn.config.families import FAMILIES
 from paradnn.errors import SchemaError
 from paradnn.store.metrics import metric
 
@@ -63,7 +64,6 @@ _EXPLAIN = {
 #: Keys that came later, with what every run that was measured before them had.
 _LATER = {"devices": "1", "transport": "local"}
 
-_PAPER_ORDER = ("fc", "residual", "bottleneck", "rnn", "lstm", "gru", "gpt", "vit")
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,18})")
 _NUMBER = re.compile(r"[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|nan)", re.IGNORECASE)
 _LARGEST = 1.7976931348623157e308  # how MLflow's SQL stores write infinity
@@ -178,9 +178,10 @@ def is_ok(frame: pd.DataFrame) -> pd.Series:
 
 
 def families(frame: pd.DataFrame) -> list[str]:
-    """The model families in a frame: the paper's first, in the paper's order, then others by name."""
+    """The model families in a frame: the paper's first, in the paper's order, then published networks by name."""
     present = set(frame["family"].dropna())
-    return [name for name in _PAPER_ORDER if name in present] + sorted(present.difference(_PAPER_ORDER))
+    generated = [name for name, family in FAMILIES.items() if name in present and not family.is_published]
+    return generated + sorted(present.difference(generated))
 
 
 def require_alike(frame: pd.DataFrame, keys: Sequence[str] = IDENTITY, pool: bool = False) -> pd.DataFrame:

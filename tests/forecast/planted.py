@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from paradnn.config.families import FAMILIES
+from paradnn.config.families.synthetic import FullyConnected, Recurrent
 from paradnn.config.point import Measure, Optimizer, Point
 from paradnn.costs.point import costs_of
 from paradnn.forecast.history import Past
@@ -20,13 +21,13 @@ QUICK = Measure(min_seconds=0.5, min_blocks=6, block_seconds=0.05, warmup_second
 
 def fc(layers: int, nodes: int, batch: int, **others: Any) -> Point:
     """A fully connected point, measured quickly."""
-    model = FAMILIES["fc"](layers=layers, nodes=nodes)  # type: ignore[call-arg]
+    model = FullyConnected(layers=layers, nodes=nodes)
     return Point(model=model, batch_size=batch, measure=QUICK, optimizer=Optimizer(), **others)
 
 
 def lstm(width: int, batch: int) -> Point:
     """A recurrent point, measured quickly."""
-    model = FAMILIES["lstm"](name="lstm", embedding_size=width)  # type: ignore[call-arg]
+    model = Recurrent(name="lstm", embedding_size=width)
     return Point(model=model, batch_size=batch, measure=QUICK)
 
 
