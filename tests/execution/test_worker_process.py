@@ -115,7 +115,7 @@ def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerKey:
     """A worker whose points go wrong in their profile."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\nexec {sys.executable} {ROOT / 'tests' / 'profile_worker.py'}\n")
+    python.write_text(f"#!/bin/sh\nexec {sys.executable} {ROOT / 'tests' / 'execution' / 'profile_worker.py'}\n")
     python.chmod(0o755)
     return WorkerKey(str(python), "tensorflow", None, "cpu", ())
 
