@@ -15,7 +15,7 @@ from paradnn.config.families import FAMILIES
 __all__ = ["PARAMETRIC", "ParameterRanges", "parameter_ranges"]
 
 #: The families that ParaDnn generates; every other model name is a real model.
-PARAMETRIC = tuple(name for name, family in FAMILIES.items() if not family.is_published)
+PARAMETRIC = tuple(name for name, family in FAMILIES.items() if not family.is_real)
 
 
 @dataclass(frozen=True)

@@ -178,9 +178,9 @@ def is_ok(frame: pd.DataFrame) -> pd.Series:
 
 
 def families(frame: pd.DataFrame) -> list[str]:
-    """The model families in a frame: the paper's first, in the paper's order, then published networks by name."""
+    """The model families in a frame: the paper's first, in the paper's order, then real models by name."""
     present = set(frame["family"].dropna())
-    generated = [name for name, family in FAMILIES.items() if name in present and not family.is_published]
+    generated = [name for name, family in FAMILIES.items() if name in present and not family.is_real]
     return generated + sorted(present.difference(generated))
 
 

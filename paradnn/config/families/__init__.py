@@ -37,8 +37,8 @@ class Family:
 
     options: the dataclass of its hyperparameters; families that share it belong together. data: what a batch holds:
     vectors, images or tokens. swept: options in which its models differ most, the most telling first. sweep: overrides
-    that sweep them. is_published: a network with a size of its own, beside which stand the families that are generated
-    over ranges of their options.
+    that sweep them. is_real: a published architecture, beside which stand the families that are generated over ranges
+    of their options.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Family:
     data: str
     swept: tuple[str, ...] = ()
     sweep: str = ""
-    is_published: bool = False
+    is_real: bool = False
 
 
 _FC = (("nodes", "layers"), "model.nodes=64,256,1024 batch_size=64,256,1024")
@@ -64,12 +64,12 @@ _ENTRIES = (
     Family("gru", Recurrent, "tokens", *_RNN),
     Family("gpt", LanguageModel, "tokens", *_LANGUAGE),
     Family("vit", VisionTransformer, "images", *_VIT),
-    Family("resnet50", Classifier, "images", is_published=True),
-    Family("densenet121", Classifier, "images", is_published=True),
-    Family("mobilenet", MobileNet, "images", is_published=True),
-    Family("squeezenet", Classifier, "images", is_published=True),
-    Family("retinanet", RetinaNet, "images", is_published=True),
-    Family("transformer", Transformer, "tokens", *_LANGUAGE, is_published=True),
+    Family("resnet50", Classifier, "images", is_real=True),
+    Family("densenet121", Classifier, "images", is_real=True),
+    Family("mobilenet", MobileNet, "images", is_real=True),
+    Family("squeezenet", Classifier, "images", is_real=True),
+    Family("retinanet", RetinaNet, "images", is_real=True),
+    Family("transformer", Transformer, "tokens", *_LANGUAGE, is_real=True),
 )
 #: By name, in the order of figures and tables. A place is a marker and a colour: new families go to the end.
 FAMILIES = {family.name: family for family in _ENTRIES}
