@@ -27,18 +27,19 @@ _DISPATCH = {"eager": 2e-3, "graph": 2e-4, "xla": 1.2e-4}
 _LOAD_POWER = 1.6
 #: Standard deviations of coefficients before data: of all families, and of what one has of its own. A share is that of
 #: arithmetic, traffic or dispatch in the roofline's step; slopes and bends are for each decade of a size.
-_SPREADS = {"share": (0.4, 0.3), "slope": (0.07, 0.08), "bend": (0.03, 0.05)}
-_GROUP, _LOAD = 0.22, 0.4
+_SPREADS = {"share": (0.4, 0.3), "slope": (0.07, 0.08), "bend": (0.03, 0.05), "group": (0.22, 0.22), "load": (0.4, 0.4)}
 #: Levels of a group beyond the commonest so many have no column.
 _MOST_LEVELS = 24
 
 
 def step_columns(table: Table) -> tuple[Array, Columns]:
     """The logarithm of the seconds of a step by the roofline (n,), and the columns that correct it."""
-    dispatch = np.array([_DISPATCH.get(name, _DISPATCH["graph"]) for name in table.column("compile")])
-    dispatch = dispatch * (table.layers + 1) / np.where(table.column("mode") == "inference", 3.0, 1.0)
-    arithmetic = table.flops / (_FLOPS_EFFICIENCY * table.peak_flops)
-    parts = np.stack([arithmetic, table.bytes / (_BYTES_EFFICIENCY * table.peak_bytes), dispatch])
+    # Devices of a CPU are cores of one machine, others are chips of their own.
+    chips = np.where(table.text("platform.name") == "cpu", 1.0, table.number("devices"))
+    work = (table.costs / table.peaks)[:, :2].T / chips / np.array([[_FLOPS_EFFICIENCY], [_BYTES_EFFICIENCY]])
+    dispatch = np.array([_DISPATCH.get(name, _DISPATCH["graph"]) for name in table.text("compile")])
+    dispatch = dispatch * (table.layers + 1) / np.where(table.text("mode") == "inference", 3.0, 1.0)
+    parts = np.vstack([work, dispatch])
     total = parts.sum(axis=0)
     sizes = _sizes(table)
     terms = [("share", share) for share in parts / total] + [("slope", size) for size in sizes]
@@ -49,7 +50,7 @@ def step_columns(table: Table) -> tuple[Array, Columns]:
         columns[kind, index] = term, common
         for family, on in _levels(table.families):
             columns[kind, index, family] = on * term, own
-    return np.log(total) + _LOAD_POWER * table.crowding, columns | _groups(table)
+    return np.log(total) + _LOAD_POWER * _crowding(table), columns | _groups(table)
 
 
 def overhead_columns(table: Table) -> Columns:
@@ -59,16 +60,24 @@ def overhead_columns(table: Table) -> Columns:
     for index, size in enumerate(_sizes(table)):
         columns["slope", index] = size, _SPREADS["slope"][0]
     for family, on in _levels(table.families):
-        columns["family", family] = on, _GROUP
+        columns["family", family] = on, _SPREADS["group"][1]
         columns["layers", family] = on * np.log10(table.layers), _SPREADS["slope"][1]
-    columns["profiled"] = one * table.profiled, _GROUP
+    columns["profiled"] = one * table.profiled, _SPREADS["group"][0]
     return columns | _groups(table)
 
 
 def _sizes(table: Table) -> list[Array]:
     """Decimal logarithms of sizes about a typical model's."""
-    typical = ((table.flops, 9), (table.bytes, 8), (table.parameters, 6), (table.layers, 1), (table.batch, 2))
+    typical = zip((*table.costs.T, table.layers, table.number("batch_size")), (9, 8, 6, 1, 2), strict=True)
     return [np.log10(size) - centre for size, centre in typical]
+
+
+def _crowding(table: Table) -> Array:
+    """Logarithm of how many times more threads than cores wanted to run on the host; 0 where that is unknown.
+
+    A sweep alone on its host shows a load of its cores and a little more.
+    """
+    return np.asarray(np.log(np.fmax(1.0, table.load / (1.25 * table.peaks[:, 2]))))
 
 
 def _groups(table: Table) -> dict[Hashable, tuple[Array, float]]:
@@ -76,10 +85,10 @@ def _groups(table: Table) -> dict[Hashable, tuple[Array, float]]:
     words: Sequence[Sequence[Hashable]]
     words = [[pair if pair in row else None for row in table.words] for pair in set().union(*table.words)]
     variants = [(family, row) if row else None for family, row in zip(table.families, table.words, strict=True)]
-    columns: dict[Hashable, tuple[Array, float]] = {"load": (table.crowding, _LOAD)}
+    columns: dict[Hashable, tuple[Array, float]] = {"load": (_crowding(table), _SPREADS["load"][0])}
     for levels in (*words, variants, table.environments, table.sessions):
         for level, on in _levels(levels):
-            columns["group", level] = on, _GROUP
+            columns["group", level] = on, _SPREADS["group"][0]
     return columns
 
 

@@ -15,7 +15,7 @@ from paradnn.forecast.history import History
 from paradnn.forecast.hosts import tasks_of, wall_seconds
 from paradnn.forecast.past_runs import PastRuns
 from paradnn.forecast.phases import point_times
-from paradnn.forecast.regression import Array, Regression
+from paradnn.forecast.regression import Array
 from paradnn.forecast.status import SweepStatus, rates_of
 from paradnn.forecast.table import table_of_points
 
@@ -23,11 +23,9 @@ __all__ = ["Forecast", "forecast"]
 
 #: Past runs that a prediction looks at: the newest.
 _MOST_RUNS = 4000
-#: Seconds from a command's start to its first point (interpreter, configuration, store, the framework's import), and
-#: how many of them the first point of a session records as its own start.
-_START, _START_RECORDED = 6.5, 2.5
-#: Seconds of measuring ceilings, once for an environment.
-_CEILINGS = 35.0
+#: Seconds from a command's start to its first point (interpreter, configuration, store, the framework's import), and of
+#: measuring ceilings, once for an environment: typical values, and the standard deviations of their logarithms.
+_START, _CEILINGS = (6.5, 0.3), (35.0, 0.25)
 
 
 @dataclass(frozen=True)
@@ -97,18 +95,10 @@ def forecast(status: SweepStatus, settings: Settings, history: History) -> Forec
         step=_spread_over(status, times.step),
         outcomes=outcomes,
         phases={name: values[is_measured].sum(axis=0) for name, values in times.phases.items()},
-        start=_start(runs, draws, random),
-        ceilings=_CEILINGS * lacking * np.exp(0.25 * random.standard_normal(draws)),
+        start=_START[0] * np.exp(_START[1] * random.standard_normal(draws)),
+        ceilings=lacking * _CEILINGS[0] * np.exp(_CEILINGS[1] * random.standard_normal(draws)),
         runs=Counter(family if environment in here else "" for family, environment in families),
     )
-
-
-def _start(runs: PastRuns, draws: int, random: np.random.Generator) -> Array:
-    """(draws,) seconds from a command's start to its first point, as past sessions waited for their import."""
-    imports = runs.imports()
-    slower = Regression({"all": (np.ones(len(imports)), 0.3)}, np.log(imports / _START_RECORDED))
-    line = slower.predict({"all": (np.ones(1), 0.3)}, 1)
-    return np.asarray(_START * np.exp(line.mean + line.root[0] @ random.standard_normal((line.root.shape[1], draws))))
 
 
 def _spread_over(status: SweepStatus, values: Array) -> Array:

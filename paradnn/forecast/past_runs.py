@@ -53,14 +53,6 @@ class PastRuns:
             gaps=np.array(gaps),
         )
 
-    def imports(self) -> Array:
-        """Seconds that the first point of each session waited for its framework."""
-        first: dict[str, float] = {}
-        for session, seconds in zip(self.table.sessions, self.phases["start"], strict=True):
-            if seconds > IMPORT_SECONDS:
-                first.setdefault(session, float(seconds))
-        return np.array(list(first.values()))
-
 
 def _is_usable(run: Past) -> bool:
     numbers = [run.metrics.get(name, np.nan) for name in _NEEDED]

@@ -20,6 +20,7 @@ from paradnn.forecast.regression import Array, Columns, Prediction, Regression
 from paradnn.forecast.table import Table
 from paradnn.forecast.timing import (
     FIRST_VERDICT,
+    MeasureColumns,
     calibrate,
     extra_blocks,
     latency_seconds,
@@ -36,23 +37,22 @@ BETWEEN = "between"
 _OUTSIDE = ("schedule", "record", BETWEEN)
 #: Phases that follow from the step time alone.
 _ARITHMETIC = ("warmup", "measure", "latency")
-#: Seconds of a phase where nothing is known: at least, a layer, a parameter; compile and profile beyond their steps.
+#: Seconds of a phase where nothing is known: at least, a layer, a parameter, where the point is profiled (drawing the
+#: figure); compile and profile beyond their steps.
 _TYPICAL = {
-    "build": (0.08, 0.012, 1e-8),
-    "compile": (0.2, 0.045, 1e-8),
-    "profile": (0.12, 0.01, 0.0),
-    "schedule": (0.04, 0.0, 0.0),
-    "start": (0.02, 0.0, 0.0),
-    "record": (0.015, 0.0, 0.0),
-    BETWEEN: (0.05, 0.002, 0.0),
+    "build": (0.08, 0.012, 1e-8, 0.0),
+    "compile": (0.2, 0.045, 1e-8, 0.0),
+    "profile": (0.12, 0.01, 0.0, 0.0),
+    "schedule": (0.04, 0.0, 0.0, 0.0),
+    "start": (0.02, 0.0, 0.0, 0.0),
+    "record": (0.015, 0.0, 0.0, 0.0),
+    BETWEEN: (0.05, 0.002, 0.0, 0.4),
 }
 #: How much longer compiling takes, by compile mode.
 _COMPILE_FACTOR = {"eager": 0.15, "graph": 1.0, "xla": 2.5}
-#: Drawing the figure of a profiled point.
-_FIGURE_SECONDS = 0.4
-#: Verdicts "steady", and blocks that such verdicts took, where nothing is known; and the most blocks that past runs may
-#: add, since the next session's machine may be more or less at rest.
-_STEADY, _STEADY_BLOCKS, _STEADY_MOST = 1.8, 12.0, 60.0
+#: Verdicts "steady" and the blocks that they took, where nothing is known; and the most blocks that past runs may add,
+#: since the next session's machine may be more or less at rest.
+_STEADY = (1.8, 12.0, 60.0)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def point_times(runs: PastRuns, points: Table, draws: int, seed: int = 0) -> Poi
     }
     phases = {name: np.exp(logs) * _typical(name, points)[:, None] for name, logs in phases.items()}
     _add_steps(phases, step, points, _extra_blocks(runs, step.shape, random))
-    limit = points.settings.timeout
+    limit = points.number("measure.timeout")[:, None]
     inside = np.sum([values for name, values in phases.items() if name not in _OUTSIDE], axis=0)
     outside = np.sum([phases[name] for name in _OUTSIDE], axis=0)
     # What the profile alone would exceed costs the profile, not the point.
@@ -90,6 +90,10 @@ def _has_phase(name: str, runs: PastRuns, points: Table) -> bool:
     if name == "profile":
         return bool(points.profiled.any())
     return name in _TYPICAL or (len(runs) > 0 and bool(np.isfinite(runs.phases[name]).mean() > 0.5))
+
+
+def _settings(table: Table) -> MeasureColumns:
+    return MeasureColumns.of(lambda name: table.number(f"measure.{name}"))
 
 
 def _overhead(name: str, runs: PastRuns, points: Table, known: Columns, planned: Columns) -> Prediction:
@@ -126,21 +130,21 @@ def _observed(name: str, runs: PastRuns) -> tuple[Array, Array]:
 
 def _typical(name: str, table: Table) -> Array:
     """(points,) seconds of a phase where nothing is known."""
-    least, layer, parameter = _TYPICAL.get(name, (0.05, 0.0, 0.0))
-    seconds = least + layer * table.layers + parameter * table.parameters
+    least, layer, parameter, profiled = _TYPICAL.get(name, (0.05, 0.0, 0.0, 0.0))
+    seconds = least + layer * table.layers + parameter * table.costs[:, 2] + profiled * table.profiled
     if name == "compile":
-        seconds = seconds * np.array([_COMPILE_FACTOR.get(mode, 1.0) for mode in table.column("compile")])
-    return np.asarray(seconds + _FIGURE_SECONDS * table.profiled if name == BETWEEN else seconds)
+        seconds = seconds * np.array([_COMPILE_FACTOR.get(mode, 1.0) for mode in table.text("compile")])
+    return np.asarray(seconds)
 
 
 def _add_steps(phases: dict[str, Array], step: Array, points: Table, extra: Array) -> None:
     """What the steps themselves take, by arithmetic; `extra` blocks pass before a point is steady."""
-    settings = points.settings
+    settings = _settings(points)
     blocks = calibrate(step, settings)
     phases["compile"] = phases["compile"] + step
     phases["warmup"] = warmup_seconds(blocks, settings, extra)
     phases["measure"] = measure_seconds(blocks, settings)
-    inference = points.column("mode") == "inference"
+    inference = points.text("mode") == "inference"
     if inference.any():
         phases["latency"] = np.where(inference[:, None], latency_seconds(step), 0.0)
     if "profile" in phases:
@@ -151,12 +155,13 @@ def _add_steps(phases: dict[str, Array], step: Array, points: Table, extra: Arra
 
 def _extra_blocks(runs: PastRuns, shape: tuple[int, ...], random: np.random.Generator) -> Array:
     """(points, draws) of blocks after the first that could have ended the warm-up, before its cap is looked at."""
-    blocks = calibrate(runs.step[:, None], runs.table.settings)
+    blocks = calibrate(runs.step[:, None], _settings(runs.table))
     extra = extra_blocks(runs.warmup_blocks[:, None], blocks)[:, 0]
     # A warm-up that met its cap before any verdict was possible says nothing.
     judged = np.isfinite(runs.steady) & (runs.warmup_blocks + 1 - blocks.trials[:, 0] >= FIRST_VERDICT)
     looked = float((extra[judged] + 1).sum())
-    share = min(1.0, _STEADY_MOST / max(looked, 1.0))
-    steady, looked = _STEADY + share * float(runs.steady[judged].sum()), _STEADY_BLOCKS + share * looked
-    chance = random.beta(steady, max(looked - steady, 0.5), shape[1])
+    verdicts, blocks_before, most = _STEADY
+    share = min(1.0, most / max(looked, 1.0))
+    verdicts += share * float(runs.steady[judged].sum())
+    chance = random.beta(verdicts, max(blocks_before + share * looked - verdicts, 0.5), shape[1])
     return np.asarray(random.geometric(np.clip(chance, 0.01, 1.0), shape) - 1, dtype=float)

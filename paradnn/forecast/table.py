@@ -6,6 +6,7 @@ import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from paradnn.config.point import Point
 from paradnn.costs import Costs, layer_count
 from paradnn.forecast.history import Past
 from paradnn.forecast.regression import Array
-from paradnn.forecast.timing import MeasureColumns
 
 __all__ = ["PLANNED", "Rates", "Table", "row_of", "table_of_points", "table_of_runs"]
 
@@ -24,49 +24,72 @@ __all__ = ["PLANNED", "Rates", "Table", "row_of", "table_of_points", "table_of_r
 Rates = Callable[[str, str, str], tuple[float, float, float]]
 #: The session that is to come.
 PLANNED = "planned"
-#: Keys that may change a step's time beside the model's and the batch; others are told apart, but not learned.
+_COSTS = ("flops_per_step", "bytes_per_step", "parameters")
+#: Keys that may change a step's time beside the model's and the batch.
 _WORDS = ("mode", "precision", "compile", "optimizer.name", "devices", "transport", "data.name")
 _WORD_GROUPS = ("framework.", "platform.")
-#: Keys that do not change what a step is.
+#: Groups of keys that do not change what a step is.
 _ASIDE = ("measure", "software", "replicate", "seed")
-#: Layers of a model that this version does not know.
-_TYPICAL_LAYERS = 10
-_COSTS = ("parameters", "flops_per_step", "bytes_per_step")
 
 
 @dataclass(frozen=True)
 class Table:
-    """One entry a point in every column.
+    """n points or runs, an entry each in every column.
 
-    rows: its keys as the store keeps them. words: those that may change a step's time and are not at their default.
-    steps: what tells one step from another. sessions: the sweep that measured it, or is to. flops, bytes: of a step.
-    peak_flops, peak_bytes: a second, of all its devices. crowding: logarithm of how many times more threads than cores
-    wanted to run on its host; 0 where that is unknown. settings: how it is measured.
+    rows: keys as the store keeps them. sessions: the sweep that measured it, or is to. costs: (n, 3) FLOPs and bytes of
+    a step, parameters. peaks: (n, 3) FLOP/s and B/s of one device, cores of the host. load: runnable threads of the
+    host beside it, NaN where unknown.
     """
 
     rows: Sequence[Mapping[str, str]]
-    words: Sequence[frozenset[tuple[str, str]]]
-    steps: Sequence[str]
-    families: Sequence[str]
     environments: Sequence[str]
     sessions: Sequence[str]
-    flops: Array
-    bytes: Array
-    parameters: Array
-    layers: Array
-    batch: Array
-    peak_flops: Array
-    peak_bytes: Array
-    crowding: Array
-    profiled: NDArray[np.bool_]
-    settings: MeasureColumns
+    costs: Array
+    peaks: Array
+    load: Array
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def column(self, key: str) -> NDArray[np.str_]:
-        """The text of one key."""
+    def text(self, key: str) -> NDArray[np.str_]:
+        """(n,) values of one key as text, "null" where a row lacks it."""
         return np.array([row.get(key, "null") for row in self.rows], dtype=str)
+
+    def number(self, key: str) -> Array:
+        """(n,) values of one key as numbers, NaN where they are none."""
+        values = (_value(row.get(key, "null")) for row in self.rows)
+        return np.array([value if isinstance(value, (int, float)) else np.nan for value in values], dtype=float)
+
+    @cached_property
+    def families(self) -> list[str]:
+        """The family of every row."""
+        return [row.get("model.name", "") for row in self.rows]
+
+    @cached_property
+    def layers(self) -> Array:
+        """(n,) layers; ten for a model that this version does not know."""
+        models = (tuple(item for item in row.items() if item[0].startswith("model.")) for row in self.rows)
+        return np.array([_layers(model) for model in models], dtype=float)
+
+    @cached_property
+    def words(self) -> list[frozenset[tuple[str, str]]]:
+        """What may change a step's time and is not at its default, as (key, value)."""
+        unusual = (row.items() - _defaults().items() for row in self.rows)
+        return [
+            frozenset(item for item in items if item[0] in _WORDS or item[0].startswith(_WORD_GROUPS))
+            for items in unusual
+        ]
+
+    @cached_property
+    def steps(self) -> list[str]:
+        """What distinguishes one step from another."""
+        items = (((key, value) for key, value in sorted(row.items()) if value != "null") for row in self.rows)
+        return ["|".join(f"{key}={value}" for key, value in row if key.split(".")[0] not in _ASIDE) for row in items]
+
+    @property
+    def profiled(self) -> NDArray[np.bool_]:
+        """(n,) whether its steps are profiled after they are timed."""
+        return np.asarray((self.text("measure.profile") == "true") | (self.text("measure.keep_trace") == "true"))
 
 
 def row_of(point: Point) -> dict[str, str]:
@@ -78,13 +101,12 @@ def table_of_points(
     points: Sequence[Point], costs: Sequence[Costs], environments: Sequence[str], devices: Sequence[str], rates: Rates
 ) -> Table:
     """The table of planned points: their costs, and ids and devices of their environments."""
-    rows = [row_of(point) for point in points]
-    metrics = [{name: float(getattr(cost, name)) for name in _COSTS} for cost in costs]
-    return _table(rows, metrics, environments, [PLANNED] * len(rows), devices, rates)
+    metrics = [{name: getattr(cost, name) for name in _COSTS} for cost in costs]
+    return _table([row_of(point) for point in points], metrics, environments, [PLANNED] * len(points), devices, rates)
 
 
 def table_of_runs(runs: Sequence[Past], rates: Rates) -> Table:
-    """The table of past runs."""
+    """The table of past runs; a key that came later than a run counts as its default."""
     return _table(
         [{**_defaults(), **run.params} for run in runs],
         [run.metrics for run in runs],
@@ -95,13 +117,6 @@ def table_of_runs(runs: Sequence[Past], rates: Rates) -> Table:
     )
 
 
-@functools.cache
-def _defaults() -> dict[str, str]:
-    """Every key of a point but the model's: what a run that lacks a later one had."""
-    point = texts(asdict(Point(model=None)))  # type: ignore[arg-type]
-    return {key: value for key, value in point.items() if key != "model"}
-
-
 def _table(
     rows: Sequence[Mapping[str, str]],
     metrics: Sequence[Mapping[str, float]],
@@ -110,68 +125,32 @@ def _table(
     devices: Sequence[str],
     rates: Rates,
 ) -> Table:
-    flops, size, cores = (
-        np.array(
-            [rates(device, row["framework.name"], row["precision"]) for device, row in zip(devices, rows, strict=True)]
-        )
-        .reshape(-1, 3)
-        .T
-    )
-    # Devices of a CPU are cores of one machine, others are chips of their own.
-    chips = np.array([1.0 if row["platform.name"] == "cpu" else _number(row["devices"]) for row in rows])
-    # A sweep alone on its host shows a load of its cores and a little more.
-    load = np.array([entry.get("load_average", np.nan) for entry in metrics]) / (1.25 * cores)
-    parameters, work, traffic = (np.array([max(float(entry[name]), 1.0) for entry in metrics]) for name in _COSTS)
+    costs = [[max(float(entry[name]), 1.0) for name in _COSTS] for entry in metrics]
+    names = ((row["framework.name"], row["precision"]) for row in rows)
+    peaks = [rates(device, *name) for device, name in zip(devices, names, strict=True)]
     return Table(
-        rows=rows,
-        words=[_words(row) for row in rows],
-        steps=[_step(row) for row in rows],
-        families=[row.get("model.name", "") for row in rows],
-        environments=environments,
-        sessions=sessions,
-        flops=work,
-        bytes=traffic,
-        parameters=parameters,
-        layers=np.array([_layers(_model(row)) for row in rows], dtype=float),
-        batch=np.array([_number(row.get("batch_size")) for row in rows], dtype=float),
-        peak_flops=chips * flops,
-        peak_bytes=chips * size,
-        crowding=np.log(np.fmax(1.0, load)),
-        profiled=np.array(["true" in (row["measure.profile"], row["measure.keep_trace"]) for row in rows], dtype=bool),
-        settings=MeasureColumns.of([_measure(row) for row in rows]),
+        rows,
+        environments,
+        sessions,
+        costs=np.array(costs, dtype=float).reshape(-1, 3),
+        peaks=np.array(peaks, dtype=float).reshape(-1, 3),
+        load=np.array([entry.get("load_average", np.nan) for entry in metrics], dtype=float),
     )
 
 
-def _words(row: Mapping[str, str]) -> frozenset[tuple[str, str]]:
-    defaults = _defaults()
-    items = ((key, value) for key, value in row.items() if key in _WORDS or key.startswith(_WORD_GROUPS))
-    return frozenset((key, value) for key, value in items if value != defaults.get(key, "null"))
-
-
-def _step(row: Mapping[str, str]) -> str:
-    items = sorted(item for item in row.items() if item[1] != "null" and item[0].split(".")[0] not in _ASIDE)
-    return "|".join(f"{key}={value}" for key, value in items)
-
-
-def _model(row: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple((key.removeprefix("model."), value) for key, value in row.items() if key.startswith("model."))
+@functools.cache
+def _defaults() -> dict[str, str]:
+    """Every key of a point but the model's."""
+    point = texts(asdict(Point(model=None)))  # type: ignore[arg-type]
+    return {key: value for key, value in point.items() if key != "model"}
 
 
 @functools.lru_cache(maxsize=65536)
 def _layers(model: tuple[tuple[str, str], ...]) -> int:
     try:
-        return layer_count({key: _value(value) for key, value in model})
+        return layer_count({key.removeprefix("model."): _value(value) for key, value in model})
     except (KeyError, TypeError, ValueError):  # of another version
-        return _TYPICAL_LAYERS
-
-
-def _measure(row: Mapping[str, str]) -> dict[str, float]:
-    return {name: _number(row.get(f"measure.{name}")) for name in MeasureColumns.__dataclass_fields__}
-
-
-def _number(text: str | None) -> float:
-    value = _value(text) if text is not None else None
-    return float(value) if isinstance(value, (int, float)) else np.nan
+        return 10
 
 
 def _value(text: str) -> Any:

@@ -7,9 +7,8 @@ Every function takes arrays that broadcast against each other, and returns secon
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -48,14 +47,9 @@ class MeasureColumns:
     timeout: Array
 
     @classmethod
-    def of(cls, groups: Sequence[Mapping[str, Any]]) -> MeasureColumns:
-        """Those of points, a mapping each."""
-        return cls(
-            **{
-                name: np.array([[float(group[name])] for group in groups]).reshape(-1, 1)
-                for name in cls.__dataclass_fields__
-            }
-        )
+    def of(cls, column: Callable[[str], Array]) -> MeasureColumns:
+        """Those that `column` gives by name, (points,) each."""
+        return cls(**{name: column(name).reshape(-1, 1) for name in cls.__dataclass_fields__})
 
 
 @dataclass(frozen=True)

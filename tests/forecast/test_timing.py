@@ -67,6 +67,10 @@ def protocols(count: int) -> list[dict[str, float]]:
     return groups
 
 
+def columns_of(settings: list[dict[str, float]]) -> MeasureColumns:
+    return MeasureColumns.of(lambda name: np.array([float(group[name]) for group in settings]))
+
+
 def really(machine: Machine, settings: dict[str, float]) -> dict[str, Any]:
     return measure.measure_steps(machine.run, measure.Protocol.of(settings), machine.phase, machine.clock)
 
@@ -74,7 +78,7 @@ def really(machine: Machine, settings: dict[str, float]) -> dict[str, Any]:
 def test_constant_steps_take_what_the_protocol_takes() -> None:
     settings = protocols(200)
     steps = 10 ** np.random.default_rng(3).uniform(-5, 1, (200, 1))
-    columns = MeasureColumns.of(settings)
+    columns = columns_of(settings)
     blocks = calibrate(steps, columns)
     warmup = warmup_seconds(blocks, columns, np.zeros((200, 1)))
     measured = measure_seconds(blocks, columns)
@@ -90,7 +94,7 @@ def test_constant_steps_take_what_the_protocol_takes() -> None:
 def test_blocks_until_steady_are_read_back_from_a_run() -> None:
     """A restless machine needs more blocks; with their number the arithmetic gives its warm-up again."""
     settings = {**protocols(1)[0], "block_seconds": 0.1, "warmup_seconds": 1e6}
-    columns = MeasureColumns.of([settings])
+    columns = columns_of([settings])
     needed = []
     for seed in range(40):
         machine = Machine(0.0301, jitter=0.06, seed=seed)
@@ -108,7 +112,7 @@ def test_blocks_until_steady_are_read_back_from_a_run() -> None:
 
 def test_the_warm_up_ends_at_its_cap() -> None:
     settings = {**protocols(1)[0], "block_seconds": 0.1, "warmup_seconds": 4.5}
-    columns = MeasureColumns.of([settings])
+    columns = columns_of([settings])
     machine = Machine(1.0)  # no eight blocks fit
     assert not really(machine, settings)["steady"]
     warmup = warmup_seconds(calibrate(np.array([[1.0]]), columns), columns, np.array([[1e9]]))
