@@ -69,14 +69,14 @@ def against_reality(store: Path | None, points: int) -> None:
         wall = time.perf_counter() - begin
         measured = {str(run["mlflow.runName"]): run for run in runs(known)[before:]}
         print(f"{len(measured)} points, expected {expected}, from the cost model alone {alone}, actual {wall:.0f} s")
-        for title, expected in (("with the store", rows), ("from the cost model alone", rows_alone)):
-            compare(title, expected, measured)
+        for title, planned in (("with the store", rows), ("from the cost model alone", rows_alone)):
+            compare(title, planned, measured)
 
 
-def compare(title: str, told: list[dict[str, str]], measured: dict[str, dict[str, str | float]]) -> None:
-    """How far each point's phases and step are from what was told; what lies between points is in no phase."""
+def compare(title: str, rows: list[dict[str, str]], measured: dict[str, dict[str, str | float]]) -> None:
+    """How far each point's phases and step are from what was expected; what lies between points is in no phase."""
     ratios, inside, steps, steps_inside, table = [], [], [], [], []
-    for row in told:
+    for row in rows:
         run = measured.get(row["name"])
         if run is None or run["outcome"] != "ok":
             continue
@@ -92,13 +92,13 @@ def compare(title: str, told: list[dict[str, str]], measured: dict[str, dict[str
             | {"seconds": spent, "expected_step_ms": row["expected_step_ms"], "step_ms": step}
         )
     print(
-        f"  {title}: point {told_of(ratios)}, {np.mean(inside):.0%} within; step {told_of(steps)}, "
+        f"  {title}: point {ratios_of(ratios)}, {np.mean(inside):.0%} within; step {ratios_of(steps)}, "
         f"{np.mean(steps_inside):.0%} within"
     )
     save(f"plan {title}".replace(" ", "_"), table)
 
 
-def told_of(ratios: list[float]) -> str:
+def ratios_of(ratios: list[float]) -> str:
     low, middle, high = np.quantile(ratios, [0.1, 0.5, 0.9])
     return f"actual/expected {middle:.2f} ({low:.2f} .. {high:.2f})"
 
@@ -136,9 +136,9 @@ def held_out(store: Path, rounds: int = 10) -> None:
         low, middle, high = np.quantile(seconds.sum(axis=0), [0.025, 0.5, 0.975])
         sums.append((actual.sum() / middle, low <= actual.sum() <= high))
     print(
-        f"{len(every)} runs, {rounds} halves: point {told_of(points)}, {np.mean(point_inside):.0%} within; "
-        f"step {told_of(steps)}, {np.mean(step_inside):.0%} within; "
-        f"sum {told_of([ratio for ratio, _ in sums])}, {np.mean([ok for _, ok in sums]):.0%} within"
+        f"{len(every)} runs, {rounds} halves: point {ratios_of(points)}, {np.mean(point_inside):.0%} within; "
+        f"step {ratios_of(steps)}, {np.mean(step_inside):.0%} within; "
+        f"sum {ratios_of([ratio for ratio, _ in sums])}, {np.mean([ok for _, ok in sums]):.0%} within"
     )
 
 

@@ -21,11 +21,13 @@ from paradnn.record.record import run_name
 
 __all__ = ["describe", "write_points"]
 
+#: An axis of more values than this is shown by its ends.
+_MOST_LEVELS = 12
 _COSTS = ("parameters", "forward_flops", "flops_per_step", "bytes_per_step", "memory_lower_bound_bytes")
 
 
 def describe(forecast: Forecast, name: str, where: str, hosts: Sequence[int], chunk: int | None) -> None:
-    """Print counts, expected times by family, and the wall time for each number of hosts."""
+    """Print counts, expected times by family and axis, and the wall time for each number of hosts."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=120)
@@ -34,6 +36,9 @@ def describe(forecast: Forecast, name: str, where: str, hosts: Sequence[int], ch
     console.print()
     console.print(_family_table(forecast))
     console.print()
+    if axes := _axes(forecast):
+        console.print(_axis_table(forecast, axes))
+        console.print()
     if forecast.status.to_run.any():
         for line in _times(forecast):
             console.print(line, soft_wrap=True, markup=False)
@@ -83,23 +88,49 @@ def _family_table(forecast: Forecast) -> Table:
     table = _table("family", "points", "done", "too large", "to measure", "expected", "95%")
     families = np.array([point.model.name for point in forecast.status.points], dtype=str)
     names = list(dict.fromkeys(families))
-    rows = {name: families == name for name in names}
+    for name in names:
+        table.add_row(name, *_summary(forecast, families == name))
     if len(names) > 1:
-        rows["all"] = np.ones(len(families), dtype=bool)
-    for name, chosen in rows.items():
-        table.add_row(name, *_counts(forecast, chosen), *_expected(forecast, chosen))
+        table.add_row("all", *_summary(forecast, families != ""))
     return table
 
 
-def _counts(forecast: Forecast, chosen: NDArray[np.bool_]) -> list[str]:
+def _axes(forecast: Forecast) -> dict[str, list[str]]:
+    """The keys that the points differ in, each with the points' values as text ("" where a point lacks the key)."""
+    rows = [row_of(point) for point in forecast.status.points]
+    keys = dict.fromkeys(key for row in rows for key in row if key != "model.name")
+    values = {key: [row.get(key, "") for row in rows] for key in keys}
+    return {key: texts for key, texts in values.items() if len({*texts} - {""}) > 1}
+
+
+def _axis_table(forecast: Forecast, axes: Mapping[str, Sequence[str]]) -> Table:
+    table = _table("axis", "value", "points", "done", "too large", "to measure", "expected", "95%")
+    for key, values in axes.items():
+        levels = sorted({*values} - {""}, key=_natural)
+        if len(levels) > _MOST_LEVELS:
+            table.add_row(key, f"{levels[0]} .. {levels[-1]}, {len(levels)} values")
+            continue
+        for level in levels:
+            chosen = np.array(values, dtype=str) == level
+            table.add_row(key if level == levels[0] else "", level, *_summary(forecast, chosen))
+    return table
+
+
+def _natural(text: str) -> tuple[int, float, str]:
+    """Numbers in their order, then words in theirs."""
+    try:
+        return 0, float(text), ""
+    except ValueError:
+        return 1, 0.0, text
+
+
+def _summary(forecast: Forecast, chosen: NDArray[np.bool_]) -> list[str]:
+    """The cells of some of the points: how many there are and in which state, and their expected time."""
     counts = Counter(np.array(forecast.status.status, dtype=str)[chosen])
-    return [f"{int(chosen.sum()):,}", *(f"{counts[name]:,}" for name in ("done", "oom_predicted", "missing"))]
-
-
-def _expected(forecast: Forecast, chosen: NDArray[np.bool_]) -> list[str]:
-    if not (chosen & forecast.status.to_run).any():
-        return ["-", ""]
-    return _quantiles(forecast.seconds[chosen].sum(axis=0))
+    numbers = (int(chosen.sum()), counts["done"], counts["oom_predicted"], counts["missing"])
+    is_any_open = (chosen & forecast.status.to_run).any()
+    times = _quantiles(forecast.seconds[chosen].sum(axis=0)) if is_any_open else ["-", ""]
+    return [*(f"{number:,}" for number in numbers), *times]
 
 
 def _host_table(forecast: Forecast, hosts: Sequence[int], chunk: int | None) -> Table:

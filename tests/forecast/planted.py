@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,9 @@ from paradnn.config.families.synthetic import FullyConnected, Recurrent
 from paradnn.config.point import Measure, Optimizer, Point
 from paradnn.costs.point import costs_of
 from paradnn.forecast.history import Past
-from paradnn.forecast.table import row_of
+from paradnn.forecast.past_runs import PastRuns
+from paradnn.forecast.phases import PointTimes, point_times
+from paradnn.forecast.table import Table, row_of, table_of_points
 
 DEVICE, HOME = "a planted machine", "home"
 FLOPS, BANDWIDTH, CORES = 1e11, 2e10, 4
@@ -105,8 +108,19 @@ class Machine:
 
 
 def rates(device: str, framework: str, precision: str) -> tuple[float, float, float]:
-    """What the planted machine can do at most, as the prediction is told."""
+    """What the planted machine can do at most, as the prediction knows it."""
     return FLOPS, BANDWIDTH, CORES
+
+
+def planned_table(points: Sequence[Point], environment: str = HOME) -> Table:
+    """Points that are to be measured on the planted machine."""
+    count = len(points)
+    return table_of_points(points, [costs_of(p) for p in points], [environment] * count, [DEVICE] * count, rates)
+
+
+def expected_times(runs: Sequence[Past], points: Sequence[Point], environment: str = HOME) -> PointTimes:
+    """What is predicted of points from past runs."""
+    return point_times(PastRuns.of(runs, rates), planned_table(points, environment), draws=300)
 
 
 def again(point: Point, replicate: int) -> Point:
