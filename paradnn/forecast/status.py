@@ -110,15 +110,15 @@ def _ceilings(
     known: Mapping[Identity, Sequence[Finished]],
     history: History,
 ) -> dict[Identity, Ceilings | None]:
+    # Few points differ in what ceilings depend on.
+    distinct = {
+        (WorkerKey.of(point), point.platform, point.devices, environment.environment_id): (point, environment)
+        for point, environment in zip(points, environments, strict=True)
+    }
     ceilings: dict[Identity, Ceilings | None] = {}
-    seen: set[tuple[object, ...]] = set()
-    for point, environment in zip(points, environments, strict=True):
-        key = (WorkerKey.of(point), point.platform, point.devices, environment.environment_id)
-        if key not in seen:
-            seen.add(key)
-            identity = ceilings_identity(point, environment)
-            run = next((run for run in known.get(identity, ()) if run.tags.get("outcome") == "ok"), None)
-            ceilings[identity] = Ceilings.of(run.run_id, history.metrics(run.run_id)) if run else None
+    for identity in (ceilings_identity(point, environment) for point, environment in distinct.values()):
+        run = next((run for run in known.get(identity, ()) if run.tags.get("outcome") == "ok"), None)
+        ceilings[identity] = Ceilings.of(run.run_id, history.metrics(run.run_id)) if run else None
     return ceilings
 
 

@@ -1,4 +1,4 @@
-"""Predictions from planted stores: the law is recovered, intervals hold what they promise, what is unknown stays wide."""
+"""Step times from planted stores: the law is recovered, intervals hold what they promise, the unknown stays wide."""
 
 from __future__ import annotations
 
