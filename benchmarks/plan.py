@@ -69,14 +69,14 @@ def against_reality(store: Path | None, points: int) -> None:
         wall = time.perf_counter() - begin
         measured = {str(run["mlflow.runName"]): run for run in runs(known)[before:]}
         print(f"{len(measured)} points, expected {expected}, from the cost model alone {alone}, actual {wall:.0f} s")
-        for title, told in (("with the store", rows), ("from the cost model alone", rows_alone)):
-            compare(title, told, measured)
+        for title, planned in (("with the store", rows), ("from the cost model alone", rows_alone)):
+            compare(title, planned, measured)
 
 
-def compare(title: str, told: list[dict[str, str]], measured: dict[str, dict[str, str | float]]) -> None:
-    """How far each point's phases and step are from what was told; what lies between points is in no phase."""
+def compare(title: str, rows: list[dict[str, str]], measured: dict[str, dict[str, str | float]]) -> None:
+    """How far each point's phases and step are from what was expected; what lies between points is in no phase."""
     ratios, inside, steps, steps_inside, table = [], [], [], [], []
-    for row in told:
+    for row in rows:
         run = measured.get(row["name"])
         if run is None or run["outcome"] != "ok":
             continue
@@ -92,13 +92,13 @@ def compare(title: str, told: list[dict[str, str]], measured: dict[str, dict[str
             | {"seconds": spent, "expected_step_ms": row["expected_step_ms"], "step_ms": step}
         )
     print(
-        f"  {title}: point {told_of(ratios)}, {np.mean(inside):.0%} within; step {told_of(steps)}, "
+        f"  {title}: point {ratios_of(ratios)}, {np.mean(inside):.0%} within; step {ratios_of(steps)}, "
         f"{np.mean(steps_inside):.0%} within"
     )
     save(f"plan {title}".replace(" ", "_"), table)
 
 
-def told_of(ratios: list[float]) -> str:
+def ratios_of(ratios: list[float]) -> str:
     low, middle, high = np.quantile(ratios, [0.1, 0.5, 0.9])
     return f"actual/expected {middle:.2f} ({low:.2f} .. {high:.2f})"
 
@@ -106,11 +106,13 @@ def told_of(ratios: list[float]) -> str:
 def held_out(store: Path, rounds: int = 10) -> None:
     """Halves predicted from the other halves: the recorded phases of each point, and the sum over the half."""
     from paradnn.config.point import Tracking
-    from paradnn.forecast.design import Peaks
     from paradnn.forecast.history import open_history
-    from paradnn.forecast.past_runs import known_of
-    from paradnn.forecast.predict import predict
+    from paradnn.forecast.past_runs import PastRuns
+    from paradnn.forecast.phases import point_times
     from paradnn.forecast.table import PLANNED
+
+    def rates(device: str, framework: str, precision: str) -> tuple[float, float, float]:
+        return 5e10 * cores, 1e10 * cores, cores
 
     history = open_history(Tracking(uri=f"sqlite:///{store.absolute()}"))
     device = str(runs(store.parent)[0]["device"])
@@ -120,17 +122,13 @@ def held_out(store: Path, rounds: int = 10) -> None:
     for number in range(rounds):
         order = np.random.default_rng(number).permutation(len(every))
         half = len(every) // 2
-        known, other = known_of([every[i] for i in order[:half]]), known_of([every[i] for i in order[half:]])
+        known, other = (PastRuns.of([every[i] for i in part], rates) for part in (order[:half], order[half:]))
         known = replace(known, gaps=np.full(len(known), np.nan))  # between runs that are not neighbours any more
-        count = len(known) + len(other)
-        peaks = Peaks(np.full(count, 5e10 * cores), np.full(count, 1e10 * cores), np.full(count, cores))
-        table = replace(other.table, session=np.array([PLANNED] * len(other), dtype=object))
-        load = np.concatenate([known.load, other.load])
-        found = predict(known, table, peaks, load, 400)
-        seconds = found.seconds - found.phases["between"]
+        expected = point_times(known, replace(other.table, sessions=[PLANNED] * len(other)), 400)
+        seconds = expected.seconds - expected.phases["between"]
         actual = np.nansum(list(other.phases.values()), axis=0)
         actual -= np.where(other.phases["start"] > 0.5, other.phases["start"], 0.0)
-        both = ((seconds, actual, points, point_inside), (found.step, other.step, steps, step_inside))
+        both = ((seconds, actual, points, point_inside), (expected.step, other.step, steps, step_inside))
         for draws, values, ratios, inside in both:
             low, middle, high = np.quantile(draws, [0.025, 0.5, 0.975], axis=1)
             ratios.extend(values / middle)
@@ -138,9 +136,9 @@ def held_out(store: Path, rounds: int = 10) -> None:
         low, middle, high = np.quantile(seconds.sum(axis=0), [0.025, 0.5, 0.975])
         sums.append((actual.sum() / middle, low <= actual.sum() <= high))
     print(
-        f"{len(every)} runs, {rounds} halves: point {told_of(points)}, {np.mean(point_inside):.0%} within; "
-        f"step {told_of(steps)}, {np.mean(step_inside):.0%} within; "
-        f"sum {told_of([ratio for ratio, _ in sums])}, {np.mean([ok for _, ok in sums]):.0%} within"
+        f"{len(every)} runs, {rounds} halves: point {ratios_of(points)}, {np.mean(point_inside):.0%} within; "
+        f"step {ratios_of(steps)}, {np.mean(step_inside):.0%} within; "
+        f"sum {ratios_of([ratio for ratio, _ in sums])}, {np.mean([ok for _, ok in sums]):.0%} within"
     )
 
 

@@ -1,4 +1,4 @@
-"""`python -m paradnn.plan`: what a sweep would be, and how long it would take. Measures nothing. Wiring only.
+"""`python -m paradnn.plan`: how long a sweep would take. Measures nothing. Wiring only.
 
 It takes the overrides of `python -m paradnn.train` and two of its own: `plan.hosts=1,2,4` and `plan.out=FILE`.
 """
@@ -25,7 +25,7 @@ _MOST_HOSTS = 100_000
 
 @dataclass(frozen=True)
 class Options:
-    """hosts: numbers of hosts to reckon for. out: a CSV file with a row a point."""
+    """hosts: numbers of hosts to forecast for. out: a CSV file with a row a point."""
 
     hosts: tuple[int, ...] = (1, 2, 4, 8)
     out: Path | None = None
@@ -59,16 +59,16 @@ def _hosts(value: str) -> tuple[int, ...]:
 def _file(value: str) -> Path:
     path = Path(value).expanduser()
     if not value or path.is_dir() or not path.absolute().parent.is_dir():
-        raise ConfigError("plan.out", value, "is no file in a folder that is there", "give the path of a CSV file")
+        raise ConfigError("plan.out", value, "is not a file in an existing folder", "give the path of a CSV file")
     return path
 
 
 def _plan(config: DictConfig, options: Options) -> int:
-    """Look ahead at what the configuration describes, and say what is seen."""
+    """Forecast what measuring the configuration's points would take, and print it."""
     from paradnn.config.point import read_point, read_settings
-    from paradnn.forecast.forecast import look_ahead
+    from paradnn.forecast.forecast import forecast
     from paradnn.forecast.history import open_history
-    from paradnn.forecast.status import survey
+    from paradnn.forecast.status import sweep_status
     from paradnn.forecast.text import describe, write_points
     from paradnn.launch.submit import chunk_of
     from paradnn.record.record import run_name
@@ -87,10 +87,10 @@ def _plan(config: DictConfig, options: Options) -> int:
         points = [read_point(content)]
         name = run_name(points[0])
     history = open_history(settings.tracking)
-    outlook = look_ahead(survey(points, settings, history), settings, history)
-    describe(outlook, name, history.where, options.hosts, chunk)
+    expected = forecast(sweep_status(points, settings, history), settings, history)
+    describe(expected, name, history.where, options.hosts, chunk)
     if options.out:
-        write_points(outlook, options.out)
+        write_points(expected, options.out)
         print(f"Every point is in {options.out}")
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from paradnn.config.families import FAMILIES
 from paradnn.plotting import COLOURS, MARKERS, SEQUENTIAL, figure, finish, quantity
 
 __all__ = [
@@ -18,23 +19,8 @@ __all__ = [
     "quantity",
 ]
 
-#: The paper's families, today's, then real models: a name's place decides its look, so new ones go to the end.
-_FAMILIES = (
-    "fc",
-    "residual",
-    "bottleneck",
-    "rnn",
-    "lstm",
-    "gru",
-    "gpt",
-    "vit",
-    "resnet50",
-    "densenet121",
-    "mobilenet",
-    "squeezenet",
-    "retinanet",
-    "transformer",
-)
+#: A name's place decides its look.
+_FAMILIES = tuple(FAMILIES)
 
 
 def families_with(names: Iterable[str]) -> list[str]:

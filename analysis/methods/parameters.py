@@ -10,10 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from paradnn.config.families import FAMILIES
+
 __all__ = ["PARAMETRIC", "ParameterRanges", "parameter_ranges"]
 
 #: The families that ParaDnn generates; every other model name is a real model.
-PARAMETRIC = ("fc", "residual", "bottleneck", "rnn", "lstm", "gru", "gpt", "vit")
+PARAMETRIC = tuple(name for name, family in FAMILIES.items() if not family.is_real)
 
 
 @dataclass(frozen=True)

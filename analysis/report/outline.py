@@ -9,31 +9,14 @@ import pandas as pd
 
 from analysis.report.populations import Part
 from analysis.store.frame import families, is_ok
+from paradnn.config.families import FAMILIES, Family
 
 __all__ = ["REMEDIES", "Item", "plan"]
-
-#: Families that share hyperparameters, so that one map shows them all, and what they are swept over.
-_KINDS = (
-    (("fc",), ("batch_size", "model.nodes", "model.layers")),
-    (("residual", "bottleneck"), ("batch_size", "model.filters", "model.blocks", "model.image_size")),
-    (("rnn", "lstm", "gru"), ("batch_size", "model.embedding_size", "model.sequence_length", "model.layers")),
-    (("gpt",), ("batch_size", "model.width", "model.sequence_length", "model.layers")),
-    (("vit",), ("batch_size", "model.width", "model.patch", "model.layers")),
-    (("transformer",), ("batch_size", "model.width", "model.sequence_length", "model.layers")),
-)
-_SWEEPS = {
-    "fc": "model=fc model.nodes=64,256,1024 batch_size=64,256,1024",
-    "residual": "model=residual,bottleneck model.filters=16,32,64 batch_size=16,32,64",
-    "rnn": "model=rnn,lstm,gru model.embedding_size=100,300,500 batch_size=16,64,256",
-    "gpt": "model=gpt model.width=128,256,512 batch_size=1,4,16",
-    "vit": "model=vit model.width=192,384,768 batch_size=1,4,16",
-    "transformer": "model=transformer model.width=128,256,512 batch_size=1,4,16",
-}
 
 #: Analysis -> the command that supplies what it lacks.
 REMEDIES = {
     "boxplot": "python -m paradnn.train -m experiment=quick",
-    "heatmap": f"python -m paradnn.train -m {_SWEEPS['fc']}",
+    "heatmap": f"python -m paradnn.train -m model=fc {FAMILIES['fc'].sweep}",
     "sensitivity": "python -m paradnn.train -m experiment=paper_fc sweep.sample=60",
     "roofline": "python -m paradnn.ceilings",
     "operations": "python -m paradnn.train -m experiment=quick measure.profile=true",
@@ -123,15 +106,9 @@ def plan(part: Part) -> list[Item]:
 
 def _heat_maps(rows: pd.DataFrame) -> Iterator[Item]:
     """A map for each kind of family over its two first hyperparameters that vary."""
-    present = families(rows)
-    known = {name for kind, _ in _KINDS for name in kind}
-    others = tuple((name,) for name in present if name not in known)
-    for kind, preferred in (*_KINDS, *((names, ()) for names in others)):
-        names = [name for name in kind if name in present]
-        if not names:
-            continue
+    for names, known in _kinds(families(rows)):
         mine = rows[rows["family"].isin(names)]
-        varied = _varied(mine, preferred)
+        varied = _varied(mine, [f"model.{key}" for key in known[0].swept] if known else ())
         title = f"Heat map: {', '.join(names)}"
         reading = "Median of the points in a cell; cells in which nothing ran say why."
         key = f"heatmap-{names[0]}"
@@ -143,16 +120,29 @@ def _heat_maps(rows: pd.DataFrame) -> Iterator[Item]:
                 reading,
                 key=key,
                 problem=f"{only} in these runs, a map takes two",
-                remedy=f"python -m paradnn.train -m {_SWEEPS.get(kind[0], f'model={names[0]}')}",
+                remedy=f"python -m paradnn.train -m model={','.join(family.name for family in known) or names[0]}"
+                + (f" {known[0].sweep}" if known else ""),
             )
             continue
         yield Item("heatmap", title, reading, ("--family", ",".join(names), "--x", varied[0], "--y", varied[1]), key)
 
 
+def _kinds(present: Sequence[str]) -> Iterator[tuple[list[str], list[Family]]]:
+    """The families that share a map, since they are swept over the same options, and all families of that kind."""
+    swept = [family for family in FAMILIES.values() if family.swept]
+    for options in dict.fromkeys(family.options for family in swept):
+        kind = [family for family in swept if family.options is options]
+        if names := [family.name for family in kind if family.name in present]:
+            yield names, kind
+    for name in present:
+        if name not in FAMILIES or not FAMILIES[name].swept:
+            yield [name], []
+
+
 def _varied(rows: pd.DataFrame, preferred: Sequence[str]) -> list[str]:
     """Hyperparameters with more than one value, the preferred ones first."""
     named = [str(name) for name in rows.columns if str(name).startswith("model.") and name != "model.name"]
-    candidates = list(dict.fromkeys([*preferred, "batch_size", *named]))
+    candidates = list(dict.fromkeys(["batch_size", *preferred, *named]))
     return [name for name in candidates if name in rows and rows[name].nunique() > 1]
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
+from paradnn.config.families import FAMILIES
 from paradnn.errors import SchemaError
 from paradnn.store.metrics import metric
 from paradnn.store.records import Records
@@ -48,7 +49,6 @@ _EXPLAIN = {
     "protocol_id": ("measure.", "source"),
 }
 
-_PAPER_ORDER = ("fc", "residual", "bottleneck", "rnn", "lstm", "gru", "gpt", "vit")
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,18})")
 _NUMBER = re.compile(r"[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|nan)", re.IGNORECASE)
 
@@ -118,9 +118,10 @@ def is_ok(frame: pd.DataFrame) -> pd.Series:
 
 
 def families(frame: pd.DataFrame) -> list[str]:
-    """The model families in a frame: the paper's first, in the paper's order, then others by name."""
+    """The model families in a frame: the paper's first, in the paper's order, then real models by name."""
     present = set(frame["family"].dropna())
-    return [name for name in _PAPER_ORDER if name in present] + sorted(present.difference(_PAPER_ORDER))
+    generated = [name for name, family in FAMILIES.items() if name in present and not family.is_real]
+    return generated + sorted(present.difference(generated))
 
 
 def require_alike(frame: pd.DataFrame, keys: Sequence[str] = IDENTITY, pool: bool = False) -> pd.DataFrame:

@@ -50,9 +50,9 @@ def help_text() -> str:
     """Every group with its options, every key with its default and its meaning."""
     parts = [_HEAD, "Groups (key=option)", *_groups(), ""]
     parts += ["Keys", *_keys(config.Point, "", skip=("model",))]
-    for family in dict.fromkeys(FAMILIES.values()):
-        names = ", ".join(name for name, other in FAMILIES.items() if other is family)
-        parts += ["", f"Keys of model={names}", *_keys(family, "model.", skip=("name",))]
+    for options in dict.fromkeys(family.options for family in FAMILIES.values()):
+        names = ", ".join(name for name, family in FAMILIES.items() if family.options is options)
+        parts += ["", f"Keys of model={names}", *_keys(options, "model.", skip=("name",))]
     for name, data in INPUTS.items():
         if len(dataclasses.fields(data)) > 1:
             parts += ["", f"Keys of data={name}", *_keys(data, "data.", skip=("name",))]
@@ -65,7 +65,7 @@ def known_keys() -> list[str]:
     """Every dotted key that the command line takes, of all families."""
     found = [*_dotted(config.Point, ""), *_dotted(config.Settings, "")]
     for family in FAMILIES.values():
-        found += _dotted(family, "model.")
+        found += _dotted(family.options, "model.")
     for data in INPUTS.values():
         found += _dotted(data, "data.")
     return sorted(set(found))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from paradnn.config.families import FAMILIES
 from paradnn.config.fields import option
 from paradnn.errors import ConfigError
 
@@ -76,14 +77,13 @@ def with_whole_path(data: Data) -> Data:
 
 
 def check_input(data: Data, model: Any, devices: int) -> None:
-    """ConfigError where `model` cannot take `data`: a model of pictures has an `image_size`, one of tokens a
-    `vocab_size`."""
+    """ConfigError where `model`, the options of a family, or several devices cannot take `data`."""
     if isinstance(data, Synthetic):
         return
-    kind, key = ("pictures", "image_size") if isinstance(data, Images) else ("tokens", "vocab_size")
-    if not hasattr(model, key):
+    needed = "images" if isinstance(data, Images) else "tokens"
+    if FAMILIES[model.name].data != needed:
         raise ConfigError(
-            "data", data.name, f"model={model.name} takes no {kind}", "choose another model, or data=synthetic"
+            "data", data.name, f"model={model.name} takes no {needed}", "choose another model, or data=synthetic"
         )
     if devices > 1:
         raise ConfigError(

@@ -235,7 +235,7 @@ def read_point(config: Mapping[str, Any]) -> Point:
     name = model.get("name") if isinstance(model, Mapping) else model
     if not isinstance(model, Mapping) or not isinstance(name, str) or name not in FAMILIES:
         raise ConfigError("model.name", name, "no such family", f"choose one of {', '.join(FAMILIES)}")
-    given: dict[str, Any] = {"model": read(FAMILIES[name], model, "model"), "data": _read_data(config)}
+    given: dict[str, Any] = {"model": read(FAMILIES[name].options, model, "model"), "data": _read_data(config)}
     rest = {key: config[key] for key in POINT_KEYS if key not in given and key in config}
     point = read(Point, rest, "", given=given)
     check_input(point.data, point.model, point.devices)

@@ -7,7 +7,7 @@ computes all of both (a fused kernel may skip what is masked, and makes the scor
 counts). Padding counts as work, as in TensorFlow's profiler; biases, activations, normalisation, pooling, the loss and
 the optimizer do not count: on these models they are a few percent of the arithmetic and none of a platform's matmul
 peak. The backward pass has a product for the weights and one for the input of every layer; the first layer's input
-gradient is computed by nobody.
+gradient is not computed.
 """
 
 from __future__ import annotations

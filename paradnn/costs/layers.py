@@ -17,14 +17,14 @@ class Layer:
     """One layer with its bias, rectifier and addition; counts are elements per example, of parameters in all.
 
     macs: multiply-accumulates of the forward pass in matrix products and convolutions. input_macs: those of the
-    gradient of its inputs (0 where nobody asks for it), by default as many as forward.
+    gradient of its inputs (0 where it is not needed), by default as many as forward.
     parameters: trained. fixed_parameters: moving statistics. weights: the parameters that the gradient of the inputs
     is made with (a bias is not). rows: parameters that one example's lookup reads, where that is not all of them.
     read, written: inputs and outputs. inner: what forward writes for the backward pass alone, such as gates.
     reread: its own outputs that the backward pass reads, such as states.
     again: inputs that the backward pass reads again, by default all of them.
     kept: what must exist when the forward pass is over, in the least form from which elementwise work gives the rest.
-    is_first: reads the batch, whose gradient nobody asks for. is_last: writes the logits. targets: numbers of the
+    is_first: reads the batch, whose gradient is not needed. is_last: writes the logits. targets: numbers of the
     batch that the loss compares its outputs with.
     """
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import lru_cache
+from typing import Any
 
+from paradnn.config.families import Model
 from paradnn.config.fields import memory_bytes
 from paradnn.config.point import Point
 from paradnn.costs import Costs, model_costs
@@ -17,8 +20,8 @@ _SAFE_SHARE = 0.9
 
 def costs_of(point: Point) -> Costs:
     """The analytic costs of one step of `point`."""
-    return model_costs(
-        asdict(point.model),
+    return _costs(
+        point.model,
         batch_size=point.batch_size,
         precision=point.precision,
         mode=point.mode,
@@ -26,6 +29,12 @@ def costs_of(point: Point) -> Costs:
         momentum=point.optimizer.momentum,
         devices=point.devices,
     )
+
+
+@lru_cache(maxsize=65536)
+def _costs(model: Model, **others: Any) -> Costs:
+    """Computed once for points that differ in nothing that costs: the arguments are all that does."""
+    return model_costs(asdict(model), **others)
 
 
 def memory_limit(point: Point) -> int:

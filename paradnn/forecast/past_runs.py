@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paradnn.forecast.history import Past
-from paradnn.forecast.table import Table, of_runs
-from paradnn.forecast.timing import Protocol
+from paradnn.forecast.regression import Array
+from paradnn.forecast.table import Rates, Table, table_of_runs
+from paradnn.forecast.timing import MeasureColumns
 from paradnn.store.metrics import PHASES
 
-__all__ = ["IMPORT_SECONDS", "Known", "known_of"]
-
-Array = NDArray[np.float64]
+__all__ = ["IMPORT_SECONDS", "PastRuns"]
 
 #: A worker's first start is longer than this: it waits for the framework's import, which is counted apart.
 IMPORT_SECONDS = 0.5
@@ -23,11 +21,11 @@ _NEEDED = ("step_time_ms", "flops_per_step", "bytes_per_step", "parameters")
 
 
 @dataclass(frozen=True)
-class Known:
+class PastRuns:
     """Measured runs, an entry each in every column; NaN where a run has none.
 
     step: seconds. phases: name -> seconds. warmup_blocks: before the measured ones, calibration included. steady: 1 or
-    0. gaps: seconds until the session's next point began. load: runnable threads of the host. devices: their names.
+    0. gaps: seconds until the session's next point began.
     """
 
     table: Table
@@ -36,45 +34,33 @@ class Known:
     warmup_blocks: Array
     steady: Array
     gaps: Array
-    load: Array
-    devices: Sequence[str]
 
     def __len__(self) -> int:
         return len(self.step)
 
-    def imports(self) -> Array:
-        """Seconds that the first point of each session waited for its framework."""
-        first: dict[str, float] = {}
-        for session, seconds in zip(self.table.session, self.phases["start"], strict=True):
-            if seconds > IMPORT_SECONDS:
-                first.setdefault(str(session), float(seconds))
-        return np.array(list(first.values()))
-
-
-def known_of(runs: Sequence[Past]) -> Known:
-    """What measured runs say; those without a step time, or of another version's making, say nothing."""
-    ordered = sorted(runs, key=lambda run: run.start)
-    gaps = [gap for run, gap in zip(ordered, _gaps(ordered), strict=True) if _is_usable(run)]
-    usable = [run for run in ordered if _is_usable(run)]
-    return Known(
-        table=of_runs(usable),
-        step=_metric(usable, "step_time_ms") / 1e3,
-        phases={name: _metric(usable, f"phase_{name}_seconds") for name in PHASES},
-        warmup_blocks=_metric(usable, "warmup_blocks"),
-        steady=np.array([{"true": 1.0, "false": 0.0}.get(run.tags.get("steady", ""), np.nan) for run in usable]),
-        gaps=np.array(gaps),
-        load=_metric(usable, "load_average"),
-        devices=[run.tags.get("device", "") for run in usable],
-    )
+    @classmethod
+    def of(cls, runs: Sequence[Past], rates: Rates) -> PastRuns:
+        """What measured runs say; those without a step time, or of another version's making, say nothing."""
+        ordered = sorted(runs, key=lambda run: run.start)
+        gaps = [gap for run, gap in zip(ordered, _gaps(ordered), strict=True) if _is_usable(run)]
+        usable = [run for run in ordered if _is_usable(run)]
+        return cls(
+            table=table_of_runs(usable, rates),
+            step=_metric(usable, "step_time_ms") / 1e3,
+            phases={name: _metric(usable, f"phase_{name}_seconds") for name in PHASES},
+            warmup_blocks=_metric(usable, "warmup_blocks"),
+            steady=np.array([{"true": 1.0, "false": 0.0}.get(run.tags.get("steady", ""), np.nan) for run in usable]),
+            gaps=np.array(gaps),
+        )
 
 
 def _is_usable(run: Past) -> bool:
     numbers = [run.metrics.get(name, np.nan) for name in _NEEDED]
-    protocol = [run.params.get(f"measure.{name}", "") for name in Protocol.__dataclass_fields__]
+    settings = [run.params.get(f"measure.{name}", "") for name in MeasureColumns.__dataclass_fields__]
     return (
         run.tags.get("outcome") == "ok"
         and all(np.isfinite(value) and value > 0 for value in numbers)
-        and all(text.replace(".", "", 1).replace("e-", "", 1).isdigit() for text in protocol)
+        and all(text.replace(".", "", 1).replace("e-", "", 1).isdigit() for text in settings)
     )
 
 

@@ -1,9 +1,13 @@
-"""A plan of points against a store, before any prediction: what is done, what is out of memory by arithmetic."""
+"""The points of a sweep against a store, before any prediction: what is done, what is out of memory by arithmetic."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings
@@ -12,27 +16,30 @@ from paradnn.costs.point import costs_of, exceeds_memory, memory_limit
 from paradnn.execution.environments import environments_now
 from paradnn.execution.worker_process import WorkerKey
 from paradnn.forecast.history import History
-from paradnn.forecast.table import row_of
+from paradnn.forecast.table import Rates
 from paradnn.hardware.environment import Environment, describe_environment
+from paradnn.hardware.specifications import find_hardware
 from paradnn.session.hardware_peaks import Ceilings, ceilings_identity
 from paradnn.store.schema import outcome_of
 from paradnn.tracking.base import Finished
 from paradnn.tracking.resume import ResumePolicy, first_accepted, point_statuses
 
-__all__ = ["Survey", "survey"]
+__all__ = ["SweepStatus", "rates_of", "sweep_status"]
+
+#: FLOP/s and B/s where nothing is known: of a CPU's core, of another device.
+_UNKNOWN = {"cpu": (5e10, 1e10), "gpu": (1e13, 5e11), "tpu": (5e13, 6e11)}
 
 
 @dataclass(frozen=True)
-class Survey:
+class SweepStatus:
     """Points in the order of the sweep, with an entry each in the columns.
 
-    rows: its keys as the store keeps them. status: done, repeated, oom_predicted or missing. outcomes: the stored one,
-    or the one that arithmetic expects. unmade: software stacks that would be made first. limits: bytes that points may
-    take. ceilings: the measured ones of every environment, None where there are none.
+    status: done, repeated, oom_predicted or missing. outcomes: the stored one, or the one that arithmetic expects.
+    unmade: software stacks that would be made first. limits: bytes that points may take. ceilings: the measured ones of
+    every environment, None where there are none.
     """
 
     points: Sequence[Point]
-    rows: Sequence[Mapping[str, str]]
     status: Sequence[str]
     outcomes: Sequence[str]
     costs: Sequence[Costs]
@@ -42,78 +49,55 @@ class Survey:
     limits: Sequence[int]
     ceilings: Mapping[Identity, Ceilings | None]
 
+    @property
+    def to_run(self) -> NDArray[np.bool_]:
+        """(points,) which are still to be run, if only to be recorded as out of memory."""
+        return np.array([status in ("missing", "oom_predicted") for status in self.status], dtype=bool)
 
-def survey(points: Sequence[Point], settings: Settings, history: History) -> Survey:
+
+def sweep_status(points: Sequence[Point], settings: Settings, history: History) -> SweepStatus:
     """How `points` stand, by the rules of a session that would measure them now.
 
     Raises ParadnnError as the session would before its first point.
     """
-    found = environments_now(points)
-    places = {key: environment or _unmade(key) for key, environment in found.items()}
+    made = environments_now(points)
+    places = {key: environment or _unmade(key) for key, environment in made.items()}
     workers = [WorkerKey.of(point) for point in points]
-    environments = [places[key] for key in workers]
     # An unmade stack has no environment yet, and so no runs.
-    known = history.finished({places[key].environment_id for key, environment in found.items() if environment})
-    costs = _costs(points)
+    known = history.finished({places[key].environment_id for key, environment in made.items() if environment})
+    costs = [costs_of(point) for point in points]
     # One look at the free memory for all that take what is free.
     limits = {limit: memory_limit(point) for limit, point in {p.measure.memory_limit: p for p in points}.items()}
-    states = _states(points, environments, costs, limits, settings, known)
-    return Survey(
+    policy = ResumePolicy(settings.resume, settings.retry)
+
+    def identity_of(point: Point) -> Identity:
+        return Identity(point_id(point), places[WorkerKey.of(point)].environment_id, point.replicate)
+
+    def done_of(point: Point, identity: Identity) -> Finished | None:
+        return first_accepted(point, known.get(identity, ()), policy) if policy.looks else None
+
+    states = []
+    for standing, cost in zip(point_statuses(points, identity_of, done_of), costs, strict=True):
+        if standing.done:
+            states.append(("done", standing.done.tags["outcome"]))
+        elif standing.repeated:
+            states.append(("repeated", ""))
+        elif exceeds_memory(standing.point, cost, limits[standing.point.measure.memory_limit]):
+            states.append(("oom_predicted", "oom_predicted"))
+        else:
+            states.append(("missing", "ok"))
+    environments = [places[key] for key in workers]
+    return SweepStatus(
         points=points,
-        rows=[row_of(point) for point in points],
         status=[status for status, _ in states],
         outcomes=[outcome for _, outcome in states],
         costs=costs,
         environments=environments,
         workers=workers,
-        unmade=sorted({point.software.name for point, key in zip(points, workers, strict=True) if not found[key]}),
+        unmade=sorted({point.software.name for point, key in zip(points, workers, strict=True) if not made[key]}),
         limits=sorted(set(limits.values())),
         ceilings=_ceilings(points, environments, known, history),
     )
-
-
-def _states(
-    points: Sequence[Point],
-    environments: Sequence[Environment],
-    costs: Sequence[Costs],
-    limits: Mapping[str | int, int],
-    settings: Settings,
-    known: Mapping[Identity, Sequence[Finished]],
-) -> list[tuple[str, str]]:
-    """Status and outcome of every point."""
-    policy = ResumePolicy(settings.resume, settings.retry)
-    identities = {
-        id(point): Identity(point_id(point), environment.environment_id, point.replicate)
-        for point, environment in zip(points, environments, strict=True)
-    }
-
-    def done(point: Point, identity: Identity) -> Finished | None:
-        return first_accepted(point, known.get(identity, ()), policy) if policy.looks else None
-
-    statuses = point_statuses(points, lambda point: identities[id(point)], done)
-    found = []
-    for status, cost in zip(statuses, costs, strict=True):
-        if status.done:
-            found.append(("done", status.done.tags["outcome"]))
-        elif status.repeated:
-            found.append(("repeated", ""))
-        elif exceeds_memory(status.point, cost, limits[status.point.measure.memory_limit]):
-            found.append(("oom_predicted", "oom_predicted"))
-        else:
-            found.append(("missing", "ok"))
-    return found
-
-
-def _costs(points: Sequence[Point]) -> list[Costs]:
-    """The costs of every point, reckoned once for points that differ in nothing that costs."""
-    seen: dict[tuple[object, ...], Costs] = {}
-    found = []
-    for point in points:
-        key = (point.model, point.batch_size, point.precision, point.mode, point.optimizer)
-        if key not in seen:
-            seen[key] = costs_of(point)
-        found.append(seen[key])
-    return found
 
 
 def _unmade(key: WorkerKey) -> Environment:
@@ -127,13 +111,42 @@ def _ceilings(
     known: Mapping[Identity, Sequence[Finished]],
     history: History,
 ) -> dict[Identity, Ceilings | None]:
-    found: dict[Identity, Ceilings | None] = {}
-    seen: set[tuple[object, ...]] = set()
-    for point, environment in zip(points, environments, strict=True):
-        key = (WorkerKey.of(point), point.platform, environment.environment_id)
-        if key not in seen:
-            seen.add(key)
-            identity = ceilings_identity(point, environment)
-            run = next((run for run in known.get(identity, ()) if outcome_of(run.tags) == "ok"), None)
-            found[identity] = Ceilings.of(run.run_id, history.metrics(run.run_id)) if run else None
-    return found
+    # Few points differ in what ceilings depend on.
+    distinct = {
+        (WorkerKey.of(point), point.platform, point.devices, environment.environment_id): (point, environment)
+        for point, environment in zip(points, environments, strict=True)
+    }
+    ceilings: dict[Identity, Ceilings | None] = {}
+    for identity in (ceilings_identity(point, environment) for point, environment in distinct.values()):
+        run = next((run for run in known.get(identity, ()) if outcome_of(run.tags) == "ok"), None)
+        ceilings[identity] = Ceilings.of(run.run_id, history.metrics(run.run_id)) if run else None
+    return ceilings
+
+
+def rates_of(status: SweepStatus) -> Rates:
+    """What devices can do at most, those of past runs too: measured ceilings, else the specification, else a guess."""
+    kinds: dict[str, tuple[str, int]] = {}
+    measured: dict[tuple[str, str], Ceilings] = {}
+    places: dict[str, tuple[str, str]] = {}
+    for point, environment in zip(status.points, status.environments, strict=True):
+        kinds[environment.device] = (point.platform.name, int(environment.hardware["cores"]))
+        places[environment.environment_id] = (environment.device, point.framework.name)
+    for identity, ceilings in status.ceilings.items():
+        if ceilings:
+            device, framework = places[identity.environment_id]
+            measured.setdefault((device, framework), ceilings)
+            measured.setdefault((device, ""), ceilings)
+
+    @functools.cache
+    def rates(device: str, framework: str, precision: str) -> tuple[float, float, float]:
+        kind, cores = kinds.get(device, ("cpu", 1))
+        flops, traffic = (rate * (cores if kind == "cpu" else 1) for rate in _UNKNOWN[kind])
+        if hardware := find_hardware(device):
+            flops = hardware.peak_flops.get(precision) or hardware.peak_flops.get("float32") or flops
+            traffic = hardware.bandwidth or traffic
+        if ceilings := measured.get((device, framework)) or measured.get((device, "")):
+            flops = ceilings.flops_per_second.get(precision) or flops
+            traffic = ceilings.bytes_per_second or traffic
+        return flops, traffic, float(cores)
+
+    return rates

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,48 +16,81 @@ from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
 from paradnn.costs import Costs, layer_count
 from paradnn.forecast.history import Past
-from paradnn.forecast.timing import Protocol
+from paradnn.forecast.regression import Array
 from paradnn.store.schema import LATER_PARAMS
 
-__all__ = ["PLANNED", "Table", "of_points", "of_runs", "row_of", "together"]
+__all__ = ["PLANNED", "Rates", "Table", "row_of", "table_of_points", "table_of_runs"]
 
-Array = NDArray[np.float64]
-Words = NDArray[np.object_]
-
+#: FLOP/s and B/s that one of these devices can do at most, and cores of its host: of a device, framework and precision.
+Rates = Callable[[str, str, str], tuple[float, float, float]]
 #: The session that is to come.
 PLANNED = "planned"
-#: Keys that do not change what a step is.
-_ASIDE = ("measure", "software", "replicate", "seed", "batch_size")
-#: Layers of a model that this version does not know.
-_TYPICAL_LAYERS = 10
+_COSTS = ("flops_per_step", "bytes_per_step", "parameters")
+#: Keys that may change a step's time beside the model's and the batch.
+_WORDS = ("mode", "precision", "compile", "optimizer.name", "devices", "transport", "data.name")
+_WORD_GROUPS = ("framework.", "platform.")
+#: Groups of keys that do not change what a step is.
+_ASIDE = ("measure", "software", "replicate", "seed")
 
 
 @dataclass(frozen=True)
 class Table:
-    """One entry a point in every column.
+    """n points or runs, an entry each in every column.
 
-    flops, bytes: of a step. words: key -> text, of the keys that may change a step's time but are no sizes.
-    numbers: key of the model -> value, NaN where the family has no such key. steps: what tells one step from another.
-    session: which sweep measured it, or is to. rows: all keys as the store keeps them.
+    rows: keys as the store keeps them. sessions: the sweep that measured it, or is to. costs: (n, 3) FLOPs and bytes of
+    a step, parameters. peaks: (n, 3) FLOP/s and B/s of one device, cores of the host. load: runnable threads of the
+    host beside it, NaN where unknown.
     """
 
-    family: Words
-    flops: Array
-    bytes: Array
-    parameters: Array
-    layers: Array
-    batch: Array
-    profiled: NDArray[np.bool_]
-    words: Mapping[str, Words]
-    numbers: Mapping[str, Array]
-    steps: Words
-    environment: Words
-    session: Words
-    protocol: Protocol
     rows: Sequence[Mapping[str, str]]
+    environments: Sequence[str]
+    sessions: Sequence[str]
+    costs: Array
+    peaks: Array
+    load: Array
 
     def __len__(self) -> int:
-        return len(self.family)
+        return len(self.rows)
+
+    def text(self, key: str) -> NDArray[np.str_]:
+        """(n,) values of one key as text, "null" where a row lacks it."""
+        return np.array([row.get(key, "null") for row in self.rows], dtype=str)
+
+    def number(self, key: str) -> Array:
+        """(n,) values of one key as numbers, NaN where they are none."""
+        values = (_value(row.get(key, "null")) for row in self.rows)
+        return np.array([value if isinstance(value, (int, float)) else np.nan for value in values], dtype=float)
+
+    @cached_property
+    def families(self) -> list[str]:
+        """The family of every row."""
+        return [row.get("model.name", "") for row in self.rows]
+
+    @cached_property
+    def layers(self) -> Array:
+        """(n,) layers; ten for a model that this version does not know."""
+        models = (tuple(item for item in row.items() if item[0].startswith("model.")) for row in self.rows)
+        return np.array([_layers(model) for model in models], dtype=float)
+
+    @cached_property
+    def words(self) -> list[frozenset[tuple[str, str]]]:
+        """What may change a step's time and is not at its default, as (key, value)."""
+        unusual = (row.items() - _defaults().items() for row in self.rows)
+        return [
+            frozenset(item for item in items if item[0] in _WORDS or item[0].startswith(_WORD_GROUPS))
+            for items in unusual
+        ]
+
+    @cached_property
+    def steps(self) -> list[str]:
+        """What distinguishes one step from another."""
+        items = (((key, value) for key, value in sorted(row.items()) if value != "null") for row in self.rows)
+        return ["|".join(f"{key}={value}" for key, value in row if key.split(".")[0] not in _ASIDE) for row in items]
+
+    @property
+    def profiled(self) -> NDArray[np.bool_]:
+        """(n,) whether its steps are profiled after they are timed."""
+        return np.asarray((self.text("measure.profile") == "true") | (self.text("measure.keep_trace") == "true"))
 
 
 def row_of(point: Point) -> dict[str, str]:
@@ -64,22 +98,23 @@ def row_of(point: Point) -> dict[str, str]:
     return texts(request_of(point))
 
 
-def of_points(rows: Sequence[Mapping[str, str]], costs: Sequence[Costs], environments: Sequence[str]) -> Table:
-    """The table of planned points: their rows, their costs and the ids of their environments."""
-    measured = [
-        {"parameters": cost.parameters, "flops_per_step": cost.flops_per_step, "bytes_per_step": cost.bytes_per_step}
-        for cost in costs
-    ]
-    return _table(rows, measured, environments, [PLANNED] * len(rows))
+def table_of_points(
+    points: Sequence[Point], costs: Sequence[Costs], environments: Sequence[str], devices: Sequence[str], rates: Rates
+) -> Table:
+    """The table of planned points: their costs, and ids and devices of their environments."""
+    metrics = [{name: getattr(cost, name) for name in _COSTS} for cost in costs]
+    return _table([row_of(point) for point in points], metrics, environments, [PLANNED] * len(points), devices, rates)
 
 
-def of_runs(runs: Sequence[Past]) -> Table:
-    """The table of past runs; a key that came later than they did counts as what they all had."""
+def table_of_runs(runs: Sequence[Past], rates: Rates) -> Table:
+    """The table of past runs; a key that came later than a run counts as what it had."""
     return _table(
         [{**LATER_PARAMS, **run.params} for run in runs],
         [run.metrics for run in runs],
         [run.tags.get("environment_id", "") for run in runs],
         [run.tags.get("sweep_id", run.run_id) for run in runs],
+        [run.tags.get("device", "") for run in runs],
+        rates,
     )
 
 
@@ -88,88 +123,36 @@ def _table(
     metrics: Sequence[Mapping[str, float]],
     environments: Sequence[str],
     sessions: Sequence[str],
+    devices: Sequence[str],
+    rates: Rates,
 ) -> Table:
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    of_model = [key for key in keys if key.startswith("model.") and key != "model.name"]
-    others = [key for key in keys if not key.startswith("model.") and key.split(".")[0] not in _ASIDE]
-    family = _words(row.get("model.name", "") for row in rows)
-    numbers = {key: np.array([_number(row.get(key)) for row in rows]) for key in of_model}
+    costs = [[max(float(entry[name]), 1.0) for name in _COSTS] for entry in metrics]
+    names = ((row["framework.name"], row["precision"]) for row in rows)
+    peaks = [rates(device, *name) for device, name in zip(devices, names, strict=True)]
     return Table(
-        family=family,
-        flops=_column(metrics, "flops_per_step"),
-        bytes=_column(metrics, "bytes_per_step"),
-        parameters=_column(metrics, "parameters"),
-        layers=_layers(rows),
-        batch=np.array([_number(row.get("batch_size")) for row in rows]),
-        profiled=np.array([_profiled(row) for row in rows], dtype=bool),
-        words={key: _words(row.get(key, "null") for row in rows) for key in others},
-        numbers={key: values for key, values in numbers.items() if np.isfinite(values).any()},
-        steps=family,  # as far as one table can tell; see `together`
-        environment=_words(environments),
-        session=_words(sessions),
-        protocol=Protocol.of([_protocol(row) for row in rows]),
-        rows=rows,
+        rows,
+        environments,
+        sessions,
+        costs=np.array(costs, dtype=float).reshape(-1, 3),
+        peaks=np.array(peaks, dtype=float).reshape(-1, 3),
+        load=np.array([entry.get("load_average", np.nan) for entry in metrics], dtype=float),
     )
 
 
-def together(runs: Table, points: Table) -> tuple[Table, Table]:
-    """Both with the same keys: one that a side lacks is null, or no number."""
-    words, numbers = {*runs.words, *points.words}, {*runs.numbers, *points.numbers}
-    keys = {key for table in (runs, points) for row in table.rows for key in row}
-    telling = [key for key in sorted(keys) if key.split(".")[0] not in _ASIDE] + ["batch_size"]
-
-    def widened(table: Table) -> Table:
-        null, nothing = _words(["null"] * len(table)), np.full(len(table), np.nan)
-        return replace(
-            table,
-            words={key: table.words.get(key, null) for key in sorted(words)},
-            numbers={key: table.numbers.get(key, nothing) for key in sorted(numbers)},
-            steps=_words("|".join(row.get(key, "null") for key in telling) for row in table.rows),
-        )
-
-    return widened(runs), widened(points)
-
-
-def _layers(rows: Sequence[Mapping[str, str]]) -> Array:
-    known: dict[tuple[tuple[str, str], ...], int] = {}
-    found = []
-    for row in rows:
-        model = tuple((key[len("model.") :], value) for key, value in row.items() if key.startswith("model."))
-        if model not in known:
-            try:
-                known[model] = layer_count({key: _value(value) for key, value in model})
-            except (KeyError, TypeError, ValueError):  # of another version
-                known[model] = _TYPICAL_LAYERS
-        found.append(known[model])
-    return np.array(found, dtype=float)
-
-
-def _protocol(row: Mapping[str, str]) -> dict[str, float]:
-    return {name: _number(row.get(f"measure.{name}")) for name in Protocol.__dataclass_fields__}
-
-
-def _profiled(row: Mapping[str, str]) -> bool:
-    return "true" in (row.get("measure.profile"), row.get("measure.keep_trace"))
-
-
-def _column(metrics: Sequence[Mapping[str, float]], name: str) -> Array:
-    return np.array([max(float(entry.get(name, np.nan)), 1.0) for entry in metrics], dtype=float)
-
-
-def _words(values: Any) -> Words:
-    found = list(values)
-    column = np.empty(len(found), dtype=object)
-    column[:] = found
-    return column
+@functools.cache
+@functools.cache
+def _defaults() -> dict[str, str]:
+    """Every key of a point but the model's."""
+    point = texts(asdict(Point(model=None)))  # type: ignore[arg-type]
+    return {key: value for key, value in point.items() if key != "model"}
 
 
 @functools.lru_cache(maxsize=65536)
-def _number(text: str | None) -> float:
-    """A positive number, or the mean of a list of them; NaN for anything else."""
-    value = _value(text) if text is not None else None
-    if isinstance(value, list) and value and all(isinstance(entry, (int, float)) for entry in value):
-        value = sum(value) / len(value)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else np.nan
+def _layers(model: tuple[tuple[str, str], ...]) -> int:
+    try:
+        return layer_count({key.removeprefix("model."): _value(value) for key, value in model})
+    except (KeyError, TypeError, ValueError):  # of another version
+        return 10
 
 
 def _value(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""A plan's outlook in the terminal, and as a CSV file with a row a point."""
+"""A sweep's forecast in the terminal, and as a CSV file with a row a point."""
 
 from __future__ import annotations
 
@@ -14,133 +14,130 @@ from rich.console import Console
 from rich.table import Table
 
 from paradnn.errors import StoreError
-from paradnn.forecast.forecast import Outlook
+from paradnn.forecast.forecast import Forecast
+from paradnn.forecast.regression import Array
+from paradnn.forecast.table import row_of
 from paradnn.record.record import run_name
 
-__all__ = ["describe", "interval", "span", "write_points"]
+__all__ = ["describe", "write_points"]
 
-Array = NDArray[np.float64]
-
-#: An axis of more values than this is told by its ends.
-_MOST_VALUES = 12
-#: Keys of a point that are no axis of the design space.
-_NO_AXES = ("model.name",)
+#: An axis of more values than this is shown by its ends.
+_MOST_LEVELS = 12
 _COSTS = ("parameters", "forward_flops", "flops_per_step", "bytes_per_step", "memory_lower_bound_bytes")
 
 
-def span(seconds: float) -> str:
-    """A duration in its two largest units: 2 d 3 h, 3 h 20 min, 5 min 12 s, 41 s."""
-    if seconds < 100:
-        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    for small, large, ratio, size in (("s", "min", 60, 1), ("min", "h", 60, 60), ("h", "d", 24, 3600)):
-        count = round(seconds / size)
-        if count < (100 * ratio if large == "min" else 48 * ratio) or large == "d":
-            whole, rest = divmod(count, ratio)
-            return f"{whole:,} {large} {rest} {small}" if rest else f"{whole:,} {large}"
-    return ""
-
-
-def interval(draws: Array) -> str:
-    """The median of draws of a duration with its 95% interval."""
-    low, middle, high = np.quantile(draws, [0.025, 0.5, 0.975])
-    return f"{span(middle)} (95%: {span(low)} .. {span(high)})"
-
-
-def describe(outlook: Outlook, name: str, where: str, hosts: Sequence[int], chunk: int | None) -> None:
+def describe(forecast: Forecast, name: str, where: str, hosts: Sequence[int], chunk: int | None) -> None:
     """Print counts, expected times by family and axis, and the wall time for each number of hosts."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=120)
-    for line in _head(outlook, name, where):
+    for line in _head(forecast, name, where):
         console.print(line, soft_wrap=True, markup=False)
     console.print()
-    console.print(_families(outlook))
-    if axes := list(_axes(outlook)):
-        console.print()
-        console.print(_axis_table(outlook, axes))
+    console.print(_family_table(forecast))
     console.print()
-    if outlook.open.any():
-        for line in _times(outlook):
+    if axes := _axes(forecast):
+        console.print(_axis_table(forecast, axes))
+        console.print()
+    if forecast.status.to_run.any():
+        for line in _times(forecast):
             console.print(line, soft_wrap=True, markup=False)
-        console.print(_host_table(outlook, hosts, chunk))
-        console.print("Reckoned for hosts like this one with nothing else running on them.", style="dim")
+        console.print()
+        console.print(_host_table(forecast, hosts, chunk))
+        console.print("Expected for hosts like this one with nothing else running on them.", style="dim")
     else:
         console.print("Nothing is left to measure.")
 
 
-def _head(outlook: Outlook, name: str, where: str) -> Iterator[str]:
-    survey = outlook.survey
-    counts = Counter(survey.status)
+def _head(forecast: Forecast, name: str, where: str) -> Iterator[str]:
+    status = forecast.status
+    counts = Counter(status.status)
     yield f"{name}; the store is {where}"
-    known = ", ".join(f"{family} {count:,}" for family, count in outlook.runs.items() if family)
-    others = outlook.runs.get("", 0)
+    known = ", ".join(f"{family} {count:,}" for family, count in forecast.runs.items() if family)
+    others = forecast.runs.get("", 0)
     base = [f"{known} in this environment"] if known else []
     base += [f"{others:,} in others on this machine"] if others else []
-    yield f"  knows        {' and '.join(base) or 'no runs on this machine: the cost model alone speaks'}"
-    done = Counter(outcome for status, outcome in zip(survey.status, outlook.outcomes, strict=True) if status == "done")
-    told = ", ".join(f"{count:,} {outcome}" for outcome, count in done.most_common())
-    yield f"  done         {counts['done']:,}" + (f" ({told})" if told else "")
+    yield f"  past runs    {' and '.join(base) or 'none on this machine: the cost model alone'}"
+    ends = Counter(zip(status.status, forecast.outcomes, strict=True))
+    done = ", ".join(f"{count:,} {outcome}" for (state, outcome), count in ends.most_common() if state == "done")
+    yield f"  done         {counts['done']:,}" + (f" ({done})" if done else "")
     if counts["repeated"]:
         yield f"  named twice  {counts['repeated']:,}"
-    limits = " and ".join(f"{limit / 2**30:.1f} GiB" for limit in survey.limits)
+    limits = " and ".join(f"{limit / 2**30:.1f} GiB" for limit in status.limits)
     yield f"  too large    {counts['oom_predicted']:,} by arithmetic; a point may take {limits} now"
-    late = sum(outcome == "timeout" for outcome, is_open in zip(outlook.outcomes, outlook.open, strict=True) if is_open)
+    late = ends["missing", "timeout"]
     yield f"  to measure   {counts['missing']:,}" + (f", of which {late:,} are likely to time out" if late else "")
-    for stack in survey.unmade:
-        yield f"  The software stack {stack} is not made yet: nothing is known of its points, nor of its making's time."
+    for stack in status.unmade:
+        yield f"  The software stack {stack} is not made yet: its points have no past runs, and making it takes time."
 
 
-def _times(outlook: Outlook) -> Iterator[str]:
-    yield f"On one host: {interval(outlook.wall(1))}"
-    total = sum(np.median(draws) for draws in outlook.phases.values())
-    shares = sorted(outlook.phases.items(), key=lambda item: -np.median(item[1]))
-    told = [f"{name} {np.median(draws) / total:.0%}" for name, draws in shares if np.median(draws) > 0.03 * total]
-    if told:
-        yield f"  goes to      {', '.join(told)}"
-    if np.any(outlook.ceilings):
-        yield f"  ceilings     {interval(outlook.ceilings)}, once: the store has none for this environment"
-    yield ""
+def _times(forecast: Forecast) -> Iterator[str]:
+    wall, spread = _quantiles(forecast.wall(1))
+    yield f"On one host: {wall} (95%: {spread})"
+    medians = {name: float(np.median(draws)) for name, draws in forecast.phases.items()}
+    largest = sorted(medians, key=lambda name: -medians[name])
+    shares = {name: medians[name] / max(sum(medians.values()), 1e-9) for name in largest}
+    if shown := [f"{name} {share:.0%}" for name, share in shares.items() if share > 0.03]:
+        yield f"  goes to      {', '.join(shown)}"
+    if np.any(forecast.ceilings):
+        seconds, spread = _quantiles(forecast.ceilings)
+        yield f"  ceilings     {seconds} (95%: {spread}), once: the store has none for this environment"
 
 
-def _families(outlook: Outlook) -> Table:
+def _family_table(forecast: Forecast) -> Table:
     table = _table("family", "points", "done", "too large", "to measure", "expected", "95%")
-    families = [point.model.name for point in outlook.survey.points]
-    for family in dict.fromkeys(families):
-        on = np.array([name == family for name in families], dtype=bool)
-        table.add_row(family, *_counts(outlook, on), *_expected(outlook, on))
-    if len(set(families)) > 1:
-        everything = np.ones(len(families), dtype=bool)
-        table.add_row("all", *_counts(outlook, everything), *_expected(outlook, everything))
+    families = np.array([point.model.name for point in forecast.status.points], dtype=str)
+    names = list(dict.fromkeys(families))
+    for name in names:
+        table.add_row(name, *_summary(forecast, families == name))
+    if len(names) > 1:
+        table.add_row("all", *_summary(forecast, families != ""))
     return table
 
 
-def _axes(outlook: Outlook) -> Iterator[tuple[str, list[str]]]:
+def _axes(forecast: Forecast) -> dict[str, list[str]]:
     """The keys that the points differ in, each with the points' values as text ("" where a point lacks the key)."""
-    rows = outlook.survey.rows
-    for key in dict.fromkeys(key for row in rows for key in row):
-        values = [row.get(key, "") for row in rows]
-        if key not in _NO_AXES and len(set(values) - {""}) > 1:
-            yield key, values
+    rows = [row_of(point) for point in forecast.status.points]
+    keys = dict.fromkeys(key for row in rows for key in row if key != "model.name")
+    values = {key: [row.get(key, "") for row in rows] for key in keys}
+    return {key: texts for key, texts in values.items() if len({*texts} - {""}) > 1}
 
 
-def _axis_table(outlook: Outlook, axes: Sequence[tuple[str, list[str]]]) -> Table:
+def _axis_table(forecast: Forecast, axes: Mapping[str, Sequence[str]]) -> Table:
     table = _table("axis", "value", "points", "done", "too large", "to measure", "expected", "95%")
-    for key, values in axes:
-        levels = sorted(set(values) - {""}, key=_natural)
-        if len(levels) > _MOST_VALUES:
+    for key, values in axes.items():
+        levels = sorted({*values} - {""}, key=_natural)
+        if len(levels) > _MOST_LEVELS:
             table.add_row(key, f"{levels[0]} .. {levels[-1]}, {len(levels)} values")
             continue
-        for index, level in enumerate(levels):
-            on = np.array([value == level for value in values], dtype=bool)
-            table.add_row(key if index == 0 else "", level, *_counts(outlook, on), *_expected(outlook, on))
+        for level in levels:
+            chosen = np.array(values, dtype=str) == level
+            table.add_row(key if level == levels[0] else "", level, *_summary(forecast, chosen))
     return table
 
 
-def _host_table(outlook: Outlook, hosts: Sequence[int], chunk: int | None) -> Table:
+def _natural(text: str) -> tuple[int, float, str]:
+    """Numbers in their order, then words in theirs."""
+    try:
+        return 0, float(text), ""
+    except ValueError:
+        return 1, 0.0, text
+
+
+def _summary(forecast: Forecast, chosen: NDArray[np.bool_]) -> list[str]:
+    """The cells of some of the points: how many there are and in which state, and their expected time."""
+    counts = Counter(np.array(forecast.status.status, dtype=str)[chosen])
+    numbers = (int(chosen.sum()), counts["done"], counts["oom_predicted"], counts["missing"])
+    is_any_open = (chosen & forecast.status.to_run).any()
+    times = _quantiles(forecast.seconds[chosen].sum(axis=0)) if is_any_open else ["-", ""]
+    return [*(f"{number:,}" for number in numbers), *times]
+
+
+def _host_table(forecast: Forecast, hosts: Sequence[int], chunk: int | None) -> Table:
     table = _table("hosts", "wall time", "95%", "times faster")
-    single = outlook.wall(1, chunk)
+    single = forecast.wall(1, chunk)
     for count in hosts:
-        wall = outlook.wall(count, chunk)
+        wall = forecast.wall(count, chunk)
         table.add_row(str(count), *_quantiles(wall), f"{np.median(single / wall):.1f}")
     table.title = f"tasks of {chunk} points each" if chunk else None
     return table
@@ -153,25 +150,29 @@ def _table(*headings: str) -> Table:
     return table
 
 
-def _counts(outlook: Outlook, on: NDArray[np.bool_]) -> list[str]:
-    counts = Counter(status for status, chosen in zip(outlook.survey.status, on, strict=True) if chosen)
-    return [f"{int(on.sum()):,}", *(f"{counts[name]:,}" for name in ("done", "oom_predicted", "missing"))]
-
-
-def _expected(outlook: Outlook, on: NDArray[np.bool_]) -> list[str]:
-    if not (on & outlook.open).any():
-        return ["-", ""]
-    return _quantiles(outlook.seconds[on].sum(axis=0))
-
-
 def _quantiles(draws: Array) -> list[str]:
+    """Median and 95% interval of draws of a duration."""
     low, middle, high = np.quantile(draws, [0.025, 0.5, 0.975])
-    return [span(middle), f"{span(low)} .. {span(high)}"]
+    return [_duration(middle), f"{_duration(low)} .. {_duration(high)}"]
 
 
-def write_points(outlook: Outlook, path: Path) -> None:
+def _duration(seconds: float) -> str:
+    """A duration in its two largest units: 2 d 3 h, 3 h 20 min, 5 min 12 s, 41 s."""
+    if seconds < 100:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    if seconds < 6000:
+        count, ratio, large, small = round(seconds), 60, "min", "s"
+    elif seconds < 48 * 3600:
+        count, ratio, large, small = round(seconds / 60), 60, "h", "min"
+    else:
+        count, ratio, large, small = round(seconds / 3600), 24, "d", "h"
+    whole, rest = divmod(count, ratio)
+    return f"{whole:,} {large} {rest} {small}" if rest else f"{whole:,} {large}"
+
+
+def write_points(forecast: Forecast, path: Path) -> None:
     """Write a row a point: its keys, costs, status, and expected times; raises StoreError where it cannot."""
-    rows = list(_rows(outlook))
+    rows = list(_rows(forecast))
     columns = list(dict.fromkeys(key for row in rows for key in row))
     try:
         with path.open("w", newline="") as handle:
@@ -182,35 +183,20 @@ def write_points(outlook: Outlook, path: Path) -> None:
         raise StoreError(f"plan.out={path}: cannot be written ({error.strerror}); give another") from None
 
 
-def _rows(outlook: Outlook) -> Iterator[Mapping[str, Any]]:
-    survey = outlook.survey
-    # A point that needs no measuring takes no time and has no step to expect.
-    low, middle, high = np.quantile(outlook.seconds, [0.025, 0.5, 0.975], axis=1)
-    steps = np.quantile(outlook.step, [0.025, 0.5, 0.975], axis=1).T * 1e3
-    for index, point in enumerate(survey.points):
-        costs = survey.costs[index]
-        is_open = survey.status[index] in ("missing", "oom_predicted")
-        expected = {
-            "expected_step_ms": steps[index][1],
-            "low_step_ms": steps[index][0],
-            "high_step_ms": steps[index][2],
-        }
+def _rows(forecast: Forecast) -> Iterator[Mapping[str, Any]]:
+    status, names = forecast.status, ("low", "expected", "high")
+    seconds = np.quantile(forecast.seconds, [0.025, 0.5, 0.975], axis=1).T
+    steps = np.quantile(forecast.step, [0.025, 0.5, 0.975], axis=1).T * 1e3
+    for index, point in enumerate(status.points):
+        # A point that needs no measuring takes no time and has no step to expect.
+        shown = [f"{step:.6g}" if status.to_run[index] else "" for step in steps[index]]
         yield {
             "name": run_name(point),
             "family": point.model.name,
-            "status": survey.status[index],
-            "outcome": outlook.outcomes[index],
-            "expected_seconds": f"{middle[index]:.3f}",
-            "low_seconds": f"{low[index]:.3f}",
-            "high_seconds": f"{high[index]:.3f}",
-            **{key: f"{value:.6g}" if is_open else "" for key, value in expected.items()},
-            **{name: getattr(costs, name) for name in _COSTS},
-            **survey.rows[index],
+            "status": status.status[index],
+            "outcome": forecast.outcomes[index],
+            **{f"{name}_seconds": f"{value:.3f}" for name, value in zip(names, seconds[index], strict=True)},
+            **{f"{name}_step_ms": text for name, text in zip(names, shown, strict=True)},
+            **{name: getattr(status.costs[index], name) for name in _COSTS},
+            **row_of(point),
         }
-
-
-def _natural(text: str) -> tuple[int, float, str]:
-    try:
-        return 0, float(text), ""
-    except ValueError:
-        return 1, 0.0, text

@@ -7,16 +7,18 @@ Every function takes arrays that broadcast against each other, and returns secon
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from paradnn.forecast.regression import Array
+from paradnn.worker.measure import MAX_STEPS, WINDOW
 
 __all__ = [
+    "FIRST_VERDICT",
     "Blocks",
-    "Protocol",
+    "MeasureColumns",
     "calibrate",
     "extra_blocks",
     "latency_seconds",
@@ -25,11 +27,8 @@ __all__ = [
     "warmup_seconds",
 ]
 
-Array = NDArray[np.float64]
-
-#: `paradnn.worker.measure`: blocks before the first verdict, and the most steps of a block.
-_WINDOWS = 8
-_MAX_STEPS = 1_000_000
+#: Blocks before the first verdict on steadiness.
+FIRST_VERDICT = 2 * WINDOW
 #: `paradnn.worker.point`: synchronised steps of the latency quantiles.
 _LATENCY_STEPS, _LATENCY_SECONDS = 200, 10.0
 #: `paradnn.worker.profile.run`: the profiled stretch.
@@ -37,8 +36,8 @@ _PROFILE_SECONDS, _FEWEST, _MOST, _LONG_STEP, _SLOWDOWN = 0.25, 3, 200, 5.0, 2.0
 
 
 @dataclass(frozen=True)
-class Protocol:
-    """The numbers of the protocols of some points, (points, 1) each: seconds, or counts of blocks."""
+class MeasureColumns:
+    """The `measure` settings of some points, (points, 1) each: seconds, or counts of blocks."""
 
     min_seconds: Array
     min_blocks: Array
@@ -48,14 +47,9 @@ class Protocol:
     timeout: Array
 
     @classmethod
-    def of(cls, settings: Sequence[Mapping[str, Any]]) -> Protocol:
-        """Those of the `measure` groups of points, a mapping each."""
-        return cls(
-            **{
-                name: np.array([[float(group[name])] for group in settings]).reshape(-1, 1)
-                for name in cls.__dataclass_fields__
-            }
-        )
+    def of(cls, column: Callable[[str], Array]) -> MeasureColumns:
+        """Those that `column` gives by name, (points,) each."""
+        return cls(**{name: column(name).reshape(-1, 1) for name in cls.__dataclass_fields__})
 
 
 @dataclass(frozen=True)
@@ -68,9 +62,9 @@ class Blocks:
     spent: Array
 
 
-def calibrate(step: Array, protocol: Protocol) -> Blocks:
+def calibrate(step: Array, settings: MeasureColumns) -> Blocks:
     """The block of a step that lasts `step` seconds."""
-    flat, shortest = (entry.ravel() for entry in np.broadcast_arrays(step, protocol.block_seconds))
+    flat, shortest = (entry.ravel() for entry in np.broadcast_arrays(step, settings.block_seconds))
     steps, trials, spent = np.ones(flat.shape), np.zeros(flat.shape), np.zeros(flat.shape)
     confirmed = np.zeros(flat.shape, dtype=bool)
     left = np.arange(flat.size)
@@ -79,36 +73,36 @@ def calibrate(step: Array, protocol: Protocol) -> Blocks:
         last = count * flat[left]
         trials[left] += 1
         spent[left] += last
-        long_enough = (last >= block) | (count >= _MAX_STEPS)
+        long_enough = (last >= block) | (count >= MAX_STEPS)
         finished = long_enough & confirmed[left]
         confirmed[left] = long_enough
         # Sized from the trial with a tenth in reserve, but at most tenfold.
         wanted = np.ceil(1.1 * block * count / np.maximum(last, 1e-9))
-        more = np.minimum(_MAX_STEPS, np.maximum(2 * count, np.minimum(wanted, 10 * count)))
+        more = np.minimum(MAX_STEPS, np.maximum(2 * count, np.minimum(wanted, 10 * count)))
         steps[left] = np.where(long_enough, count, more)
         left = left[~finished]
-    shape = np.broadcast_shapes(step.shape, protocol.block_seconds.shape)
+    shape = np.broadcast_shapes(step.shape, settings.block_seconds.shape)
     return Blocks(*(entry.reshape(shape) for entry in (steps, steps * flat, trials, spent)))
 
 
-def warmup_seconds(blocks: Blocks, protocol: Protocol, extra: Array) -> Array:
+def warmup_seconds(blocks: Blocks, settings: MeasureColumns, extra: Array) -> Array:
     """Seconds of calibration and warm-up where the verdict comes `extra` blocks after the first it can.
 
     The cap is looked at before every block, so the last one may end after it.
     """
-    allowed = np.maximum(0.0, np.ceil((protocol.warmup_seconds - blocks.spent) / blocks.seconds))
-    return np.asarray(blocks.spent + np.minimum(_WINDOWS - 1 + extra, allowed) * blocks.seconds)
+    allowed = np.maximum(0.0, np.ceil((settings.warmup_seconds - blocks.spent) / blocks.seconds))
+    return np.asarray(blocks.spent + np.minimum(FIRST_VERDICT - 1 + extra, allowed) * blocks.seconds)
 
 
 def extra_blocks(warmup_blocks: Array, blocks: Blocks) -> Array:
     """From the recorded number of blocks before the measured ones, how many came after the first possible verdict."""
-    return np.maximum(0.0, warmup_blocks + 1 - blocks.trials - _WINDOWS)
+    return np.maximum(0.0, warmup_blocks + 1 - blocks.trials - FIRST_VERDICT)
 
 
-def measure_seconds(blocks: Blocks, protocol: Protocol) -> Array:
+def measure_seconds(blocks: Blocks, settings: MeasureColumns) -> Array:
     """Seconds of the measured blocks."""
-    enough = np.maximum(np.ceil(protocol.min_seconds / blocks.seconds), protocol.min_blocks)
-    longest = np.ceil(protocol.max_seconds / blocks.seconds)
+    enough = np.maximum(np.ceil(settings.min_seconds / blocks.seconds), settings.min_blocks)
+    longest = np.ceil(settings.max_seconds / blocks.seconds)
     return np.asarray(np.maximum(1.0, np.minimum(enough, longest)) * blocks.seconds)
 
 

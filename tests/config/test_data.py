@@ -51,9 +51,9 @@ def test_a_path_is_the_same_from_every_folder(monkeypatch: pytest.MonkeyPatch, t
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (given("fc", name="images"), "data=images: model=fc takes no pictures; choose another model, or data=synth"),
+        (given("fc", name="images"), "data=images: model=fc takes no images; choose another model, or data=synth"),
         (given("residual", name="text"), "data=text: model=residual takes no tokens"),
-        (given("lstm", name="images"), "data=images: model=lstm takes no pictures"),
+        (given("lstm", name="images"), "data=images: model=lstm takes no images"),
         (given(name="jpeg"), "data.name=jpeg: no such choice; choose one of synthetic, images, text"),
         (given(name="images", thread=1), "data.thread=1: no such key; did you mean threads?"),
         (given(name="synthetic", threads=1), "data.threads=1: no such key; keys of data: name"),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from paradnn.config.families import FAMILIES
+from paradnn.config.families.synthetic import FullyConnected, Recurrent
 from paradnn.config.point import Measure, Optimizer, Point
 from paradnn.costs.point import costs_of
-from paradnn.forecast.design import Peaks
 from paradnn.forecast.history import Past
-from paradnn.forecast.table import row_of
+from paradnn.forecast.past_runs import PastRuns
+from paradnn.forecast.phases import PointTimes, point_times
+from paradnn.forecast.table import Table, row_of, table_of_points
 
 DEVICE, HOME = "a planted machine", "home"
 FLOPS, BANDWIDTH, CORES = 1e11, 2e10, 4
@@ -21,13 +24,13 @@ QUICK = Measure(min_seconds=0.5, min_blocks=6, block_seconds=0.05, warmup_second
 
 def fc(layers: int, nodes: int, batch: int, **others: Any) -> Point:
     """A fully connected point, measured quickly."""
-    model = FAMILIES["fc"](layers=layers, nodes=nodes)  # type: ignore[call-arg]
+    model = FullyConnected(layers=layers, nodes=nodes)
     return Point(model=model, batch_size=batch, measure=QUICK, optimizer=Optimizer(), **others)
 
 
 def lstm(width: int, batch: int) -> Point:
     """A recurrent point, measured quickly."""
-    model = FAMILIES["lstm"](name="lstm", embedding_size=width)  # type: ignore[call-arg]
+    model = Recurrent(name="lstm", embedding_size=width)
     return Point(model=model, batch_size=batch, measure=QUICK)
 
 
@@ -104,9 +107,20 @@ class Machine:
         return [self.run(point, number) for number, point in enumerate(points)]
 
 
-def peaks(count: int) -> Peaks:
-    """Of so many runs and points."""
-    return Peaks(np.full(count, FLOPS), np.full(count, BANDWIDTH), np.full(count, float(CORES)))
+def rates(device: str, framework: str, precision: str) -> tuple[float, float, float]:
+    """What the planted machine can do at most, as the prediction knows it."""
+    return FLOPS, BANDWIDTH, CORES
+
+
+def planned_table(points: Sequence[Point], environment: str = HOME) -> Table:
+    """Points that are to be measured on the planted machine."""
+    count = len(points)
+    return table_of_points(points, [costs_of(p) for p in points], [environment] * count, [DEVICE] * count, rates)
+
+
+def expected_times(runs: Sequence[Past], points: Sequence[Point], environment: str = HOME) -> PointTimes:
+    """What is predicted of points from past runs."""
+    return point_times(PastRuns.of(runs, rates), planned_table(points, environment), draws=300)
 
 
 def again(point: Point, replicate: int) -> Point:

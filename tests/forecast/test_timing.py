@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from paradnn.forecast.timing import (
-    Protocol,
+    MeasureColumns,
     calibrate,
     extra_blocks,
     latency_seconds,
@@ -52,9 +52,9 @@ class Machine:
 
 def protocols(count: int) -> list[dict[str, float]]:
     random = np.random.default_rng(7)
-    found = []
+    groups = []
     for _ in range(count):
-        found.append(
+        groups.append(
             {
                 "min_seconds": random.uniform(0.01, 3),
                 "min_blocks": int(random.integers(1, 20)),
@@ -64,7 +64,11 @@ def protocols(count: int) -> list[dict[str, float]]:
                 "timeout": 600.0,
             }
         )
-    return found
+    return groups
+
+
+def columns_of(settings: list[dict[str, float]]) -> MeasureColumns:
+    return MeasureColumns.of(lambda name: np.array([float(group[name]) for group in settings]))
 
 
 def really(machine: Machine, settings: dict[str, float]) -> dict[str, Any]:
@@ -74,10 +78,10 @@ def really(machine: Machine, settings: dict[str, float]) -> dict[str, Any]:
 def test_constant_steps_take_what_the_protocol_takes() -> None:
     settings = protocols(200)
     steps = 10 ** np.random.default_rng(3).uniform(-5, 1, (200, 1))
-    protocol = Protocol.of(settings)
-    blocks = calibrate(steps, protocol)
-    warmup = warmup_seconds(blocks, protocol, np.zeros((200, 1)))
-    measured = measure_seconds(blocks, protocol)
+    columns = columns_of(settings)
+    blocks = calibrate(steps, columns)
+    warmup = warmup_seconds(blocks, columns, np.zeros((200, 1)))
+    measured = measure_seconds(blocks, columns)
     for index, group in enumerate(settings):
         machine = Machine(float(steps[index, 0]))
         result = really(machine, group)
@@ -90,7 +94,7 @@ def test_constant_steps_take_what_the_protocol_takes() -> None:
 def test_blocks_until_steady_are_read_back_from_a_run() -> None:
     """A restless machine needs more blocks; with their number the arithmetic gives its warm-up again."""
     settings = {**protocols(1)[0], "block_seconds": 0.1, "warmup_seconds": 1e6}
-    protocol = Protocol.of([settings])
+    columns = columns_of([settings])
     needed = []
     for seed in range(40):
         machine = Machine(0.0301, jitter=0.06, seed=seed)
@@ -98,20 +102,20 @@ def test_blocks_until_steady_are_read_back_from_a_run() -> None:
         if result["steps_per_block"] != 4:
             continue  # a trial fell just short of a block
         recorded = np.array([[len(result["calibration"]) - 1 + len(result["warmup"])]], dtype=float)
-        blocks = calibrate(np.array([[0.0301]]), protocol)
+        blocks = calibrate(np.array([[0.0301]]), columns)
         extra = extra_blocks(recorded + blocks.trials - len(result["calibration"]), blocks)
         needed.append(float(extra[0, 0]))
-        assert warmup_seconds(blocks, protocol, extra)[0, 0] == pytest.approx(machine.spent["warmup"], rel=0.15)
+        assert warmup_seconds(blocks, columns, extra)[0, 0] == pytest.approx(machine.spent["warmup"], rel=0.15)
     assert max(needed) > 3
     assert min(needed) == 0
 
 
 def test_the_warm_up_ends_at_its_cap() -> None:
     settings = {**protocols(1)[0], "block_seconds": 0.1, "warmup_seconds": 4.5}
-    protocol = Protocol.of([settings])
+    columns = columns_of([settings])
     machine = Machine(1.0)  # no eight blocks fit
     assert not really(machine, settings)["steady"]
-    warmup = warmup_seconds(calibrate(np.array([[1.0]]), protocol), protocol, np.array([[1e9]]))
+    warmup = warmup_seconds(calibrate(np.array([[1.0]]), columns), columns, np.array([[1e9]]))
     assert warmup[0, 0] == machine.spent["warmup"] == 5.0
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 import psutil
 import pytest
 
-from paradnn.config.families import FullyConnected
+from paradnn.config.families.synthetic import FullyConnected
 from paradnn.config.point import Measure, Point
 from paradnn.tracking.resume import ResumePolicy
 from tests.conftest import ROOT, TINY, Store, children_of, environment, run

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paradnn import ceilings
-from paradnn.config.families import FullyConnected
+from paradnn.config.families.synthetic import FullyConnected
 from paradnn.config.point import Framework, Measure, Platform, Point, Software
 from paradnn.execution.pool import WorkerPool
 from paradnn.hardware.environment import describe_environment

@@ -1,29 +1,22 @@
-"""The keys of every model family, typed: `FAMILIES` names what `model=...` can be.
+"""The registry of model families: what every part of the project must know of one, as plain data.
 
-A family is a frozen dataclass of options with a `name` and a `size`, the words that tell its models apart in a list.
-What it builds is in `paradnn.worker.models`, what that costs in `paradnn.costs`. What its keys must be together, a
-family checks in `__post_init__`, with a ConfigError that names the dotted key.
+What depends on a family is derived from `FAMILIES` or checked against it (`tests/config/test_families.py` names what
+is missing). A new family is an entry here with its dataclass of options, a cost function in `paradnn.costs`, a build
+function in `paradnn.worker.models`, and `conf/model/NAME.yaml`.
+
+The dataclass has a field `name` and a `size`, the words that distinguish its models in a list. What its keys must be
+together it checks in `__post_init__`, with a ConfigError that names the dotted key.
 """
 
 from __future__ import annotations
 
-from paradnn.config.families.attention import LanguageModel, Transformer, VisionTransformer
-from paradnn.config.families.synthetic import CNN_FAMILIES, RNN_FAMILIES, Convolutional, FullyConnected, Recurrent
-from paradnn.config.families.vision import CLASSIFIERS, Classifier, MobileNet, RetinaNet
+from dataclasses import dataclass
 
-__all__ = [
-    "FAMILIES",
-    "Classifier",
-    "Convolutional",
-    "FullyConnected",
-    "LanguageModel",
-    "MobileNet",
-    "Model",
-    "Recurrent",
-    "RetinaNet",
-    "Transformer",
-    "VisionTransformer",
-]
+from paradnn.config.families.attention import LanguageModel, Transformer, VisionTransformer
+from paradnn.config.families.synthetic import Convolutional, FullyConnected, Recurrent
+from paradnn.config.families.vision import Classifier, MobileNet, RetinaNet
+
+__all__ = ["FAMILIES", "Family", "Model"]
 
 Model = (
     FullyConnected
@@ -36,14 +29,47 @@ Model = (
     | MobileNet
     | RetinaNet
 )
-FAMILIES: dict[str, type[Model]] = {
-    "fc": FullyConnected,
-    **dict.fromkeys(CNN_FAMILIES, Convolutional),
-    **dict.fromkeys(RNN_FAMILIES, Recurrent),
-    "transformer": Transformer,
-    "gpt": LanguageModel,
-    "vit": VisionTransformer,
-    **dict.fromkeys(CLASSIFIERS, Classifier),
-    "mobilenet": MobileNet,
-    "retinanet": RetinaNet,
-}
+
+
+@dataclass(frozen=True)
+class Family:
+    """What `model=NAME` can be.
+
+    options: the dataclass of its hyperparameters; families that share it belong together. data: what a batch holds:
+    vectors, images or tokens. swept: options in which its models differ most, the most telling first. sweep: overrides
+    that sweep them. is_real: a published architecture, beside which stand the families that are generated over ranges
+    of their options.
+    """
+
+    name: str
+    options: type[Model]
+    data: str
+    swept: tuple[str, ...] = ()
+    sweep: str = ""
+    is_real: bool = False
+
+
+_FC = (("nodes", "layers"), "model.nodes=64,256,1024 batch_size=64,256,1024")
+_CNN = (("filters", "blocks", "image_size"), "model.filters=16,32,64 batch_size=16,32,64")
+_RNN = (("embedding_size", "sequence_length", "layers"), "model.embedding_size=100,300,500 batch_size=16,64,256")
+_LANGUAGE = (("width", "sequence_length", "layers"), "model.width=128,256,512 batch_size=1,4,16")
+_VIT = (("width", "patch", "layers"), "model.width=192,384,768 batch_size=1,4,16")
+
+_ENTRIES = (
+    Family("fc", FullyConnected, "vectors", *_FC),
+    Family("residual", Convolutional, "images", *_CNN),
+    Family("bottleneck", Convolutional, "images", *_CNN),
+    Family("rnn", Recurrent, "tokens", *_RNN),
+    Family("lstm", Recurrent, "tokens", *_RNN),
+    Family("gru", Recurrent, "tokens", *_RNN),
+    Family("gpt", LanguageModel, "tokens", *_LANGUAGE),
+    Family("vit", VisionTransformer, "images", *_VIT),
+    Family("resnet50", Classifier, "images", is_real=True),
+    Family("densenet121", Classifier, "images", is_real=True),
+    Family("mobilenet", MobileNet, "images", is_real=True),
+    Family("squeezenet", Classifier, "images", is_real=True),
+    Family("retinanet", RetinaNet, "images", is_real=True),
+    Family("transformer", Transformer, "tokens", *_LANGUAGE, is_real=True),
+)
+#: By name, in the order of figures and tables. A place is a marker and a colour: new families go to the end.
+FAMILIES = {family.name: family for family in _ENTRIES}

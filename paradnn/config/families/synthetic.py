@@ -6,10 +6,7 @@ from dataclasses import dataclass
 
 from paradnn.config.fields import option
 
-__all__ = ["CNN_FAMILIES", "RNN_FAMILIES", "Convolutional", "FullyConnected", "Recurrent"]
-
-CNN_FAMILIES = ("residual", "bottleneck")
-RNN_FAMILIES = ("rnn", "lstm", "gru")
+__all__ = ["Convolutional", "FullyConnected", "Recurrent"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,9 @@ class FullyConnected:
 class Convolutional:
     """A residual network: a stem, four groups of blocks whose width doubles, a classifier."""
 
-    name: str = option("residual", "residual (two convolutions a block) or bottleneck (three)", choices=CNN_FAMILIES)
+    name: str = option(
+        "residual", "residual (two convolutions a block) or bottleneck (three)", choices=("residual", "bottleneck")
+    )
     blocks: tuple[int, ...] = option(
         (1, 1, 1, 1), "blocks in each of the four groups: one number, or four (paper: 1..8)", low=1, high=1000, length=4
     )
@@ -52,7 +51,7 @@ class Convolutional:
 class Recurrent:
     """An embedding, stacked recurrent layers of the same width, and an output over the vocabulary at every token."""
 
-    name: str = option("rnn", "the cell: rnn (basic), lstm or gru", choices=RNN_FAMILIES)
+    name: str = option("rnn", "the cell: rnn (basic), lstm or gru", choices=("rnn", "lstm", "gru"))
     layers: int = option(1, "stacked recurrent layers (paper: 1..13)", low=1, high=1000)
     embedding_size: int = option(100, "width of the embedding and of every cell (paper: 100..900)", low=1)
     sequence_length: int = option(10, "tokens of an example (paper: 10..90)", low=1, high=1_000_000)

@@ -6,16 +6,14 @@ from dataclasses import dataclass
 
 from paradnn.config.fields import option
 
-__all__ = ["CLASSIFIERS", "Classifier", "MobileNet", "RetinaNet"]
-
-CLASSIFIERS = ("resnet50", "densenet121", "squeezenet")
+__all__ = ["Classifier", "MobileNet", "RetinaNet"]
 
 
 @dataclass(frozen=True)
 class Classifier:
     """A published network over square images; what the papers fix, such as depth and width, is fixed here."""
 
-    name: str = option("resnet50", "the network", choices=CLASSIFIERS)
+    name: str = option("resnet50", "the network", choices=("resnet50", "densenet121", "squeezenet"))
     image_size: int = option(224, "height and width of the image (papers: 224)", low=32, high=100_000)
     output_size: int = option(1000, "classes (papers: 1000)", low=2)
 

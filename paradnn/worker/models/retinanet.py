@@ -56,17 +56,17 @@ def build_retinanet(model: Mapping[str, Any]) -> Workload:
 
 def _pyramid(features: Sequence[Any]) -> list[Any]:
     """P3 to P7 from C3 to C5: coarse levels are repeated twofold and added to the finer ones."""
-    found: list[Any] = []
+    pyramid: list[Any] = []
     above = None
     for level, feature in zip((5, 4, 3), reversed(features), strict=True):
         merged = _convolve(256, 1, f"lateral_{level}")(feature)
         if above is not None:
             merged = layers.Add()([merged, _enlarged(above, merged)])
-        found.insert(0, _convolve(256, 3, f"pyramid_{level}")(merged))
+        pyramid.insert(0, _convolve(256, 3, f"pyramid_{level}")(merged))
         above = merged
-    found.append(_convolve(256, 3, "pyramid_6", strides=2)(features[-1]))
-    found.append(_convolve(256, 3, "pyramid_7", strides=2)(layers.ReLU()(found[-1])))
-    return found
+    pyramid.append(_convolve(256, 3, "pyramid_6", strides=2)(features[-1]))
+    pyramid.append(_convolve(256, 3, "pyramid_7", strides=2)(layers.ReLU()(pyramid[-1])))
+    return pyramid
 
 
 def _enlarged(coarse: Any, fine: Any) -> Any:
@@ -82,12 +82,12 @@ def _head(levels: Sequence[Any], numbers: int, name: str, bias: float) -> Any:
     tower = [_convolve(256, 3, f"{name}_{index}", activation="relu", kernel_initializer=normal) for index in range(4)]
     start = keras.initializers.Constant(bias)
     tower.append(_convolve(ANCHORS * numbers, 3, name, kernel_initializer=normal, bias_initializer=start))
-    found = []
+    flat = []
     for x in levels:
         for layer in tower:
             x = layer(x)
-        found.append(layers.Reshape((-1, numbers))(x))
-    return layers.Activation("linear", dtype="float32", name=f"{name}_of_anchors")(layers.Concatenate(axis=1)(found))
+        flat.append(layers.Reshape((-1, numbers))(x))
+    return layers.Activation("linear", dtype="float32", name=f"{name}_of_anchors")(layers.Concatenate(axis=1)(flat))
 
 
 def _convolve(filters: int, kernel: int, name: str, **options: Any) -> Any:
@@ -101,7 +101,7 @@ def detection_loss(targets: Sequence[Any], outputs: Sequence[Any]) -> Any:
     An anchor of class 0 is background to every class, one of -1 counts for nothing; boxes count where an object is.
     """
     wanted, boxes = targets
-    logits, found = outputs
+    logits, located = outputs
     positive = ops.cast(ops.greater(wanted, 0), "float32")
     counted = ops.cast(ops.greater_equal(wanted, 0), "float32")
     numbers = ops.arange(1, logits.shape[-1] + 1, dtype="int32")
@@ -111,7 +111,7 @@ def detection_loss(targets: Sequence[Any], outputs: Sequence[Any]) -> Any:
     wrong = truth * (1.0 - probability) + (1.0 - truth) * probability
     weight = truth * _ALPHA + (1.0 - truth) * (1.0 - _ALPHA)
     focal = ops.sum(weight * ops.power(wrong, _GAMMA) * entropy, axis=-1)
-    distance = ops.abs(found - boxes)
+    distance = ops.abs(located - boxes)
     smooth = ops.where(distance < 1.0, 0.5 * distance * distance, distance - 0.5)
     total = ops.sum(focal * counted) + ops.sum(ops.sum(smooth, axis=-1) * positive)
     return total / ops.maximum(ops.sum(positive), 1.0)

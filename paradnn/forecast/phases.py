@@ -1,0 +1,167 @@
+"""From step times to the time of whole points, phase by phase.
+
+Warm-up, measurement, latency and the profiled stretch follow from the step by arithmetic (`paradnn.forecast.timing`).
+What a point takes beside its steps (building, compiling, reading a profile, scheduling, recording) has a regression for
+each phase, about a typical time that grows with layers and parameters; so have the blocks until a point is steady.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paradnn.forecast.features import overhead_columns
+from paradnn.forecast.past_runs import IMPORT_SECONDS, PastRuns
+from paradnn.forecast.predict import StepTimeModel
+from paradnn.forecast.regression import Array, Columns, Prediction, Regression
+from paradnn.forecast.table import Table
+from paradnn.forecast.timing import (
+    FIRST_VERDICT,
+    MeasureColumns,
+    calibrate,
+    extra_blocks,
+    latency_seconds,
+    measure_seconds,
+    profile_seconds,
+    warmup_seconds,
+)
+
+__all__ = ["BETWEEN", "PointTimes", "point_times"]
+
+#: What lies between two points and is in no phase: the child's end, figures of the record.
+BETWEEN = "between"
+#: Phases that a point's time limit does not see.
+_OUTSIDE = ("schedule", "record", BETWEEN)
+#: Phases that follow from the step time alone.
+_ARITHMETIC = ("warmup", "measure", "latency")
+#: Seconds of a phase where nothing is known: at least, a layer, a parameter, where the point is profiled (drawing the
+#: figure); compile and profile beyond their steps.
+_TYPICAL = {
+    "build": (0.08, 0.012, 1e-8, 0.0),
+    "compile": (0.2, 0.045, 1e-8, 0.0),
+    "profile": (0.12, 0.01, 0.0, 0.0),
+    "schedule": (0.04, 0.0, 0.0, 0.0),
+    "start": (0.02, 0.0, 0.0, 0.0),
+    "record": (0.015, 0.0, 0.0, 0.0),
+    BETWEEN: (0.05, 0.002, 0.0, 0.4),
+}
+#: How much longer compiling takes, by compile mode.
+_COMPILE_FACTOR = {"eager": 0.15, "graph": 1.0, "xla": 2.5}
+#: Verdicts "steady" and the blocks that they took, where nothing is known; and the most blocks that past runs may add,
+#: since the next session's machine may be more or less at rest.
+_STEADY = (1.8, 12.0, 60.0)
+
+
+@dataclass(frozen=True)
+class PointTimes:
+    """Draws, (points, draws) each: seconds of the step, of each phase, of the point; and whether its limit ends it."""
+
+    step: Array
+    phases: Mapping[str, Array]
+    seconds: Array
+    timed_out: NDArray[np.bool_]
+
+
+def point_times(runs: PastRuns, points: Table, draws: int, seed: int = 0) -> PointTimes:
+    """The time of every planned point, from past runs."""
+    random = np.random.default_rng(seed)
+    step = np.exp(StepTimeModel.fit(runs).predict(points).draws(draws, random))
+    known, planned = overhead_columns(runs.table), overhead_columns(points)
+    phases = {
+        name: _overhead(name, runs, points, known, planned).draws(draws, random)
+        for name in (*runs.phases, BETWEEN)
+        if name not in _ARITHMETIC and _has_phase(name, runs, points)
+    }
+    phases = {name: np.exp(logs) * _typical(name, points)[:, None] for name, logs in phases.items()}
+    _add_steps(phases, step, points, _extra_blocks(runs, step.shape, random))
+    limit = points.number("measure.timeout")[:, None]
+    inside = np.sum([values for name, values in phases.items() if name not in _OUTSIDE], axis=0)
+    outside = np.sum([phases[name] for name in _OUTSIDE], axis=0)
+    # What the profile alone would exceed costs the profile, not the point.
+    timed_out = inside - phases.get("profile", 0.0) > limit
+    return PointTimes(step, phases, np.asarray(outside + np.minimum(inside, limit)), np.asarray(timed_out))
+
+
+def _has_phase(name: str, runs: PastRuns, points: Table) -> bool:
+    """Whether planned points have the phase: the common ones always, another where past runs mostly had it."""
+    if name == "profile":
+        return bool(points.profiled.any())
+    return name in _TYPICAL or (len(runs) > 0 and bool(np.isfinite(runs.phases[name]).mean() > 0.5))
+
+
+def _settings(table: Table) -> MeasureColumns:
+    return MeasureColumns.of(lambda name: table.number(f"measure.{name}"))
+
+
+def _overhead(name: str, runs: PastRuns, points: Table, known: Columns, planned: Columns) -> Prediction:
+    """The logarithm of a phase's seconds beyond what arithmetic says of it, over the typical ones."""
+    seconds, weight = _observed(name, runs)
+    typical = _typical(name, runs.table)
+    use = np.isfinite(seconds) & np.isfinite(weight)
+    # Shorter than a tenth of the usual, and than a millisecond, is noise.
+    logs = np.log(np.maximum(seconds, np.maximum(1e-3, 0.1 * typical)) / typical)
+    chosen = {key: (column[use], prior) for key, (column, prior) in known.items()}
+    return Regression(chosen, logs[use], weight[use]).predict(planned, len(points))
+
+
+def _observed(name: str, runs: PastRuns) -> tuple[Array, Array]:
+    """(runs,) of what a phase took beside its steps, NaN where that is unknown; and how far it is to be trusted."""
+    full = np.ones(len(runs))
+    if name == BETWEEN:
+        # A gap holds the next point's schedule and not this one's; over many points they are the same.
+        seconds = runs.gaps - np.sum([np.nan_to_num(values) for values in runs.phases.values()], axis=0)
+        usual = np.nanmedian(seconds) if np.isfinite(seconds).any() else 0.0
+        was_pause = seconds > 10 * usual + 1.0
+        return np.where((seconds < 0) | was_pause, np.nan, seconds), full
+    seconds = runs.phases[name]
+    if name == "start":  # the import is counted apart
+        return np.where(seconds > IMPORT_SECONDS, np.nan, seconds), full
+    if name not in ("compile", "profile"):
+        return seconds, full
+    steps = runs.step if name == "compile" else profile_seconds(runs.step, np.array(np.inf))
+    if name == "profile":
+        seconds = np.where(runs.table.profiled, seconds, np.nan)
+    # Where the steps are most of it, what is left is their noise.
+    return seconds - steps, np.clip(1 - steps / seconds, 0.0, 1.0) ** 2
+
+
+def _typical(name: str, table: Table) -> Array:
+    """(points,) seconds of a phase where nothing is known."""
+    least, layer, parameter, profiled = _TYPICAL.get(name, (0.05, 0.0, 0.0, 0.0))
+    seconds = least + layer * table.layers + parameter * table.costs[:, 2] + profiled * table.profiled
+    if name == "compile":
+        seconds = seconds * np.array([_COMPILE_FACTOR.get(mode, 1.0) for mode in table.text("compile")])
+    return np.asarray(seconds)
+
+
+def _add_steps(phases: dict[str, Array], step: Array, points: Table, extra: Array) -> None:
+    """What the steps themselves take, by arithmetic; `extra` blocks pass before a point is steady."""
+    settings = _settings(points)
+    blocks = calibrate(step, settings)
+    phases["compile"] = phases["compile"] + step
+    phases["warmup"] = warmup_seconds(blocks, settings, extra)
+    phases["measure"] = measure_seconds(blocks, settings)
+    inference = points.text("mode") == "inference"
+    if inference.any():
+        phases["latency"] = np.where(inference[:, None], latency_seconds(step), 0.0)
+    if "profile" in phases:
+        spent = phases["build"] + phases["compile"] + phases["warmup"] + phases["measure"]
+        stretch = profile_seconds(step, settings.timeout - spent)
+        phases["profile"] = np.where(points.profiled[:, None] & (stretch > 0), stretch + phases["profile"], 0.0)
+
+
+def _extra_blocks(runs: PastRuns, shape: tuple[int, ...], random: np.random.Generator) -> Array:
+    """(points, draws) of blocks after the first that could have ended the warm-up, before its cap is looked at."""
+    blocks = calibrate(runs.step[:, None], _settings(runs.table))
+    extra = extra_blocks(runs.warmup_blocks[:, None], blocks)[:, 0]
+    # A warm-up that met its cap before any verdict was possible says nothing.
+    judged = np.isfinite(runs.steady) & (runs.warmup_blocks + 1 - blocks.trials[:, 0] >= FIRST_VERDICT)
+    looked = float((extra[judged] + 1).sum())
+    verdicts, blocks_before, most = _STEADY
+    share = min(1.0, most / max(looked, 1.0))
+    verdicts += share * float(runs.steady[judged].sum())
+    chance = random.beta(verdicts, max(blocks_before + share * looked - verdicts, 0.5), shape[1])
+    return np.asarray(random.geometric(np.clip(chance, 0.01, 1.0), shape) - 1, dtype=float)

@@ -1,0 +1,53 @@
+"""Times of whole points: phases add up, limits end them, and what lies between two points is no pause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from paradnn.forecast.past_runs import PastRuns
+from paradnn.store.metrics import PHASES
+from tests.forecast.planted import Machine, expected_times, fc, grid, rates
+
+
+def test_a_point_is_the_sum_of_its_phases_and_ends_at_its_limit() -> None:
+    expected = expected_times([], [fc(4, 512, 256)])
+    assert expected.seconds == pytest.approx(np.sum(list(expected.phases.values()), axis=0))
+    assert set(expected.phases) <= {*PHASES, "between"}
+    assert "profile" not in expected.phases
+    large = fc(128, 8192, 16384)
+    short = replace(large, measure=replace(large.measure, timeout=5.0, profile=True))
+    late = expected_times([], [short])
+    assert late.timed_out.all()
+    inside = late.seconds - np.sum([late.phases[name] for name in ("schedule", "record", "between")], axis=0)
+    assert inside == pytest.approx(5.0)
+
+
+def test_profiles_and_latencies_take_their_time() -> None:
+    plain = fc(4, 512, 256)
+    profiled = replace(plain, measure=replace(plain.measure, profile=True))
+    inference = replace(plain, mode="inference")
+    expected = expected_times([], [plain, profiled, inference])
+    assert np.all(expected.phases["profile"][0] == 0)
+    assert np.all(expected.phases["profile"][1] > 0.25)
+    assert np.all(expected.phases["latency"][:2] == 0)
+    assert np.median(expected.phases["latency"][2]) == pytest.approx(
+        min(10.0, 200 * np.median(expected.step[2])), rel=0.3
+    )
+
+
+def test_a_pause_and_a_failed_run_between_two_points_are_no_overhead() -> None:
+    random = np.random.default_rng(5)
+    machine = Machine(random, session=0.0)
+    points = grid(random, 40)
+    runs = [
+        replace(run, start=3.0 * index + (3600.0 if index > 20 else 0.0))
+        for index, run in enumerate(machine.session("first", points))
+    ]
+    lost = {"outcome": "timeout"}
+    runs[10] = replace(runs[10], tags={**runs[10].tags, **lost}, metrics={})
+    expected = expected_times(runs, [fc(2, 128, 256)])
+    assert np.median(expected.phases["between"]) < 2.0
+    assert len(PastRuns.of(runs, rates)) == 39
