@@ -17,7 +17,17 @@ from analysis.store.frame import families, is_ok
 from paradnn.errors import ConfigError
 from paradnn.store.metrics import METRICS
 
-__all__ = ["Group", "blocks_of", "choose_metric", "find_column", "find_metric", "groups", "hyperparameters", "settings"]
+__all__ = [
+    "Group",
+    "GroupKey",
+    "blocks_of",
+    "choose_metric",
+    "find_column",
+    "find_metric",
+    "groups",
+    "hyperparameters",
+    "settings",
+]
 
 #: Hyperparameters that are not of the model itself, in the order they are listed in.
 _RUN = ("batch_size", "precision", "compile", "mode", "devices", "transport")
@@ -26,17 +36,23 @@ _SETTINGS = ("optimizer.", "platform.", "framework.", "data.", "software.")
 
 
 @dataclass(frozen=True)
-class Group:
-    """The runs of one model family on one device."""
+class GroupKey:
+    """One model family on one device."""
 
     family: str
     device: str
-    rows: pd.DataFrame
 
     @property
     def name(self) -> str:
         """Such as "fc on TPU v2"."""
         return f"{self.family} on {self.device}"
+
+
+@dataclass(frozen=True)
+class Group(GroupKey):
+    """The runs of one model family on one device."""
+
+    rows: pd.DataFrame
 
 
 def groups(frame: pd.DataFrame) -> list[Group]:

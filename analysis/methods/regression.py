@@ -6,24 +6,43 @@ regresses something on them (such as a speedup) can use the same `regress`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from paradnn.errors import ParadnnError
 
-__all__ = ["NotEnoughData", "Regression", "regress"]
+__all__ = ["Lacking", "NotEnoughData", "Regression", "regress"]
 
 _ROWS_PER_COEFFICIENT = 3  # below this many rows for each, intercept included, no fit is attempted
 _FOLDS = 10
 _SAME = 1e-9  # share of a column's variance that others must leave unexplained for it to have a weight
 
 
+class Lacking(NamedTuple):
+    """What could not be analysed, such as a family on a device, and why."""
+
+    of: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.of}: {self.problem}"
+
+
 class NotEnoughData(ParadnnError):
-    """There is no fit of so little data; the message says what is lacking."""
+    """There is nothing to find in so little data; the message says what is lacking.
+
+    `lacking` says it for each group where there are groups; None where the message says it all.
+    """
+
+    def __init__(self, problem: str, lacking: Sequence[Lacking] | None = None, remedy: str = "") -> None:
+        groups = "" if lacking is None else f": {'; '.join(map(str, lacking)) or 'there are no runs'}"
+        super().__init__(f"{problem}{groups}{f'; {remedy}' if remedy else ''}")
+        self.problem = problem
+        self.lacking = lacking
 
 
 @dataclass(frozen=True)
