@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from types import NoneType
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
@@ -58,15 +57,12 @@ class Argument:
             return [self.flag, *values]
         # A value that begins with a dash would be taken for a flag.
         return [
-            word
-            for text in values
-            for word in ([f"{self.flag}={text}"] if text.startswith("-") else [self.flag, text])
+            word for text in values for word in ([f"{self.flag}={text}"] if text.startswith("-") else [self.flag, text])
         ]
 
 
-@cache
 def arguments(cls: type[Arguments]) -> tuple[Argument, ...]:
-    """The fields of a class as arguments, but for those that are `shared`."""
+    """The fields of a class of `Arguments`, but for those that are `shared`."""
     kinds = get_type_hints(cls)
     fields = [entry for entry in dataclasses.fields(cls) if not entry.metadata.get("shared")]
     return tuple(_argument(entry, kinds[entry.name]) for entry in fields)
@@ -101,7 +97,9 @@ class Arguments:
         for argument in arguments(type(self)):
             value = getattr(self, argument.name)
             if argument.choices and value not in argument.choices:
-                raise ConfigError(argument.flag, value, "no such choice", f"choose one of {', '.join(argument.choices)}")
+                raise ConfigError(
+                    argument.flag, value, "no such choice", f"choose one of {', '.join(argument.choices)}"
+                )
             bounds = [f"{name} {argument.how[key]:g}" for name, key in _BOUNDS if key in argument.how]
             for number in value if isinstance(value, tuple) else (value,):
                 if bounds and number is not None and not all(_within(number, argument.how)):

@@ -34,7 +34,8 @@ _SMALLEST = float(np.nextafter(0, 1))
 class Finding:
     """An answer to a check: `quantity` says what `value` is, `missing` why there is none or no answer.
 
-    An interval that straddles the bound is not enough data, with `points` above 0. `together` is the answer with an interval so wide that those of all checks hold at once.
+    An interval that straddles the bound is not enough data, with `points` above 0. `together` is the answer with an
+    interval so wide that those of all checks hold at once.
     """
 
     check: Check

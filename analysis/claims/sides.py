@@ -20,7 +20,6 @@ from analysis.store.frame import aggregate_replicates, is_ok, require_alike
 __all__ = ["Data", "paired_operations", "paired_points", "points", "side", "versions"]
 
 
-
 @dataclass
 class Data:
     """A frame, how to read its operation tables, whether unlike runs may pass, and how sure intervals are to be.

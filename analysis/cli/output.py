@@ -7,8 +7,8 @@ import shlex
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +34,7 @@ _GROUP = "output"
 class Output(Arguments):
     """Where a result goes beside the terminal."""
 
-    csv: str | None = option(
-        None, "write the table to a file, - for standard output", metavar="FILE", group=_GROUP
-    )
+    csv: str | None = option(None, "write the table to a file, - for standard output", metavar="FILE", group=_GROUP)
     log: bool = option(
         False, "put the result into the store, as a run of kind=analysis that names its sources", group=_GROUP
     )
@@ -51,7 +49,7 @@ class FigureOutput(Output):
 
 
 def deliver(
-    name: str,
+    command: str,
     result: Result,
     frame: pd.DataFrame,
     selection: Selection,
@@ -62,27 +60,24 @@ def deliver(
 
     `frame` holds the runs it rests on. What cannot be drawn or written is refused before anything is printed.
     """
-    written = {kind: _writable(path, f"--{kind}") for kind in ("png", "svg", "csv") if (path := _file(output, kind))}
+    csv = None if output.csv == "-" else output.csv
+    files = (("png", output.png), ("svg", output.svg), ("csv", csv))
+    written = {kind: _writable(path, f"--{kind}") for kind, path in files if path}
     drawn = [(kind, written[kind]) for kind in ("png", "svg") if kind in written]
-    for kind, path in drawn:
-        if not result.drawable:
-            raise ConfigError(f"--{kind}", str(path), "there is nothing to draw", "choose other runs")
-    figure = result.figure() if drawn else None
+    if drawn and not result.drawable:
+        kind, path = drawn[0]
+        raise ConfigError(f"--{kind}", str(path), "there is nothing to draw", "choose other runs")
+    figures = [(result.figure(), kind, path) for kind, path in drawn]
     if output.csv == "-":
         result.table.to_csv(sys.stdout, index=False)
     else:
         _print(result)
     if "csv" in written:
         result.table.to_csv(written["csv"], index=False)
-    for kind, path in drawn:
+    for figure, kind, path in figures:
         _save(figure, path, kind)
     if output.log:
-        print(f"logged as run {_log(name, result, frame, selection, command_line)}", file=sys.stderr)
-
-
-def _file(output: FigureOutput, kind: str) -> str | None:
-    path: str | None = getattr(output, kind)
-    return None if path == "-" and kind == "csv" else path
+        print(f"logged as run {_log(command, result, frame, selection, command_line)}", file=sys.stderr)
 
 
 def _print(result: Result) -> None:
@@ -106,9 +101,7 @@ def _save(figure: Figure, path: Path, kind: str) -> None:
     figure.savefig(path, format=kind, bbox_inches="tight", dpi=150)
 
 
-def _log(
-    name: str, result: Result, frame: pd.DataFrame, selection: Selection, command_line: Sequence[str]
-) -> str:
+def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, command_line: Sequence[str]) -> str:
     """Put a result into the store; returns the run's id. All source runs stand in sources.json, and in the tag
     `sources` where they fit; `source_sweeps` names the sweeps they come from."""
     from analysis.store.writer import open_experiment, writing

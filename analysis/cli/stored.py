@@ -28,9 +28,7 @@ class ArchiveOptions(Arguments):
 
     command = "import-archive"
 
-    dir: str = option(
-        text="folder with tpu_fc.json, gpu_fc.json, fc_trace_10sec*.json", metavar="DIR", positional=True
-    )
+    dir: str = option(text="folder with tpu_fc.json, gpu_fc.json, fc_trace_10sec*.json", metavar="DIR", positional=True)
 
 
 def export(options: ExportOptions, selection: Selection) -> None:

@@ -43,9 +43,10 @@ class Comparison:
     """The result.
 
     `cells`: a row for each paired point, with the columns of `pairing.pair` (p_value only where tested) and `tested`,
-    `p_adjusted` (Benjamini-Hochberg over all tested cells) and `verdict`: any but NOT_ENOUGH. `families`: a row for each family that either side measured, with points, tested, `a_better` and
-    `b_better` (cells found by the tests), `wins` (points with speedup above 1) and `share` with its Wilson interval,
-    geometric mean with its interval over points, minimum and maximum, `verdict`, and `basis`, what it rests on.
+    `p_adjusted` (Benjamini-Hochberg over all tested cells) and `verdict`, any but NOT_ENOUGH. `families`: a row for
+    each family that either side measured, with points, tested, `a_better` and `b_better` (cells found by the tests),
+    `wins` (points with speedup above 1) and `share` with its Wilson interval, geometric mean with its interval over
+    points, minimum and maximum, `verdict` (any but UNTESTED), and `basis`, what it rests on.
     """
 
     metric: str

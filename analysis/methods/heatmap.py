@@ -112,8 +112,8 @@ def heat_maps(
     A cell's value is the median over its points, a point's the median over its ok replicates; low and high are the
     quartiles over points. All maps have the same axes, so that they can stand side by side. A numeric hyperparameter
     with more than 24 values, or any with `bins`, is cut into that many ranges, equally wide or, from one power of ten
-    on, equally wide in the logarithm. ConfigError for a column or metric that is not there, NotEnoughData when no group has data,
-    SchemaError when the runs of a group are heterogeneous and `pool` is not given.
+    on, equally wide in the logarithm. ConfigError for a column or metric that is not there, NotEnoughData when no
+    group has data, SchemaError when the runs of a group are heterogeneous and `pool` is not given.
     """
     metric = find_metric(frame, metric) if metric else choose_metric(frame, DEFAULT_METRICS)
     columns = find_column(frame, x, "--x"), find_column(frame, y, "--y")

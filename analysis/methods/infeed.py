@@ -99,9 +99,7 @@ def infeed(
         parts.append(points)
         found.append(_summary(group, points))
     if not parts:
-        raise NotEnoughData(
-            "not enough data", lacking, "measure with a real input pipeline, such as data=images"
-        )
+        raise NotEnoughData("not enough data", lacking, "measure with a real input pipeline, such as data=images")
     table = pd.concat(parts, ignore_index=True).sort_values("infeed_fraction", ascending=False, kind="stable")
     return Infeed(
         against, threshold, table.reset_index(drop=True), tuple(found), tuple(lacking), tuple(used), tuple(pooled)

@@ -65,10 +65,10 @@ class OperationSpeedup:
 
     `operations`: a row for each type of operation in each pair of points, with the columns of `pairing.pair` (a, b in
     FLOP/s), `operation_type`, `arithmetic_intensity` (FLOP/B, the geometric mean of both sides), `share` of the time
-    on the side where it is greater, `bandwidth_gain` and `level` (a value of Level). `levels`: a row for each level, with
-    operations, points, geometric mean and interval of the speedup, and where memory limits the mean `bandwidth_gain`.
-    `gain`: (mean, low, high) of the bandwidth gain, from the level `gain_from`; NaN and None without memory-bound operations.
-    `small`: operations left out for their share.
+    on the side where it is greater, `bandwidth_gain` and `level` (a value of Level). `levels`: a row for each level,
+    with operations, points, geometric mean and interval of the speedup, and where memory limits the mean
+    `bandwidth_gain`. `gain`: (mean, low, high) of the bandwidth gain, from the level `gain_from`; NaN and None without
+    memory-bound operations. `small`: operations left out for their share.
     """
 
     operations: pd.DataFrame
@@ -140,7 +140,11 @@ def _by_level(found: pd.DataFrame) -> pd.DataFrame:
         here = (found["level"] == level).to_numpy()
         if here.any():
             mean, low, high = _mean(found.loc[here, "speedup"], points[here])
-            gain = _mean(found.loc[here, "bandwidth_gain"], points[here])[0] if level in (Level.MATMUL, Level.OTHER) else np.nan
+            gain = (
+                _mean(found.loc[here, "bandwidth_gain"], points[here])[0]
+                if level in (Level.MATMUL, Level.OTHER)
+                else np.nan
+            )
             rows.append(
                 {
                     "level": level.value,

@@ -41,7 +41,8 @@ class Settings:
     """How to fit.
 
     `log_hyperparameters` and `log_metric` take natural logarithms of either side, `interactions` adds all products of
-    two terms, `keep_replicates` leaves a point's runs apart and clusters errors by point, `pool` pools heterogeneous runs.
+    two terms, `keep_replicates` leaves a point's runs apart and clusters errors by point, `pool` pools heterogeneous
+    runs.
     """
 
     log_hyperparameters: bool = False

@@ -119,7 +119,7 @@ def _columns(frame: pd.DataFrame, columns: Sequence[str] | None) -> dict[str, st
 
 
 def _places(frame: pd.DataFrame, name: str) -> list[tuple[str, pd.DataFrame]]:
-    """Where a column is compared: on each device, and unless it distinguishes environments, in each environment there."""
+    """Where a column is compared: on each device, and in each environment there unless it is what sets these apart."""
     devices = [(str(device), rows) for device, rows in frame.groupby(frame["device"].fillna("(none)"))]
     if "environment_id" not in frame or frame.groupby("environment_id")[name].nunique().max() <= 1:
         return devices

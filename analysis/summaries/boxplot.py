@@ -35,9 +35,7 @@ class BoxplotOptions(Options):
 
     command = "boxplot"
 
-    metric: str | None = option(
-        None, "a metric (default: FLOPS utilisation, else what runs have)", metavar="NAME"
-    )
+    metric: str | None = option(None, "a metric (default: FLOPS utilisation, else what runs have)", metavar="NAME")
     by: tuple[str, ...] = option(
         ("family",), "a box for each value; A,B for each pair of values (default: family)", metavar="COLUMN"
     )

@@ -31,9 +31,7 @@ class HeatmapOptions(Options):
     x: str = option("batch_size", "hyperparameter across (default: batch_size)", metavar="A")
     y: str = option(text="hyperparameter up, such as nodes, filters, precision", metavar="B")
     metric: str | None = option(
-        None,
-        "what to show (default: flops_utilization, else flops_per_second, else examples_per_second)",
-        metavar="M",
+        None, "what to show (default: flops_utilization, else flops_per_second, else examples_per_second)", metavar="M"
     )
     bins: int | None = option(
         None,

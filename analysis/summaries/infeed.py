@@ -31,11 +31,7 @@ class InfeedOptions(Options):
         "flops_per_example", "size of a model (default: flops_per_example)"
     )
     threshold: float = option(
-        0.1,
-        "share of the step above which a model is input-bound (default: 0.1)",
-        metavar="SHARE",
-        above=0,
-        below=1,
+        0.1, "share of the step above which a model is input-bound (default: 0.1)", metavar="SHARE", above=0, below=1
     )
 
 

@@ -63,7 +63,7 @@ def parameters(frame: pd.DataFrame, options: ParametersOptions | None = None) ->
 
     del options  # nothing to choose: models are not pooled
     require_runs(frame)
-    known = frame["run_id"] if "run_id" in frame else ()
+    known = frame.get("run_id", ())
     return ParametersResult(ranges=parameter_ranges(frame), sources=tuple(known))
 
 

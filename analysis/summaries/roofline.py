@@ -84,7 +84,9 @@ class RooflineResult(Result):
         panels = len(self.roofline.points[["device", "precision"]].drop_duplicates())
         if panels > _PANELS:
             problem = "roofs, one for each device and precision, do not fit one figure"
-            raise ConfigError("--device", "(all)", f"{panels} {problem}", "choose with --device or --where precision=...")
+            raise ConfigError(
+                "--device", "(all)", f"{panels} {problem}", "choose with --device or --where precision=..."
+            )
         return draw_roofline(self.roofline)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
@@ -101,9 +103,7 @@ class RooflineResult(Result):
             yield Paragraph(f"Without a place: {listed}.")
 
 
-def roofline(
-    frame: pd.DataFrame, options: RooflineOptions | None = None
-) -> RooflineResult | OperationRooflineResult:
+def roofline(frame: pd.DataFrame, options: RooflineOptions | None = None) -> RooflineResult | OperationRooflineResult:
     """Models under their roofs, replicates counted once; with `operations` the operations of that run.
 
     NotEnoughData without runs, SchemaError for heterogeneous runs on a device.

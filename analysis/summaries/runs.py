@@ -68,6 +68,4 @@ def runs(frame: pd.DataFrame, options: RunsOptions | None = None) -> RunsResult:
     )
     for name in ("first", "last"):
         table[name] = table[name].dt.strftime("%Y-%m-%d %H:%M")
-    return RunsResult(
-        counts=table.reset_index(), measured=int(is_ok(frame).sum()), sources=tuple(frame["run_id"])
-    )
+    return RunsResult(counts=table.reset_index(), measured=int(is_ok(frame).sum()), sources=tuple(frame["run_id"]))

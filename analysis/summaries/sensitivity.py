@@ -37,9 +37,7 @@ class SensitivityOptions(Options):
         metavar="M",
     )
     on: tuple[str, ...] | None = option(
-        None,
-        "hyperparameters to explain it with, such as nodes,batch_size (default: all that vary)",
-        metavar="A,B",
+        None, "hyperparameters to explain it with, such as nodes,batch_size (default: all that vary)", metavar="A,B"
     )
     log_scale: Literal["none", "hyperparameters", "metric", "both"] = option(
         "none", "take logarithms of either side (default: none)"

@@ -17,17 +17,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-__all__ = [
-    "KEPT",
-    "PairedOptions",
-    "Sides",
-    "apart",
-    "choose_sides",
-    "is_speed",
-    "join_on",
-    "mean_in_words",
-    "tidy",
-]
+__all__ = ["KEPT", "PairedOptions", "Sides", "apart", "choose_sides", "is_speed", "join_on", "mean_in_words", "tidy"]
 
 #: Columns of a pair that are shown whether they vary or not.
 KEPT = ("family", "a", "b", "speedup", "speedup_low", "speedup_high", "interval_source")
@@ -66,38 +56,39 @@ class Sides:
         return tuple(run for side in (self.a, self.b) for run in side.loc[is_ok(side), "run_id"])
 
 
-def choose_sides(frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], options: Sequence[str], pool: bool) -> Sides:
+def choose_sides(frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], names: Sequence[str], pool: bool) -> Sides:
     """The runs that meet A's conditions and those that meet B's, each side of one environment and protocol.
 
-    A condition is as in --where; one text holds several with " & " between them. `options` are how A and B are called
-    in messages. ConfigError for a condition without any run, SchemaError for a side of heterogeneous runs unless `pool`.
+    A condition is as in --where; one text holds several with " & " between them. `names` are how A and B are called
+    in messages. ConfigError for a condition that no run meets, SchemaError for a side of heterogeneous runs unless
+    `pool`.
     """
     from analysis.store.frame import require_alike
 
     chosen, pooled = [], []
-    for conditions, option in zip((a, b), options, strict=True):
+    for conditions, name in zip((a, b), names, strict=True):
         parts = [part.strip() for text in conditions for part in text.split(" & ")]
-        rows = _rows(frame, parts, option)
+        rows = _rows(frame, parts, name)
         try:
             rows = require_alike(rows, pool=pool)
         except SchemaError as error:
-            raise SchemaError(f"{option} ({' & '.join(parts)}): {error}") from None
-        pooled += [f"{option}: {rows.attrs['pooled']}"] if "pooled" in rows.attrs else []
+            raise SchemaError(f"{name} ({' & '.join(parts)}): {error}") from None
+        pooled += [f"{name}: {rows.attrs['pooled']}"] if "pooled" in rows.attrs else []
         chosen.append((rows, _name(parts)))
     return Sides(chosen[0][0], chosen[1][0], chosen[0][1], chosen[1][1], joined(pooled))
 
 
-def _rows(frame: pd.DataFrame, conditions: list[str], option: str) -> pd.DataFrame:
+def _rows(frame: pd.DataFrame, conditions: list[str], name: str) -> pd.DataFrame:
     try:
         rows = select(frame, conditions)
     except ConfigError as error:
-        raise ParadnnError(str(error).replace("--where=", f"{option}=", 1)) from None
+        raise ParadnnError(str(error).replace("--where=", f"{name}=", 1)) from None
     if rows.empty:
         column = conditions[0].partition("=")[0].strip()
         held = sorted(set(frame[column].dropna().astype("str"))) if column in frame else []
         listed = ", ".join(held[:6]) + (f" and {len(held) - 6} more" if len(held) > 6 else "")
         remedy = f"{column} is {listed}" if len(held) else "see python -m analysis runs"
-        raise ConfigError(option, " & ".join(conditions), "none of the chosen runs is so", remedy)
+        raise ConfigError(name, " & ".join(conditions), "none of the chosen runs is so", remedy)
     return rows
 
 

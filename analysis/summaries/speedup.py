@@ -39,12 +39,8 @@ class SpeedupOptions(PairedOptions):
 
     command = "speedup"
 
-    a: tuple[str, ...] = option(
-        (), "condition of side A's runs, repeatable", metavar="COLUMN=VALUE", several="repeat"
-    )
-    b: tuple[str, ...] = option(
-        (), "condition of side B's runs, repeatable", metavar="COLUMN=VALUE", several="repeat"
-    )
+    a: tuple[str, ...] = option((), "condition of side A's runs, repeatable", metavar="COLUMN=VALUE", several="repeat")
+    b: tuple[str, ...] = option((), "condition of side B's runs, repeatable", metavar="COLUMN=VALUE", several="repeat")
     x: str = option("parameters", "what the speedup is drawn against (default: parameters)", metavar="X")
     colour: str | None = option(None, "hyperparameter that colours the marks, such as batch_size", metavar="C")
     terms: tuple[str, ...] | None = option(
@@ -52,7 +48,7 @@ class SpeedupOptions(PairedOptions):
     )
     linear: bool = option(
         False,
-        "regress the speedup itself on the hyperparameters as they are, as the paper does (default: logarithms of both)",
+        "regress the speedup itself on the hyperparameters as they are, as in the paper (default: logarithms of both)",
     )
     operations: bool = option(False, "compare the operations of profiled runs")
     ridge: tuple[float, ...] = option(
