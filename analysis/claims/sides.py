@@ -9,15 +9,15 @@ from functools import cached_property
 
 import pandas as pd
 
-from analysis.claims.select import Conditions, choose, lacking
 from analysis.methods.operation_speedup import TYPE as _OPERATION
 from analysis.methods.operation_speedup import identity_columns
 from analysis.methods.pairing import RESULT_COLUMNS, join_columns, pair
 from analysis.methods.quantiles import LEVEL
 from analysis.methods.regression import NotEnoughData
+from analysis.store.conditions import Condition, Conditions, choose, in_words
 from analysis.store.frame import aggregate_replicates, is_ok, require_alike
 
-__all__ = ["Data", "paired_operations", "paired_points", "points", "side", "versions"]
+__all__ = ["Data", "paired_operations", "paired_points", "points", "require", "side", "versions"]
 
 
 @dataclass
@@ -49,15 +49,27 @@ class Data:
         return melted.assign(type=melted.pop(_OPERATION).astype("str").str.removeprefix("op_share."))
 
 
+def require(frame: pd.DataFrame, conditions: Conditions, what: str = "run") -> pd.DataFrame:
+    """The rows that meet every condition, at least one; NotEnoughData names the first one that leaves none."""
+    left, met = frame, dict[str, tuple[Condition, ...]]()
+    for name, group in conditions.items():
+        if name not in frame:
+            raise NotEnoughData(f"no {what} says {name}")
+        left, met[name] = choose(left, group, "condition"), group
+        if left.empty:
+            raise NotEnoughData(f"no {what}s with {in_words(met)}")
+    if left.empty:
+        raise NotEnoughData(f"no {what}s")
+    return left
+
+
 def side(data: Data, conditions: Conditions, metric: str | None = None) -> pd.DataFrame:
     """The runs that meet the conditions, alike in environment and protocol unless pooled.
 
     With `metric` only ok runs that hold it. Raises NotEnoughData naming what there is none of, SchemaError for unlike
     runs.
     """
-    rows = choose(data.frame, conditions)
-    if rows.empty:
-        raise NotEnoughData(lacking(data.frame, conditions))
+    rows = require(data.frame, conditions)
     if metric is not None:
         rows = rows[is_ok(rows)]
         if rows.empty:
@@ -106,11 +118,7 @@ def paired_operations(
         if metric not in rows or rows[metric].notna().sum() == 0:
             raise NotEnoughData(f"no {metric} in the operation tables")
         sides.append(rows.rename(columns={"type": _OPERATION}))
-    chosen = choose(sides[1].rename(columns={_OPERATION: "type"}), operations)
-    if chosen.empty:
-        raise NotEnoughData(
-            lacking(sides[1].rename(columns={_OPERATION: "type"}), operations).replace("run", "operation")
-        )
+    chosen = require(sides[1].rename(columns={_OPERATION: "type"}), operations, "operation")
     sides[1] = chosen.rename(columns={"type": _OPERATION})
     keys, _ = join_columns(sides[0], sides[1])
     found = pair(sides[0], sides[1], metric, on=[*keys, _OPERATION])
@@ -121,9 +129,7 @@ def paired_operations(
 
 def versions(data: Data, where: Conditions, column: str) -> list[str]:
     """The versions among the runs, oldest first; NotEnoughData for fewer than two."""
-    rows = choose(data.frame, where)
-    if rows.empty:
-        raise NotEnoughData(lacking(data.frame, where))
+    rows = require(data.frame, where)
     found = sorted(set(rows[column].dropna().astype("str")), key=_version) if column in rows else []
     if len(found) < 2:
         raise NotEnoughData(f"one {column} alone: {found[0]}" if found else f"no run says {column}")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.cli.arguments import add_arguments, read_arguments
-from analysis.cli.options import load_chosen
 from analysis.cli.output import FigureOutput, Output, deliver
+from analysis.cli.selection import load_chosen
 from analysis.options import Arguments, Selection, Source
 
 if TYPE_CHECKING:

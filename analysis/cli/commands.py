@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from analysis.cli.command import Command
-from analysis.cli.options import select
 from analysis.cli.output import Output
 from analysis.cli.report import ReportOptions, report
 from analysis.cli.stored import ArchiveOptions, ExportOptions, export, import_archive
 from analysis.options import Selection, option
+from analysis.store.conditions import select
 from analysis.summaries.boxplot import BoxplotOptions, boxplot
 from analysis.summaries.breakdown import BreakdownOptions, breakdown
 from analysis.summaries.claims import ClaimsOptions, check_claims

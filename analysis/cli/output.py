@@ -106,6 +106,7 @@ def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, c
     `sources` where they fit; `source_sweeps` names the sweeps they come from."""
     from analysis.store.writer import open_experiment, writing
     from paradnn.store.address import address_of
+    from paradnn.store.schema import ANALYSIS_OUTCOME
 
     client, experiment_id = open_experiment(selection.store, next(iter(selection.experiment), "paradnn"))
     sources = list(result.sources)
@@ -122,14 +123,14 @@ def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, c
             for kind in ("png", "svg"):
                 _save(figure, files / f"figure.{kind}", kind)
         client.log_artifacts(run_id, folder)
-        client.set_tag(run_id, "outcome", "ok")
+        client.set_tag(run_id, ANALYSIS_OUTCOME, "ok")
         client.set_terminated(run_id, "FINISHED", int(time.time() * 1000))
     return run_id
 
 
 def _tags(name: str, result: Result, frame: pd.DataFrame, command_line: Sequence[str]) -> dict[str, Any]:
-    from analysis.store.load import SCHEMA_VERSION
     from paradnn.store.address import without_secrets
+    from paradnn.store.schema import SCHEMA_VERSION
 
     sources = result.sources
     used = frame[frame["run_id"].isin(sources)]

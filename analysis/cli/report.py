@@ -7,7 +7,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 
-from analysis.cli.options import load_chosen
+from analysis.cli.selection import load_chosen
 from analysis.options import Options, Selection, command_line, option
 from paradnn.errors import StoreError
 

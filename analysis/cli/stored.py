@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.cli.options import load_chosen
+from analysis.cli.selection import load_chosen
 from analysis.options import Arguments, Options, Selection, option
 from paradnn.errors import ConfigError
 

@@ -20,10 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from analysis.store.load import SCHEMA_VERSION, load
+from analysis.store.load import load
 from analysis.store.writer import open_experiment, writing
 from paradnn.errors import DataError
 from paradnn.store.address import address_of
+from paradnn.store.schema import SCHEMA_VERSION
 
 __all__ = ["FILES", "OPERATION_COLUMNS", "Archive", "Imported", "Row", "import_archive", "read_archive"]
 

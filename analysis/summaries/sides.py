@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from analysis.cli.options import select
 from analysis.options import Options, option
+from analysis.store.conditions import parse, select
 from analysis.summaries.pooling import joined
 from analysis.summaries.result import Paragraph
-from paradnn.errors import ConfigError, ParadnnError, SchemaError
+from paradnn.errors import ConfigError, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,23 +79,21 @@ def choose_sides(frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], names:
 
 
 def _rows(frame: pd.DataFrame, conditions: list[str], name: str) -> pd.DataFrame:
-    try:
-        rows = select(frame, conditions)
-    except ConfigError as error:
-        raise ParadnnError(str(error).replace("--where=", f"{name}=", 1)) from None
+    rows = select(frame, conditions, name)
     if rows.empty:
-        column = conditions[0].partition("=")[0].strip()
+        column = parse(conditions[0], name).column
         held = sorted(set(frame[column].dropna().astype("str"))) if column in frame else []
         listed = ", ".join(held[:6]) + (f" and {len(held) - 6} more" if len(held) > 6 else "")
         remedy = f"{column} is {listed}" if len(held) else "see python -m analysis runs"
-        raise ConfigError(name, " & ".join(conditions), "none of the chosen runs is so", remedy)
+        raise ConfigError(name, " & ".join(conditions), "no run matches", remedy)
     return rows
 
 
 def _name(conditions: list[str]) -> str:
     """A device by its name alone, all else as it was written."""
-    first, _, value = conditions[0].partition("=")
-    return value.strip() if len(conditions) == 1 and first.strip() == "device" else " & ".join(conditions)
+    first = parse(conditions[0])
+    named = len(conditions) == 1 and (first.column, first.sign) == ("device", "=")
+    return first.values[0] if named else " & ".join(conditions)
 
 
 def join_on(names: Sequence[str] | None, sides: Sides) -> list[str] | None:

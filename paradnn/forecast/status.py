@@ -15,6 +15,7 @@ from paradnn.forecast.history import History
 from paradnn.forecast.table import row_of
 from paradnn.hardware.environment import Environment, describe_environment
 from paradnn.session.hardware_peaks import Ceilings, ceilings_identity
+from paradnn.store.schema import outcome_of
 from paradnn.tracking.base import Finished
 from paradnn.tracking.resume import ResumePolicy, first_that_counts, stand
 
@@ -133,6 +134,6 @@ def _ceilings(
         if key not in seen:
             seen.add(key)
             identity = ceilings_identity(point, environment)
-            run = next((run for run in known.get(identity, ()) if run.tags.get("outcome") == "ok"), None)
+            run = next((run for run in known.get(identity, ()) if outcome_of(run.tags) == "ok"), None)
             found[identity] = Ceilings.of(run.run_id, history.metrics(run.run_id)) if run else None
     return found

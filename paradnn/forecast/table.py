@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from paradnn.config.point import Point
 from paradnn.costs import Costs, layer_count
 from paradnn.forecast.history import Past
 from paradnn.forecast.timing import Protocol
+from paradnn.store.schema import LATER_PARAMS
 
 __all__ = ["PLANNED", "Table", "of_points", "of_runs", "row_of", "together"]
 
@@ -73,11 +74,9 @@ def of_points(rows: Sequence[Mapping[str, str]], costs: Sequence[Costs], environ
 
 
 def of_runs(runs: Sequence[Past]) -> Table:
-    """The table of past runs; a key that they did not have yet counts as its default."""
-    first = Point(model=None)  # type: ignore[arg-type]
-    defaults = {key: value for key, value in texts(asdict(first)).items() if key != "model"}
+    """The table of past runs; a key that came later than they did counts as what they all had."""
     return _table(
-        [{**defaults, **run.params} for run in runs],
+        [{**LATER_PARAMS, **run.params} for run in runs],
         [run.metrics for run in runs],
         [run.tags.get("environment_id", "") for run in runs],
         [run.tags.get("sweep_id", run.run_id) for run in runs],

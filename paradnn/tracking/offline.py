@@ -20,7 +20,8 @@ from typing import Any
 from paradnn.config.identity import Identity
 from paradnn.config.paths import HOME
 from paradnn.errors import DataError, StoreError
-from paradnn.record.record import SCHEMA_VERSION, Record
+from paradnn.record.record import Record
+from paradnn.store.schema import SCHEMA_VERSION
 from paradnn.tracking.base import Busy, Counts, Finished, Late, Ticket
 from paradnn.tracking.run_index import Entry, owner_tag
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from paradnn.config.identity import EXTRA_KEYS, Identity, limits_id
 from paradnn.config.outcome import LIMIT_OUTCOMES
 from paradnn.config.point import Point
+from paradnn.store.schema import outcome_of
 from paradnn.tracking.base import Finished
 
 __all__ = ["ResumePolicy", "Standing", "first_that_counts", "makes_needless", "stand", "wanted_extras"]
@@ -56,8 +57,8 @@ def makes_needless(known: Mapping[str, str], new: Mapping[str, str]) -> bool:
     Both are tags. A measurement beside a failure has something to say, so has an outcome under other limits, and one
     with a profile beside one without.
     """
-    outcome = known.get("outcome")
-    if outcome is None or (outcome != "ok" and new["outcome"] == "ok"):
+    outcome = outcome_of(known)
+    if outcome is None or (outcome != "ok" and outcome_of(new) == "ok"):
         return False
     if outcome in LIMIT_OUTCOMES and known.get("limits_id") != new.get("limits_id"):
         return False

@@ -15,8 +15,9 @@ from typing import Any
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.errors import DataError
-from paradnn.record.record import SCHEMA_VERSION, Record
+from paradnn.record.record import Record
 from paradnn.store.address import without_credentials
+from paradnn.store.schema import SCHEMA_VERSION
 from paradnn.tracking.base import Ticket
 from paradnn.tracking.mlflow_tracker import MlflowTracker
 from paradnn.tracking.offline import read_document

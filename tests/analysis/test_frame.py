@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.store.frame import CORE, Records, Run, aggregate_replicates, build, families, require_alike
+from analysis.store.frame import CORE, aggregate_replicates, build, families, require_alike
 from analysis.store.load import load
 from paradnn.errors import SchemaError
+from paradnn.store.records import Records, Run
 
 
 def records_of(**params: list[str | None]) -> Records:

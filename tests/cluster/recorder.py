@@ -13,7 +13,8 @@ from collections import deque
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
-from paradnn.record.record import SCHEMA_VERSION, Record
+from paradnn.record.record import Record
+from paradnn.store.schema import SCHEMA_VERSION
 from paradnn.tracking.base import Busy, Ticket
 from paradnn.tracking.fallback import open_tracker
 
