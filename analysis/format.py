@@ -28,7 +28,7 @@ def short(value: float, unit: str = "", share: bool = False, digits: int = 2) ->
         return f"{_rounded(100 * value, digits)}%"
     unit = "" if unit == "1" else unit
     size, prefix = 1.0, ""
-    # Prefixes stand for large numbers alone; milli-FLOP or kilo-milliseconds help nobody.
+    # Prefixes stand for large numbers alone; milli-FLOP or kilo-milliseconds help no reader.
     if unit not in ("ms", "s"):
         # What rounds up to 1000 belongs to the next prefix.
         size, prefix = next(((s, p) for s, p in _PREFIXES if abs(value) >= 0.9995 * s), (1.0, ""))

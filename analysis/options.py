@@ -1,4 +1,4 @@
-"""What an analysis and a choice of runs can be told: frozen dataclasses whose fields say how they are given.
+"""What an analysis and a choice of runs take: frozen dataclasses whose fields say how they are given.
 
 A field made by `option` holds its help text, its bounds and how it stands on a command line. `arguments` reads that
 back for whoever makes a parser of it (`analysis.cli.arguments`); `command_line` writes options as such a line.
@@ -148,7 +148,7 @@ class Selection(Source):
     platform: tuple[str, ...] = option((), "kind of device: cpu, gpu, tpu", metavar="P", group=_RUNS)
     device: str | None = option(None, "one device by its name, such as 'TPU v2'", metavar="D", group=_RUNS)
     outcome: tuple[str, ...] = option(
-        (), "how runs ended, such as ok or oom_device (default: all)", metavar="O", group=_RUNS
+        (), "outcome of the runs, such as ok or oom_device (default: all)", metavar="O", group=_RUNS
     )
     since: str | None = option(None, "started at or after, such as 2026-01-31 (UTC)", metavar="TIME", group=_RUNS)
     until: str | None = option(None, "started before", metavar="TIME", group=_RUNS)

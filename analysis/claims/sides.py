@@ -22,7 +22,7 @@ __all__ = ["Data", "paired_operations", "paired_points", "points", "require", "s
 
 @dataclass
 class Data:
-    """A frame, how to read its operation tables, whether unlike runs may pass, and how sure intervals are to be.
+    """A frame, how to read its operation tables, whether to pool heterogeneous runs, and how sure intervals are to be.
 
     `read_operations` takes runs and returns the rows of their operation tables with `run_id`; without it the shares
     in the frame's op_share.* columns stand for them. `used` gathers the ids of the runs that answers rest on, `pooled`
@@ -64,10 +64,10 @@ def require(frame: pd.DataFrame, conditions: Conditions, what: str = "run") -> p
 
 
 def side(data: Data, conditions: Conditions, metric: str | None = None) -> pd.DataFrame:
-    """The runs that meet the conditions, alike in environment and protocol unless pooled.
+    """The runs that meet the conditions, of one environment and protocol unless pooled.
 
-    With `metric` only ok runs that hold it. Raises NotEnoughData naming what there is none of, SchemaError for unlike
-    runs.
+    With `metric` only ok runs that hold it. Raises NotEnoughData naming what there is none of, SchemaError for
+    heterogeneous runs.
     """
     rows = require(data.frame, conditions)
     if metric is not None:
@@ -92,7 +92,7 @@ def points(data: Data, conditions: Conditions, metric: str) -> pd.DataFrame:
 def paired_points(
     data: Data, where: Conditions, a: Conditions, b: Conditions, metric: str, extra: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """`pair` of the two sides. Columns `extra` that tell no point, such as parameters, are those of side B."""
+    """`pair` of the two sides. Columns `extra` that identify no point, such as parameters, are those of side B."""
     sides = [side(data, {**where, **conditions}, metric) for conditions in (a, b)]
     found = pair(sides[0], sides[1], metric)
     if found.empty:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from analysis.cli.commands import COMMANDS
 from paradnn.errors import ParadnnError
 
-__all__ = ["COMMANDS", "main"]
+__all__ = ["COMMANDS", "main", "make_parser"]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -28,7 +28,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command; returns the exit code. What a user can mend is one line on standard error and code 2."""
-    parser = _parser()
+    parser = make_parser()
     args = parser.parse_args(argv)
     command_line = ["analysis", *(sys.argv[1:] if argv is None else argv)]
     try:
@@ -51,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line; what it gives has the chosen command as `sub_command`."""
     parser = _Parser(
         prog="python -m analysis",
         description="Analyse the runs in a tracking store.",

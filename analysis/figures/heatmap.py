@@ -102,7 +102,7 @@ def _draw(axes: Axes, found: HeatMap, norm: Normalize, share: bool) -> None:
 
 
 def _cell(axes: Axes, cell: Any, colours: Any, norm: Normalize, share: bool) -> None:
-    """A row of `HeatMap.cells` as a square with its value, or with how its points ended."""
+    """A row of `HeatMap.cells` as a square with its value, or with the outcome of its points."""
     corner = (cell.i - 0.5, cell.j - 0.5)
     middle: dict[str, Any] = {"ha": "center", "va": "center"}
     if np.isnan(cell.value):

@@ -18,6 +18,7 @@ from paradnn.errors import ConfigError
 from paradnn.store.metrics import METRICS
 
 __all__ = [
+    "DEFAULT_METRICS",
     "Group",
     "GroupKey",
     "blocks_of",
@@ -29,6 +30,9 @@ __all__ = [
     "settings",
 ]
 
+#: What is shown or explained unless a metric is named: the first that the runs have. With one device, peak and
+#: precision the first two differ by a constant factor, so what depends on what is the same.
+DEFAULT_METRICS = ("flops_utilization", "flops_per_second", "examples_per_second")
 #: Hyperparameters that are not of the model itself, in the order they are listed in.
 _RUN = ("batch_size", "precision", "compile", "mode", "devices", "transport")
 #: Settings that also change what is measured, though they are no hyperparameters.
@@ -102,7 +106,7 @@ def find_metric(frame: pd.DataFrame, name: str, option: str = "--metric") -> str
     )
 
 
-def choose_metric(frame: pd.DataFrame, candidates: Sequence[str]) -> str:
+def choose_metric(frame: pd.DataFrame, candidates: Sequence[str] = DEFAULT_METRICS) -> str:
     """The first candidate that at least nine of ten ok runs have, else the one that most of them have.
 
     ConfigError when no ok run has any of them.

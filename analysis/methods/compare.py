@@ -21,7 +21,7 @@ from analysis.store.frame import families
 __all__ = ["FALSE_DISCOVERIES", "REPLICATES", "Comparison", "Verdict", "adjust", "compare"]
 
 #: Replicates on each side that a test needs: with two, a t of one degree of freedom finds next to nothing, and a
-#: single outlier cannot be told.
+#: single outlier cannot be recognised.
 REPLICATES = 3
 
 #: The share of false ones among the differences found that is put up with.

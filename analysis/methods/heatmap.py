@@ -29,10 +29,8 @@ from analysis.methods.regression import Lacking, NotEnoughData
 from analysis.store.frame import aggregate_replicates, is_ok, require_alike
 from paradnn.errors import ConfigError
 
-__all__ = ["DEFAULT_METRICS", "MEMORY", "Axis", "HeatMap", "HeatMaps", "heat_maps"]
+__all__ = ["MEMORY", "Axis", "HeatMap", "HeatMaps", "heat_maps"]
 
-#: What is shown unless a metric is named: the first that the runs have.
-DEFAULT_METRICS = ("flops_utilization", "flops_per_second", "examples_per_second")
 #: Outcomes that say that a point needs more memory than there is.
 MEMORY = ("oom_device", "oom_host", "oom_predicted")
 
@@ -115,7 +113,7 @@ def heat_maps(
     on, equally wide in the logarithm. ConfigError for a column or metric that is not there, NotEnoughData when no
     group has data, SchemaError when the runs of a group are heterogeneous and `pool` is not given.
     """
-    metric = find_metric(frame, metric) if metric else choose_metric(frame, DEFAULT_METRICS)
+    metric = find_metric(frame, metric) if metric else choose_metric(frame)
     columns = find_column(frame, x, "--x"), find_column(frame, y, "--y")
     if columns[0] == columns[1]:
         raise ConfigError("--y", y, "is on the x axis already", "name another hyperparameter")

@@ -29,11 +29,7 @@ from analysis.methods.regression import Lacking, NotEnoughData, Regression, regr
 from analysis.store.frame import aggregate_replicates, is_ok, require_alike
 from paradnn.errors import ConfigError
 
-__all__ = ["DEFAULT_METRICS", "Fit", "Sensitivity", "Settings", "encode", "sensitivity"]
-
-#: What is explained unless a metric is named: the first that the runs have. On one device, peak and precision alike,
-#: the first two differ by a constant factor, so their weights are the same.
-DEFAULT_METRICS = ("flops_utilization", "flops_per_second", "examples_per_second")
+__all__ = ["Fit", "Sensitivity", "Settings", "encode", "sensitivity"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,7 @@ class Fit(GroupKey):
     `constant` maps every column without variation to its value in words, `baselines` a column of words to the value
     its indicators are against, `left_out` outcomes to runs. `without_metric` and `incomplete` count ok runs that lack
     the metric, and points that lack a hyperparameter. `unfitted` names what varies but has no term, `logarithms` the
-    terms that are logarithms of a hyperparameter.
+    terms that are logarithms of a hyperparameter, `columns` maps terms to the columns they are made of.
     """
 
     regression: Regression
@@ -70,7 +66,8 @@ class Fit(GroupKey):
     without_metric: int
     incomplete: int
     unfitted: tuple[str, ...]
-    logarithms: tuple[str, ...] = ()
+    logarithms: tuple[str, ...]
+    columns: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -104,13 +101,13 @@ def sensitivity(
 ) -> Sensitivity:
     """Fit each family on each device by itself; see `regress` for the formulas. Only ok runs are fitted.
 
-    `metric` defaults to the first of DEFAULT_METRICS that the runs have, `on` to all hyperparameters that vary:
+    `metric` defaults to what `choose_metric` finds, `on` to all hyperparameters that vary:
     numbers as they are, `model.blocks` as the total of its list, words as 0/1 indicators. Replicates of a point
     become their median unless they are kept. ConfigError when no group can be fitted, naming why; SchemaError when
     runs of a group are heterogeneous.
     """
     settings = settings or Settings()
-    metric = find_metric(frame, metric) if metric else choose_metric(frame, DEFAULT_METRICS)
+    metric = find_metric(frame, metric) if metric else choose_metric(frame)
     chosen = list(dict.fromkeys(find_column(frame, name, "--on") for name in on)) if on is not None else None
     fits: list[Fit] = []
     lacking: list[Lacking] = []
@@ -136,11 +133,14 @@ def sensitivity(
 def encode(frame: pd.DataFrame, names: Sequence[str], log: bool = False) -> tuple[pd.DataFrame, dict[str, str]]:
     """Hyperparameters as numbers: (rows x terms, column -> the value its indicators are against).
 
+    `attrs["columns"]` of the terms maps each to the column it is made of.
+
     Numbers stay (their natural logarithms with `log`), truth values are 0/1, lists of blocks become their total, and a
     column of words becomes an indicator `column=value` for each value but one: float32, else the commonest.
     ConfigError for a logarithm of what is not positive.
     """
     terms: dict[str, pd.Series] = {}
+    columns: dict[str, str] = {}
     baselines: dict[str, str] = {}
     for name in names:
         column = frame[name]
@@ -151,7 +151,9 @@ def encode(frame: pd.DataFrame, names: Sequence[str], log: bool = False) -> tupl
             base = "float32" if "float32" in counts else str(counts.index[0])
             baselines |= {name: base} if len(counts) > 1 else {}
             others = [value for value in counts.index if value != base] or [base]
-            terms |= {f"{name}={value}": words.eq(value).astype("float64").mask(words.isna()) for value in others}
+            indicators = {f"{name}={value}": words.eq(value).astype("float64") for value in others}
+            terms |= {term: indicator.mask(words.isna()) for term, indicator in indicators.items()}
+            columns |= dict.fromkeys(indicators, name)
             continue
         if log and _takes_logarithm(column):
             if (number <= 0).any():
@@ -163,7 +165,10 @@ def encode(frame: pd.DataFrame, names: Sequence[str], log: bool = False) -> tupl
                 )
             number = np.log(number)
         terms[name] = number
-    return pd.DataFrame(terms, index=frame.index), baselines
+        columns[name] = name
+    design = pd.DataFrame(terms, index=frame.index)
+    design.attrs["columns"] = columns
+    return design, baselines
 
 
 def _fit(group: Group, metric: str, chosen: list[str] | None, settings: Settings) -> tuple[Fit, list[str]]:
@@ -203,6 +208,7 @@ def _fit(group: Group, metric: str, chosen: list[str] | None, settings: Settings
         int((~complete).sum()),
         tuple(others),
         tuple(name for name in varying if settings.log_hyperparameters and _takes_logarithm(rows[name])),
+        design.attrs["columns"],
     )
     return fit, list(measured["run_id"])
 

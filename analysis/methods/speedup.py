@@ -2,7 +2,7 @@
 
 Starts from `pairing.pair`, so that every ratio is of one point on both sides. Out come the share of points where A
 wins, the geometric mean and the quartiles of the speedup for each family, and a regression of its logarithm on the
-hyperparameters, which tells where A pays.
+hyperparameters, which shows where A pays.
 """
 
 from __future__ import annotations

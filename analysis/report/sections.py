@@ -95,7 +95,7 @@ def _reason(error: ParadnnError) -> str:
         groups.setdefault(lacking.problem, []).append(lacking)
     words = str(error)
     if groups:
-        words = "; ".join(f"{alike[0].of}{_more(alike)}: {problem}" for problem, alike in groups.items())
+        words = "; ".join(f"{same[0].of}{_more(same)}: {problem}" for problem, same in groups.items())
     return words if len(words) <= _LONGEST else f"{words[:_LONGEST].rsplit(' ', 1)[0]} ..."
 
 

@@ -50,7 +50,7 @@ class RunsResult(Result):
 
 
 def runs(frame: pd.DataFrame, options: RunsOptions | None = None) -> RunsResult:
-    """How many runs of each family on each device ended how, and when the first and the last of them started."""
+    """Runs of each family on each device by outcome, and when the first and the last of them started."""
     import pandas as pd
 
     from analysis.store.frame import is_ok

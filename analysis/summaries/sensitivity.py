@@ -189,7 +189,7 @@ def _caveats(fit: Fit) -> Iterator[str]:
     if fit.without_metric:
         yield f"{fit.without_metric} measured runs lack the metric."
     if result.covariance == "HC1":
-        yield "One point alone settles a weight, so errors are HC1, not HC3."
+        yield "One point alone determines a weight, so errors are HC1, not HC3."
 
 
 def _of_runs(fit: Fit) -> str:

@@ -151,7 +151,7 @@ def _apart(attrs: Mapping[Any, Any], sides: Sides, what: str) -> Iterator[str]:
 
 
 def _failed(name: str, side: pd.DataFrame) -> str:
-    """Such as "Of A 220 runs ended otherwise (220 oom_device)."; empty where all are ok."""
+    """Such as "Of A's runs 220 have no measurement (220 oom_device)."; empty where all are ok."""
     from analysis.store.frame import is_ok
 
     counts = side.loc[~is_ok(side), "outcome"].fillna("unfinished").value_counts()
