@@ -1,6 +1,51 @@
 """From thousands of tracked runs to statements a person can act on.
 
-`analysis.store.load.load` gives a tidy frame, `analysis.methods` turns frames into frames, `analysis.figures` draws
-them, and `python -m analysis` does all of it from the command line. Nothing is imported here: each part costs only
-itself.
+    from analysis import SensitivityOptions, load, sensitivity
+
+    frame = load(family="fc")
+    weights = sensitivity(frame, SensitivityOptions(log_scale="both"))
+    weights.table, weights.figure()
+
+Every analysis is a function of a frame and a dataclass of options, and answers with a typed result; `python -m
+analysis`
+calls the same functions. A name is imported when it is first used, so that each part costs only itself.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+#: What each module brings; the options of `runs`, `overhead`, `breakdown` and `parameters` hold only `pool`.
+_HOMES = {
+    "options": ("Options", "Selection"),
+    "report": ("make_report",),
+    "store.load": ("load", "load_table", "load_tables"),
+    "summaries.boxplot": ("BoxplotOptions", "boxplot"),
+    "summaries.breakdown": ("BreakdownOptions", "breakdown"),
+    "summaries.claims": ("ClaimsOptions", "check_claims"),
+    "summaries.compare": ("CompareOptions", "compare"),
+    "summaries.heatmap": ("HeatmapOptions", "heatmap"),
+    "summaries.infeed": ("InfeedOptions", "infeed"),
+    "summaries.overhead": ("OverheadOptions", "overhead"),
+    "summaries.parameters": ("ParametersOptions", "parameters", "read_models"),
+    "summaries.roofline": ("RooflineOptions", "roofline"),
+    "summaries.runs": ("RunsOptions", "runs"),
+    "summaries.scaling": ("ScalingOptions", "scaling"),
+    "summaries.sensitivity": ("SensitivityOptions", "sensitivity"),
+    "summaries.software": ("SoftwareOptions", "software"),
+    "summaries.speedup": ("SpeedupOptions", "speedup"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = list(_HOME_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-__all__ = ["is_share", "short"]
+__all__ = ["is_share", "percent_interval", "short"]
 
 _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SHARES = ("utilization", "fraction", "share", "_cv")
@@ -28,13 +28,20 @@ def short(value: float, unit: str = "", share: bool = False, digits: int = 2) ->
         return f"{_rounded(100 * value, digits)}%"
     unit = "" if unit == "1" else unit
     size, prefix = 1.0, ""
-    # Prefixes stand for large numbers alone; milli-FLOP or kilo-milliseconds help nobody.
+    # Prefixes stand for large numbers alone; milli-FLOP or kilo-milliseconds help no reader.
     if unit not in ("ms", "s"):
         # What rounds up to 1000 belongs to the next prefix.
         size, prefix = next(((s, p) for s, p in _PREFIXES if abs(value) >= 0.9995 * s), (1.0, ""))
     gap = " " if unit and unit != "1/s" else ""
     ending = "/s" if unit == "1/s" else unit
     return f"{_rounded(value / size, digits)}{gap}{prefix}{ending}"
+
+
+def percent_interval(estimate: tuple[float, float, float]) -> str:
+    """A share and the ends of its interval: "42.6% (36.1% to 49.3%)"; an end that is not known is "unknown"."""
+    value, *ends = estimate
+    low, high = (f"{100 * end:.3g}%" if abs(end) < 1e6 else "unknown" for end in ends)
+    return f"{100 * value:.3g}% ({low} to {high})"
 
 
 def _rounded(value: float, digits: int) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.claims import kinds
-from analysis.claims.kinds import Bound, Check
+from analysis.claims.kinds import Answer, Bound, Check
 from analysis.claims.sides import Data, paired_operations, paired_points, points, side, versions
 from analysis.methods.pairing import join_columns
 from analysis.methods.quantiles import Estimate, quantile_interval, share_interval
@@ -34,12 +34,12 @@ _SMALLEST = float(np.nextafter(0, 1))
 class Finding:
     """An answer to a check: `quantity` says what `value` is, `missing` why there is none or no answer.
 
-    `answer` is "supported", "refuted" or "not enough data"; an interval that straddles the bound is the last, with
-    `points` above 0. `together` is the answer with an interval so wide that those of all checks hold at once.
+    An interval that straddles the bound is not enough data, with `points` above 0. `together` is the answer with an
+    interval so wide that those of all checks hold at once.
     """
 
     check: Check
-    answer: str
+    answer: Answer
     quantity: str = ""
     value: float = np.nan
     low: float = np.nan
@@ -47,7 +47,7 @@ class Finding:
     needed: str = ""
     points: int = 0
     missing: str = ""
-    together: str = "not enough data"
+    together: Answer = Answer.NOT_ENOUGH
 
 
 def evaluate(check: Check, data: Data) -> Finding:
@@ -55,18 +55,18 @@ def evaluate(check: Check, data: Data) -> Finding:
     try:
         return _EVALUATORS[type(check)](check, data)
     except ParadnnError as problem:
-        return Finding(check, "not enough data", missing=str(problem))
+        return Finding(check, Answer.NOT_ENOUGH, missing=str(problem))
 
 
 def _finding(
     check: Check, quantity: str, estimates: Sequence[Estimate], bound: Bound, count: int, needed: str = ""
 ) -> Finding:
     """The answer of one estimate, or of several that must all hold: the one that says least for the claim."""
-    answers: list[str] = [bound.answer(estimate.low, estimate.high) for estimate in estimates]
-    answer = next((word for word in ("refuted", "not enough data") if word in answers), "supported")
+    answers = [bound.answer(estimate.low, estimate.high) for estimate in estimates]
+    answer = next((one for one in (Answer.REFUTED, Answer.NOT_ENOUGH) if one in answers), Answer.SUPPORTED)
     worst = estimates[answers.index(answer)]
     missing = ""
-    if answer == "not enough data":
+    if answer is Answer.NOT_ENOUGH:
         unknown = not np.isfinite([worst.low, worst.high]).all()
         missing = (
             f"undecided: {count} points are too few for an interval with two ends"

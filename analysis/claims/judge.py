@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 
 from analysis.claims.evaluate import Finding, evaluate
-from analysis.claims.kinds import Claim
+from analysis.claims.kinds import Answer, Claim
 from analysis.claims.sides import Data
 
-__all__ = ["ANSWERS", "Verdict", "judge", "table", "text"]
+__all__ = ["Verdict", "judge", "sentences", "summary", "table"]
 
-#: What a claim or a check may be.
-ANSWERS = ("supported", "refuted", "not enough data")
+#: The first of these that any measured check has is the claim's.
+_ORDER = (Answer.REFUTED, Answer.NOT_ENOUGH, Answer.SUPPORTED)
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,22 @@ class Verdict:
     findings: tuple[Finding, ...]
 
     @property
-    def answer(self) -> str:
-        """One of ANSWERS."""
-        found = {finding.answer for finding in self.findings if finding.points}
-        return next((word for word in ("refuted", "not enough data", "supported") if word in found), "not enough data")
+    def answer(self) -> Answer:
+        """That of the checks that have data."""
+        answers = {finding.answer for finding in self.findings if finding.points}
+        return next((answer for answer in _ORDER if answer in answers), Answer.NOT_ENOUGH)
+
+    @property
+    def title(self) -> str:
+        """The claim with its id and its proof."""
+        proof = f" ({self.claim.proof})" if self.claim.proof else ""
+        return f"{self.claim.id}. {self.claim.says.rstrip('.')}{proof}"
+
+    @property
+    def extent(self) -> str:
+        """What to add to the answer where some checks have no data; else empty."""
+        total = len(self.findings)
+        return f", as far as measured: {self.measured} of {total} checks" if 0 < self.measured < total else ""
 
     @property
     def measured(self) -> int:
@@ -65,10 +77,10 @@ def table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
     rows = [
         {
             "claim": verdict.claim.id,
-            "claim_answer": verdict.answer,
+            "claim_answer": verdict.answer.value,
             "check": str(finding.check),
-            "answer": finding.answer,
-            "answer_together": finding.together,
+            "answer": finding.answer.value,
+            "answer_together": finding.together.value,
             "quantity": finding.quantity,
             "value": finding.value,
             "low": finding.low,
@@ -83,21 +95,21 @@ def table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def text(verdicts: Sequence[Verdict]) -> str:
-    """Each claim in a paragraph, and a line that counts the answers."""
-    counts = {word: sum(verdict.answer == word for verdict in verdicts) for word in ANSWERS}
+def summary(verdicts: Sequence[Verdict]) -> list[str]:
+    """A sentence that counts the answers, and one of how many stay when all intervals are to hold at once."""
+    counts = {answer: sum(verdict.answer is answer for verdict in verdicts) for answer in Answer}
     counted = ", ".join(f"{count} {word}" for word, count in counts.items())
     closing = (
         f"{len(verdicts)} claims: {counted}. Intervals are 95% for each check by itself, over the points as a sample "
         "of their design space; an interval that holds both sides of a claim leaves it undecided."
     )
-    return "\n".join([*(_paragraph(verdict) for verdict in verdicts), closing, *_together(verdicts)])
+    return [closing, *_together(verdicts)]
 
 
 def _together(verdicts: Sequence[Verdict]) -> list[str]:
     """What is left of the answers when the intervals of all checks are to hold at once."""
     found = [finding for verdict in verdicts for finding in verdict.findings if finding.points]
-    decided = [finding for finding in found if finding.answer != "not enough data"]
+    decided = [finding for finding in found if finding.answer is not Answer.NOT_ENOUGH]
     if len(found) < 2 or not decided:
         return []
     kept = sum(finding.together == finding.answer for finding in decided)
@@ -108,21 +120,17 @@ def _together(verdicts: Sequence[Verdict]) -> list[str]:
     ]
 
 
-def _paragraph(verdict: Verdict) -> str:
-    claim, total = verdict.claim, len(verdict.findings)
-    partly = f", as far as measured: {verdict.measured} of {total} checks" if 0 < verdict.measured < total else ""
-    proof = f" ({claim.proof})" if claim.proof else ""
-    lines = [f"{claim.id}. {claim.says.rstrip('.')}{proof}: {verdict.answer.upper()}{partly}"]
-    lines += [f"   {_sentence(finding)}" for finding in verdict.findings if finding.points]
+def sentences(verdict: Verdict) -> list[str]:
+    """What each check that has data found, and what the others lack."""
+    lines = [_sentence(finding) for finding in verdict.findings if finding.points]
     missing: dict[str, list[str]] = {}
     for finding in verdict.findings:
         if not finding.points:
             missing.setdefault(finding.missing, []).append(str(finding.check))
-    lines += [
-        f"   not enough data: {reason} ({len(checks)} check{'s'[: len(checks) != 1]})"
+    return lines + [
+        f"{Answer.NOT_ENOUGH}: {reason} ({len(checks)} check{'s'[: len(checks) != 1]})"
         for reason, checks in missing.items()
     ]
-    return "\n".join(lines)
 
 
 def _sentence(finding: Finding) -> str:

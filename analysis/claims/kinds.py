@@ -15,7 +15,7 @@ A record only says what is claimed; `analysis.claims.evaluate` finds the numbers
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from enum import StrEnum
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from analysis.store.conditions import Conditions, in_words
 
 __all__ = [
     "KINDS",
+    "Answer",
     "Bound",
     "Check",
     "Claim",
@@ -39,6 +40,14 @@ __all__ = [
 _OOM = ("oom_host", "oom_device", "oom_predicted")
 
 
+class Answer(StrEnum):
+    """What a claim or a check may be."""
+
+    SUPPORTED = "supported"
+    REFUTED = "refuted"
+    NOT_ENOUGH = "not enough data"
+
+
 @dataclass(frozen=True)
 class Bound:
     """Where a number must lie: from `low` to `high`, both included."""
@@ -46,11 +55,11 @@ class Bound:
     low: float = -np.inf
     high: float = np.inf
 
-    def answer(self, low: float, high: float) -> Literal["supported", "refuted", "not enough data"]:
+    def answer(self, low: float, high: float) -> Answer:
         """An interval within the bound supports, one outside refutes, one that straddles or is unknown does neither."""
         if low >= self.low and high <= self.high:
-            return "supported"
-        return "refuted" if high < self.low or low > self.high else "not enough data"
+            return Answer.SUPPORTED
+        return Answer.REFUTED if high < self.low or low > self.high else Answer.NOT_ENOUGH
 
     def __str__(self) -> str:
         if np.isinf(self.high):

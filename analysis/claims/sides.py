@@ -9,6 +9,8 @@ from functools import cached_property
 
 import pandas as pd
 
+from analysis.methods.operation_speedup import TYPE as _OPERATION
+from analysis.methods.operation_speedup import identity_columns
 from analysis.methods.pairing import RESULT_COLUMNS, join_columns, pair
 from analysis.methods.quantiles import LEVEL
 from analysis.methods.regression import NotEnoughData
@@ -16,21 +18,6 @@ from analysis.store.conditions import Condition, Conditions, choose, in_words
 from analysis.store.frame import aggregate_replicates, is_ok, require_alike
 
 __all__ = ["Data", "paired_operations", "paired_points", "points", "require", "side", "versions"]
-
-_OPERATION = "operation_type"
-_IDENTITY = (
-    "run_id",
-    "family",
-    "device",
-    "outcome",
-    "batch_size",
-    "precision",
-    "compile",
-    "mode",
-    "devices",
-    "transport",
-)
-_IDENTITY_PREFIXES = ("model.", "optimizer.", "data.", "platform.", "framework.", "software.")
 
 
 @dataclass
@@ -125,7 +112,7 @@ def paired_operations(
     sides = []
     for conditions in (a, b):
         runs = side(data, {**where, **conditions})
-        rows = data.operations.merge(runs[_identity(runs)], on="run_id")
+        rows = data.operations.merge(runs[identity_columns(runs)], on="run_id")
         if rows.empty:
             raise NotEnoughData(f"none of {len(runs)} runs was profiled; measure with measure.profile=true")
         if metric not in rows or rows[metric].notna().sum() == 0:
@@ -151,8 +138,3 @@ def versions(data: Data, where: Conditions, column: str) -> list[str]:
 
 def _version(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text))
-
-
-def _identity(runs: pd.DataFrame) -> list[str]:
-    """The columns that identify a point and its platform, without the run's own metrics."""
-    return [name for name in runs.columns if name in _IDENTITY or str(name).startswith(_IDENTITY_PREFIXES)]

@@ -1,7 +1,7 @@
 """The command line: one sub-command for each analysis, all with the same options for choosing runs and for output.
 
-A new one is a `Command` with a function (frame, arguments) -> `Result` in a module's COMMANDS, listed below. Printing,
---csv, --png, --svg and --log are done for it.
+A new one is a `Command` in `analysis.cli.commands`, with a dataclass of options and a function (frame, options) ->
+`Result`. Its arguments, printing, --csv, --png, --svg and --log are made for it.
 """
 
 from __future__ import annotations
@@ -13,44 +13,10 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from analysis.cli.report import COMMANDS as REPORT
-from analysis.cli.stored import COMMANDS as STORED
-from analysis.summaries.boxplot import COMMANDS as BOXPLOT
-from analysis.summaries.breakdown import COMMANDS as BREAKDOWN
-from analysis.summaries.claims import COMMANDS as CLAIMS
-from analysis.summaries.command import Command
-from analysis.summaries.compare import COMMANDS as COMPARE
-from analysis.summaries.heatmap import COMMANDS as HEATMAP
-from analysis.summaries.infeed import COMMANDS as INFEED
-from analysis.summaries.overhead import COMMANDS as OVERHEAD
-from analysis.summaries.parameters import COMMANDS as PARAMETERS
-from analysis.summaries.roofline import COMMANDS as ROOFLINE
-from analysis.summaries.scaling import COMMANDS as SCALING
-from analysis.summaries.sensitivity import COMMANDS as SENSITIVITY
-from analysis.summaries.software import COMMANDS as SOFTWARE
-from analysis.summaries.speedup import COMMANDS as SPEEDUP
+from analysis.cli.commands import COMMANDS
 from paradnn.errors import ParadnnError
 
-__all__ = ["COMMANDS", "main"]
-
-#: Every sub-command, in the order of --help.
-COMMANDS: tuple[Command, ...] = (
-    *STORED,
-    *HEATMAP,
-    *SENSITIVITY,
-    *BOXPLOT,
-    *OVERHEAD,
-    *PARAMETERS,
-    *ROOFLINE,
-    *SPEEDUP,
-    *COMPARE,
-    *SCALING,
-    *INFEED,
-    *SOFTWARE,
-    *CLAIMS,
-    *BREAKDOWN,
-    *REPORT,
-)
+__all__ = ["COMMANDS", "main", "make_parser"]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -62,13 +28,13 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command; returns the exit code. What a user can mend is one line on standard error and code 2."""
-    parser = _parser()
+    parser = make_parser()
     args = parser.parse_args(argv)
-    args.command_line = ["analysis", *(sys.argv[1:] if argv is None else argv)]
+    command_line = ["analysis", *(sys.argv[1:] if argv is None else argv)]
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _one_line
-            args.command.execute(args)
+            args.sub_command.execute(args, command_line)
             sys.stdout.flush()
     except ParadnnError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -85,11 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line; what it gives has the chosen command as `sub_command`."""
     parser = _Parser(
         prog="python -m analysis",
         description="Analyse the runs in a tracking store.",
-        epilog="python -m analysis COMMAND --help tells what a command does and takes.",
+        epilog="python -m analysis COMMAND --help says what a command does and takes.",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
@@ -102,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         command.configure(child)
-        child.set_defaults(command=command)
+        child.set_defaults(sub_command=command)
     return parser
 
 

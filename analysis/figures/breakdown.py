@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from analysis.figures.style import COLOURS, figure, finish
+from analysis.figures.style import COLOURS, figure, finish, stack
 from analysis.methods.breakdown import Breakdown
 
 __all__ = ["draw_breakdown"]
@@ -16,7 +16,7 @@ _NAMED = 9  # more are drawn together, as "other"
 
 
 def draw_breakdown(found: Breakdown) -> Figure:
-    """Median shares by category; colours and hatches tell them apart, the largest overall first."""
+    """Median shares by category; set apart by colours and hatches, the largest overall first."""
     table = found.categories
     families = list(dict.fromkeys(table["family"]))
     order = list(table.groupby("name")["median"].sum().sort_values(ascending=False).index)
@@ -26,28 +26,8 @@ def draw_breakdown(found: Breakdown) -> Figure:
     for place, name in enumerate([*named, *(["other"] if len(named) < len(order) else [])]):
         chosen = table["name"] == name if place < len(named) else ~table["name"].isin(named)
         shares = table[chosen].groupby("family")["median"].sum().reindex(families).fillna(0).to_numpy()
-        axes.barh(
-            range(len(families)),
-            shares,
-            left=left,
-            color=COLOURS[place % (len(COLOURS) - 1)],
-            label=name,
-            hatch=_HATCHES[place // (len(COLOURS) - 1) % len(_HATCHES)],
-            edgecolor="white",
-            linewidth=0.6,
-            height=0.6,
-        )
-        for row, share in enumerate(shares):
-            if share >= 0.06:
-                axes.text(
-                    left[row] + share / 2,
-                    row,
-                    f"{share:.0%}",
-                    ha="center",
-                    va="center",
-                    fontsize=8,
-                    bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1},
-                )
+        colour, hatch = COLOURS[place % (len(COLOURS) - 1)], _HATCHES[place // (len(COLOURS) - 1) % len(_HATCHES)]
+        stack(axes, left, shares, name, colour, hatch, 0.06)
         left += shares
     models = table.groupby("family")["models"].first()
     axes.set_yticks(range(len(families)), [f"{name} ({models[name]})" for name in families])

@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 
 from analysis.claims.evaluate import Finding
 from analysis.claims.judge import Verdict
+from analysis.claims.kinds import Answer
 from analysis.figures.style import COLOURS, figure, finish
 
 __all__ = ["draw_claims"]
@@ -57,7 +58,7 @@ def draw_claims(verdicts: Sequence[Verdict]) -> Figure:
             va="center",
             fontsize=9,
             annotation_clip=False,
-            fontweight="bold" if verdict.answer != "not enough data" else "normal",
+            fontweight="normal" if verdict.answer is Answer.NOT_ENOUGH else "bold",
         )
     finish(axes, "Claims and their checks", x="check")
     axes.set_yticks(places, labels, fontsize=9)
@@ -83,6 +84,6 @@ def draw_claims(verdicts: Sequence[Verdict]) -> Figure:
 
 
 def _state(finding: Finding) -> str:
-    if finding.answer != "not enough data":
-        return finding.answer
+    if finding.answer is not Answer.NOT_ENOUGH:
+        return finding.answer.value
     return "undecided" if finding.points else "no data"

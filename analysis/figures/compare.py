@@ -9,16 +9,16 @@ from matplotlib.figure import Figure
 
 from analysis.figures import style
 from analysis.figures.speedup import ratio_axis
-from analysis.methods.compare import A_BETTER, B_BETTER, NOT_SHOWN, Comparison
+from analysis.methods.compare import Comparison, Verdict
 
 __all__ = ["draw_comparison"]
 
 # Verdict of a cell -> (colour, marker).
 _LOOK = {
-    A_BETTER: (style.COLOURS[0], "^"),
-    B_BETTER: (style.COLOURS[1], "v"),
-    NOT_SHOWN: ("#777777", "s"),
-    "not tested": ("#999999", "o"),
+    Verdict.A_BETTER: (style.COLOURS[0], "^"),
+    Verdict.B_BETTER: (style.COLOURS[1], "v"),
+    Verdict.NOT_SHOWN: ("#777777", "s"),
+    Verdict.UNTESTED: ("#999999", "o"),
 }
 
 

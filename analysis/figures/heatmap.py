@@ -102,7 +102,7 @@ def _draw(axes: Axes, found: HeatMap, norm: Normalize, share: bool) -> None:
 
 
 def _cell(axes: Axes, cell: Any, colours: Any, norm: Normalize, share: bool) -> None:
-    """A row of `HeatMap.cells` as a square with its value, or with how its points ended."""
+    """A row of `HeatMap.cells` as a square with its value, or with the outcome of its points."""
     corner = (cell.i - 0.5, cell.j - 0.5)
     middle: dict[str, Any] = {"ha": "center", "va": "center"}
     if np.isnan(cell.value):
@@ -130,7 +130,7 @@ def _note(axes: Axes, found: HeatMap, width: float) -> None:
         return
     many = f"{counts.min()} to {counts.max()} points" if counts.min() < counts.max() else f"{counts.max()} points"
     text = f"a cell is the median of {many}" if counts.max() > 1 else "a cell is one point"
-    pooled = [f"{name.removeprefix('model.')} ({count})" for name, count in {**found.pooled, **found.unlike}.items()]
+    pooled = [f"{name.removeprefix('model.')} ({count})" for name, count in {**found.pooled, **found.settings}.items()]
     joined = " over" if counts.max() > 1 else "; runs differ in"
     lines = wrap(text + (f"{joined} {', '.join(pooled)}" if pooled else ""), int(width * 15))
     axes.text(0, 1.01, "\n".join(lines), transform=axes.transAxes, va="bottom", fontsize=8, color="#444444")

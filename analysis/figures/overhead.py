@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from analysis.figures.style import COLOURS, figure, finish
+from analysis.figures.style import COLOURS, figure, finish, stack
 from analysis.methods.overhead import OVERHEAD_PHASES, Overhead
 
 __all__ = ["draw_overhead"]
@@ -35,28 +35,7 @@ def draw_overhead(result: Overhead) -> Figure:
         shares = table[table["phase"] == phase].set_index("family")["share"].reindex(families).fillna(0).to_numpy()
         colour, hatch = _LOOK.get(phase, (COLOURS[-1], ""))
         label = f"{phase} (stack)" if phase in OVERHEAD_PHASES else phase
-        axes.barh(
-            range(len(families)),
-            shares,
-            left=left,
-            color=colour,
-            hatch=hatch,
-            edgecolor="white",
-            linewidth=0.6,
-            height=0.6,
-            label=label,
-        )
-        for place, share in enumerate(shares):
-            if share >= 0.08:
-                axes.text(
-                    left[place] + share / 2,
-                    place,
-                    f"{share:.0%}",
-                    ha="center",
-                    va="center",
-                    fontsize=8,
-                    bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1},
-                )
+        stack(axes, left, shares, label, colour, hatch, 0.08)
         left += shares
     means = table.groupby("family")["seconds"].sum()
     points = table.groupby("family")["points"].first()

@@ -25,7 +25,7 @@ def draw_sensitivity(result: Sensitivity) -> Figure:
     """A panel for each family, a row for each term, a mark with its interval for each device; zero is no effect.
 
     Rows are in order of the greatest weight that any device gives them. A term that one device's runs hold constant or
-    cannot tell from others says so in place of a mark.
+    cannot separate from others says so in place of a mark.
     """
     fits: dict[str, list[Fit]] = {}
     for fit in result.fits:
@@ -62,6 +62,7 @@ def draw_sensitivity(result: Sensitivity) -> Figure:
 
 def _panel(axes: Axes, family: str, fits: Sequence[Fit], terms: Sequence[str], devices: Sequence[str]) -> None:
     axes.axvline(0, color="#666666", linewidth=0.8)
+    columns = {term: column for fit in fits for term, column in fit.columns.items()}
     for place, fit in enumerate(fits):
         offset = ((len(fits) - 1) / 2 - place) * _STEP
         look = _look(family, fit, devices)
@@ -81,7 +82,7 @@ def _panel(axes: Axes, family: str, fits: Sequence[Fit], terms: Sequence[str], d
             capsize=3,
         )
         for term in terms:
-            words = _lacking(fit, term)
+            words = _lacking(fit, term, columns.get(term, term))
             if words:
                 axes.annotate(
                     words,
@@ -111,13 +112,12 @@ def _reach(fits: Sequence[Fit]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _lacking(fit: Fit, term: str) -> str:
+def _lacking(fit: Fit, term: str, column: str) -> str:
     if term in fit.regression.weights.index:
         return ""
-    column = term.split("=")[0]
     if column in fit.constant:
         return f"constant: {fit.constant[column]}"
-    return "not told from others" if term in fit.regression.collinear else "not in this fit"
+    return "not separable from others" if term in fit.regression.collinear else "not in this fit"
 
 
 def _title(family: str, fits: Sequence[Fit]) -> str:

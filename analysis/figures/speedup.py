@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from analysis.figures import style
-from analysis.methods.operation_speedup import LEVELS, OperationSpeedup
+from analysis.methods.operation_speedup import Level, OperationSpeedup
 from analysis.methods.speedup import Speedup, SpeedupFit
 from analysis.store.frame import families
 
@@ -58,11 +58,11 @@ def draw_operations(found: OperationSpeedup, ridges: Sequence[float] = (), a: st
     """Speedup of each operation against its arithmetic intensity, a mark for each kind of limit, the ridge points
     dashed and each kind's mean as a line over the intensities it covers."""
     figure, axes = style.figure(8.0, 4.8)
-    shown = [level for level in LEVELS if (found.operations["level"] == level).any()]
+    shown = [level for level in Level if (found.operations["level"] == level).any()]
     means = found.levels.set_index("level")["geometric_mean"]
     for level in shown:
         rows = found.operations[found.operations["level"] == level]
-        look = {"color": style.colour_of(level, LEVELS), "marker": style.marker_of(level, LEVELS)}
+        look = {"color": style.colour_of(level, tuple(Level)), "marker": style.marker_of(level, tuple(Level))}
         axes.scatter(
             rows["arithmetic_intensity"],
             rows["speedup"],

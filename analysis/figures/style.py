@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+from matplotlib.axes import Axes
+
 from paradnn.config.families import FAMILIES
 from paradnn.plotting import COLOURS, MARKERS, SEQUENTIAL, figure, finish, quantity
 
@@ -17,6 +20,7 @@ __all__ = [
     "finish",
     "marker_of",
     "quantity",
+    "stack",
 ]
 
 #: A name's place decides its look.
@@ -37,6 +41,25 @@ def marker_of(name: str, among: Sequence[str] = ()) -> str:
     """The marker of a name; it shifts by one after each round of colours, so that the pair stays unique."""
     place = _place(name, among)
     return MARKERS[(place + place // len(COLOURS)) % len(MARKERS)]
+
+
+def stack(axes: Axes, left: np.ndarray, shares: np.ndarray, label: str, colour: str, hatch: str, least: float) -> None:
+    """Add a share to horizontal bars that end at `left`, one for each row; shares from `least` on are written."""
+    axes.barh(
+        range(len(left)),
+        shares,
+        left=left,
+        color=colour,
+        hatch=hatch,
+        edgecolor="white",
+        linewidth=0.6,
+        height=0.6,
+        label=label,
+    )
+    ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1}
+    for row, share in enumerate(shares):
+        if share >= least:
+            axes.text(left[row] + share / 2, row, f"{share:.0%}", ha="center", va="center", fontsize=8, bbox=ground)
 
 
 def _place(name: str, among: Sequence[str]) -> int:

@@ -17,8 +17,22 @@ from analysis.store.frame import families, is_ok
 from paradnn.errors import ConfigError
 from paradnn.store.metrics import METRICS
 
-__all__ = ["Group", "blocks_of", "choose_metric", "find_column", "find_metric", "groups", "hyperparameters", "settings"]
+__all__ = [
+    "DEFAULT_METRICS",
+    "Group",
+    "GroupKey",
+    "blocks_of",
+    "choose_metric",
+    "find_column",
+    "find_metric",
+    "groups",
+    "hyperparameters",
+    "settings",
+]
 
+#: What is shown or explained unless a metric is named: the first that the runs have. With one device, peak and
+#: precision the first two differ by a constant factor, so what depends on what is the same.
+DEFAULT_METRICS = ("flops_utilization", "flops_per_second", "examples_per_second")
 #: Hyperparameters that are not of the model itself, in the order they are listed in.
 _RUN = ("batch_size", "precision", "compile", "mode", "devices", "transport")
 #: Settings that also change what is measured, though they are no hyperparameters.
@@ -26,17 +40,23 @@ _SETTINGS = ("optimizer.", "platform.", "framework.", "data.", "software.")
 
 
 @dataclass(frozen=True)
-class Group:
-    """The runs of one model family on one device."""
+class GroupKey:
+    """One model family on one device."""
 
     family: str
     device: str
-    rows: pd.DataFrame
 
     @property
     def name(self) -> str:
         """Such as "fc on TPU v2"."""
         return f"{self.family} on {self.device}"
+
+
+@dataclass(frozen=True)
+class Group(GroupKey):
+    """The runs of one model family on one device."""
+
+    rows: pd.DataFrame
 
 
 def groups(frame: pd.DataFrame) -> list[Group]:
@@ -86,7 +106,7 @@ def find_metric(frame: pd.DataFrame, name: str, option: str = "--metric") -> str
     )
 
 
-def choose_metric(frame: pd.DataFrame, candidates: Sequence[str]) -> str:
+def choose_metric(frame: pd.DataFrame, candidates: Sequence[str] = DEFAULT_METRICS) -> str:
     """The first candidate that at least nine of ten ok runs have, else the one that most of them have.
 
     ConfigError when no ok run has any of them.

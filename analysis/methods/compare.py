@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -17,27 +18,24 @@ from analysis.methods.pairing import pair
 from analysis.methods.speedup import MINIMUM_POINTS, geometric_mean, wilson
 from analysis.store.frame import families
 
-__all__ = [
-    "A_BETTER",
-    "B_BETTER",
-    "FALSE_DISCOVERIES",
-    "NOT_ENOUGH",
-    "NOT_SHOWN",
-    "REPLICATES",
-    "Comparison",
-    "adjust",
-    "compare",
-]
+__all__ = ["FALSE_DISCOVERIES", "REPLICATES", "Comparison", "Verdict", "adjust", "compare"]
 
 #: Replicates on each side that a test needs: with two, a t of one degree of freedom finds next to nothing, and a
-#: single outlier cannot be told.
+#: single outlier cannot be recognised.
 REPLICATES = 3
 
 #: The share of false ones among the differences found that is put up with.
 FALSE_DISCOVERIES = 0.05
 
-VERDICTS = A_BETTER, B_BETTER, NOT_SHOWN, NOT_ENOUGH = "A better", "B better", "no difference shown", "not enough data"
-_UNTESTED = "not tested"
+
+class Verdict(StrEnum):
+    """What is said of a family, and of a cell that was tested; tables hold the values."""
+
+    A_BETTER = "A better"
+    B_BETTER = "B better"
+    NOT_SHOWN = "no difference shown"
+    NOT_ENOUGH = "not enough data"
+    UNTESTED = "not tested"
 
 
 @dataclass(frozen=True)
@@ -45,10 +43,10 @@ class Comparison:
     """The result.
 
     `cells`: a row for each paired point, with the columns of `pairing.pair` (p_value only where tested) and `tested`,
-    `p_adjusted` (Benjamini-Hochberg over all tested cells) and `verdict`: one of the first three verdicts, or "not
-    tested". `families`: a row for each family that either side measured, with points, tested, `a_better` and
-    `b_better` (cells found by the tests), `wins` (points with speedup above 1) and `share` with its Wilson interval,
-    geometric mean with its interval over points, minimum and maximum, `verdict`, and `basis`, what it rests on.
+    `p_adjusted` (Benjamini-Hochberg over all tested cells) and `verdict`, any but NOT_ENOUGH. `families`: a row for
+    each family that either side measured, with points, tested, `a_better` and `b_better` (cells found by the tests),
+    `wins` (points with speedup above 1) and `share` with its Wilson interval, geometric mean with its interval over
+    points, minimum and maximum, `verdict` (any but UNTESTED), and `basis`, what it rests on.
     """
 
     metric: str
@@ -78,8 +76,10 @@ def compare(
     cells["p_value"] = cells["p_value"].where(tested)
     cells["tested"] = tested
     cells["p_adjusted"] = adjust(cells["p_value"].to_numpy())
-    found = np.where(cells["speedup"] > 1, A_BETTER, B_BETTER)
-    cells["verdict"] = np.where(~tested, _UNTESTED, np.where(cells["p_adjusted"] <= rate, found, NOT_SHOWN))
+    better = np.where(cells["speedup"] > 1, Verdict.A_BETTER, Verdict.B_BETTER)
+    cells["verdict"] = np.where(
+        ~tested, Verdict.UNTESTED, np.where(cells["p_adjusted"] <= rate, better, Verdict.NOT_SHOWN)
+    )
     cells.attrs = attrs
     known = families(pd.DataFrame({"family": [*_measured(a), *_measured(b)]}))
     rows = [{"family": family, **_verdict(cells[cells["family"] == family])} for family in known]
@@ -116,8 +116,8 @@ def _verdict(cells: pd.DataFrame) -> dict[str, Any]:
     return {
         "points": len(ratio),
         "tested": int(cells["tested"].sum()),
-        "a_better": int((cells["verdict"] == A_BETTER).sum()),
-        "b_better": int((cells["verdict"] == B_BETTER).sum()),
+        "a_better": int((cells["verdict"] == Verdict.A_BETTER).sum()),
+        "b_better": int((cells["verdict"] == Verdict.B_BETTER).sum()),
         "wins": wins,
         "share": wins / len(ratio) if len(ratio) else np.nan,
         "share_low": share_low,
@@ -127,17 +127,17 @@ def _verdict(cells: pd.DataFrame) -> dict[str, Any]:
         "geometric_mean_high": high,
         "minimum": ratio.min() if len(ratio) else np.nan,
         "maximum": ratio.max() if len(ratio) else np.nan,
-        "verdict": verdict,
+        "verdict": verdict.value,
         "basis": basis,
     }
 
 
-def _decide(cells: pd.DataFrame, low: float, high: float) -> tuple[str, str]:
+def _decide(cells: pd.DataFrame, low: float, high: float) -> tuple[Verdict, str]:
     """(verdict, what it rests on) of a family's cells and the interval of their geometric mean."""
     count = len(cells)
     if count >= MINIMUM_POINTS:
-        return (A_BETTER if low > 1 else B_BETTER if high < 1 else NOT_SHOWN), "points"
+        return (Verdict.A_BETTER if low > 1 else Verdict.B_BETTER if high < 1 else Verdict.NOT_SHOWN), "points"
     if count and cells["tested"].all():
-        said = set(cells["verdict"])
-        return (said.pop() if len(said) == 1 else NOT_SHOWN), "tests"
-    return NOT_ENOUGH, "nothing"
+        verdicts = set(cells["verdict"])
+        return (Verdict(verdicts.pop()) if len(verdicts) == 1 else Verdict.NOT_SHOWN), "tests"
+    return Verdict.NOT_ENOUGH, "nothing"

@@ -16,6 +16,7 @@ import pandas as pd
 from analysis.format import short
 from analysis.methods.columns import (
     Group,
+    GroupKey,
     blocks_of,
     choose_metric,
     find_column,
@@ -24,13 +25,12 @@ from analysis.methods.columns import (
     hyperparameters,
     settings,
 )
+from analysis.methods.regression import Lacking, NotEnoughData
 from analysis.store.frame import aggregate_replicates, is_ok, require_alike
-from paradnn.errors import ConfigError, ParadnnError
+from paradnn.errors import ConfigError
 
-__all__ = ["DEFAULT_METRICS", "MEMORY", "Axis", "HeatMap", "HeatMaps", "heat_maps"]
+__all__ = ["MEMORY", "Axis", "HeatMap", "HeatMaps", "heat_maps"]
 
-#: What is shown unless a metric is named: the first that the runs have.
-DEFAULT_METRICS = ("flops_utilization", "flops_per_second", "examples_per_second")
 #: Outcomes that say that a point needs more memory than there is.
 MEMORY = ("oom_device", "oom_host", "oom_predicted")
 
@@ -50,30 +50,23 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class HeatMap:
+class HeatMap(GroupKey):
     """One family on one device.
 
     `cells`, a row for each measured or failed cell: `i` and `j` (its place on x and y), `x` and `y` (labels), `value`
     (median over points, NaN if none ran), `low` and `high` (quartiles), `points` (measured), `failed` (points that did
     not end ok), `memory` (those of them out of memory), `outcome` (ok, else the commonest ending). `pooled` maps each
-    other hyperparameter that varies to how many values it has, `unlike` each setting. `unmeasured` counts empty
+    other hyperparameter that varies to how many values it has, `settings` each setting. `unmeasured` counts empty
     cells, `without_metric` ok points without a value.
     """
 
-    family: str
-    device: str
     x: Axis
     y: Axis
     cells: pd.DataFrame
     pooled: Mapping[str, int]
-    unlike: Mapping[str, int]
+    settings: Mapping[str, int]
     fixed: Mapping[str, str]
     without_metric: int
-
-    @property
-    def name(self) -> str:
-        """Such as "fc on TPU v2"."""
-        return f"{self.family} on {self.device}"
 
     @property
     def unmeasured(self) -> int:
@@ -94,7 +87,7 @@ class HeatMaps:
     metric: str
     unit: str
     maps: tuple[HeatMap, ...]
-    lacking: tuple[str, ...]
+    lacking: tuple[Lacking, ...]
     run_ids: tuple[str, ...]
 
     @property
@@ -117,10 +110,10 @@ def heat_maps(
     A cell's value is the median over its points, a point's the median over its ok replicates; low and high are the
     quartiles over points. All maps have the same axes, so that they can stand side by side. A numeric hyperparameter
     with more than 24 values, or any with `bins`, is cut into that many ranges, equally wide or, from one power of ten
-    on, equally wide in the logarithm. ConfigError for a column or metric that is not there or when no group has data,
-    SchemaError when the runs of a group are unlike and `pool` is not given.
+    on, equally wide in the logarithm. ConfigError for a column or metric that is not there, NotEnoughData when no
+    group has data, SchemaError when the runs of a group are heterogeneous and `pool` is not given.
     """
-    metric = find_metric(frame, metric) if metric else choose_metric(frame, DEFAULT_METRICS)
+    metric = find_metric(frame, metric) if metric else choose_metric(frame)
     columns = find_column(frame, x, "--x"), find_column(frame, y, "--y")
     if columns[0] == columns[1]:
         raise ConfigError("--y", y, "is on the x axis already", "name another hyperparameter")
@@ -128,7 +121,7 @@ def heat_maps(
         raise ConfigError("--bins", bins, "is no number of ranges", "give 1 or more")
     both = frame[frame[list(columns)].notna().all(axis=1) & frame["outcome"].notna()]
     lacking = [
-        f"{group.name}: no run with both {columns[0]} and {columns[1]}"
+        Lacking(group.name, f"no run with both {columns[0]} and {columns[1]}")
         for group in groups(frame)
         if not group.rows.index.isin(both.index).any()
     ]
@@ -137,15 +130,14 @@ def heat_maps(
     for group in groups(both):
         rows = require_alike(group.rows, pool=pool)
         if not (is_ok(rows) & rows[metric].notna()).any() and not rows["outcome"].isin(MEMORY).any():
-            lacking.append(f"{group.name}: no measured run has {metric}")
+            lacking.append(Lacking(group.name, f"no measured run has {metric}"))
             continue
         placed = rows.assign(i=place_x.loc[rows.index], j=place_y.loc[rows.index])
         maps.append(_map(group, placed, metric, across, up))
         used += list(rows["run_id"])
     if not maps:
-        raise ParadnnError(
-            f"not enough data for a map of {metric}: {'; '.join(lacking) or 'there are no runs'}; "
-            "measure those points, or choose other runs"
+        raise NotEnoughData(
+            f"not enough data for a map of {metric}", lacking, "measure those points, or choose other runs"
         )
     unit = frame.attrs.get("units", {}).get(metric, "")
     return HeatMaps(metric, unit, tuple(maps), tuple(lacking), tuple(used))

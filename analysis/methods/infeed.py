@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.methods.columns import Group, groups, hyperparameters, settings
+from analysis.methods.columns import Group, GroupKey, groups, hyperparameters, settings
 from analysis.methods.quantiles import LEVEL, Estimate, quantile_interval, share_interval
-from analysis.methods.regression import NotEnoughData
+from analysis.methods.regression import Lacking, NotEnoughData
 from analysis.store.frame import aggregate_replicates, is_ok, require_alike
 from paradnn.errors import ConfigError
 
@@ -35,15 +35,13 @@ _BALANCE = [f"{name}{end}" for name in ("infeed_gain", _FREE, _COST) for end in 
 
 
 @dataclass(frozen=True)
-class GroupInfeed:
+class GroupInfeed(GroupKey):
     """One family on one device: how many points are input-bound, the typical wait, and its rank correlation with size.
 
     `share` is of points with a wait above the threshold, `median` of `infeed_fraction`. `gain` is the median of
     `infeed_gain` and `cores` that of the cores that would feed a model, of points that measured them; else None.
     """
 
-    family: str
-    device: str
     points: int
     bound: int
     share: Estimate
@@ -51,11 +49,6 @@ class GroupInfeed:
     correlation: Estimate
     gain: Estimate | None = None
     cores: Estimate | None = None
-
-    @property
-    def name(self) -> str:
-        """Such as "residual on TPU v2"."""
-        return f"{self.family} on {self.device}"
 
 
 @dataclass(frozen=True)
@@ -72,7 +65,7 @@ class Infeed:
     threshold: float
     points: pd.DataFrame
     groups: tuple[GroupInfeed, ...]
-    lacking: tuple[str, ...]
+    lacking: tuple[Lacking, ...]
     run_ids: tuple[str, ...]
     pooled: tuple[str, ...] = ()
 
@@ -85,7 +78,7 @@ def infeed(
     The headroom is Amdahl's bound: the rest of the step stays as it is. Shares have Clopper and Pearson's interval,
     medians that of order statistics, Spearman's correlation with size the one of `rank_correlation`. Only ok runs
     count; replicates become their median. ConfigError for another size or threshold, NotEnoughData where no run has
-    both columns, SchemaError for unlike runs of one group.
+    both columns, SchemaError for heterogeneous runs of one group.
     """
     if against not in SIZES:
         raise ConfigError("--against", against, "is no size of a model", f"choose {' or '.join(SIZES)}")
@@ -97,7 +90,7 @@ def infeed(
     for group in groups(frame):
         rows = _measured(group, against)
         if rows.empty:
-            lacking.append(f"{group.name}: no measured run has both infeed_fraction and {against}")
+            lacking.append(Lacking(group.name, f"no measured run has both infeed_fraction and {against}"))
             continue
         used += list(rows["run_id"])
         rows = require_alike(rows, pool=pool)
@@ -106,10 +99,7 @@ def infeed(
         parts.append(points)
         found.append(_summary(group, points))
     if not parts:
-        raise NotEnoughData(
-            f"not enough data: {'; '.join(lacking) or 'there are no runs'}; "
-            "measure with a real input pipeline, such as data=images"
-        )
+        raise NotEnoughData("not enough data", lacking, "measure with a real input pipeline, such as data=images")
     table = pd.concat(parts, ignore_index=True).sort_values("infeed_fraction", ascending=False, kind="stable")
     return Infeed(
         against, threshold, table.reset_index(drop=True), tuple(found), tuple(lacking), tuple(used), tuple(pooled)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.methods.roofline import VERDICTS, Roof, verdict
+from analysis.methods.roofline import Roof, Verdict, verdict
 
 __all__ = ["MINIMUM_SHARE", "OperationRoofline", "operation_roofline"]
 
@@ -32,7 +32,7 @@ class OperationRoofline:
 
     roof: Roof
     operations: pd.DataFrame
-    time: Mapping[str, float]
+    time: Mapping[Verdict, float]
     without_flops: float
     unplaced: float
     covered: float
@@ -43,7 +43,7 @@ def operation_roofline(table: pd.DataFrame, roof: Roof, minimum_share: float = M
     """Place operations under a roof. Columns as in an operation table; without `operation`, rows are types.
 
     An operation's place is its own FLOPs / bytes and FLOPs / second while it runs. Those without FLOPs, such as data
-    formatting, have no place; their time is told, not dropped.
+    formatting, have no place; their time is reported, not dropped.
     """
     names = table["operation"] if "operation" in table else table["type"]
     numbers = table[["share", "flops", "bytes", "flops_per_second", "arithmetic_intensity"]].apply(
@@ -73,7 +73,7 @@ def operation_roofline(table: pd.DataFrame, roof: Roof, minimum_share: float = M
             "drawn",
         ]
     ]
-    time = {name: float(found.loc[found["verdict"] == name, "share"].sum()) for name in VERDICTS}
+    time = {name: float(found.loc[found["verdict"] == name, "share"].sum()) for name in Verdict}
     return OperationRoofline(
         roof=roof,
         operations=found,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 import pandas as pd
@@ -18,24 +19,27 @@ from analysis.methods.pairing import CONFIDENCE, RESULT_COLUMNS, join_columns, p
 from analysis.methods.regression import NotEnoughData
 from analysis.methods.speedup import geometric_mean
 
-__all__ = ["LEVELS", "TYPE", "OperationSpeedup", "operation_speedup"]
+__all__ = ["TYPE", "Level", "OperationSpeedup", "identity_columns", "operation_speedup"]
 
-#: The column that names an operation's type; `type` itself tells no point.
+#: The column that names an operation's type; `type` itself identifies no point.
 TYPE = "operation_type"
 
-LEVELS = COMPUTE, MATMUL, OTHER, ACROSS, TRANSFER, UNKNOWN = (
-    "compute-bound",
-    "memory-bound MatMul",
-    "memory-bound, other",
-    "across a ridge",
-    "between devices",
-    "ridge unknown",
-)
+
+class Level(StrEnum):
+    """What limits an operation on both sides; tables hold the values."""
+
+    COMPUTE = "compute-bound"
+    MATMUL = "memory-bound MatMul"
+    OTHER = "memory-bound, other"
+    ACROSS = "across a ridge"
+    TRANSFER = "between devices"
+    UNKNOWN = "ridge unknown"
+
 
 # Types whose work is that of matrix products. XLA on a TPU names a product, with what follows it, output fusion.
 _PRODUCTS = re.compile(r"matmul|gemm|\bdot\b|conv|einsum|output fusion", re.IGNORECASE)
 
-# Types whose bytes go from device to device, which tells nothing of either's memory.
+# Types whose bytes go from device to device, which says nothing of either's memory.
 _TRANSFERS = re.compile(
     r"cross-replica|all-?reduce|all-?gather|all-?to-?all|reduce-?scatter|collective|nccl", re.IGNORECASE
 )
@@ -61,16 +65,16 @@ class OperationSpeedup:
 
     `operations`: a row for each type of operation in each pair of points, with the columns of `pairing.pair` (a, b in
     FLOP/s), `operation_type`, `arithmetic_intensity` (FLOP/B, the geometric mean of both sides), `share` of the time
-    on the side where it is greater, `bandwidth_gain` and `level` (one of LEVELS). `levels`: a row for each level, with
-    operations, points, geometric mean and interval of the speedup, and where memory limits the mean `bandwidth_gain`.
-    `gain`: (mean, low, high) of the bandwidth gain, from the level `gain_from`; NaN without memory-bound operations.
-    `small`: operations left out for their share.
+    on the side where it is greater, `bandwidth_gain` and `level` (a value of Level). `levels`: a row for each level,
+    with operations, points, geometric mean and interval of the speedup, and where memory limits the mean
+    `bandwidth_gain`. `gain`: (mean, low, high) of the bandwidth gain, from the level `gain_from`; NaN and None without
+    memory-bound operations. `small`: operations left out for their share.
     """
 
     operations: pd.DataFrame
     levels: pd.DataFrame
     gain: tuple[float, float, float]
-    gain_from: str
+    gain_from: Level | None
     small: int
 
 
@@ -82,7 +86,7 @@ def operation_speedup(
     on: Sequence[str] | None = None,
     minimum_share: float = MINIMUM_SHARE,
 ) -> OperationSpeedup:
-    """Pair the operation types of two sides by point and type, and tell what limits them.
+    """Pair the operation types of two sides by point and type, and say what limits them.
 
     speedup = FLOP/s of A / FLOP/s of B while the operation runs. Only operations with FLOPs and a rate on both sides,
     and with at least `minimum_share` of the time on one, as in the paper. `ridges` are the ridge points of the sides
@@ -119,22 +123,31 @@ def operation_speedup(
     found["level"] = _levels(intensity_a, intensity_b, found[TYPE], ridges)
     found.attrs = attrs
     levels = _by_level(found)
-    source = next((level for level in (OTHER, MATMUL) if (found["level"] == level).any()), "")
-    here = found["level"] == source
+    source = next((level for level in (Level.OTHER, Level.MATMUL) if (found["level"] == level).any()), None)
+    here = found["level"].eq(source or "")
     gain = _mean(found.loc[here, "bandwidth_gain"], _points(found)[here.to_numpy()])
     return OperationSpeedup(found, levels, gain, source, small)
 
 
+def identity_columns(runs: pd.DataFrame) -> list[str]:
+    """The columns of runs that identify a point and its place, without the runs' own metrics."""
+    return [name for name in runs.columns if name in _IDENTITY or str(name).startswith(_IDENTITY_PREFIXES)]
+
+
 def _by_level(found: pd.DataFrame) -> pd.DataFrame:
     points, rows = _points(found), []
-    for level in LEVELS:
+    for level in Level:
         here = (found["level"] == level).to_numpy()
         if here.any():
             mean, low, high = _mean(found.loc[here, "speedup"], points[here])
-            gain = _mean(found.loc[here, "bandwidth_gain"], points[here])[0] if level in (MATMUL, OTHER) else np.nan
+            gain = (
+                _mean(found.loc[here, "bandwidth_gain"], points[here])[0]
+                if level in (Level.MATMUL, Level.OTHER)
+                else np.nan
+            )
             rows.append(
                 {
-                    "level": level,
+                    "level": level.value,
                     "operations": int(here.sum()),
                     "points": len(set(points[here])),
                     "geometric_mean": mean,
@@ -147,9 +160,8 @@ def _by_level(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rows(name: str, side: pd.DataFrame, types: pd.DataFrame) -> pd.DataFrame:
-    """A side's operations with FLOPs and a rate, with what tells their point."""
-    known = [column for column in side if column in _IDENTITY or str(column).startswith(_IDENTITY_PREFIXES)]
-    rows = types.merge(side[known], on="run_id")
+    """A side's operations with FLOPs and a rate, with what identifies their point."""
+    rows = types.merge(side[identity_columns(side)], on="run_id")
     if rows.empty:
         raise NotEnoughData(f"none of the {len(side)} runs of {name} was profiled; measure them with a profile")
     works = (rows["flops"] > 0) & (rows["flops_per_second"] > 0) & (rows["arithmetic_intensity"] > 0)
@@ -164,14 +176,14 @@ def _rows(name: str, side: pd.DataFrame, types: pd.DataFrame) -> pd.DataFrame:
 
 def _levels(intensity_a: pd.Series, intensity_b: pd.Series, types: pd.Series, ridges: Sequence[float]) -> np.ndarray:
     """What limits each operation on both sides."""
-    level = np.full(len(types), UNKNOWN, dtype=object)
+    level = np.full(len(types), Level.UNKNOWN.value, dtype=object)
     if len(ridges):
         least, greatest = np.minimum(intensity_a, intensity_b), np.maximum(intensity_a, intensity_b)
-        level[:] = ACROSS
-        level[greatest < min(ridges)] = OTHER
-        level[(greatest < min(ridges)) & types.str.contains(_PRODUCTS)] = MATMUL
-        level[least >= max(ridges)] = COMPUTE
-    level[types.str.contains(_TRANSFERS)] = TRANSFER
+        level[:] = Level.ACROSS.value
+        level[greatest < min(ridges)] = Level.OTHER.value
+        level[(greatest < min(ridges)) & types.str.contains(_PRODUCTS)] = Level.MATMUL.value
+        level[least >= max(ridges)] = Level.COMPUTE.value
+    level[types.str.contains(_TRANSFERS)] = Level.TRANSFER.value
     return level
 
 

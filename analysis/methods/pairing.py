@@ -1,7 +1,7 @@
 """The same points on two sides: what every comparison of A and B starts from.
 
 `pair` brings together the runs of one side and of the other that measured the same point, so that a ratio is never
-one of unlike models. Out comes one row for each point that both sides measured, with both medians, their ratio and
+one of different models. Out comes one row for each point that both sides measured, with both medians, their ratio and
 its 95% interval. `point_id` cannot serve for this: it covers the platform, which is what differs.
 """
 
@@ -142,13 +142,13 @@ def direction(metric: str) -> str:
 
 
 def join_columns(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str, tuple[str, str]]]:
-    """The columns that tell a point, and those that set the two sides apart (column -> values of A, values of B).
+    """The columns that identify a point, and those that set the two sides apart (column -> values of A, values of B).
 
-    A point is told by family, model.*, optimizer.*, data.*, batch_size, precision, compile, mode, devices and
+    A point is identified by family, model.*, optimizer.*, data.*, batch_size, precision, compile, mode, devices and
     transport; where
     both sides share a value also by device, platform.*, framework.* and software.*. Left out is what sets the sides
     apart: a column with one value in A and another one in B, or that one side lacks altogether. How a run was timed
-    (measure.*), tracked, seeded or repeated tells no point.
+    (measure.*), tracked, seeded or repeated identifies no point.
     """
     keys, differ = ["family"], {}
     for name in [column for column in a.columns if column in b]:
@@ -233,7 +233,7 @@ def _require_replicates(side: str, frame: pd.DataFrame, group: np.ndarray[Any, A
             raise ConfigError(
                 f"runs of {side}",
                 f"{name} = {_shown(_values(frame[name]))}",
-                "are no replicates of one point, and the other side does not tell them apart",
+                "are no replicates of one point, and the other side does not separate them",
                 f"choose one {name}",
             )
 

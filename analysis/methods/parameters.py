@@ -24,7 +24,7 @@ class ParameterRanges:
 
     `ranges` has one row a parametric family, in the paper's order: family, models, minimum, q25, median, q75, maximum,
     span (maximum / minimum). `real` has one row a real model and size: family, parameters; `values` one row a
-    parametric model: family, parameters. `unknown` counts runs that do not tell their parameters, such as published
+    parametric model: family, parameters. `unknown` counts runs that do not report their parameters, such as published
     ones that were out of memory.
     """
 

@@ -6,24 +6,43 @@ regresses something on them (such as a speedup) can use the same `regress`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from paradnn.errors import ParadnnError
 
-__all__ = ["NotEnoughData", "Regression", "regress"]
+__all__ = ["Lacking", "NotEnoughData", "Regression", "regress"]
 
 _ROWS_PER_COEFFICIENT = 3  # below this many rows for each, intercept included, no fit is attempted
 _FOLDS = 10
 _SAME = 1e-9  # share of a column's variance that others must leave unexplained for it to have a weight
 
 
+class Lacking(NamedTuple):
+    """What could not be analysed, such as a family on a device, and why."""
+
+    of: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.of}: {self.problem}"
+
+
 class NotEnoughData(ParadnnError):
-    """There is no fit of so little data; the message says what is lacking."""
+    """There is nothing to find in so little data; the message says what is lacking.
+
+    `lacking` says it for each group where there are groups; None where the message says it all.
+    """
+
+    def __init__(self, problem: str, lacking: Sequence[Lacking] | None = None, remedy: str = "") -> None:
+        groups = "" if lacking is None else f": {'; '.join(map(str, lacking)) or 'there are no runs'}"
+        super().__init__(f"{problem}{groups}{f'; {remedy}' if remedy else ''}")
+        self.problem = problem
+        self.lacking = lacking
 
 
 @dataclass(frozen=True)
@@ -75,6 +94,8 @@ def regress(
     VIF_j = 1 / (1 - R2_j), R2_j of column j on the other terms. Held-out error: k-fold cross-validation over rows or
     clusters, R2 = 1 - sum (y - prediction)^2 / sum (y - mean of the training rows)^2.
 
+    Interactions leave out the products of terms that `design.attrs["columns"]` says are of one column.
+
     Raises NotEnoughData for fewer than three rows (clusters) a coefficient, or where nothing varies.
     """
     values = design.to_numpy(dtype="float64")
@@ -82,7 +103,9 @@ def regress(
     units = np.arange(len(y)) if clusters is None else np.unique(clusters, return_inverse=True)[1]
     if len(y) < 2 or not _varies(y[:, None]).any():
         raise NotEnoughData("there is one point" if len(y) == 1 else f"the metric is the same in all {len(y)} rows")
-    terms, scores, per, constant, collinear = _standardise(values, list(design.columns), interactions)
+    terms, scores, per, constant, collinear = _standardise(
+        values, list(design.columns), design.attrs.get("columns", {}), interactions
+    )
     if not terms:
         raise NotEnoughData("no hyperparameter varies")
     count, needed = int(units.max()) + 1, _ROWS_PER_COEFFICIENT * (len(terms) + 1)
@@ -115,7 +138,7 @@ def _varies(values: np.ndarray) -> np.ndarray:
 
 
 def _standardise(
-    values: np.ndarray, names: list[str], interactions: bool
+    values: np.ndarray, names: list[str], columns_of: Mapping[str, str], interactions: bool
 ) -> tuple[list[str], np.ndarray, np.ndarray, dict[str, float], dict[str, tuple[str, ...]]]:
     """(terms, their scores n x t, what a slope is per, constant columns, collinear columns)."""
     moving = _varies(values)
@@ -131,7 +154,7 @@ def _standardise(
             (i, j)
             for n, i in enumerate(kept)
             for j in kept[n + 1 :]
-            if "=" not in names[i] or names[i].split("=")[0] != names[j].split("=")[0]
+            if columns_of.get(names[i], names[i]) != columns_of.get(names[j], names[j])
         ]
         labels = terms + [f"{names[i]} x {names[j]}" for i, j in pairs]
         everything = np.column_stack([*columns, *(scores[:, i] * scores[:, j] for i, j in pairs)])
@@ -183,7 +206,7 @@ def _inflation(scores: np.ndarray) -> np.ndarray:
 def _held_out(scores: np.ndarray, y: np.ndarray, units: np.ndarray, seed: int) -> tuple[float, float, int]:
     """(R2, root mean square error, folds) of predictions for points that a fit has not seen.
 
-    The terms are not standardised anew in each fold: least squares with an intercept predicts the same either way.
+    The terms are not standardised again in each fold: least squares with an intercept predicts the same either way.
     """
     count = int(units.max()) + 1
     folds = min(_FOLDS, count)

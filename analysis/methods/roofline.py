@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,9 +19,17 @@ import pandas as pd
 from analysis.methods.quantiles import quantile_interval
 from analysis.store.frame import families, is_ok
 
-__all__ = ["VERDICTS", "Roof", "Roofline", "Specification", "find_roofs", "roofline", "summary", "verdict"]
+__all__ = ["Roof", "Roofline", "Specification", "Verdict", "find_roofs", "roofline", "summary", "verdict"]
 
-MEMORY, COMPUTE, RIDGE, UNKNOWN = VERDICTS = ("memory-bound", "compute-bound", "at the ridge", "unknown")
+
+class Verdict(StrEnum):
+    """What limits a model or an operation; tables hold the values."""
+
+    MEMORY = "memory-bound"
+    COMPUTE = "compute-bound"
+    RIDGE = "at the ridge"
+    UNKNOWN = "unknown"
+
 
 #: Columns of a point that say which model it is; kept where the frame has them.
 _MODEL = (
@@ -36,6 +45,15 @@ _MODEL = (
     "model.image_size",
     "model.alpha",
 )
+
+
+#: Columns of `summary` that count models -> the verdict they count.
+_COUNTS = {
+    "memory_bound": Verdict.MEMORY,
+    "compute_bound": Verdict.COMPUTE,
+    "at_the_ridge": Verdict.RIDGE,
+    "unknown": Verdict.UNKNOWN,
+}
 
 
 class Specification(Protocol):
@@ -146,11 +164,12 @@ def verdict(intensity: Any, roof: Roof) -> np.ndarray:
     values = np.asarray(intensity, dtype="float64")
     ridge = roof.ridge
     if ridge is None:
-        return np.full(values.shape, UNKNOWN, dtype=object)
+        return np.full(values.shape, Verdict.UNKNOWN.value, dtype=object)
     low, high = (ridge if edge is None else edge for edge in (roof.ridge_low, roof.ridge_high))
-    found = np.where(values < low, MEMORY, np.where(values >= high, COMPUTE, RIDGE)).astype(object)
-    found[np.isnan(values)] = UNKNOWN
-    return found
+    right = np.where(values >= high, Verdict.COMPUTE, Verdict.RIDGE)
+    verdicts = np.where(values < low, Verdict.MEMORY, right).astype(object)
+    verdicts[np.isnan(values)] = Verdict.UNKNOWN.value
+    return verdicts
 
 
 def summary(points: pd.DataFrame) -> pd.DataFrame:
@@ -159,7 +178,7 @@ def summary(points: pd.DataFrame) -> pd.DataFrame:
     above the roof (share > 1)."""
     rows = []
     for (device, precision, family), group in points.groupby(["device", "precision", "family"], sort=False):
-        counts = {name.replace("-", "_").replace(" ", "_"): int((group["verdict"] == name).sum()) for name in VERDICTS}
+        counts = {column: int((group["verdict"] == name).sum()) for column, name in _COUNTS.items()}
         quarter, middle, three = _quartiles(group["share"])
         interval = quantile_interval(group["share"].dropna())
         rows.append(
@@ -264,7 +283,7 @@ def _place(rows: pd.DataFrame, specification: Callable[[str], Specification | No
 
 def _under(points: pd.DataFrame, roofs: tuple[Roof, ...]) -> pd.DataFrame:
     """The points with attainable rate, share and verdict, sorted by device, precision, family, best share first."""
-    table = points.assign(attainable=np.nan, verdict=UNKNOWN)
+    table = points.assign(attainable=np.nan, verdict=Verdict.UNKNOWN.value)
     for roof in roofs:
         here = (table["device"] == roof.device) & (table["precision"] == roof.precision)
         intensity = table.loc[here, "arithmetic_intensity"]

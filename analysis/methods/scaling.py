@@ -99,7 +99,7 @@ def scaling(
     order statistics. `by` is the column that counts devices; platform.threads will do. `level` is that of all these.
 
     Raises ConfigError for another metric, NotEnoughData where no point was measured on one device and on more,
-    SchemaError for unlike runs of a family.
+    SchemaError for heterogeneous runs of a family.
 
     Where devices meet in several ways (`transport`), the families are "fc, local" and "fc, grpc", each with a fraction.
     """
@@ -111,12 +111,12 @@ def scaling(
     if not pd.api.types.is_numeric_dtype(measured[by]):
         raise ConfigError("--by", by, "holds no numbers", "name the column that counts devices")
     measured = measured[measured[by].notna()]
-    alike = [require_alike(rows, pool=pool) for _, rows in measured.groupby("family", dropna=False)]
-    pooled = tuple(rows.attrs["pooled"] for rows in alike if rows.attrs.get("pooled"))
+    checked = [require_alike(rows, pool=pool) for _, rows in measured.groupby("family", dropna=False)]
+    pooled = tuple(rows.attrs["pooled"] for rows in checked if rows.attrs.get("pooled"))
     counts = sorted({int(count) for count in measured[by]})
-    # One device meets nobody: it is what devices of every transport are held against.
-    told = [name for name in (by, _TRANSPORT) if name in measured]
-    one = measured[measured[by] == 1].drop(columns=told)
+    # One device exchanges nothing: it is what devices of every transport are held against.
+    count_columns = [name for name in (by, _TRANSPORT) if name in measured]
+    one = measured[measured[by] == 1].drop(columns=count_columns)
     if one.empty or counts == [1]:
         there = ", ".join(map(str, counts))
         raise NotEnoughData(f"{by} = {there}: scaling needs points on 1 and on more; measure the same points on both")
@@ -124,7 +124,7 @@ def scaling(
     for count, transport, many in _by_count(measured, by):
         if count > 1:
             met = {} if transport is None else {_TRANSPORT: transport}
-            parts.append(pair(many.drop(columns=told), one, metric).assign(devices=count, **met))
+            parts.append(pair(many.drop(columns=count_columns), one, metric).assign(devices=count, **met))
     found = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     if found.empty:
         raise NotEnoughData(f"no point was measured with {by}=1 and with more; measure the same points on both")

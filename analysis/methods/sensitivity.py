@@ -14,17 +14,22 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.methods.columns import Group, blocks_of, choose_metric, find_column, find_metric, groups, hyperparameters
+from analysis.methods.columns import (
+    Group,
+    GroupKey,
+    blocks_of,
+    choose_metric,
+    find_column,
+    find_metric,
+    groups,
+    hyperparameters,
+)
 from analysis.methods.columns import settings as varying_settings
-from analysis.methods.regression import NotEnoughData, Regression, regress
+from analysis.methods.regression import Lacking, NotEnoughData, Regression, regress
 from analysis.store.frame import aggregate_replicates, is_ok, require_alike
 from paradnn.errors import ConfigError
 
-__all__ = ["DEFAULT_METRICS", "Fit", "Sensitivity", "Settings", "encode", "sensitivity"]
-
-#: What is explained unless a metric is named: the first that the runs have. On one device, peak and precision alike,
-#: the first two differ by a constant factor, so their weights are the same.
-DEFAULT_METRICS = ("flops_utilization", "flops_per_second", "examples_per_second")
+__all__ = ["Fit", "Sensitivity", "Settings", "encode", "sensitivity"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,8 @@ class Settings:
     """How to fit.
 
     `log_hyperparameters` and `log_metric` take natural logarithms of either side, `interactions` adds all products of
-    two terms, `keep_replicates` leaves a point's runs apart and clusters errors by point, `pool` lets unlike runs pass.
+    two terms, `keep_replicates` leaves a point's runs apart and clusters errors by point, `pool` pools heterogeneous
+    runs.
     """
 
     log_hyperparameters: bool = False
@@ -44,16 +50,15 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Fit:
+class Fit(GroupKey):
     """The regression of one family on one device, and what it leaves out.
 
     `constant` maps every column without variation to its value in words, `baselines` a column of words to the value
     its indicators are against, `left_out` outcomes to runs. `without_metric` and `incomplete` count ok runs that lack
-    the metric, and points that lack a hyperparameter. `unfitted` names what varies but has no term.
+    the metric, and points that lack a hyperparameter. `unfitted` names what varies but has no term, `logarithms` the
+    terms that are logarithms of a hyperparameter, `columns` maps terms to the columns they are made of.
     """
 
-    family: str
-    device: str
     regression: Regression
     constant: Mapping[str, str]
     baselines: Mapping[str, str]
@@ -61,11 +66,8 @@ class Fit:
     without_metric: int
     incomplete: int
     unfitted: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        """Such as "fc on TPU v2"."""
-        return f"{self.family} on {self.device}"
+    logarithms: tuple[str, ...]
+    columns: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Sensitivity:
     unit: str
     settings: Settings
     fits: tuple[Fit, ...]
-    lacking: tuple[str, ...]
+    lacking: tuple[Lacking, ...]
     run_ids: tuple[str, ...]
 
     @property
@@ -99,29 +101,30 @@ def sensitivity(
 ) -> Sensitivity:
     """Fit each family on each device by itself; see `regress` for the formulas. Only ok runs are fitted.
 
-    `metric` defaults to the first of DEFAULT_METRICS that the runs have, `on` to all hyperparameters that vary:
+    `metric` defaults to what `choose_metric` finds, `on` to all hyperparameters that vary:
     numbers as they are, `model.blocks` as the total of its list, words as 0/1 indicators. Replicates of a point
     become their median unless they are kept. ConfigError when no group can be fitted, naming why; SchemaError when
-    runs of a group are unlike.
+    runs of a group are heterogeneous.
     """
     settings = settings or Settings()
-    metric = find_metric(frame, metric) if metric else choose_metric(frame, DEFAULT_METRICS)
+    metric = find_metric(frame, metric) if metric else choose_metric(frame)
     chosen = list(dict.fromkeys(find_column(frame, name, "--on") for name in on)) if on is not None else None
     fits: list[Fit] = []
-    lacking: list[str] = []
+    lacking: list[Lacking] = []
     used: list[str] = []
     for group in groups(frame):
         try:
             fit, run_ids = _fit(group, metric, chosen, settings)
         except NotEnoughData as problem:
-            lacking.append(f"{group.name}: {problem}")
+            lacking.append(Lacking(group.name, str(problem)))
             continue
         fits.append(fit)
         used += run_ids
     if not fits:
         raise NotEnoughData(
-            f"not enough data to explain {metric}: {'; '.join(lacking) or 'there are no runs'}; "
-            "measure more points, or choose fewer hyperparameters with --on"
+            f"not enough data to explain {metric}",
+            lacking,
+            "measure more points, or choose fewer hyperparameters with --on",
         )
     unit = frame.attrs.get("units", {}).get(metric, "")
     return Sensitivity(metric, unit, settings, tuple(fits), tuple(lacking), tuple(used))
@@ -130,11 +133,14 @@ def sensitivity(
 def encode(frame: pd.DataFrame, names: Sequence[str], log: bool = False) -> tuple[pd.DataFrame, dict[str, str]]:
     """Hyperparameters as numbers: (rows x terms, column -> the value its indicators are against).
 
+    `attrs["columns"]` of the terms maps each to the column it is made of.
+
     Numbers stay (their natural logarithms with `log`), truth values are 0/1, lists of blocks become their total, and a
     column of words becomes an indicator `column=value` for each value but one: float32, else the commonest.
     ConfigError for a logarithm of what is not positive.
     """
     terms: dict[str, pd.Series] = {}
+    columns: dict[str, str] = {}
     baselines: dict[str, str] = {}
     for name in names:
         column = frame[name]
@@ -145,9 +151,11 @@ def encode(frame: pd.DataFrame, names: Sequence[str], log: bool = False) -> tupl
             base = "float32" if "float32" in counts else str(counts.index[0])
             baselines |= {name: base} if len(counts) > 1 else {}
             others = [value for value in counts.index if value != base] or [base]
-            terms |= {f"{name}={value}": words.eq(value).astype("float64").mask(words.isna()) for value in others}
+            indicators = {f"{name}={value}": words.eq(value).astype("float64") for value in others}
+            terms |= {term: indicator.mask(words.isna()) for term, indicator in indicators.items()}
+            columns |= dict.fromkeys(indicators, name)
             continue
-        if log and not pd.api.types.is_bool_dtype(column):
+        if log and _takes_logarithm(column):
             if (number <= 0).any():
                 raise ConfigError(
                     "--log-scale",
@@ -157,7 +165,10 @@ def encode(frame: pd.DataFrame, names: Sequence[str], log: bool = False) -> tupl
                 )
             number = np.log(number)
         terms[name] = number
-    return pd.DataFrame(terms, index=frame.index), baselines
+        columns[name] = name
+    design = pd.DataFrame(terms, index=frame.index)
+    design.attrs["columns"] = columns
+    return design, baselines
 
 
 def _fit(group: Group, metric: str, chosen: list[str] | None, settings: Settings) -> tuple[Fit, list[str]]:
@@ -196,6 +207,8 @@ def _fit(group: Group, metric: str, chosen: list[str] | None, settings: Settings
         int(ok.sum()) - len(measured),
         int((~complete).sum()),
         tuple(others),
+        tuple(name for name in varying if settings.log_hyperparameters and _takes_logarithm(rows[name])),
+        design.attrs["columns"],
     )
     return fit, list(measured["run_id"])
 
@@ -214,6 +227,11 @@ def _response(rows: pd.DataFrame, metric: str, log: bool) -> np.ndarray:
         )
     logarithms: np.ndarray = np.log(values)
     return logarithms
+
+
+def _takes_logarithm(column: pd.Series) -> bool:
+    """Whether a column becomes a logarithm on a log scale: numbers and totals of lists do, words and truth do not."""
+    return not pd.api.types.is_bool_dtype(column) and _number(column) is not None
 
 
 def _number(column: pd.Series) -> pd.Series | None:

@@ -10,16 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import pandas as pd
 
 from analysis.methods.pairing import pair
 from analysis.methods.quantiles import quantile_interval, share_interval
-from analysis.methods.regression import NotEnoughData
+from analysis.methods.regression import Lacking, NotEnoughData
 from analysis.store.frame import families, is_ok, require_alike
 from paradnn.errors import ConfigError
 
-__all__ = ["COLUMNS", "EVERY", "PREFERRED", "Software", "order", "software"]
+__all__ = ["COLUMNS", "EVERY", "PREFERRED", "Software", "Verdict", "order", "software", "verdict"]
 
 #: What is compared unless other columns are named: of the first two, the first that varies.
 COLUMNS = ("software.name", "version.tensorflow", "precision", "compile")
@@ -27,6 +28,14 @@ COLUMNS = ("software.name", "version.tensorflow", "precision", "compile")
 PREFERRED = {"precision": ("float32",), "compile": ("graph", "eager"), "software.name": ("current",)}
 #: Stands for the points of all families together.
 EVERY = "all"
+
+
+class Verdict(StrEnum):
+    """What a value brings over its baseline."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    NOT_SHOWN = "no difference shown"
 
 
 @dataclass(frozen=True)
@@ -42,7 +51,7 @@ class Software:
     metric: str
     table: pd.DataFrame
     pairs: pd.DataFrame
-    lacking: tuple[str, ...]
+    lacking: tuple[Lacking, ...]
     pooled: tuple[str, ...] = ()
     run_ids: tuple[str, ...] = ()
 
@@ -58,14 +67,14 @@ def software(
 
     `baseline` is a value of one named column; else float32, graph, current, or the oldest version. Median and 90th
     percentile have distribution-free 95% intervals of order statistics, `faster` Clopper and Pearson's; a 90th
-    percentile has an upper end from 36 points on. Runs of a side must be alike. Raises ConfigError for a
+    percentile has an upper end from 36 points on. Runs of a side must be homogeneous. Raises ConfigError for a
     column or a baseline that is not there, NotEnoughData where nothing can be paired.
     """
     measured = frame[is_ok(frame)]
     if measured.empty:
         raise NotEnoughData("software: no measured run to compare; measure a point with two versions or precisions")
     chosen = _columns(measured, columns)
-    lacking = [f"{name}: {problem}" for name, problem in chosen.items() if problem]
+    lacking = [Lacking(name, problem) for name, problem in chosen.items() if problem]
     parts: list[pd.DataFrame] = []
     pooled: set[str] = set()
     for name in (name for name, problem in chosen.items() if not problem):
@@ -73,11 +82,15 @@ def software(
             parts += _compare(rows, name, place, baseline, metric, pool, lacking, pooled)
     if not parts:
         raise NotEnoughData(
-            f"not enough data: {'; '.join(lacking) or 'nothing varies'}; "
-            "measure the same points with two versions, precisions or compile modes"
+            "not enough data", lacking, "measure the same points with two versions, precisions or compile modes"
         )
     pairs = pd.concat(parts, ignore_index=True)
     return Software(metric, _table(pairs), pairs, tuple(lacking), tuple(sorted(pooled)), tuple(measured["run_id"]))
+
+
+def verdict(low: float, high: float) -> Verdict:
+    """The verdict that the interval of a median speedup allows."""
+    return Verdict.FASTER if low > 1 else Verdict.SLOWER if high < 1 else Verdict.NOT_SHOWN
 
 
 def order(values: Sequence[str]) -> list[str]:
@@ -106,7 +119,7 @@ def _columns(frame: pd.DataFrame, columns: Sequence[str] | None) -> dict[str, st
 
 
 def _places(frame: pd.DataFrame, name: str) -> list[tuple[str, pd.DataFrame]]:
-    """Where a column is compared: on each device, and unless it tells environments apart, in each environment there."""
+    """Where a column is compared: on each device, and in each environment there unless it is what sets these apart."""
     devices = [(str(device), rows) for device, rows in frame.groupby(frame["device"].fillna("(none)"))]
     if "environment_id" not in frame or frame.groupby("environment_id")[name].nunique().max() <= 1:
         return devices
@@ -129,14 +142,14 @@ def _compare(
     baseline: str | None,
     metric: str,
     pool: bool,
-    lacking: list[str],
+    lacking: list[Lacking],
     pooled: set[str],
 ) -> list[pd.DataFrame]:
     """The pairs of each value with the baseline, on one device."""
     text = rows[name].astype("string").astype("object")
     values = order(list(text.dropna().unique()))
     if len(values) < 2:
-        lacking.append(f"{name} on {device}: all runs have {', '.join(values) or 'none'}")
+        lacking.append(Lacking(f"{name} on {device}", f"all runs have {', '.join(values) or 'none'}"))
         return []
     base = _baseline(name, values, baseline)
     found = []
@@ -147,7 +160,7 @@ def _compare(
         pooled.update(side.attrs["pooled"] for side in sides if side.attrs.get("pooled"))
         pairs = pair(sides[0], sides[1], metric)
         if pairs.empty:
-            lacking.append(f"{name} on {device}: no point was measured with both {value} and {base}")
+            lacking.append(Lacking(f"{name} on {device}", f"no point was measured with both {value} and {base}"))
             continue
         found.append(pairs.assign(on_device=device, column=name, value=value, over=base))
     return found

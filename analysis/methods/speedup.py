@@ -2,7 +2,7 @@
 
 Starts from `pairing.pair`, so that every ratio is of one point on both sides. Out come the share of points where A
 wins, the geometric mean and the quartiles of the speedup for each family, and a regression of its logarithm on the
-hyperparameters, which tells where A pays.
+hyperparameters, which shows where A pays.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pandas as pd
 
 from analysis.methods.columns import find_column, hyperparameters
 from analysis.methods.pairing import CONFIDENCE, pair
-from analysis.methods.regression import NotEnoughData, Regression, regress
+from analysis.methods.regression import Lacking, NotEnoughData, Regression, regress
 from analysis.methods.sensitivity import encode
 from analysis.store.frame import families
 
@@ -49,7 +49,7 @@ class Speedup:
     pairs: pd.DataFrame
     summary: pd.DataFrame
     fits: tuple[SpeedupFit, ...]
-    lacking: tuple[str, ...]
+    lacking: tuple[Lacking, ...]
 
 
 def speedup(
@@ -74,7 +74,7 @@ def speedup(
         try:
             fits.append(_fit(family, rows, terms, linear))
         except NotEnoughData as problem:
-            lacking.append(f"{family}: {problem}")
+            lacking.append(Lacking(family, str(problem)))
     return Speedup(pairs, summarise(pairs), tuple(fits), tuple(lacking))
 
 

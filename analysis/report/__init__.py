@@ -2,9 +2,9 @@
 
     python -m analysis report --out report.html
 
-`parts` takes the runs apart by environment and protocol, `plan` names the analyses for each part, `carry` runs them
-through their own commands, `pairs` compares parts, `findings` picks the headline, `page` writes the HTML. No analysis
-happens here: a section holds what its command prints, and says which command that is.
+`populations` groups the runs by environment and protocol, `outline` names the analyses for each group with their
+options, `sections` calls them, `comparisons` sets populations against each other, `findings` picks the headline,
+`page` writes the HTML. No analysis happens here: a section holds a result, and names the command that gives the same.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""From a frame to the page: every part, every pair of parts, the claims, and what none of them could carry."""
+"""From a frame to the page: every population, every two of them, the claims, and what none of them could carry."""
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,26 +9,30 @@ from datetime import UTC, datetime
 
 import pandas as pd
 
-from analysis.report.comparisons import compare_parts
+from analysis.options import Selection, command_line
+from analysis.report.comparisons import compare_populations
 from analysis.report.findings import headline
 from analysis.report.html import ui_address
-from analysis.report.outline import Item, plan
+from analysis.report.outline import Item, Missing, outline
 from analysis.report.page import Content, render
-from analysis.report.populations import Part, split
-from analysis.report.sections import Budget, Missing, Section, carry_out
-from paradnn.store.address import address_of
+from analysis.report.populations import Population, split
+from analysis.report.sections import Chapter, Context, Section, run_section
+from analysis.summaries.claims import ClaimsOptions, check_claims
+from analysis.summaries.software import SoftwareOptions, software
+from paradnn.store.address import address_of, without_secrets
 
 __all__ = ["make_report"]
 
-_PARTS = 8  # shown in full
-_FIGURES = 8_000_000  # bytes of figures in the page
+_POPULATIONS = 8  # shown in full
 _CLAIMS = Item(
-    "claims",
+    check_claims,
+    ClaimsOptions(),
     "The paper's observations as checks",
     "Supported: the 95% interval of its number lies on the claimed side.",
 )
 _ACROSS = Item(
-    "software",
+    software,
+    SoftwareOptions(),
     "Software versions on one device",
     "Speedup over the baseline, point by point: median and 90th percentile.",
 )
@@ -37,100 +40,90 @@ _ACROSS = Item(
 
 def make_report(
     frame: pd.DataFrame,
-    args: argparse.Namespace,
-    options: Sequence[str] = (),
+    selection: Selection,
+    pool: bool = False,
     made: str = "",
     progress: Callable[[str], None] | None = None,
 ) -> str:
-    """The page of a frame of runs, as `analysis.store.load.load` gives it.
+    """The page of the runs that a selection chose, as `analysis.store.load.load` gives them.
 
-    `args` are the report's own arguments (store and pool are read), `options` the command-line options that chose the
-    frame, `made` the date that the page names (now, unless given), `progress` is told what is being done.
+    `made` is the date that the page names (now, unless given); `progress` gets a word for each step.
     """
-    tell = progress or (lambda _: None)
-    budget = Budget(_FIGURES)
-    parts = split(frame, args.pool)
-    chapters: list[tuple[Part, list[Section]]] = []
-    missing: list[Missing] = []
-    for part in parts[:_PARTS]:
-        tell(part.name)
-        sections, lacking = _part(part, options, args, budget)
-        chapters.append((part, sections))
+    show = progress or (lambda _: None)
+    context = Context(selection.store, pool)
+    if selection.store:
+        selection = replace(selection, store=without_secrets(selection.store))
+    populations = split(frame, selection, pool)
+    shown, missing = populations[:_POPULATIONS], []
+    chapters: list[Chapter] = []
+    for population in shown:
+        show(population.name)
+        sections, lacking = _chapter(population, context)
+        chapters.append(Chapter(population, sections))
         missing += lacking
-    tell("comparisons")
-    shown = parts[:_PARTS]
-    pairs, unpaired = ([], []) if args.pool else compare_parts(shown, frame, options, args, budget)
-    shared = _versions(shown, frame, options, args, budget, missing)
-    tell("claims")
-    claims = carry_out(_CLAIMS, frame, options, args, "all", "all runs", budget)
-    missing += [*unpaired, *([claims] if isinstance(claims, Missing) else [])]
-    store = address_of(args.store)
+    show("comparisons")
+    comparisons, not_compared = ([], []) if pool else compare_populations(shown, frame, selection, context)
+    shared, lacking = _versions(shown, frame, selection, context)
+    show("claims")
+    claims = run_section(_CLAIMS, frame, selection, "all", "all runs", context)
+    missing += [*lacking, *not_compared, *([claims] if isinstance(claims, Missing) else [])]
+    store = address_of(context.store)
+    pooled = ["--pool"] if pool else []
     return render(
         Content(
             title="Performance report",
             store=store.public,
-            made=made or _now(),
-            command=shlex.join(["python", "-m", "analysis", "report", *options]),
+            made=made or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            command=shlex.join(["python", "-m", "analysis", "report", *command_line(selection), *pooled]),
             ui=ui_address(store.uri),
             ui_command=f"mlflow ui --backend-store-uri {shlex.quote(store.public)}",
-            parts=chapters,
+            chapters=chapters,
             shared=shared,
-            pairs=pairs,
+            comparisons=comparisons,
             claims=claims if isinstance(claims, Section) else None,
             missing=missing,
-            findings=headline(chapters, pairs),
-            left_out=_left_out(parts, budget),
+            findings=headline(chapters, comparisons),
+            left_out=_left_out(populations, context),
         )
     )
 
 
-def _part(
-    part: Part, options: Sequence[str], args: argparse.Namespace, budget: Budget
-) -> tuple[list[Section], list[Missing]]:
-    """Every analysis of one part. What the published files do not hold, no command supplies."""
-    chosen = [*options, *part.options]
-    done = [carry_out(item, part.rows, chosen, args, part.key, part.name, budget) for item in plan(part)]
-    sections = [one for one in done if isinstance(one, Section)]
+def _chapter(population: Population, context: Context) -> tuple[list[Section], list[Missing]]:
+    """Every analysis of one population. What the published files do not hold, no command supplies."""
+    done = [
+        run_section(item, population.rows, population.selection, population.key, population.name, context)
+        if isinstance(item, Item)
+        else item
+        for item in outline(population)
+    ]
     lacking = [one for one in done if isinstance(one, Missing)]
-    if part.published:
+    if population.published:
         lacking = [
-            replace(one, reason=f"{one.reason.rstrip('.')}; the published files do not hold it", remedy="")
-            for one in lacking
+            replace(one, reason=f"{one.reason}; the published files do not hold it", remedy="") for one in lacking
         ]
-    return sections, lacking
+    return [one for one in done if isinstance(one, Section)], lacking
 
 
 def _versions(
-    parts: Sequence[Part],
-    frame: pd.DataFrame,
-    options: Sequence[str],
-    args: argparse.Namespace,
-    budget: Budget,
-    missing: list[Missing],
-) -> list[Section]:
-    """Software against software where one device was measured with several; each part alone has its own section."""
-    devices = [part.device for part in parts]
-    if args.pool or len(set(devices)) == len(devices):
-        return []
-    found = carry_out(_ACROSS, frame, options, args, "all", "all runs of a device", budget)
-    if isinstance(found, Missing):
-        missing.append(found)
-        return []
-    return [found]
+    populations: Sequence[Population], frame: pd.DataFrame, selection: Selection, context: Context
+) -> tuple[list[Section], list[Missing]]:
+    """Software against software where one device was measured with several; each alone has its own section."""
+    devices = [population.device for population in populations]
+    if context.pool or len(set(devices)) == len(devices):
+        return [], []
+    section = run_section(_ACROSS, frame, selection, "all", "all runs of a device", context)
+    return ([], [section]) if isinstance(section, Missing) else ([section], [])
 
 
-def _left_out(parts: Sequence[Part], budget: Budget) -> list[str]:
+def _left_out(populations: Sequence[Population], context: Context) -> list[str]:
     """What the page has no room for."""
     lines = []
-    if len(parts) > _PARTS:
+    if len(populations) > _POPULATIONS:
         named = "; ".join(
-            f"{part.name} ({len(part.rows):,} points, {shlex.join(part.options)})" for part in parts[_PARTS:]
+            f"{one.name} ({len(one.rows):,} points, {shlex.join(command_line(one.selection))})"
+            for one in populations[_POPULATIONS:]
         )
-        lines.append(f"Parts left out to keep the page small, each chosen by the options beside it: {named}.")
-    if budget.refused:
-        lines.append(f"Figures left out to keep the page small: {', '.join(budget.refused)}.")
+        lines.append(f"Populations left out to keep the page small, each chosen by the options beside it: {named}.")
+    if context.refused:
+        lines.append(f"Figures left out to keep the page small: {', '.join(context.refused)}.")
     return lines
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")

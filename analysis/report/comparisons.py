@@ -1,115 +1,110 @@
-"""Parts of a store against each other, where they measured the same points."""
+"""Populations of a store against each other, where they measured the same points."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
 import pandas as pd
 
-from analysis.report.outline import REMEDIES, Item
-from analysis.report.populations import Part
-from analysis.report.sections import Budget, Missing, Section, carry_out
+from analysis.options import Selection
+from analysis.report.outline import REMEDIES, Item, Missing
+from analysis.report.populations import Population
+from analysis.report.sections import Context, Section, run_section
 from analysis.store.frame import families, is_ok
+from analysis.summaries.compare import CompareOptions, CompareResult, compare
+from analysis.summaries.speedup import SpeedupOptions, speedup
 
-__all__ = ["Pair", "compare_parts", "side_of"]
+__all__ = ["Comparison", "compare_populations", "side_of"]
 
-_COMPARED = 12  # pairs of parts that are tried
+_TRIED = 12  # pairs of populations that are tried
 _SHOWN = 6  # comparisons that are in the page
-_TELLING = ("device", "software.name", "host", "environment_id", "protocol_id")
+_TELLING = ("software.name", "host", "environment_id", "protocol_id")
+_IDENTITY = ("device", "environment_id", "protocol_id", "schema_version")
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Two parts with points in common, and what was found of them."""
+class Comparison:
+    """Two populations with points in common, what was found of them, and the sections that show it."""
 
-    a: Part
-    b: Part
+    a: Population
+    b: Population
+    result: CompareResult
     sections: tuple[Section, ...]
 
+    @property
+    def title(self) -> str:
+        """Such as "TPU v2 over V100"."""
+        return f"{self.a.name} over {self.b.name}"
 
-def compare_parts(
-    parts: Sequence[Part], frame: pd.DataFrame, options: Sequence[str], shared: argparse.Namespace, budget: Budget
-) -> tuple[list[Pair], list[Missing]]:
-    """The comparisons of any two parts that pair, and why others do not; more than can be shown are named."""
-    pairs: list[Pair] = []
+
+def compare_populations(
+    populations: Sequence[Population], frame: pd.DataFrame, selection: Selection, context: Context
+) -> tuple[list[Comparison], list[Missing]]:
+    """The comparisons of any two populations that pair, and why others do not; more than can be shown are counted."""
+    comparisons: list[Comparison] = []
     missing: list[Missing] = []
-    couples = list(combinations([part for part in parts if is_ok(part.rows).any()], 2))
+    couples = list(combinations([one for one in populations if is_ok(one.rows).any()], 2))
     for number, (one, other) in enumerate(couples):
-        if number >= _COMPARED or len(pairs) >= _SHOWN:
-            missing.append(
-                Missing(
-                    "Comparisons",
-                    "further parts",
-                    f"{len(couples) - number} pairs of parts were not tried, to keep the page small",
-                    "python -m analysis compare A B",
-                )
-            )
+        if number >= _TRIED or len(comparisons) >= _SHOWN:
+            left = f"{len(couples) - number} pairs of populations were not tried, to keep the page small"
+            missing.append(Missing("Comparisons", "further populations", left, "python -m analysis compare A B"))
             break
         a, b = _ordered(one, other)
-        found = _compare(a, b, f"c{number + 1}", frame, options, shared, budget)
-        if isinstance(found, Missing):
-            missing.append(found)
+        outcome = _compare(a, b, f"c{number + 1}", frame, selection, context)
+        if isinstance(outcome, Missing):
+            missing.append(outcome)
         else:
-            pairs.append(found)
-    return pairs, missing
+            comparisons.append(outcome)
+    return comparisons, missing
 
 
-def side_of(part: Part, other: Part, frame: pd.DataFrame) -> str:
-    """The condition, as `compare` takes it, that chooses a part: the most readable that does, else its identity."""
+def side_of(population: Population, other: Population, frame: pd.DataFrame) -> str:
+    """The condition, as `compare` takes it, that chooses a population: the most readable one, else its identity."""
     versions = [str(name) for name in frame.columns if str(name).startswith("version.")]
-    for column in ("device", *versions, *_TELLING[1:]):
-        value = part.one(column)
-        if not value or value == other.one(column) or column not in frame:
+    for column in ("device", *versions, *_TELLING):
+        value = population.value(column)
+        if value is None or value == other.value(column):
             continue
-        if int(frame[column].astype("str").eq(value).fillna(False).sum()) == len(part.rows):
+        if int(frame[column].astype("str").eq(value).fillna(False).sum()) == len(population.rows):
             return f"{column}={value}"
-    known = [column for column in ("device", "environment_id", "protocol_id", "schema_version") if part.one(column)]
-    return " & ".join(f"{column}={part.one(column)}" for column in known)
+    values = {column: population.value(column) for column in _IDENTITY}
+    return " & ".join(f"{column}={value}" for column, value in values.items() if value is not None)
 
 
-def _ordered(one: Part, other: Part) -> tuple[Part, Part]:
-    """On one device the later over the earlier; else as the parts stand."""
+def _ordered(one: Population, other: Population) -> tuple[Population, Population]:
+    """On one device the later over the earlier; else as the populations stand."""
     if one.device == other.device and one.rows["start_time"].min() < other.rows["start_time"].min():
         return other, one
     return one, other
 
 
 def _compare(
-    a: Part, b: Part, key: str, frame: pd.DataFrame, options: Sequence[str], shared: argparse.Namespace, budget: Budget
-) -> Pair | Missing:
+    a: Population, b: Population, key: str, frame: pd.DataFrame, selection: Selection, context: Context
+) -> Comparison | Missing:
     """Cell by cell, then against the size of the models, then operation by operation where both were profiled."""
-    names, of = f"A is {a.name}; B is {b.name}.", f"{a.name} over {b.name}"
-    sides = side_of(a, b, frame), side_of(b, a, frame)
-    common = [name for name in families(a.rows) if name in families(b.rows)]
+    of = f"{a.name} over {b.name}"
+    side_a, side_b = side_of(a, b, frame), side_of(b, a, frame)
+    common = tuple(name for name in families(a.rows) if name in families(b.rows))
     if not common:
         return Missing("Comparison", of, "they have no model family in common", REMEDIES["compare"])
-    alike = len(common) == len(families(a.rows)) == len(families(b.rows))
-    narrowed = () if alike else ("--family", ",".join(common))
+    same = len(common) == len(families(a.rows)) == len(families(b.rows))
+    narrowed = () if same else common
     reading = "Each mark is a point that both measured; the bar is the geometric mean with its 95% interval."
-    item = Item("compare", "Cell by cell", reading, (*sides, *narrowed))
-    first = carry_out(item, frame, options, shared, key, of, budget)
+    cells = Item(compare, CompareOptions(a=side_a, b=side_b), "Cell by cell", reading, narrowed)
+    first = run_section(cells, frame, selection, key, of, context)
     if isinstance(first, Missing):
         return replace(first, title="Comparison")
-    named = ("--a", sides[0], "--b", sides[1], *narrowed)
-    more = [Item("speedup", "What the speedup depends on", "Points above 1 are faster on A.", named)]
-    if _profiled(a) and _profiled(b):
-        more.append(
-            Item(
-                "speedup",
-                "Operation by operation",
-                "Speedup of the FLOP rate of each operation type.",
-                (*named, "--operations"),
-                "operations",
-            )
-        )
-    found = [carry_out(item, frame, options, shared, key, of, budget) for item in more]
-    sections = [first, *(section for section in found if isinstance(section, Section))]
-    return Pair(a, b, tuple(replace(section, names=names) for section in sections))
-
-
-def _profiled(part: Part) -> bool:
-    names = [name for name in part.rows.columns if str(name).startswith("op_share.")]
-    return bool(names) and bool(part.rows[names].notna().any(axis=None))
+    options = SpeedupOptions(a=(side_a,), b=(side_b,))
+    items = [Item(speedup, options, "What the speedup depends on", "Points above 1 are faster on A.", narrowed)]
+    if a.profiled().any() and b.profiled().any():
+        options = replace(options, operations=True)
+        reading = "Speedup of the FLOP rate of each operation type."
+        items.append(Item(speedup, options, "Operation by operation", reading, narrowed, "operations"))
+    more = [run_section(item, frame, selection, key, of, context) for item in items]
+    sections = [first, *(section for section in more if isinstance(section, Section))]
+    names = f"A is {a.name}; B is {b.name}."
+    named = tuple(replace(section, names=names) for section in sections)
+    assert isinstance(first.result, CompareResult)
+    return Comparison(a, b, first.result, named)

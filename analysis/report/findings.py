@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 
 from analysis.format import short
-from analysis.methods.quantiles import share_interval
-from analysis.methods.speedup import geometric_mean
-from analysis.report.comparisons import Pair
-from analysis.report.populations import Part
-from analysis.report.sections import Section
+from analysis.methods.heatmap import MEMORY
+from analysis.report.comparisons import Comparison
+from analysis.report.populations import Population
+from analysis.report.sections import Chapter, Section
 from analysis.store.frame import is_ok
+from analysis.summaries.boxplot import BoxplotResult
+from analysis.summaries.breakdown import BreakdownResult, share_in_words
+from analysis.summaries.heatmap import HeatmapResult
+from analysis.summaries.result import Result
+from analysis.summaries.roofline import RooflineResult
+from analysis.summaries.sensitivity import SensitivityResult
 
 __all__ = ["Finding", "headline"]
 
+R = TypeVar("R", bound=Result)
 _MOST = 6
 _BEST = 2  # best points that are named
 
@@ -31,37 +38,41 @@ class Finding:
     anchor: str
 
 
-def headline(parts: Sequence[tuple[Part, Sequence[Section]]], pairs: Sequence[Pair]) -> list[Finding]:
+def headline(chapters: Sequence[Chapter], comparisons: Sequence[Comparison]) -> list[Finding]:
     """At most six findings: best points, the largest comparison, what matters most, limits, time, memory.
 
-    Of each kind but the first only one, from the first part that has it.
+    Of each kind but the first only one, from the first population that has it.
     """
-    found = [best for part, sections in parts[:_BEST] for best in _best(part, sections)]
-    found += [one for pair in sorted(pairs, key=_points, reverse=True)[:1] for one in _pair(pair)]
-    for kind in (_matters, _bound, _time, _memory):
-        found += [one for part, sections in parts for one in kind(part, sections)][:1]
-    return found[:_MOST]
+    found = [_best(chapter.population, chapter.sections) for chapter in chapters[:_BEST]]
+    largest = sorted(comparisons, key=lambda one: len(one.result.table), reverse=True)[:1]
+    found += [_compared(comparison) for comparison in largest]
+    kinds: tuple[Callable[[Population, Sequence[Section]], Finding | None], ...] = (_matters, _bound, _time, _memory)
+    for kind in kinds:
+        each = (kind(chapter.population, chapter.sections) for chapter in chapters)
+        found.append(next(filter(None, each), None))
+    return [finding for finding in found if finding is not None][:_MOST]
 
 
-def _named(sections: Sequence[Section], name: str) -> list[Section]:
-    return [section for section in sections if section.name == name]
+def _first(sections: Sequence[Section], kind: type[R]) -> tuple[R, str] | None:
+    """The first result of a kind, and the anchor of its section."""
+    return next(((one.result, one.anchor) for one in sections if isinstance(one.result, kind)), None)
 
 
-def _best(part: Part, sections: Sequence[Section]) -> list[Finding]:
+def _best(population: Population, sections: Sequence[Section]) -> Finding | None:
     """The point with the highest FLOP rate, or of the highest throughput where no rate is known."""
-    rows = part.rows[is_ok(part.rows)]
-    metric = next(
-        (name for name in ("flops_per_second", "examples_per_second") if name in rows and rows[name].notna().any()), ""
-    )
-    if not metric:
-        return []
+    rows = population.rows[is_ok(population.rows)]
+    known = [name for name in ("flops_per_second", "examples_per_second") if name in rows and rows[name].notna().any()]
+    if not known:
+        return None
+    metric = known[0]
     row = rows.iloc[int(rows[metric].astype("float64").fillna(-np.inf).argmax())]
     unit = "FLOP/s" if metric == "flops_per_second" else "examples/s"
-    words = f"{part.name}: {short(row[metric], unit, digits=3)}{_interval(row, metric, unit)}, by {_model(row)}"
+    words = f"{population.name}: {short(row[metric], unit, digits=3)}{_interval(row, metric, unit)}, by {_model(row)}"
     if "flops_utilization" in rows and pd.notna(row["flops_utilization"]):
         words += f", {short(row['flops_utilization'], share=True, digits=3)} of the measured peak"
-    anchor = next((section.anchor for name in ("heatmap", "boxplot") for section in _named(sections, name)), part.key)
-    return [Finding("Best measured", f"{words}. It is the highest of {len(rows):,} measured points.", anchor)]
+    shown = [section for kind in (HeatmapResult, BoxplotResult) if (section := _first(sections, kind))]
+    anchor = shown[0][1] if shown else population.key
+    return Finding("Best measured", f"{words}. It is the highest of {len(rows):,} measured points.", anchor)
 
 
 def _interval(row: pd.Series, metric: str, unit: str) -> str:
@@ -79,88 +90,65 @@ def _model(row: pd.Series) -> str:
     return str(name) if pd.notna(name) and str(name) else f"run {row['run_id']}"
 
 
-def _pair(pair: Pair) -> list[Finding]:
-    section = pair.sections[0]
-    ratios = section.result.table["speedup"].astype("float64")
-    ratios = ratios[np.isfinite(ratios) & (ratios > 0)]
-    if not len(ratios):
-        return []
-    mean, low, high = geometric_mean(ratios.to_numpy())
-    interval = f" (95% interval {low:.3g} to {high:.3g})" if np.isfinite(low) else " (too few points for an interval)"
-    wins = int((ratios > 1).sum())
-    return [
-        Finding(
-            "Against each other",
-            f"{pair.a.name} runs {mean:.3g} times as fast as {pair.b.name} in the "
-            f"geometric mean over {len(ratios)} points that both measured{interval}, and is ahead in {wins} of "
-            "them.",
-            section.anchor,
-        )
-    ]
+def _compared(comparison: Comparison) -> Finding | None:
+    points, wins, mean = comparison.result.overall
+    if not points:
+        return None
+    known = np.isfinite(mean.low)
+    interval = f"95% interval {mean.low:.3g} to {mean.high:.3g}" if known else "too few points for an interval"
+    words = (
+        f"{comparison.a.name} runs {mean.value:.3g} times as fast as {comparison.b.name} in the geometric mean over "
+        f"{points} points that both measured ({interval}), and is ahead in {wins} of them."
+    )
+    return Finding("Against each other", words, comparison.sections[0].anchor)
 
 
-def _points(pair: Pair) -> int:
-    return len(pair.sections[0].result.table)
+def _matters(population: Population, sections: Sequence[Section]) -> Finding | None:
+    shown = _first(sections, SensitivityResult)
+    strongest = shown[0].strongest() if shown else None
+    if shown is None or strongest is None:
+        return None
+    result, anchor = shown
+    value, low, high = strongest.weight
+    metric = result.sensitivity.metric
+    doubling = ""
+    if strongest.doubling is not None:
+        doubling = f"; doubling it multiplies {metric} by {strongest.doubling:.2f}"
+    words = (
+        f"{population.name}: {strongest.term} weighs most in {metric} of {strongest.family}, {value:+.2f} "
+        f"(95% interval {low:+.2f} to {high:+.2f}) over {strongest.points:,} points{doubling}."
+    )
+    return Finding("What matters most", words, anchor)
 
 
-def _matters(part: Part, sections: Sequence[Section]) -> list[Finding]:
-    for section in _named(sections, "sensitivity"):
-        table = section.result.table
-        rows = table[(table["low"] > 0) | (table["high"] < 0)]
-        if not len(rows):
-            continue
-        largest = rows[rows["points"] == rows["points"].max()]
-        row = largest.loc[largest["weight"].abs().idxmax()]
-        words = (
-            f"{part.name}: {row['term']} weighs most in {row['metric']} of {row['family']}, {row['weight']:+.2f} "
-            f"(95% interval {row['low']:+.2f} to {row['high']:+.2f}) over {row['points']:,} points"
-        )
-        if "=" not in str(row["term"]):
-            words += f"; doubling it multiplies {row['metric']} by {2 ** row['slope']:.2f}"
-        return [Finding("What matters most", f"{words}.", section.anchor)]
-    return []
+def _bound(population: Population, sections: Sequence[Section]) -> Finding | None:
+    shown = _first(sections, RooflineResult)
+    limits = shown[0].limits() if shown else None
+    if shown is None or limits is None:
+        return None
+    share, low, high = (short(value, share=True) for value in limits.memory_bound)
+    words = (
+        f"{population.name}: memory bounds {share} of {limits.models} models (95% interval {low} to {high}); "
+        f"in the median they reach {short(limits.roof_share, share=True)} of their roof."
+    )
+    return Finding("Limits", words, shown[1])
 
 
-def _bound(part: Part, sections: Sequence[Section]) -> list[Finding]:
-    for section in _named(sections, "roofline"):
-        table = section.result.table
-        if "share" not in table or "family" not in table:
-            continue
-        known = table[table["verdict"] != "unknown"]
-        if not len(known):
-            continue
-        share = share_interval(int((known["verdict"] == "memory-bound").sum()), len(known))
-        said = [short(value, share=True) for value in share]
-        median = short(float(known["share"].median()), share=True)
-        words = (
-            f"{part.name}: memory bounds {said[0]} of {len(known)} models (95% interval {said[1]} to {said[2]}); "
-            f"in the median they reach {median} of their roof."
-        )
-        return [Finding("Limits", words, section.anchor)]
-    return []
+def _time(population: Population, sections: Sequence[Section]) -> Finding | None:
+    shown = _first(sections, BreakdownResult)
+    if shown is None:
+        return None
+    shares = shown[0].breakdown.categories
+    row = shares[shares["models"] == shares["models"].max()].sort_values("median", ascending=False).iloc[0]
+    words = (
+        f"{population.name}: {row['name']} takes {short(row['median'], share=True)} of the step of {row['family']} "
+        f"in the median over {row['models']} profiled models ({share_in_words(row)})."
+    )
+    return Finding("Where time goes", words, shown[1])
 
 
-def _time(part: Part, sections: Sequence[Section]) -> list[Finding]:
-    for section in _named(sections, "breakdown"):
-        table = section.result.table
-        table = table[table["level"] == table["level"].iloc[0]]
-        row = table[table["models"] == table["models"].max()].sort_values("median", ascending=False).iloc[0]
-        ends = [short(row[end], share=True) for end in ("low", "high") if np.isfinite(row[end])]
-        interval = (
-            f"95% interval {ends[0]} to {ends[1]}"
-            if len(ends) == 2
-            else f"middle half {short(row['q25'], share=True)} to {short(row['q75'], share=True)}"
-        )
-        words = (
-            f"{part.name}: {row['name']} takes {short(row['median'], share=True)} of the step of {row['family']} "
-            f"in the median over {row['models']} profiled models ({interval})."
-        )
-        return [Finding("Where time goes", words, section.anchor)]
-    return []
-
-
-def _memory(part: Part, _: Sequence[Section]) -> list[Finding]:
-    full = int(part.rows["outcome"].isin(["oom_device", "oom_host", "oom_predicted"]).sum())
-    if not full:
-        return []
-    return [Finding("Memory", f"{part.name}: {full:,} of {len(part.rows):,} points did not fit its memory.", part.key)]
+def _memory(population: Population, _: Sequence[Section]) -> Finding | None:
+    rows = population.rows
+    full = int(rows["outcome"].isin(MEMORY).sum())
+    words = f"{population.name}: {full:,} of {len(rows):,} points did not fit its memory."
+    return Finding("Memory", words, population.key) if full else None

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from urllib.parse import quote, urlsplit, urlunsplit
 
+from analysis.summaries.result import Paragraph
+
 __all__ = ["attribute", "code", "items", "prose", "run_link", "text", "ui_address"]
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
-_LISTED = 14  # continuation lines shown; more are collapsed
+_LISTED = 14  # points shown; more are collapsed
 
 
 def text(value: object) -> str:
@@ -33,15 +35,9 @@ def items(values: Iterable[str]) -> str:
     return "<ul>" + "".join(f"<li>{value}</li>" for value in values) + "</ul>"
 
 
-def prose(words: str) -> str:
-    """An analysis' text: a line is a paragraph, indented lines below it are its list."""
-    blocks: list[tuple[str, list[str]]] = []
-    for line in (line for line in words.splitlines() if line.strip()):
-        if line.startswith(" ") and blocks:
-            blocks[-1][1].append(line.strip())
-        else:
-            blocks.append((line.strip(), []))
-    return "".join(f"<p>{text(head)}</p>{_points(rest)}" for head, rest in blocks)
+def prose(paragraphs: Iterable[Paragraph]) -> str:
+    """An analysis' findings: paragraphs, the points of each as a list."""
+    return "".join(f"<p>{text(head)}</p>{_points(points)}" for head, points in paragraphs)
 
 
 def _points(lines: Sequence[str]) -> str:

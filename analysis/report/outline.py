@@ -1,25 +1,37 @@
-"""Which analyses the report tries on a part, with the options that fit its runs, and what would supply more."""
+"""Which analyses the report tries on a population, with options that fit its runs, and what would supply more."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
-from analysis.report.populations import Part
-from analysis.store.frame import families, is_ok
+from analysis.options import Options
+from analysis.report.populations import Population
+from analysis.store.frame import families
+from analysis.summaries.boxplot import BoxplotOptions, boxplot
+from analysis.summaries.breakdown import BreakdownOptions, breakdown
+from analysis.summaries.heatmap import HeatmapOptions, heatmap
+from analysis.summaries.infeed import InfeedOptions, infeed
+from analysis.summaries.overhead import OverheadOptions, overhead
+from analysis.summaries.parameters import ParametersOptions, parameters
+from analysis.summaries.result import Result
+from analysis.summaries.roofline import RooflineOptions, roofline
+from analysis.summaries.scaling import ScalingOptions, scaling
+from analysis.summaries.sensitivity import SensitivityOptions, sensitivity
+from analysis.summaries.software import SoftwareOptions, software
 from paradnn.config.families import FAMILIES, Family
 
-__all__ = ["REMEDIES", "Item", "plan"]
+__all__ = ["REMEDIES", "Item", "Missing", "outline"]
 
-#: Analysis -> the command that supplies what it lacks.
+#: Command of an analysis -> the command that supplies what it lacks.
 REMEDIES = {
     "boxplot": "python -m paradnn.train -m experiment=quick",
     "heatmap": f"python -m paradnn.train -m model=fc {FAMILIES['fc'].sweep}",
     "sensitivity": "python -m paradnn.train -m experiment=paper_fc sweep.sample=60",
     "roofline": "python -m paradnn.ceilings",
-    "operations": "python -m paradnn.train -m experiment=quick measure.profile=true",
     "breakdown": "python -m paradnn.train -m experiment=quick measure.profile=true",
     "infeed": "python -m analysis import-archive DIR, for the published TPU v2 traces",
     "scaling": "python -m paradnn.train -m model=fc model.nodes=256,1024 platform.threads=1,2, then "
@@ -33,98 +45,118 @@ REMEDIES = {
 
 
 @dataclass(frozen=True)
-class Item:
-    """One analysis to try: the command `name`, its own options, and how the section is headed and read.
+class Missing:
+    """An analysis that could not be made: of which population, why, and the command that would supply it."""
 
-    `problem` says why it is not tried at all; empty where it is.
+    title: str
+    of: str
+    reason: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Item:
+    """One analysis to try: the function and its options, and how the section is headed and read.
+
+    `families` narrows the runs; `key` names the section within its population where the command's name would not do.
     """
 
-    name: str
+    analyse: Callable[[pd.DataFrame, Any], Result]
+    options: Options
     title: str
     reading: str
-    options: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
     key: str = ""
-    problem: str = ""
-    remedy: str = ""
 
     @property
     def anchor(self) -> str:
-        """What names the section within its part."""
-        return self.key or self.name
+        """What names the section within its population."""
+        return self.key or self.options.command
 
 
-def plan(part: Part) -> list[Item]:
-    """The analyses of one part, in the order of the page."""
+def outline(population: Population) -> list[Item | Missing]:
+    """The analyses of one population, in the order of the page; what its runs rule out from the start is missing."""
+    rows = population.rows
     return [
         Item(
-            "boxplot",
+            boxplot,
+            BoxplotOptions(by=("family",)),
             "Spread by family",
             "Bar: median. Box: 9th to 91st percentile. Whiskers: 2nd to 98th. Dots lie beyond.",
-            ("--by", "family"),
         ),
-        *_heat_maps(part.rows),
+        *_heat_maps(population),
         Item(
-            "sensitivity",
+            sensitivity,
+            SensitivityOptions(log_scale="both"),
             "What performance depends on",
             "Standardised weights of a regression on logarithms. Further from zero matters more; an interval that "
-            "holds zero tells nothing.",
-            ("--log-scale", "both"),
+            "holds zero shows no effect.",
         ),
         Item(
-            "roofline",
+            roofline,
+            RooflineOptions(),
             "Roofline of the models",
             "Left of the ridge memory traffic limits, right of it arithmetic. Distance below the roof is what could "
             "be gained.",
         ),
-        _operations(part),
+        _operations(population),
         Item(
-            "breakdown",
+            breakdown,
+            BreakdownOptions(),
             "Where the step's time goes",
             "Median share of the profiled step, over the models of a family. What is blank ran in no known "
             "operation, or medians do not add up to the whole.",
         ),
-        Item("infeed", "Waiting for input", "Share of the step in which the device waits for its next batch."),
         Item(
-            "scaling",
-            "Scaling over devices",
-            "Speed against the same point on one device, with Amdahl's fraction.",
-            _by_threads(part.rows),
+            infeed,
+            InfeedOptions(),
+            "Waiting for input",
+            "Share of the step in which the device waits for its next batch.",
         ),
         Item(
-            "software",
+            scaling,
+            ScalingOptions(by="platform.threads") if _by_threads(rows) else ScalingOptions(),
+            "Scaling over devices",
+            "Speed against the same point on one device, with Amdahl's fraction.",
+        ),
+        Item(
+            software,
+            SoftwareOptions(),
             "Precision, compilation and versions",
             "Speedup over the baseline, point by point: median and 90th percentile.",
         ),
-        Item("parameters", "Sizes of the models", "Trainable parameters of the distinct models of each family."),
         Item(
-            "overhead",
+            parameters,
+            ParametersOptions(),
+            "Sizes of the models",
+            "Trainable parameters of the distinct models of each family.",
+        ),
+        Item(
+            overhead,
+            OverheadOptions(),
             "What the measuring itself costs",
             "Wall time of a point by phase. The stack's own part is schedule, start and record.",
         ),
     ]
 
 
-def _heat_maps(rows: pd.DataFrame) -> Iterator[Item]:
+def _heat_maps(population: Population) -> Iterator[Item | Missing]:
     """A map for each kind of family over its two first hyperparameters that vary."""
+    rows = population.rows
     for names, known in _kinds(families(rows)):
         mine = rows[rows["family"].isin(names)]
         varied = _varied(mine, [f"model.{key}" for key in known[0].swept] if known else ())
         title = f"Heat map: {', '.join(names)}"
-        reading = "Median of the points in a cell; cells in which nothing ran say why."
-        key = f"heatmap-{names[0]}"
         if len(varied) < 2:
             only = f"only {varied[0]} varies" if varied else "no hyperparameter varies"
-            yield Item(
-                "heatmap",
-                title,
-                reading,
-                key=key,
-                problem=f"{only} in these runs, a map takes two",
-                remedy=f"python -m paradnn.train -m model={','.join(family.name for family in known) or names[0]}"
-                + (f" {known[0].sweep}" if known else ""),
-            )
+            model = ",".join(family.name for family in known) or names[0]
+            sweep = f"model={model}" + (f" {known[0].sweep}" if known else "")
+            reason, remedy = f"{only} in these runs, a map takes two", f"python -m paradnn.train -m {sweep}"
+            yield Missing(title, population.name, reason, remedy)
             continue
-        yield Item("heatmap", title, reading, ("--family", ",".join(names), "--x", varied[0], "--y", varied[1]), key)
+        reading = "Median of the points in a cell; cells in which nothing ran say why."
+        options = HeatmapOptions(x=varied[0], y=varied[1])
+        yield Item(heatmap, options, title, reading, tuple(names), f"heatmap-{names[0]}")
 
 
 def _kinds(present: Sequence[str]) -> Iterator[tuple[list[str], list[Family]]]:
@@ -146,34 +178,26 @@ def _varied(rows: pd.DataFrame, preferred: Sequence[str]) -> list[str]:
     return [name for name in candidates if name in rows and rows[name].nunique() > 1]
 
 
-def _operations(part: Part) -> Item:
-    """The operations of the profiled run with the highest rate, as the one with the most to tell."""
+def _operations(population: Population) -> Item | Missing:
+    """The operations of the profiled run with the highest rate, as the one with the most to show."""
     title = "Roofline of one model's operations"
-    reading = "Each mark is an operation, the larger the more of the step's time it takes."
-    rows = part.rows
-    shares = [name for name in rows.columns if str(name).startswith("op_share.")]
-    profiled = rows[is_ok(rows) & rows[shares].notna().any(axis=1)] if shares else rows.iloc[:0]
+    rows = population.rows
+    profiled = rows[population.profiled()]
     rates = profiled["flops_per_second"].dropna() if "flops_per_second" in profiled else profiled.index.to_series()[:0]
     if not len(rates):
-        return Item(
-            "roofline",
-            title,
-            reading,
-            key="operations",
-            problem="none of these runs was profiled",
-            remedy=REMEDIES["operations"],
-        )
+        return Missing(title, population.name, "none of these runs was profiled", REMEDIES["breakdown"])
     run = str(profiled["run_id"].loc[rates.index].iloc[int(rates.argmax())])
     return Item(
-        "roofline",
+        roofline,
+        RooflineOptions(operations=run),
         title,
-        f"{reading} It is the profiled run with the highest FLOP rate.",
-        ("--operations", run),
-        "operations",
+        "Each mark is an operation, the larger the more of the step's time it takes. It is the profiled run with the "
+        "highest FLOP rate.",
+        key="operations",
     )
 
 
-def _by_threads(rows: pd.DataFrame) -> tuple[str, ...]:
-    devices = "devices" in rows and rows["devices"].nunique() > 1
-    threads = "platform.threads" in rows and rows["platform.threads"].nunique() > 1
-    return ("--by", "platform.threads") if threads and not devices else ()
+def _by_threads(rows: pd.DataFrame) -> bool:
+    """Whether threads were varied and devices were not."""
+    devices, threads = (name in rows and rows[name].nunique() > 1 for name in ("devices", "platform.threads"))
+    return bool(threads and not devices)

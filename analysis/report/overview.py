@@ -1,4 +1,4 @@
-"""What was measured where: a row for each part of the store, and its counts by family and outcome."""
+"""What was measured where: a row for each population of the store, and its counts by family and outcome."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.format import short
 from analysis.report.html import code, items, text
-from analysis.report.populations import Part
+from analysis.report.populations import Population
 from analysis.report.table import boxed, html_table
 from analysis.store.frame import families, is_ok
 
@@ -17,20 +17,20 @@ __all__ = ["facts", "overview"]
 _FRAMEWORKS = ("tensorflow", "jax", "torch", "keras", "python")
 
 
-def overview(parts: Sequence[Part]) -> str:
-    """A table of the parts and one of their families, as HTML."""
-    head = ("Part", "Device", "Host", "Versions", "When (UTC)", "Points", "Measured")
+def overview(populations: Sequence[Population]) -> str:
+    """A table of the populations and one of their families, as HTML."""
+    head = ("Population", "Device", "Host", "Versions", "When (UTC)", "Points", "Measured")
     cells = [
         (
-            f'<a href="#{part.key}">{text(part.name)}</a>',
-            text(part.device),
-            text(part.one("host") or "not recorded"),
-            text(_versions(part) or "not recorded"),
-            text(_when(part)),
-            f"{len(part.rows):,}",
-            f"{int(is_ok(part.rows).sum()):,}",
+            f'<a href="#{one.key}">{text(one.name)}</a>',
+            text(one.device),
+            text(one.listed("host") or "not recorded"),
+            text(_versions(one) or "not recorded"),
+            text(_when(one)),
+            f"{len(one.rows):,}",
+            f"{int(is_ok(one.rows).sum()):,}",
         )
-        for part in parts
+        for one in populations
     ]
     rows = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in cells)
     top = "".join(f'<th scope="col">{name}</th>' for name in head)
@@ -38,31 +38,29 @@ def overview(parts: Sequence[Part]) -> str:
         f"<table><caption>What was measured where</caption><thead><tr>{top}</tr></thead><tbody>{rows}</tbody></table>",
         "What was measured where",
     )
-    counts = pd.concat([_counts(part) for part in parts], ignore_index=True)
+    counts = pd.concat([_counts(one) for one in populations], ignore_index=True)
     counts = counts.astype(dict.fromkeys(counts.columns[2:], "Int64")).fillna(0)
     return table + "<h3>Points by family and outcome</h3>" + html_table(counts, "Points by family and outcome")
 
 
-def facts(part: Part) -> str:
-    """A part's environment and protocol in sentences."""
-    rows = part.rows
-    told = [("Host", part.one("host")), ("Software", _versions(part)), ("Commit", part.one("git_commit"))]
+def facts(population: Population) -> str:
+    """A population's environment and protocol in sentences."""
+    rows, listed = population.rows, population.listed
+    known = [("Host", listed("host")), ("Software", _versions(population)), ("Commit", listed("git_commit"))]
     measure = [
-        f"{str(name).removeprefix('measure.')} {part.one(str(name))}"
-        for name in rows.columns
-        if str(name).startswith("measure.") and part.one(str(name))
+        f"{name.removeprefix('measure.')} {listed(name)}" for name in population.with_prefix("measure.") if listed(name)
     ]
-    lines = [text(f"{what}: {value}.") for what, value in (*told, ("When (UTC)", _when(part))) if value]
+    lines = [text(f"{what}: {value}.") for what, value in (*known, ("When (UTC)", _when(population))) if value]
     if measure:
         lines.append(text(f"Timing protocol: {', '.join(measure)}."))
     ids = [
-        f"{name.replace('_', ' ')} {code(part.one(name) or '(none)')}"
+        f"{name.replace('_', ' ')} {code(listed(name) or '(none)')}"
         for name in ("environment_id", "protocol_id")
         if name in rows
     ]
     lines.append(f"Identity: {', '.join(ids)}.")
     lines += [text(line) for line in (_peaks(rows), _replicates(rows), _failures(rows)) if line]
-    if part.published:
+    if population.published:
         lines.append(
             "These are the published measurements: best rates of one execution each, without intervals. See "
             "docs/published-data.md for what they can be compared with."
@@ -70,31 +68,30 @@ def facts(part: Part) -> str:
     return items(lines)
 
 
-def _versions(part: Part) -> str:
+def _versions(population: Population) -> str:
     """The frameworks by name and version; all others are in the runs."""
-    found = [f"{name} {part.one(f'version.{name}')}" for name in _FRAMEWORKS if part.one(f"version.{name}")]
-    return ", ".join(found)
+    versions = {name: population.listed(f"version.{name}") for name in _FRAMEWORKS}
+    return ", ".join(f"{name} {version}" for name, version in versions.items() if version)
 
 
-def _when(part: Part) -> str:
-    if part.published:
+def _when(population: Population) -> str:
+    if population.published:
         return "not published"
-    started = part.rows["start_time"].dropna()
+    started = population.rows["start_time"].dropna()
     if not len(started):
         return "not recorded"
     first, last = (moment.strftime("%Y-%m-%d %H:%M") for moment in (started.min(), started.max()))
     return first if first == last else f"{first} to {last}"
 
 
-def _counts(part: Part) -> pd.DataFrame:
-    named = part.rows.assign(
-        family=part.rows["family"].fillna("(none)"), outcome=part.rows["outcome"].fillna("unfinished")
-    )
+def _counts(population: Population) -> pd.DataFrame:
+    rows = population.rows
+    named = rows.assign(family=rows["family"].fillna("(none)"), outcome=rows["outcome"].fillna("unfinished"))
     table = pd.crosstab(named["family"], named["outcome"])
-    order = [*families(part.rows), *(["(none)"] if "(none)" in table.index else [])]
+    order = [*families(rows), *(["(none)"] if "(none)" in table.index else [])]
     columns = sorted(table.columns, key=lambda name: (name != "ok", name))
     table = table.loc[order, columns].reset_index()
-    table.insert(0, "part", part.name)
+    table.insert(0, "population", population.name)
     table.insert(2, "points", table[columns].sum(axis=1))
     return table.rename_axis(columns=None)
 

@@ -1,28 +1,30 @@
-"""The page: contents, headline, what was measured, a chapter for each part, comparisons, claims, what is missing."""
+"""The page: contents, headline, what was measured, a chapter a population, comparisons, claims, what is missing."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from analysis.claims.judge import Verdict, sentences
+from analysis.claims.kinds import Answer
 from analysis.report.assets import SCRIPT, STYLE
-from analysis.report.comparisons import Pair
+from analysis.report.comparisons import Comparison
 from analysis.report.findings import Finding
 from analysis.report.html import attribute, code, items, prose, run_link, text
+from analysis.report.outline import Missing
 from analysis.report.overview import facts, overview
-from analysis.report.populations import Part
-from analysis.report.sections import Missing, Section
+from analysis.report.sections import Chapter, Section
 from analysis.report.table import html_table
+from analysis.summaries.claims import ClaimsResult
 from analysis.summaries.result import Result
 
 __all__ = ["Content", "render"]
 
 _SOURCES = 12  # run ids of a section that are listed
-_LONGEST = 420  # characters of why an analysis is missing
-_ANSWER = re.compile(r"^(.*): (SUPPORTED|REFUTED|NOT ENOUGH DATA)(.*)$")
+#: Answer -> the class that colours it.
+_ANSWERS = {Answer.SUPPORTED: "supported", Answer.REFUTED: "refuted", Answer.NOT_ENOUGH: "open"}
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,9 @@ class Content:
     command: str
     ui: str
     ui_command: str
-    parts: Sequence[tuple[Part, Sequence[Section]]]
+    chapters: Sequence[Chapter]
     shared: Sequence[Section]
-    pairs: Sequence[Pair]
+    comparisons: Sequence[Comparison]
     claims: Section | None
     missing: Sequence[Missing]
     findings: Sequence[Finding]
@@ -48,15 +50,16 @@ def render(content: Content) -> str:
     """The whole page. Only its own script may run, by its hash, and nothing is fetched."""
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
+    populations = [chapter.population for chapter in content.chapters]
     body = "\n".join(
         [
             _head(content),
             _headline(content.findings),
             _contents(content),
             '<main id="main">',
-            f'<section id="measured"><h2>What was measured where</h2>{overview(_parts(content))}'
+            f'<section id="measured"><h2>What was measured where</h2>{overview(populations)}'
             f"{_where_runs_are(content)}</section>",
-            *(_chapter(part, sections, content.ui) for part, sections in content.parts),
+            *(_chapter(chapter, content.ui) for chapter in content.chapters),
             _comparisons(content),
             _claims(content.claims),
             _missing(content),
@@ -74,10 +77,6 @@ def render(content: Content) -> str:
     )
 
 
-def _parts(content: Content) -> list[Part]:
-    return [part for part, _ in content.parts]
-
-
 def _head(content: Content) -> str:
     where = f"From the runs in {code(content.store)}, written on {text(content.made)}."
     return (
@@ -90,8 +89,8 @@ def _headline(findings: Sequence[Finding]) -> str:
     if not findings:
         return ""
     lines = items(
-        f'<strong>{text(found.topic)}.</strong> {text(found.words)} <a href="#{attribute(found.anchor)}">More</a>'
-        for found in findings
+        f'<strong>{text(one.topic)}.</strong> {text(one.words)} <a href="#{attribute(one.anchor)}">More</a>'
+        for one in findings
     )
     return f'<section class="headline" aria-labelledby="found"><h2 id="found">What was found</h2>{lines}</section>'
 
@@ -99,13 +98,13 @@ def _headline(findings: Sequence[Finding]) -> str:
 def _contents(content: Content) -> str:
     """Links to every chapter and section."""
     chapters = ['<a href="#measured">What was measured where</a>']
-    for part, sections in content.parts:
-        chapters.append(f'<a href="#{part.key}">{text(part.name)}</a>{_links(sections)}')
-    compared = [(f"{pair.a.name} over {pair.b.name}", pair.sections[0].anchor) for pair in content.pairs]
+    for one in content.chapters:
+        chapters.append(f'<a href="#{one.population.key}">{text(one.population.name)}</a>{_links(one.sections)}')
+    compared = [(one.title, one.sections[0].anchor) for one in content.comparisons]
     if compared or content.shared:
         compared += [(section.title, section.anchor) for section in content.shared]
         inner = items(f'<a href="#{anchor}">{text(name)}</a>' for name, anchor in compared)
-        chapters.append(f'<a href="#compared">Parts against each other</a>{inner}')
+        chapters.append(f'<a href="#compared">Populations against each other</a>{inner}')
     if content.claims:
         chapters.append('<a href="#claims">Claims</a>')
     chapters += ['<a href="#missing">What is missing</a>', '<a href="#reading">How to read this page</a>']
@@ -116,12 +115,12 @@ def _links(sections: Iterable[Section]) -> str:
     return items(f'<a href="#{section.anchor}">{text(section.title)}</a>' for section in sections)
 
 
-def _chapter(part: Part, sections: Sequence[Section], ui: str) -> str:
-    inner = "".join(_section(section, ui) for section in sections)
-    return f'<section id="{part.key}"><h2>{text(part.name)}</h2>{facts(part)}{inner}</section>'
+def _chapter(chapter: Chapter, ui: str) -> str:
+    population, inner = chapter.population, "".join(_section(section, ui) for section in chapter.sections)
+    return f'<section id="{population.key}"><h2>{text(population.name)}</h2>{facts(population)}{inner}</section>'
 
 
-def _section(section: Section, ui: str, words: str | None = None) -> str:
+def _section(section: Section, ui: str, words: str | None = None, heading: str = "h3") -> str:
     """Heading, how to read it, figure, numbers in words, table, the runs, the command."""
     figure = ""
     if section.figure:
@@ -135,15 +134,15 @@ def _section(section: Section, ui: str, words: str | None = None) -> str:
     names = f"<p>{text(section.names)}</p>" if section.names else ""
     table = html_table(section.result.table, section.title, ui, f"{section.command} --csv FILE")
     return (
-        f'<section><h3 id="{section.anchor}">{text(section.title)}</h3>{names}{figure}{note}'
-        f"{prose(section.result.text) if words is None else words}{table}{_sources(section.result, ui)}"
+        f'<section><{heading} id="{section.anchor}">{text(section.title)}</{heading}>{names}{figure}{note}'
+        f"{prose(section.result.paragraphs()) if words is None else words}{table}{_sources(section.result, ui)}"
         f'<p class="command">Again: {code(section.command)}</p></section>'
     )
 
 
 def _sources(result: Result, ui: str) -> str:
     """The runs that a section rests on."""
-    runs = list(dict.fromkeys(result.sources or ()))
+    runs = list(dict.fromkeys(result.sources))
     if not runs:
         return ""
     more = f" and {len(runs) - _SOURCES:,} more" if len(runs) > _SOURCES else ""
@@ -159,49 +158,41 @@ def _where_runs_are(content: Content) -> str:
 
 
 def _comparisons(content: Content) -> str:
-    if not content.pairs and not content.shared:
+    if not content.comparisons and not content.shared:
         return ""
     inner = "".join(
-        f"<section><h3>{text(pair.a.name)} over {text(pair.b.name)}</h3>"
-        + "".join(
-            _section(section, content.ui).replace("<h3 ", "<h4 ").replace("</h3>", "</h4>") for section in pair.sections
-        )
-        + "</section>"
-        for pair in content.pairs
+        f"<section><h3>{text(one.title)}</h3>"
+        f"{''.join(_section(section, content.ui, heading='h4') for section in one.sections)}</section>"
+        for one in content.comparisons
     )
     inner += "".join(_section(section, content.ui) for section in content.shared)
-    return f'<section id="compared"><h2>Parts against each other</h2>{inner}</section>'
+    return f'<section id="compared"><h2>Populations against each other</h2>{inner}</section>'
 
 
 def _claims(section: Section | None) -> str:
     """Claims with an answer first; those without data collapsed."""
     if section is None:
         return ""
-    answered: list[str] = []
-    open_ones: list[str] = []
-    rest: list[str] = []
-    for block in re.split(r"\n(?=\S)", section.result.text):
-        head, *lines = block.splitlines()
-        match = _ANSWER.match(head)
-        if match is None:
-            rest.append(f"<p>{text(block)}</p>")
-            continue
-        kind = {"SUPPORTED": "supported", "REFUTED": "refuted"}.get(match[2], "open")
-        answer = f'<span class="answer {kind}">{text(match[2].lower())}</span>{text(match[3])}'
-        entry = f"<h4>{text(match[1])}</h4><p>{answer}</p>{items(text(line.strip()) for line in lines)}"
-        measured = any("over" in line and "points" in line for line in lines)
-        (open_ones if kind == "open" and not measured else answered).append(entry)
-    words = "".join([*rest, *answered])
-    if open_ones:
-        words += f"<details><summary>{len(open_ones)} claims without data</summary>{''.join(open_ones)}</details>"
+    assert isinstance(section.result, ClaimsResult)
+    answered = [_claim(verdict) for verdict in section.result.verdicts if verdict.measured]
+    without = [_claim(verdict) for verdict in section.result.verdicts if not verdict.measured]
+    words = f"{prose(section.result.closing())}{''.join(answered)}"
+    if without:
+        words += f"<details><summary>{len(without)} claims without data</summary>{''.join(without)}</details>"
     return f'<section id="claims"><h2>Claims</h2>{_section(section, "", words)}</section>'
+
+
+def _claim(verdict: Verdict) -> str:
+    kind = _ANSWERS[verdict.answer]
+    answer = f'<span class="answer {kind}">{text(verdict.answer)}</span>{text(verdict.extent)}'
+    return f"<h4>{text(verdict.title)}</h4><p>{answer}</p>{items(map(text, sentences(verdict)))}"
 
 
 def _missing(content: Content) -> str:
     """One line for each analysis that could not be made; those with the same reason together."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for one in content.missing:
-        groups.setdefault((one.title, _shorter(one.reason), one.remedy), []).append(one.of)
+        groups.setdefault((one.title, one.reason, one.remedy), []).append(one.of)
     lines = []
     for (title, reason, remedy), of in groups.items():
         supply = f" Supply it: {code(remedy)}" if remedy else ""
@@ -211,23 +202,10 @@ def _missing(content: Content) -> str:
     return f'<section id="missing"><h2>What is missing</h2>{said}</section>'
 
 
-def _shorter(reason: str) -> str:
-    """A message on one short line: groups that lack the same are counted, the end of a long one is cut."""
-    clauses: dict[str, list[str]] = {}
-    for clause in reason.rstrip(".").split("; "):
-        head, sign, problem = clause.rpartition(": ")
-        clauses.setdefault(problem if sign else clause, []).append(head)
-    said = []
-    for problem, heads in clauses.items():
-        more = f" and {len(heads) - 1} more" if len(heads) > 1 else ""
-        said.append(f"{heads[0]}{more}: {problem}" if heads[0] else problem)
-    words = "; ".join(said)
-    return words if len(words) <= _LONGEST else f"{words[:_LONGEST].rsplit(' ', 1)[0]} ..."
-
-
 def _reading() -> str:
     words = (
-        "Unlike runs are never pooled silently: a part holds runs of one device, environment and timing protocol.",
+        "Heterogeneous runs are never pooled silently: a population holds runs of one device, environment and timing "
+        "protocol.",
         "Intervals are 95%. Those over points say how far a number would move had other points of the same space been "
         "measured; those of single runs hold the scatter within one process, and between processes where points have "
         "replicates.",

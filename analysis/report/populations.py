@@ -1,31 +1,32 @@
-"""The runs of a store taken apart: one part for each environment and protocol, so that unlike runs are never pooled."""
+"""The runs of a store by environment and protocol, so that heterogeneous runs are never pooled."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from analysis.options import Selection
 from analysis.store.frame import IDENTITY, is_ok
 
-__all__ = ["Part", "split"]
+__all__ = ["Population", "split"]
 
 _KEYS = ("device", *IDENTITY)
 
 
 @dataclass(frozen=True)
-class Part:
+class Population:
     """Runs of one device, environment, protocol and schema.
 
-    `key` is unique in the page, `name` tells the part from the others in words, `options` are the command-line options
-    that choose its runs among those of the report.
+    `key` is unique in the page, `name` sets the population apart from the others in words, `selection` chooses its
+    runs from the store.
     """
 
     key: str
     name: str
     rows: pd.DataFrame
-    options: tuple[str, ...]
+    selection: Selection
 
     @property
     def published(self) -> bool:
@@ -35,73 +36,93 @@ class Part:
     @property
     def device(self) -> str:
         """The device's name, "(none)" where the runs do not say it."""
-        return _said(self.rows, "device") or "(none)"
+        return _listed(self.rows, "device") or "(none)"
 
-    def one(self, column: str) -> str:
-        """The value of a column in words, several joined by commas, empty where there is none."""
-        return _said(self.rows, column)
+    def value(self, column: str) -> str | None:
+        """The value of a column as text; None where there is none or more than one."""
+        values = _values(self.rows, column)
+        return values[0] if len(values) == 1 else None
+
+    def listed(self, column: str) -> str:
+        """The values of a column, joined by commas; empty where there are none."""
+        return _listed(self.rows, column)
+
+    def with_prefix(self, prefix: str) -> list[str]:
+        """Its columns whose names begin so."""
+        return [str(name) for name in self.rows.columns if str(name).startswith(prefix)]
+
+    def profiled(self) -> pd.Series:
+        """Which of its runs were profiled."""
+        shares = self.with_prefix("op_share.")
+        return self.rows[shares].notna().any(axis=1) & is_ok(self.rows)
 
 
-def split(frame: pd.DataFrame, pool: bool = False) -> list[Part]:
-    """The parts of a frame: measured here before published, larger before smaller.
+def split(frame: pd.DataFrame, selection: Selection, pool: bool = False) -> list[Population]:
+    """The populations of the runs that a selection chose: measured here before published, larger before smaller.
 
-    With `pool`, runs of one device are one part whatever their environment and protocol.
+    With `pool`, runs of one device are one population whatever their environment and protocol.
     """
     keys = [name for name in (("device",) if pool else _KEYS) if name in frame]
     groups = [rows.reset_index(drop=True) for _, rows in frame.groupby(keys, sort=True, dropna=False)]
-    groups.sort(key=lambda rows: (_said(rows, "source") == "published", -int(is_ok(rows).sum()), -len(rows)))
+    groups.sort(key=lambda rows: (_listed(rows, "source") == "published", -int(is_ok(rows).sum()), -len(rows)))
     names = _names(groups)
     return [
-        Part(f"p{place + 1}", name, rows, _options(rows, frame, keys))
+        Population(f"p{place + 1}", name, rows, _narrowed(selection, rows, frame, keys))
         for place, (rows, name) in enumerate(zip(groups, names, strict=True))
     ]
 
 
 def _names(groups: Sequence[pd.DataFrame]) -> list[str]:
-    """Devices; where several parts share one, what sets them apart as well."""
-    devices = [_said(rows, "device") or "(none)" for rows in groups]
+    """Devices; where several populations share one, what sets them apart as well."""
+    devices = [_listed(rows, "device") or "(none)" for rows in groups]
     names = []
     for rows, device in zip(groups, devices, strict=True):
-        alike = [other for other, name in zip(groups, devices, strict=True) if name == device]
-        names.append(device if len(alike) == 1 else f"{device}, {_apart(rows, alike)}")
+        same = [other for other, name in zip(groups, devices, strict=True) if name == device]
+        names.append(device if len(same) == 1 else f"{device}, {_apart(rows, same)}")
     return names
 
 
-def _apart(rows: pd.DataFrame, alike: Sequence[pd.DataFrame]) -> str:
-    """The versions or the host by which a part differs from others on its device, else its identity."""
-    telling = [name for name in rows.columns if str(name).startswith("version.")] + ["host", "software.name"]
+def _apart(rows: pd.DataFrame, same: Sequence[pd.DataFrame]) -> str:
+    """The versions or the host by which a population differs from others on its device, else its identity."""
+    columns = [str(name) for name in rows.columns if str(name).startswith("version.")] + ["host", "software.name"]
     words = []
-    for column in (name for name in telling if name in rows):
-        values = {_said(other, column) for other in alike}
-        mine = _said(rows, column)
-        if len(values) > 1 and mine:
-            words.append(f"{str(column).removeprefix('version.')} {mine}")
-    if len({tuple(_said(other, str(name)) for name in telling if name in other) for other in alike}) < len(alike):
+    for column in (name for name in columns if name in rows):
+        mine = _listed(rows, column)
+        if mine and len({_listed(other, column) for other in same}) > 1:
+            words.append(f"{column.removeprefix('version.')} {mine}")
+    if len({tuple(_listed(other, name) for name in columns) for other in same}) < len(same):
         words += [
-            f"{name.removesuffix('_id')} {_said(rows, name)[:8]}"
+            f"{name.removesuffix('_id')} {_listed(rows, name)[:8]}"
             for name in IDENTITY
-            if len({_said(other, name) for other in alike}) > 1
+            if len({_listed(other, name) for other in same}) > 1
         ]
     return ", ".join(words[:4]) or "no identity"
 
 
-def _options(rows: pd.DataFrame, frame: pd.DataFrame, keys: Sequence[str]) -> tuple[str, ...]:
-    """The fewest options that choose exactly these rows: the device, then the rest of the identity."""
-    options: list[str] = []
+def _narrowed(selection: Selection, rows: pd.DataFrame, frame: pd.DataFrame, keys: Sequence[str]) -> Selection:
+    """The selection with what chooses exactly these rows: the device, then as little of the identity as does."""
     chosen = frame
     for key in keys:
         if len(chosen) == len(rows):
             break
-        value = _said(rows, key)
-        matching = chosen[key].astype("str").eq(value).fillna(False) if value else chosen[key].isna()
-        if not value or len(chosen[matching]) == len(chosen):
+        values = _values(rows, key)
+        if not values:
             continue
-        options += ["--device", value] if key == "device" else ["--tag", f"{key}={value}"]
-        chosen = chosen[matching]
-    return tuple(options)
+        matching = chosen[chosen[key].astype("str").eq(values[0]).fillna(False)]
+        if len(matching) == len(chosen):
+            continue
+        if key == "device":
+            selection = replace(selection, device=values[0])
+        else:
+            selection = replace(selection, tag=(*selection.tag, (key, values[0])))
+        chosen = matching
+    return selection
 
 
-def _said(rows: pd.DataFrame, column: str) -> str:
-    if column not in rows:
-        return ""
-    return ", ".join(sorted({str(value) for value in rows[column].dropna()}))
+def _values(rows: pd.DataFrame, column: str) -> list[str]:
+    """The distinct values of a column as text, in order."""
+    return sorted({str(value) for value in rows[column].dropna()}) if column in rows else []
+
+
+def _listed(rows: pd.DataFrame, column: str) -> str:
+    return ", ".join(_values(rows, column))

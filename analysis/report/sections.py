@@ -1,66 +1,36 @@
-"""Carrying out one analysis through its own command, so that the page holds what the command prints."""
+"""One analysis as a section of the page: its result, its figure, and the command that gives the same."""
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NoReturn
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
-from analysis.report.outline import REMEDIES, Item
+from analysis.methods.regression import Lacking, NotEnoughData
+from analysis.options import Selection, command_line
+from analysis.report.outline import REMEDIES, Item, Missing
+from analysis.report.populations import Population
 from analysis.report.svg import embed
-from analysis.summaries.boxplot import COMMANDS as BOXPLOT
-from analysis.summaries.breakdown import COMMANDS as BREAKDOWN
-from analysis.summaries.claims import COMMANDS as CLAIMS
-from analysis.summaries.command import Command
-from analysis.summaries.compare import COMMANDS as COMPARE
-from analysis.summaries.heatmap import COMMANDS as HEATMAP
-from analysis.summaries.infeed import COMMANDS as INFEED
-from analysis.summaries.overhead import COMMANDS as OVERHEAD
-from analysis.summaries.parameters import COMMANDS as PARAMETERS
 from analysis.summaries.result import Result
-from analysis.summaries.roofline import COMMANDS as ROOFLINE
-from analysis.summaries.scaling import COMMANDS as SCALING
-from analysis.summaries.sensitivity import COMMANDS as SENSITIVITY
-from analysis.summaries.software import COMMANDS as SOFTWARE
-from analysis.summaries.speedup import COMMANDS as SPEEDUP
 from paradnn.errors import ParadnnError
 
-__all__ = ["Budget", "Missing", "Section", "carry_out"]
+__all__ = ["Chapter", "Context", "Section", "run_section"]
 
-_ANALYSES = {
-    command.name: command
-    for command in (
-        *BOXPLOT,
-        *BREAKDOWN,
-        *CLAIMS,
-        *COMPARE,
-        *HEATMAP,
-        *INFEED,
-        *OVERHEAD,
-        *PARAMETERS,
-        *ROOFLINE,
-        *SCALING,
-        *SENSITIVITY,
-        *SOFTWARE,
-        *SPEEDUP,
-    )
-}
 _ALTERNATIVE = 320  # characters of a figure's text alternative
+_LONGEST = 420  # characters of why an analysis is missing
+_FIGURES = 8_000_000  # bytes of figures in the page
 
 
 @dataclass(frozen=True)
 class Section:
     """An analysis that was made: where it stands in the page, what it found, its figure as HTML (empty without one).
 
-    `left_out` says why a figure is not there.
+    `left_out` says why a figure is not there, `names` what sides are called.
     """
 
-    name: str
     anchor: str
     title: str
     reading: str
@@ -72,106 +42,94 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Missing:
-    """An analysis that could not be made: of which part, why, and the command that would supply it."""
+class Chapter:
+    """A population and the sections about it."""
 
-    title: str
-    of: str
-    reason: str
-    remedy: str
+    population: Population
+    sections: Sequence[Section]
 
 
 @dataclass
-class Budget:
-    """Bytes of figures that the page still has room for, and how many had none."""
+class Context:
+    """What all sections share: the store that tables are read from, whether heterogeneous runs are pooled, how many
+    bytes of figures the page still has room for, and which figures had none."""
 
-    left: int
+    store: str | None
+    pool: bool
+    room: int = _FIGURES
     refused: list[str] = field(default_factory=list)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ParadnnError(message)
-
-
-def carry_out(
-    item: Item,
-    frame: pd.DataFrame,
-    chosen: Sequence[str],
-    shared: argparse.Namespace,
-    prefix: str,
-    of: str,
-    budget: Budget,
+def run_section(
+    item: Item, frame: pd.DataFrame, selection: Selection, prefix: str, of: str, context: Context
 ) -> Section | Missing:
-    """Run an item's command on a frame; what it refuses is a `Missing`.
+    """Analyse a frame as an item says; what the analysis refuses is a `Missing`.
 
-    `chosen` are the options that choose this frame's runs from the store, for the command that the page shows;
-    `shared` holds the report's own arguments. A fault of an analysis is named and leaves the rest of the report whole.
+    `selection` chooses this frame's runs from the store, for the command that the page shows. A fault of an analysis
+    is named and leaves the rest of the report whole.
     """
-    remedy = item.remedy or REMEDIES.get(item.name, "")
-    if item.problem:
-        return Missing(item.title, of, item.problem, remedy)
-    options = [*item.options, *(["--pool"] if shared.pool else [])]
-    line = shlex.join(["python", "-m", "analysis", item.name, *item.options, *chosen])
+    remedy = REMEDIES.get(item.options.command, "")
+    options = replace(item.options, pool=context.pool, store=context.store)
+    if item.families:
+        frame = frame[frame["family"].isin(item.families)].reset_index(drop=True)
+        selection = replace(selection, family=item.families)
+    words = [*command_line(options), *command_line(selection)]
+    line = shlex.join(["python", "-m", "analysis", options.command, *words])
     anchor = f"{prefix}-{item.anchor}"
-    rows = _rows(frame, item)
     try:
-        result = _analyse(_ANALYSES[item.name], rows, options, shared.store)
+        result = item.analyse(frame.copy(), options)
     except ParadnnError as error:
-        return Missing(item.title, of, str(error), remedy)
+        return Missing(item.title, of, _reason(error), remedy)
     except Exception as error:
-        return Missing(item.title, of, _fault(item.name, error), line)
+        return Missing(item.title, of, _fault(options.command, error), line)
     if not len(result.table):
-        return Missing(item.title, of, " ".join(result.text.split()) or "no run has what it takes", remedy)
-    figure, left_out = _figure(result, item.title, anchor, of, budget)
-    return Section(item.name, anchor, item.title, item.reading, line, result, figure, left_out)
+        return Missing(item.title, of, " ".join(head for head, _ in result.paragraphs()).rstrip("."), remedy)
+    figure, left_out = _figure(result, item.title, anchor, of, context)
+    return Section(anchor, item.title, item.reading, line, result, figure, left_out)
 
 
-def _rows(frame: pd.DataFrame, item: Item) -> pd.DataFrame:
-    """The frame, narrowed as the item's own --family does when the command reads the store."""
-    if "--family" not in item.options:
-        return frame.copy()
-    wanted = item.options[item.options.index("--family") + 1].split(",")
-    return frame[frame["family"].isin(wanted)].reset_index(drop=True).copy()
+def _reason(error: ParadnnError) -> str:
+    """What an analysis lacks on one short line: groups that lack the same are counted."""
+    groups: dict[str, list[Lacking]] = {}
+    for lacking in (error.lacking or ()) if isinstance(error, NotEnoughData) else ():
+        groups.setdefault(lacking.problem, []).append(lacking)
+    words = str(error)
+    if groups:
+        words = "; ".join(f"{same[0].of}{_more(same)}: {problem}" for problem, same in groups.items())
+    return words if len(words) <= _LONGEST else f"{words[:_LONGEST].rsplit(' ', 1)[0]} ..."
 
 
-def _analyse(command: Command, frame: pd.DataFrame, options: Sequence[str], store: str | None) -> Result:
-    parser = _Parser(add_help=False, allow_abbrev=False)
-    command.configure(parser)
-    args = parser.parse_args(list(options))
-    args.command, args.store = command, store
-    if command.analyse is None:
-        raise ParadnnError(f"{command.name} is no analysis")
-    return command.analyse(frame, args)
+def _more(groups: Sequence[Lacking]) -> str:
+    return f" and {len(groups) - 1} more" if len(groups) > 1 else ""
 
 
-def _figure(result: Result, title: str, anchor: str, of: str, budget: Budget) -> tuple[str, str]:
+def _figure(result: Result, title: str, anchor: str, of: str, context: Context) -> tuple[str, str]:
     """The figure as HTML, or why there is none."""
-    if result.figure is None:
+    if not result.drawable:
         return "", ""
-    if budget.left <= 0:
-        budget.refused.append(f"{title} of {of}")
+    if context.room <= 0:
+        context.refused.append(f"{title} of {of}")
         return "", "The figure is left out to keep the page small; the command below draws it with --svg."
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a glyph that the font lacks
-            figure = embed(result.figure(), anchor, _alternative(f"{title}, {of}", result.text))
+            figure = embed(result.figure(), anchor, _alternative(f"{title}, {of}.", result))
     except ParadnnError as error:
         return "", f"No figure: {error}."
     except Exception as error:
         return "", f"No figure: {_fault('drawing', error)}."
-    budget.left -= len(figure)
+    context.room -= len(figure)
     return figure, ""
 
 
-def _alternative(title: str, words: str) -> str:
+def _alternative(title: str, result: Result) -> str:
     """What a figure shows for those who do not see it: its title and the first findings."""
-    said = title + "."
-    for line in (line.strip() for line in words.splitlines() if line.strip()):
-        if len(said) + len(line) > _ALTERNATIVE and len(said) > len(title) + 1:
+    words = title
+    for sentence in (sentence for head, points in result.paragraphs() for sentence in (head, *points)):
+        if len(words) + len(sentence) > _ALTERNATIVE and words != title:
             break
-        said += f" {line}"
-    return said if len(said) <= 2 * _ALTERNATIVE else said[: 2 * _ALTERNATIVE] + "..."
+        words += f" {sentence}"
+    return words if len(words) <= 2 * _ALTERNATIVE else words[: 2 * _ALTERNATIVE] + "..."
 
 
 def _fault(what: str, error: Exception) -> str:

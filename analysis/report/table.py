@@ -1,4 +1,4 @@
-"""A frame as an HTML table that sorts: few digits to read, the exact value to sort by, no columns that say nothing."""
+"""A frame as an HTML table that sorts: few digits to read, the exact value to sort by, no constant columns."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def html_table(frame: pd.DataFrame, caption: str, address: str = "", whole: str 
     """
     if not len(frame):
         return ""
-    told, same = _without_constants(frame)
-    shown = told.head(cap)
+    varied, same = _without_constants(frame)
+    shown = varied.head(cap)
     columns = [_Column(shown[name], address) for name in shown.columns]
     head = "".join(f'<th scope="col"{column.align}>{column.title}</th>' for column in columns)
     rows = zip(*(column.cells() for column in columns), strict=True)

@@ -1,1 +1,1 @@
-"""What each analysis found, in words and tables."""
+"""The analyses as a user calls them: a function from a frame and options to a typed result, each in its module."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.format import short
-from analysis.summaries.command import Command
-from analysis.summaries.pooling import alike_within, sentence
-from analysis.summaries.result import Result
+from analysis.options import Options
+from analysis.summaries.pooling import pooled_within
+from analysis.summaries.result import Paragraph, Result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,64 +18,73 @@ if TYPE_CHECKING:
 
     from analysis.methods.breakdown import Breakdown
 
-__all__ = ["COMMANDS"]
+__all__ = ["BreakdownOptions", "BreakdownResult", "breakdown", "share_in_words"]
 
 _LEADING = 3  # types of operation that are named for a family
 
 
-def breakdown(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
-    """Median share of every category and type of operation, family by family."""
-    import pandas as pd
+@dataclass(frozen=True, kw_only=True)
+class BreakdownOptions(Options):
+    """Only what every analysis takes."""
 
-    from analysis.methods.breakdown import breakdown as analyse
+    command = "breakdown"
 
-    pooled = alike_within(frame, ["family", "device"], args.pool)
-    found = analyse(frame)
 
-    def draw() -> Figure:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class BreakdownResult(Result):
+    """Median shares of the profiled step, of categories and of types of operations."""
+
+    breakdown: Breakdown
+
+    @property
+    def table(self) -> pd.DataFrame:
+        import pandas as pd
+
+        parts = [self.breakdown.categories, *([self.breakdown.types] if self.breakdown.level == "category" else [])]
+        return pd.concat([part for part in parts if len(part)], ignore_index=True)
+
+    def _figure(self) -> Figure:
         from analysis.figures.breakdown import draw_breakdown
 
-        return draw_breakdown(found)
+        return draw_breakdown(self.breakdown)
 
-    tables = [found.categories, *([found.types] if found.level == "category" else [])]
-    table = pd.concat([part for part in tables if len(part)], ignore_index=True)
-    text = "\n".join([*_lines(found), *sentence(pooled)])
-    return Result(table, text, draw, sources=found.run_ids, pooled=pooled)
+    def _paragraphs(self) -> Iterator[Paragraph]:
+        of = self.breakdown
+        for family, rows in of.categories.groupby("family", sort=False):
+            models = rows["models"].iloc[0]
+            shares = ", ".join(map(_share, rows.head(_LEADING + 2).to_dict("records")))
+            types = of.types[(of.types["family"] == family) & (of.level == "category")].head(_LEADING)
+            leading = f"Leading types: {', '.join(map(_share, types.to_dict('records')))}." if len(types) else ""
+            head = f"{family}, {models} profiled model{'s' if models != 1 else ''}: {shares}."
+            yield Paragraph(head, (leading,) if leading else ())
+        if of.without:
+            yield Paragraph(f"{of.without} measured points have no profile.")
+        yield Paragraph(
+            "Shares are medians over models, with the 95% interval of the median, or the middle half where models are "
+            "too few for one; medians need not add up to the whole."
+        )
 
 
-def _lines(found: Breakdown) -> Iterable[str]:
-    for family, rows in found.categories.groupby("family", sort=False):
-        models = rows["models"].iloc[0]
-        shares = [_share(row) for row in rows.head(_LEADING + 2).to_dict("records")]
-        yield f"{family}, {models} profiled model{'s' if models != 1 else ''}: {', '.join(shares)}."
-        types = found.types[found.types["family"] == family].head(_LEADING)
-        if found.level == "category" and len(types):
-            yield f"  Leading types: {', '.join(_share(row) for row in types.to_dict('records'))}."
-    if found.without:
-        yield f"{found.without} measured points have no profile."
-    yield (
-        "Shares are medians over models, with the 95% interval of the median, or the middle half where models are "
-        "too few for one; medians need not add up to the whole."
-    )
+def breakdown(frame: pd.DataFrame, options: BreakdownOptions | None = None) -> BreakdownResult:
+    """Median share of every category and type of operation, family by family.
+
+    ParadnnError where no run was profiled, SchemaError for heterogeneous runs of a family on a device.
+    """
+    from analysis.methods.breakdown import breakdown as analyse
+
+    options = options or BreakdownOptions()
+    pooled = pooled_within(frame, ["family", "device"], options.pool)
+    shares = analyse(frame)
+    return BreakdownResult(breakdown=shares, sources=shares.run_ids, pooled=pooled)
+
+
+def share_in_words(row: Mapping[Any, Any], what: str = "95% interval ") -> str:
+    """The interval of a share, or where models are too few for one, the middle half."""
+    known = math.isfinite(row["low"]) and math.isfinite(row["high"])
+    low, high = (short(row[end], share=True) for end in (("low", "high") if known else ("q25", "q75")))
+    return f"{what if known else 'middle half '}{low} to {high}"
 
 
 def _share(row: Mapping[Any, Any]) -> str:
-    known = math.isfinite(row["low"]) and math.isfinite(row["high"])
-    ends = ("low", "high") if known else ("q25", "q75")
-    low, high = (short(row[end], share=True) for end in ends)
-    what = f" ({'' if known else 'middle half '}{low} to {high})" if row["models"] > 1 else ""
-    return f"{row['name']} {short(row['median'], share=True)}{what}"
-
-
-#: What this module adds to the command line.
-COMMANDS = (
-    Command(
-        name="breakdown",
-        summary="where the step's time goes: categories and types of operations by family",
-        description="Median share of the profiled step that each category and type of operation takes, over the\n"
-        "models of a family. Profiles are taken with measure.profile=true.",
-        example="python -m analysis breakdown --family fc --png breakdown.png",
-        analyse=breakdown,
-        draws=True,
-    ),
-)
+    interval = f" ({share_in_words(row, '')})" if row["models"] > 1 else ""
+    return f"{row['name']} {short(row['median'], share=True)}{interval}"

@@ -2,63 +2,111 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from analysis.summaries.command import Command, argument
-from analysis.summaries.result import Result
-from analysis.summaries.sides import apart, choose_sides, is_speed, join_on, tidy
-from paradnn.errors import ConfigError
+from analysis.options import option
+from analysis.summaries.result import Paragraph, Result
+from analysis.summaries.sides import KEPT, PairedOptions, Sides, apart, choose_sides, is_speed, join_on, tidy
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
     from analysis.methods.compare import Comparison
+    from analysis.methods.quantiles import Estimate
 
-__all__ = ["COMMANDS"]
+__all__ = ["CompareOptions", "CompareResult", "Overall", "compare"]
 
-_KEPT = (
-    "family",
-    "a",
-    "b",
-    "speedup",
-    "speedup_low",
-    "speedup_high",
-    "interval_source",
-    "a_count",
-    "b_count",
-    "p_value",
-    "p_adjusted",
-    "verdict",
-)
+_KEPT = (*KEPT, "a_count", "b_count", "p_value", "p_adjusted", "verdict")
 
 
-def compare(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
-    """The cells of A and B with interval, test and verdict, and a sentence for each family."""
-    from analysis.methods.compare import compare as analyse
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(PairedOptions):
+    """Two sides, and what to compare of them."""
 
-    if not 0 < args.rate < 1:
-        raise ConfigError("--rate", args.rate, "is no share", "give one between 0 and 1, such as 0.05")
-    sides = choose_sides(frame, [args.a], [args.b], ("A", "B"), args.pool)
-    found = analyse(sides.a, sides.b, args.metric, join_on(args.on, sides), args.rate)
-    word = "faster" if is_speed(args.metric) else "better"
-    text = [f"A is {sides.name_a}, B is {sides.name_b}; ratios are of {args.metric}, above 1 where A is {word}."]
-    text += [_sentence(row, word) for row in found.families.to_dict("records")]
-    text += [_tests(found, word), *_intervals(found.cells), *apart(found.cells, sides)]
+    command = "compare"
 
-    def draw() -> Figure:
+    a: str = option(text="condition of side A's runs, such as 'device=TPU v2'", metavar="A", positional=True)
+    b: str = option(
+        text="condition of side B's runs, such as sweep_id=... or environment_id=...", metavar="B", positional=True
+    )
+    rate: float = option(
+        0.05, "share of false ones among the differences found (default: 0.05)", metavar="Q", above=0, below=1
+    )
+
+
+class Overall(NamedTuple):
+    """All paired points together: how many, on how many A is ahead, and the geometric mean of the ratios."""
+
+    points: int
+    wins: int
+    mean: Estimate
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class CompareResult(Result):
+    """The cells of both sides with interval, test and verdict, and a verdict for each family."""
+
+    comparison: Comparison
+    sides: Sides
+
+    @property
+    def table(self) -> pd.DataFrame:
+        return tidy(self.comparison.cells, _KEPT)
+
+    @property
+    def families(self) -> pd.DataFrame:
+        """A row for each family, with its verdict."""
+        return self.comparison.families
+
+    @cached_property
+    def overall(self) -> Overall:
+        """All points together, whatever their family."""
+        import numpy as np
+
+        from analysis.methods.quantiles import Estimate
+        from analysis.methods.speedup import geometric_mean
+
+        ratios = self.comparison.cells["speedup"].to_numpy(dtype="float64")
+        ratios = ratios[np.isfinite(ratios) & (ratios > 0)]
+        return Overall(len(ratios), int((ratios > 1).sum()), Estimate(*geometric_mean(ratios)))
+
+    def _figure(self) -> Figure:
         from analysis.figures.compare import draw_comparison
 
-        return draw_comparison(found, sides.name_a, sides.name_b)
+        return draw_comparison(self.comparison, self.sides.name_a, self.sides.name_b)
 
-    drawable = draw if len(found.cells) else None
-    return Result(tidy(found.cells, _KEPT), "\n".join(filter(None, text)), drawable, sides.sources, sides.pooled)
+    def _paragraphs(self) -> Iterator[Paragraph]:
+        metric, cells = self.comparison.metric, self.comparison.cells
+        word = "faster" if is_speed(metric) else "better"
+        sides = f"A is {self.sides.name_a}, B is {self.sides.name_b}"
+        yield Paragraph(f"{sides}; ratios are of {metric}, above 1 where A is {word}.")
+        for row in self.families.to_dict("records"):
+            yield Paragraph(_sentence(row, word))
+        if len(cells):
+            yield Paragraph(_tests(self.comparison, word))
+            yield Paragraph(_intervals(cells))
+        yield from apart(cells, self.sides)
+
+
+def compare(frame: pd.DataFrame, options: CompareOptions) -> CompareResult:
+    """The cells of A and B with interval, test and verdict, and a verdict for each family.
+
+    ConfigError for a side without runs or a metric without direction, SchemaError for heterogeneous runs of a side.
+    """
+    from analysis.methods.compare import compare as analyse
+
+    sides = choose_sides(frame, [options.a], [options.b], ("A", "B"), options.pool)
+    comparison = analyse(sides.a, sides.b, options.metric, join_on(options.on, sides), options.rate)
+    return CompareResult(comparison=comparison, sides=sides, sources=sides.sources, pooled=sides.pooled)
 
 
 def _sentence(row: dict[Any, Any], word: str) -> str:
     """The verdict of one family, with what it rests on."""
-    from analysis.methods.compare import A_BETTER, B_BETTER, NOT_ENOUGH, NOT_SHOWN, REPLICATES
+    from analysis.methods.compare import REPLICATES, Verdict
     from analysis.methods.speedup import MINIMUM_POINTS
 
     count = row["points"]
@@ -69,15 +117,15 @@ def _sentence(row: dict[Any, Any], word: str) -> str:
     interval = f" ({low:.3g} to {high:.3g})" if low == low else ""
     spread = f"single points {row['minimum']:.3g} to {row['maximum']:.3g}" if count > 1 else "no more than that"
     numbers = f"geometric mean {mean:.3g}{interval} over {points}, {spread}"
-    if row["verdict"] == NOT_ENOUGH:
+    if row["verdict"] == Verdict.NOT_ENOUGH:
         return (
             f"{row['family']}: not enough data: {numbers}. A verdict needs {MINIMUM_POINTS} points, or "
             f"{REPLICATES} replicates of each on both sides."
         )
-    if row["verdict"] == NOT_SHOWN:
+    if row["verdict"] == Verdict.NOT_SHOWN:
         return f"{row['family']}: no difference shown: {numbers}; A is ahead in {row['wins']}."
-    side, ahead = ("A", row["wins"]) if row["verdict"] == A_BETTER else ("B", count - row["wins"])
-    if row["verdict"] == B_BETTER:
+    side, ahead = ("A", row["wins"]) if row["verdict"] == Verdict.A_BETTER else ("B", count - row["wins"])
+    if row["verdict"] == Verdict.B_BETTER:
         # Said from the winner's side: how many times faster B is.
         bounds = f" ({1 / high:.3g} to {1 / low:.3g})" if low == low else ""
         numbers = f"geometric mean {1 / mean:.3g}{bounds} of B over A, over {points}"
@@ -87,77 +135,34 @@ def _sentence(row: dict[Any, Any], word: str) -> str:
     return f"{row['family']}: {side} {word}{basis}: {numbers}{share}."
 
 
-def _tests(found: Comparison, word: str) -> str:
+def _tests(comparison: Comparison, word: str) -> str:
     """What was tested, and what the tests found."""
-    from analysis.methods.compare import A_BETTER, B_BETTER, REPLICATES
+    from analysis.methods.compare import REPLICATES, Verdict
 
-    cells = found.cells
+    cells = comparison.cells
     tested = int(cells["tested"].sum())
-    if not len(cells):
-        return ""
-    lacking = len(cells) - tested
-    why = f"{lacking} of {len(cells)} cells are not tested: a test takes {REPLICATES} replicates on both sides."
     if not tested:
         return f"No cell is tested: that takes {REPLICATES} replicates of a point on both sides (replicate=0,1,2)."
-    better = [int((cells["verdict"] == verdict).sum()) for verdict in (A_BETTER, B_BETTER)]
+    lacking = len(cells) - tested
+    why = f" {lacking} of {len(cells)} cells are not tested: a test takes {REPLICATES} replicates on both sides."
+    a, b = (int((cells["verdict"] == verdict).sum()) for verdict in (Verdict.A_BETTER, Verdict.B_BETTER))
     return (
-        f"Of {tested} cells tested (Welch's t on logarithms) A is {word} in {better[0]}, B in {better[1]}; at most "
-        f"{found.rate:.0%} of these are expected to be false (Benjamini-Hochberg)." + (f" {why}" if lacking else "")
+        f"Of {tested} cells tested (Welch's t on logarithms) A is {word} in {a}, B in {b}; at most "
+        f"{comparison.rate:.0%} of these are expected to be false (Benjamini-Hochberg).{why if lacking else ''}"
     )
 
 
-def _intervals(cells: pd.DataFrame) -> list[str]:
+def _intervals(cells: pd.DataFrame) -> str:
     """How exactly single ratios are known."""
-    if not len(cells):
-        return []
-    lines = ["Intervals are 95%; those of means are over points (bootstrap)."]
+    parts = ["Intervals are 95%; those of means are over points (bootstrap)."]
     for source, words in (("replicates", "between replicates"), ("within process", "within one process only")):
         rows = cells[cells["interval_source"] == source]
         if len(rows):
             reach = ((rows["speedup_high"] / rows["speedup_low"]) ** 0.5 - 1).median()
-            lines.append(
+            parts.append(
                 f"{len(rows)} single ratios have an interval from the spread {words}, in the median ±{reach:.1%}."
             )
     without = int((cells["interval_source"] == "none").sum())
     if without:
-        lines.append(f"{without} single ratios have no interval: neither replicates nor one of their own.")
-    return [" ".join(lines)]
-
-
-#: What this module adds to the command line.
-COMMANDS = (
-    Command(
-        name="compare",
-        summary="A against B: each cell with interval and test, and a verdict for each family",
-        description="Pair the points that two sides both measured: platforms, environments, versions or sweeps.\n"
-        "A and B are conditions as in --where, several joined by ' & '. Each ratio has its interval,\n"
-        "a test where there are three replicates on both sides, false discoveries held over all cells;\n"
-        "each family has a verdict: A faster, B faster, no difference shown, or not enough data.",
-        example="python -m analysis compare version.tensorflow=2.21.0 version.tensorflow=2.20.0 --png compare.png",
-        analyse=compare,
-        draws=True,
-        arguments=(
-            argument("a", metavar="A", help="condition of side A's runs, such as 'device=TPU v2'"),
-            argument("b", metavar="B", help="condition of side B's runs, such as sweep_id=... or environment_id=..."),
-            argument(
-                "--metric",
-                metavar="M",
-                default="examples_per_second",
-                help="what to compare (default: examples_per_second)",
-            ),
-            argument(
-                "--on",
-                metavar="X,Y",
-                help="hyperparameters that tell a point, such as nodes,batch_size "
-                "(default: the whole configuration, but for what sets A and B apart)",
-            ),
-            argument(
-                "--rate",
-                metavar="Q",
-                type=float,
-                default=0.05,
-                help="share of false ones among the differences found (default: 0.05)",
-            ),
-        ),
-    ),
-)
+        parts.append(f"{without} single ratios have no interval: neither replicates nor one of their own.")
+    return " ".join(parts)

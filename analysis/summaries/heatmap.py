@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterable
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING
 
 from analysis.format import is_share, short
-from analysis.summaries.command import Command, argument
-from analysis.summaries.pooling import alike_within, sentence
-from analysis.summaries.result import Result
+from analysis.options import Options, option
+from analysis.summaries.pooling import pooled_within
+from analysis.summaries.result import Paragraph, Result
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,169 +19,153 @@ if TYPE_CHECKING:
 
     from analysis.methods.heatmap import HeatMap, HeatMaps
 
-__all__ = ["COMMANDS"]
+__all__ = ["HeatmapOptions", "HeatmapResult", "heatmap"]
 
 
-def heatmap(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
-    """The maps, and in words: where the metric is high and low, what is out of memory, what was pooled."""
-    from analysis.methods.heatmap import heat_maps
+@dataclass(frozen=True, kw_only=True)
+class HeatmapOptions(Options):
+    """Two hyperparameters and a metric."""
 
-    found = heat_maps(frame, args.x, args.y, args.metric, bins=args.bins, pool=args.pool)
+    command = "heatmap"
 
-    def draw() -> Figure:
+    x: str = option("batch_size", "hyperparameter across (default: batch_size)", metavar="A")
+    y: str = option(text="hyperparameter up, such as nodes, filters, precision", metavar="B")
+    metric: str | None = option(
+        None, "what to show (default: flops_utilization, else flops_per_second, else examples_per_second)", metavar="M"
+    )
+    bins: int | None = option(
+        None,
+        "cut a numeric hyperparameter with more than N values into N ranges (default: 12 ranges from 25 values on)",
+        metavar="N",
+        least=1,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class HeatmapResult(Result):
+    """A map for each family on each device, on shared axes."""
+
+    maps: HeatMaps
+
+    @property
+    def table(self) -> pd.DataFrame:
+        return self.maps.table
+
+    def _figure(self) -> Figure:
         from analysis.figures.heatmap import draw_heat_maps
 
-        return draw_heat_maps(found)
+        return draw_heat_maps(self.maps)
 
-    parts = [_describe(each, found) for each in found.maps]
-    parts += [f"{reason}: no map." for reason in found.lacking]
-    pooled = alike_within(frame, ["family", "device"], pool=True) if args.pool else ""
-    parts += sentence(pooled)
-    return Result(found.table, "\n".join(filter(None, parts)), draw, found.run_ids, pooled)
+    def _paragraphs(self) -> Iterator[Paragraph]:
+        for each in self.maps.maps:
+            head = f"{each.name}: {self.maps.metric} over {each.x.column} and {each.y.column}."
+            yield Paragraph(head, tuple(_describe(each, self.maps)))
+        for lacking in self.maps.lacking:
+            yield Paragraph(f"{lacking}: no map.")
 
 
-def _describe(found: HeatMap, all_maps: HeatMaps) -> str:
-    cells = found.cells
-    measured = cells[cells["value"].notna()]
-    share = is_share(all_maps.metric, all_maps.unit, measured["value"])
+def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> HeatmapResult:
+    """The median of a metric over two hyperparameters, for each family on each device.
 
-    def shown(value: float) -> str:
-        return short(value, all_maps.unit, share)
+    ConfigError for a column or metric that is not there, NotEnoughData without any map, SchemaError for heterogeneous
+    runs of a group.
+    """
+    from analysis.methods.heatmap import heat_maps
 
-    lines = [f"{found.name}: {all_maps.metric} over {found.x.column} and {found.y.column}."]
+    maps = heat_maps(frame, options.x, options.y, options.metric, bins=options.bins, pool=options.pool)
+    pooled = pooled_within(frame, ["family", "device"], pool=True) if options.pool else ""
+    return HeatmapResult(maps=maps, sources=maps.run_ids, pooled=pooled)
+
+
+def _describe(each: HeatMap, maps: HeatMaps) -> Iterator[str]:
+    """Where the metric is high and low, what is out of memory, what was pooled."""
+    measured = each.cells[each.cells["value"].notna()]
+    share = is_share(maps.metric, maps.unit, measured["value"])
     if len(measured):
-        best, worst = (measured.iloc[int(place)] for place in (measured["value"].argmax(), measured["value"].argmin()))
+        values = measured["value"]
         places = [
-            f"{shown(cell['value'])} at {found.x.column} {cell['x']}, {found.y.column} {cell['y']}"
-            for cell in (best, worst)
+            f"{short(cell['value'], maps.unit, share)} at {each.x.column} {cell['x']}, {each.y.column} {cell['y']}"
+            for cell in (measured.iloc[int(values.argmin())], measured.iloc[int(values.argmax())])
         ]
-        lines.append(f"From {places[1]} up to {places[0]}.")
-        lines += _trends(found)
-    lines += _failures(found)
-    lines += _pooled(found, measured)
-    if found.without_metric:
-        lines.append(f"{found.without_metric} measured points have no {all_maps.metric} and are left out.")
-    return "\n  ".join(lines)
+        yield f"From {places[0]} up to {places[1]}."
+        yield from _trends(each)
+    yield from _failures(each)
+    yield from _pooled(each, measured)
+    if each.without_metric:
+        yield f"{each.without_metric} measured points have no {maps.metric} and are left out."
 
 
-def _trends(found: HeatMap) -> Iterable[str]:
+def _trends(each: HeatMap) -> Iterator[str]:
     """What going from one end of an axis to the other does, over the lines of cells that have both ends."""
-    for axis, other, grid in ((found.x, found.y, found.grid()), (found.y, found.x, found.grid().T)):
+    for axis, other, grid in ((each.x, each.y, each.grid()), (each.y, each.x, each.grid().T)):
         ratios = _end_to_end(grid)
         if ratios and (axis.ordered or len(axis.labels) == 2) and len(axis.labels) > 1:
-            middle, low, high = ratios[len(ratios) // 2] if len(ratios) % 2 else _middle(ratios), ratios[0], ratios[-1]
-            spread = (
-                f" ({short(low)} to {short(high)} over {len(ratios)} values of {other.column})"
-                if len(ratios) > 1
-                else ""
-            )
-            yield f"From {axis.column} {axis.labels[0]} to {axis.labels[-1]} it changes {short(middle)}-fold{spread}."
+            ends = f"{short(min(ratios))} to {short(max(ratios))}"
+            spread = f" ({ends} over {len(ratios)} values of {other.column})" if len(ratios) > 1 else ""
+            change = f"{short(median(ratios))}-fold{spread}"
+            yield f"From {axis.column} {axis.labels[0]} to {axis.labels[-1]} it changes {change}."
 
 
 def _end_to_end(grid: np.ndarray) -> list[float]:
-    """Last over first of each row of cells that has both, sorted."""
-    return sorted(float(row[-1] / row[0]) for row in grid if row[0] > 0 and row[-1] > 0)
+    """Last over first of each row of cells that has both."""
+    return [float(row[-1] / row[0]) for row in grid if row[0] > 0 and row[-1] > 0]
 
 
-def _middle(ratios: list[float]) -> float:
-    half = len(ratios) // 2
-    return (ratios[half - 1] + ratios[half]) / 2
-
-
-def _failures(found: HeatMap) -> Iterable[str]:
+def _failures(each: HeatMap) -> Iterator[str]:
     """What did not run, whole cells and parts of cells."""
     from analysis.methods.heatmap import MEMORY
 
-    cells = found.cells
+    cells = each.cells
     whole = cells[cells["value"].isna()]
     full = whole[whole["outcome"].isin(MEMORY)]
     if len(full):
         predicted = int((full["outcome"] == "oom_predicted").sum())
         how = f" ({predicted} by prediction)" if predicted else ""
-        yield f"{_cells(len(full))} out of memory{how}{_frontier(found, full)}."
+        yield f"{_cells(len(full))} out of memory{how}{_frontier(each, full)}."
     for outcome, rows in whole[~whole["outcome"].isin(MEMORY)].groupby("outcome"):
-        places = [f"{found.x.column} {x}, {found.y.column} {y}" for x, y in zip(rows["x"], rows["y"], strict=True)]
+        places = [f"{each.x.column} {x}, {each.y.column} {y}" for x, y in zip(rows["x"], rows["y"], strict=True)]
         more = f" and {len(places) - 3} more" if len(places) > 3 else ""
         yield f"{_cells(len(rows))} without a measurement, outcome {outcome}: at {'; at '.join(places[:3])}{more}."
     partly = cells[cells["value"].notna() & (cells["failed"] > 0)]
     if len(partly):
         memory, failed = int(partly["memory"].sum()), int(partly["failed"].sum())
-        kinds = [f"{memory} out of memory"] * (memory > 0) + [f"{failed - memory} ended otherwise"] * (failed > memory)
+        kinds = [f"{memory} out of memory"] * (memory > 0) + [f"{failed - memory} failed otherwise"] * (failed > memory)
         yield (
             f"In {_cells(len(partly))} some points did not run ({', '.join(kinds)}): the value is that of the "
             "points that did, often the smaller models."
         )
-    if found.unmeasured:
-        yield f"{_cells(found.unmeasured)} not measured, left blank."
+    if each.unmeasured:
+        yield f"{_cells(each.unmeasured)} not measured, left blank."
 
 
-def _frontier(found: HeatMap, full: pd.DataFrame) -> str:
+def _frontier(each: HeatMap, full: pd.DataFrame) -> str:
     """From which y on memory ends, at the least and at the greatest x."""
-    if not (found.x.ordered and found.y.ordered):
+    if not (each.x.ordered and each.y.ordered):
         return ""
     ends = []
-    for place in dict.fromkeys((0, len(found.x.labels) - 1)):
+    for place in dict.fromkeys((0, len(each.x.labels) - 1)):
         rows = full.loc[full["i"] == place, "j"]
-        where = f"from {found.y.column} {found.y.labels[rows.min()]}" if len(rows) else "nowhere"
-        ends.append(f"at {found.x.column} {found.x.labels[place]} {where}")
+        where = f"from {each.y.column} {each.y.labels[rows.min()]}" if len(rows) else "nowhere"
+        ends.append(f"at {each.x.column} {each.x.labels[place]} {where}")
     return f": {', '.join(ends)}"
 
 
-def _pooled(found: HeatMap, measured: pd.DataFrame) -> Iterable[str]:
+def _pooled(each: HeatMap, measured: pd.DataFrame) -> Iterator[str]:
     """Over what a cell's median is taken, and how much that hides."""
     if len(measured):
         counts = measured["points"]
-        each = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
-        text = f"A cell is the median of {each} points" if counts.max() > 1 else "A cell is one point"
-        varied = [f"{name} ({count} values)" for name, count in {**found.pooled, **found.unlike}.items()]
+        count = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
+        text = f"A cell is the median of {count} points" if counts.max() > 1 else "A cell is one point"
+        varied = [f"{name} ({count} values)" for name, count in {**each.pooled, **each.settings}.items()]
         if varied:
             text += f"{', pooled over' if counts.max() > 1 else ', though runs differ in'} {', '.join(varied)}"
         spread = (measured["high"] / measured["low"])[measured["low"] > 0].median()
         if counts.max() > 1 and spread > 1.1:
             text += f"; quartiles within a cell are typically {short(spread)}-fold apart"
         yield text + (": fix them with --where." if varied else ".")
-    if found.fixed:
-        yield f"The same in all: {', '.join(f'{name} = {value}' for name, value in found.fixed.items())}."
-
-
-def _words(outcome: str) -> str:
-    memory = {
-        "oom_device": "out of memory",
-        "oom_host": "out of host memory",
-        "oom_predicted": "predicted out of memory",
-    }
-    return memory.get(outcome, outcome)
+    if each.fixed:
+        yield f"The same in all: {', '.join(f'{name} = {value}' for name, value in each.fixed.items())}."
 
 
 def _cells(count: int) -> str:
     return f"{count} cell{'' if count == 1 else 's'}"
-
-
-#: What this module adds to the command line.
-COMMANDS = (
-    Command(
-        name="heatmap",
-        summary="a metric over two hyperparameters, out of memory shown",
-        description="Show the median of a metric over two hyperparameters, a map for each family on each device.\n"
-        "Cells in which nothing ran say why. What varies besides is pooled and named; fix it with --where.",
-        example="python -m analysis heatmap --x batch_size --y nodes --where model.layers=64 --png map.png",
-        analyse=heatmap,
-        draws=True,
-        arguments=(
-            argument("--x", metavar="A", default="batch_size", help="hyperparameter across (default: batch_size)"),
-            argument("--y", metavar="B", required=True, help="hyperparameter up, such as nodes, filters, precision"),
-            argument(
-                "--metric",
-                metavar="M",
-                help="what to show (default: flops_utilization, else flops_per_second, else examples_per_second)",
-            ),
-            argument(
-                "--bins",
-                metavar="N",
-                type=int,
-                help="cut a numeric hyperparameter with more than N values "
-                "into N ranges (default: 12 ranges from 25 values on)",
-            ),
-        ),
-    ),
-)

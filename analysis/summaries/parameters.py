@@ -1,58 +1,80 @@
-"""The sub-command `parameters`: the range of trainable parameters of each family, the paper's Figure 1."""
+"""`parameters`: the range of trainable parameters of each family, the paper's Figure 1."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.format import short
-from analysis.store.conditions import select
-from analysis.summaries.command import Command, argument
-from analysis.summaries.result import Result
+from analysis.options import Options
+from analysis.summaries.pooling import require_runs
+from analysis.summaries.result import Paragraph, Result
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from analysis.methods.parameters import ParameterRanges
 
-__all__ = ["COMMANDS"]
+__all__ = ["ParametersOptions", "ParametersResult", "parameters", "read_models"]
 
 
-def parameters(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
+@dataclass(frozen=True, kw_only=True)
+class ParametersOptions(Options):
+    """Only what every analysis takes."""
+
+    command = "parameters"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ParametersResult(Result):
     """Ranges of the parametric families, and the real models."""
-    import pandas as pd
 
-    from analysis.methods.parameters import parameter_ranges
+    ranges: ParameterRanges
 
-    if frame.empty:
-        return Result(frame[["family"]], "no such runs in the store")
-    found = parameter_ranges(frame)
-    real = found.real.groupby("family", as_index=False, sort=False)["parameters"].agg(
-        models="size", minimum="min", median="median", maximum="max"
-    )
-    tables = [part for part in (found.ranges, real.assign(span=real["maximum"] / real["minimum"])) if len(part)]
-    table = pd.concat(tables, ignore_index=True) if tables else found.ranges
+    @property
+    def table(self) -> pd.DataFrame:
+        import pandas as pd
 
-    def draw() -> Any:
+        real = self.ranges.real.groupby("family", as_index=False, sort=False)["parameters"].agg(
+            models="size", minimum="min", median="median", maximum="max"
+        )
+        real = real.assign(span=real["maximum"] / real["minimum"])
+        parts = [part for part in (self.ranges.ranges, real) if len(part)]
+        return pd.concat(parts, ignore_index=True) if parts else self.ranges.ranges
+
+    def _figure(self) -> Figure:
         from analysis.figures.parameters import draw_parameters
 
-        return draw_parameters(found)
+        return draw_parameters(self.ranges)
 
-    return Result(table, "\n".join(_lines(found)), draw if len(table) else None)
+    def _paragraphs(self) -> Iterator[Paragraph]:
+        return map(Paragraph, _sentences(self.ranges))
 
 
-def _tables(args: argparse.Namespace) -> pd.DataFrame | None:
-    """The models of --table: columns family (or model.name), parameters and, to tell models apart, model.*."""
+def parameters(frame: pd.DataFrame, options: ParametersOptions | None = None) -> ParametersResult:
+    """Trainable parameters of the distinct models of each family, whatever the outcome of their runs.
+
+    `frame` holds runs, or models as `read_models` gives them. NotEnoughData where it is empty.
+    """
+    from analysis.methods.parameters import parameter_ranges
+
+    del options  # nothing to choose: models are not pooled
+    require_runs(frame)
+    known = frame.get("run_id", ())
+    return ParametersResult(ranges=parameter_ranges(frame), sources=tuple(known))
+
+
+def read_models(paths: Sequence[str]) -> pd.DataFrame:
+    """The models of CSV files: columns family (or model.name), parameters and, to distinguish models, model.*.
+
+    ConfigError for a file that cannot be read or lacks a column.
+    """
     import pandas as pd
 
-    if not args.table:
-        return None
-    if args.log:
-        raise ConfigError("--log", "with --table", "a result in the store names the runs it rests on", "leave one out")
-    frame = pd.concat([_read(path) for path in args.table], ignore_index=True)
-    return select(frame[frame["family"].isin(args.family)] if args.family else frame, args.where)
+    return pd.concat([_read(path) for path in paths], ignore_index=True)
 
 
 def _read(path: str) -> pd.DataFrame:
@@ -71,22 +93,19 @@ def _read(path: str) -> pd.DataFrame:
     return frame.assign(parameters=pd.to_numeric(frame["parameters"], errors="coerce"))
 
 
-def _lines(found: ParameterRanges) -> list[str]:
-    lines = [_range(row) for row in found.ranges.to_dict("records")]
-    if len(found.ranges) > 1:
-        low, high = found.ranges["minimum"].min(), found.ranges["maximum"].max()
-        lines.append(f"All families together reach from {_short(low)} to {_short(high)}.")
-    for row in found.real.to_dict("records"):
-        around = found.ranges[
-            (found.ranges["minimum"] <= row["parameters"]) & (found.ranges["maximum"] >= row["parameters"])
-        ]
+def _sentences(of: ParameterRanges) -> Iterator[str]:
+    yield from map(_range, of.ranges.to_dict("records"))
+    if len(of.ranges) > 1:
+        low, high = of.ranges["minimum"].min(), of.ranges["maximum"].max()
+        yield f"All families together reach from {_short(low)} to {_short(high)}."
+    for row in of.real.to_dict("records"):
+        around = of.ranges[(of.ranges["minimum"] <= row["parameters"]) & (of.ranges["maximum"] >= row["parameters"])]
         place = f"within the range of {', '.join(around['family'])}" if len(around) else "outside every family's range"
-        lines.append(f"{row['family']}: {_short(row['parameters'])}, {place}.")
-    if not len(found.real):
-        lines.append("No real models, such as resnet50, are among these.")
-    if found.unknown:
-        lines.append(f"{found.unknown} runs do not tell their parameters.")
-    return lines
+        yield f"{row['family']}: {_short(row['parameters'])}, {place}."
+    if not len(of.real):
+        yield "No real models, such as resnet50, are among these."
+    if of.unknown:
+        yield f"{of.unknown} runs do not report their parameters."
 
 
 def _range(row: Mapping[Any, Any]) -> str:
@@ -103,28 +122,3 @@ def _range(row: Mapping[Any, Any]) -> str:
 
 def _short(value: float) -> str:
     return short(value, digits=3)
-
-
-#: What this module adds to the command line.
-COMMANDS = (
-    Command(
-        name="parameters",
-        summary="the range of trainable parameters of each family, with real models as points",
-        description="Trainable parameters of the distinct models of each family, whatever became of their runs.\n"
-        "Real models, such as resnet50, stand as points where there are runs of them.\n"
-        "Parameters need no measurement: --table reads a list of models instead of the store's runs.",
-        example="python -m analysis parameters --png parameters.png",
-        analyse=parameters,
-        draws=True,
-        read=_tables,
-        arguments=(
-            argument(
-                "--table",
-                metavar="FILE",
-                nargs="+",
-                help="CSV files of models instead of runs: columns "
-                "family or model.name, parameters, model.*; --family and --where choose among them",
-            ),
-        ),
-    ),
-)

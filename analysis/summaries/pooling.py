@@ -1,7 +1,4 @@
-"""Refusing to pool unlike runs where an analysis takes groups apart by itself, and saying so where they were pooled.
-
-What differed goes into `Result.pooled`, from where --log keeps it, and as a sentence into the text.
-"""
+"""Refusing to pool heterogeneous runs where an analysis forms groups by itself, and saying what differed."""
 
 from __future__ import annotations
 
@@ -11,13 +8,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["alike_within", "joined", "sentence"]
+__all__ = ["joined", "pooled_within", "require_runs"]
 
 
-def alike_within(frame: pd.DataFrame, by: Sequence[str], pool: bool) -> str:
-    """What differs within the groups (columns `by`) in environment, protocol and schema; empty where all are alike.
+def pooled_within(frame: pd.DataFrame, by: Sequence[str], pool: bool) -> str:
+    """What differs within the groups (columns `by`) in environment, protocol and schema; empty where nothing does.
 
-    SchemaError where anything does, unless `pool`.
+    SchemaError where anything differs, unless `pool`.
     """
     from analysis.store.frame import require_alike
 
@@ -30,6 +27,9 @@ def joined(differences: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(filter(None, differences)))
 
 
-def sentence(pooled: str) -> list[str]:
-    """What `alike_within` or `joined` found as a sentence; none where nothing differed."""
-    return [f"Unlike runs were pooled: {pooled}."] if pooled else []
+def require_runs(frame: pd.DataFrame) -> None:
+    """NotEnoughData where a frame holds no run."""
+    from analysis.methods.regression import NotEnoughData
+
+    if frame.empty:
+        raise NotEnoughData("no run matches; choose other runs, see python -m analysis runs")

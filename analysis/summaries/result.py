@@ -1,28 +1,83 @@
-"""What an analysis hands to the command line."""
+"""What every analysis answers with: typed findings, and how they are shown as sentences, table and figure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from html import escape
+from typing import TYPE_CHECKING, NamedTuple
+
+from paradnn.errors import ParadnnError
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["Result"]
+__all__ = ["Paragraph", "Result"]
 
 
-@dataclass(frozen=True)
-class Result:
+class Paragraph(NamedTuple):
+    """A sentence, or a few, and the points below it."""
+
+    head: str
+    points: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n  ".join([self.head, *self.points])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Result(ABC):
     """What an analysis found.
 
-    `text` says it in words; `figure` draws it when asked for; `sources` are the run ids it rests on, None for all
-    runs of the frame; `pooled` says what differed among runs that were treated as alike on demand.
+    `sources` are the ids of the runs it rests on; `pooled` says what differed among runs that were pooled on demand,
+    and is empty where they were homogeneous.
     """
 
-    table: pd.DataFrame
-    text: str = ""
-    figure: Callable[[], Figure] | None = None
-    sources: Sequence[str] | None = None
+    sources: tuple[str, ...]
     pooled: str = ""
+
+    @property
+    @abstractmethod
+    def table(self) -> pd.DataFrame:
+        """The numbers, as --csv writes them."""
+
+    @abstractmethod
+    def _paragraphs(self) -> Iterable[Paragraph]:
+        """The findings in words, without what was pooled."""
+
+    @abstractmethod
+    def _figure(self) -> Figure:
+        """The picture of what was found."""
+
+    @property
+    def drawable(self) -> bool:
+        """Whether there is anything to draw."""
+        return len(self.table) > 0
+
+    def paragraphs(self) -> list[Paragraph]:
+        """The findings in words."""
+        pooled = [Paragraph(f"Heterogeneous runs were pooled: {self.pooled}.")] if self.pooled else []
+        return [*self._paragraphs(), *pooled]
+
+    def text(self) -> str:
+        """The findings in words, a line for each sentence or point."""
+        return "\n".join(map(str, self.paragraphs()))
+
+    def figure(self) -> Figure:
+        """The picture; ParadnnError where there is nothing to draw, or more than a figure holds."""
+        if not self.drawable:
+            raise ParadnnError("there is nothing to draw; choose other runs")
+        return self._figure()
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        """The table and the sentences, for a notebook."""
+        words = "".join(
+            f"<p>{escape(head)}</p>" + "".join(f"<p style='margin-left: 2em'>{escape(point)}</p>" for point in points)
+            for head, points in self.paragraphs()
+        )
+        return f"{self.table.to_html(max_rows=20, index=False)}{words}"

@@ -2,101 +2,174 @@
 
 from __future__ import annotations
 
-import argparse
 import math
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from analysis.format import is_share, short
-from analysis.summaries.command import Command, argument
-from analysis.summaries.pooling import alike_within, sentence
-from analysis.summaries.result import Result
+from analysis.options import Options, option
+from analysis.summaries.pooling import pooled_within
+from analysis.summaries.result import Paragraph, Result
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from analysis.methods.quantiles import Estimate
     from analysis.methods.sensitivity import Fit, Sensitivity
 
-__all__ = ["COMMANDS"]
+__all__ = ["SensitivityOptions", "SensitivityResult", "Weight", "sensitivity"]
 
-_CROWDED = 10  # the VIF from which a weight is said to be hard to tell from others
+_CROWDED = 10  # the VIF from which a weight is said to be hard to separate from others
 _POOR = 0.5  # the R2 below which a straight line is said to describe little
 
 
-def sensitivity(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
-    """The weights of every family on every device, and what they mean in words."""
+@dataclass(frozen=True, kw_only=True)
+class SensitivityOptions(Options):
+    """What is explained with what, and on which scale."""
+
+    command = "sensitivity"
+
+    metric: str | None = option(
+        None,
+        "what to explain (default: flops_utilization, else flops_per_second, else examples_per_second)",
+        metavar="M",
+    )
+    on: tuple[str, ...] | None = option(
+        None, "hyperparameters to explain it with, such as nodes,batch_size (default: all that vary)", metavar="A,B"
+    )
+    log_scale: Literal["none", "hyperparameters", "metric", "both"] = option(
+        "none", "take logarithms of either side (default: none)"
+    )
+    interactions: bool = option(False, "also weigh the product of each two hyperparameters")
+    keep_replicates: bool = option(
+        False, "keep the runs of a point apart, errors clustered by point (default: their median)"
+    )
+
+
+@dataclass(frozen=True)
+class Weight:
+    """The weight of a term in a family's fit over so many points; `doubling` is what doubling the hyperparameter
+    multiplies the metric by, None where not both are logarithms."""
+
+    family: str
+    term: str
+    weight: Estimate
+    points: int
+    doubling: float | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SensitivityResult(Result):
+    """The weights of every family on every device."""
+
+    sensitivity: Sensitivity
+
+    @property
+    def table(self) -> pd.DataFrame:
+        return self.sensitivity.table
+
+    def weights(self, fit: Fit) -> list[Weight]:
+        """The weights of a fit, the largest first."""
+        from analysis.methods.quantiles import Estimate
+
+        rows = fit.regression.weights.sort_values("weight", key=lambda column: -column.abs(), kind="stable")
+        logarithms = fit.logarithms if self.sensitivity.settings.log_metric else ()
+        return [
+            Weight(
+                fit.family,
+                str(term),
+                Estimate(row["weight"], row["low"], row["high"]),
+                fit.regression.clusters,
+                2 ** row["slope"] if term in logarithms else None,
+            )
+            for term, row in rows.iterrows()
+        ]
+
+    def strongest(self) -> Weight | None:
+        """The largest weight that differs from zero, of the fit over the most points that has one."""
+        shown = [weight for fit in self.sensitivity.fits for weight in self.weights(fit) if _is_shown(weight)]
+        return max(shown, key=lambda one: (one.points, abs(one.weight.value)), default=None)
+
+    def _figure(self) -> Figure:
+        from analysis.figures.sensitivity import draw_sensitivity
+
+        return draw_sensitivity(self.sensitivity)
+
+    def _paragraphs(self) -> Iterator[Paragraph]:
+        for fit in self.sensitivity.fits:
+            points = f"{self.sensitivity.metric} over {fit.regression.clusters:,} points"
+            yield Paragraph(f"{fit.name}: {points}{_of_runs(fit)}.", tuple(self._describe(fit)))
+        for lacking in self.sensitivity.lacking:
+            yield Paragraph(f"{lacking}: no fit.")
+        yield Paragraph(_reading(self.sensitivity))
+
+    def _describe(self, fit: Fit) -> Iterator[str]:
+        weights = self.weights(fit)
+        shown = [_weight(weight) for weight in weights if _is_shown(weight)]
+        if shown:
+            yield f"It depends on {'; '.join(shown)}."
+        if len(shown) < len(weights):
+            terms = [weight.term for weight in weights if not _is_shown(weight)]
+            yield f"Not distinguished from no effect: {', '.join(terms)}."
+        yield _quality(fit, self.sensitivity)
+        yield from _caveats(fit)
+
+
+def sensitivity(frame: pd.DataFrame, options: SensitivityOptions | None = None) -> SensitivityResult:
+    """The weights of every family on every device.
+
+    ConfigError for a column or metric that is not there, NotEnoughData where no group can be fitted, SchemaError for
+    heterogeneous runs of a group.
+    """
     from analysis.methods.sensitivity import Settings
     from analysis.methods.sensitivity import sensitivity as analyse
 
+    options = options or SensitivityOptions()
     settings = Settings(
-        log_hyperparameters=args.log_scale in ("hyperparameters", "both"),
-        log_metric=args.log_scale in ("metric", "both"),
-        interactions=args.interactions,
-        keep_replicates=args.keep_replicates,
-        pool=args.pool,
+        log_hyperparameters=options.log_scale in ("hyperparameters", "both"),
+        log_metric=options.log_scale in ("metric", "both"),
+        interactions=options.interactions,
+        keep_replicates=options.keep_replicates,
+        pool=options.pool,
     )
-    names = None if args.on is None else [part.strip() for part in args.on.split(",") if part.strip()]
-    found = analyse(frame, args.metric, names, settings)
-
-    def draw() -> Figure:
-        from analysis.figures.sensitivity import draw_sensitivity
-
-        return draw_sensitivity(found)
-
-    parts = [_describe(fit, found) for fit in found.fits]
-    parts += [f"{reason}: no fit." for reason in found.lacking]
-    parts.append(_reading(found))
-    pooled = alike_within(frame, ["family", "device"], pool=True) if args.pool else ""
-    parts += sentence(pooled)
-    return Result(found.table, "\n".join(filter(None, parts)), draw, found.run_ids, pooled)
+    fits = analyse(frame, options.metric, options.on, settings)
+    pooled = pooled_within(frame, ["family", "device"], pool=True) if options.pool else ""
+    return SensitivityResult(sensitivity=fits, sources=fits.run_ids, pooled=pooled)
 
 
-def _describe(fit: Fit, found: Sensitivity) -> str:
-    """One fit in sentences."""
+def _is_shown(weight: Weight) -> bool:
+    """Whether an interval holds no zero."""
+    return weight.weight.low > 0 or weight.weight.high < 0
+
+
+def _weight(weight: Weight) -> str:
+    """Such as "model.nodes +0.47 (+0.41 to +0.52)", with the effect of a doubling where both sides are logarithms."""
+    digits = 2 if abs(weight.weight.value) >= 0.1 else 3
+    value, low, high = (f"{number:+.{digits}f}" for number in weight.weight)
+    doubling = "" if weight.doubling is None else f", doubling it multiplies by {weight.doubling:.2f}"
+    return f"{weight.term} {value} ({low} to {high}){doubling}"
+
+
+def _quality(fit: Fit, of: Sensitivity) -> str:
     result = fit.regression
-    weights = result.weights.sort_values("weight", key=lambda column: -column.abs(), kind="stable")
-    telling = (weights["low"] > 0) | (weights["high"] < 0)
-    said = [_weight(term, row, found) for term, row in weights[telling].iterrows()]
-    lines = [f"{fit.name}: {found.metric} over {result.clusters:,} points{_of_runs(fit)}."]
-    if said:
-        lines.append(f"It depends on {'; '.join(said)}.")
-    if not telling.all():
-        lines.append(f"Not told from no effect: {', '.join(weights.index[~telling])}.")
-    lines.append(f"{_quality(fit, found)}")
-    lines += _caveats(fit)
-    return "\n  ".join(lines)
-
-
-def _weight(term: object, row: pd.Series, found: Sensitivity) -> str:
-    """Such as "model.nodes +0.47 (0.41 to 0.52)", with the effect of a doubling where both sides are logarithms."""
-    digits = 2 if abs(row["weight"]) >= 0.1 else 3
-    weight, low, high = (f"{row[name]:+.{digits}f}" for name in ("weight", "low", "high"))
-    text = f"{term} {weight} ({low} to {high})"
-    logs = found.settings.log_metric and found.settings.log_hyperparameters
-    if logs and "=" not in str(term) and " x " not in str(term):
-        text += f", doubling it multiplies by {2 ** row['slope']:.2f}"
-    return text
-
-
-def _quality(fit: Fit, found: Sensitivity) -> str:
-    result = fit.regression
-    share = is_share(found.metric, found.unit)
-    error = short(result.rmse_held_out, found.unit, share)
-    if found.settings.log_metric:
+    share = is_share(of.metric, of.unit)
+    error = short(result.rmse_held_out, of.unit, share)
+    if of.settings.log_metric:
         error = f"a factor of {math.exp(result.rmse_held_out):.2f}"
     elif share:
-        error = error.replace("%", " percentage points")
+        error = f"{short(100 * result.rmse_held_out)} percentage points"
     text = (
         f"R² {result.r2:.2f}; on held-out points {result.r2_held_out:.2f}, typically off by {error} "
         f"({result.folds} folds)."
     )
-    if result.r2_held_out < _POOR and not (found.settings.log_metric or found.settings.interactions):
+    if result.r2_held_out < _POOR and not (of.settings.log_metric or of.settings.interactions):
         text += " A straight line describes less than half of it: try --log-scale both, or --interactions."
     return text
 
 
-def _caveats(fit: Fit) -> Iterable[str]:
+def _caveats(fit: Fit) -> Iterator[str]:
     result = fit.regression
     if fit.constant:
         named = ", ".join(f"{name} = {value}" for name, value in fit.constant.items())
@@ -106,7 +179,7 @@ def _caveats(fit: Fit) -> Iterable[str]:
     crowded = result.weights.index[result.weights["vif"] >= _CROWDED]
     if len(crowded):
         listed = ", ".join(f"{name} ({result.weights.loc[name, 'vif']:.0f})" for name in crowded)
-        yield f"Hard to tell apart, their columns nearly agree (VIF): {listed}."
+        yield f"Hard to separate, their columns nearly agree (VIF): {listed}."
     for name, value in fit.baselines.items():
         yield f"{name} is against {value}."
     if fit.unfitted:
@@ -116,7 +189,7 @@ def _caveats(fit: Fit) -> Iterable[str]:
     if fit.without_metric:
         yield f"{fit.without_metric} measured runs lack the metric."
     if result.covariance == "HC1":
-        yield "One point alone settles a weight, so errors are HC1, not HC3."
+        yield "One point alone determines a weight, so errors are HC1, not HC3."
 
 
 def _of_runs(fit: Fit) -> str:
@@ -128,51 +201,12 @@ def _of_runs(fit: Fit) -> str:
     return f"{runs}; runs without a measurement are left out ({listed}), so this speaks of models that ran"
 
 
-def _reading(found: Sensitivity) -> str:
-    clustered = any(fit.regression.covariance == "cluster" for fit in found.fits)
+def _reading(of: Sensitivity) -> str:
+    clustered = any(fit.regression.covariance == "cluster" for fit in of.fits)
     errors = "clustered by point" if clustered else "HC3"
-    level = found.fits[0].regression.level
-    what = f"{'log ' if found.settings.log_metric else ''}{found.metric}"
+    level = of.fits[0].regression.level
+    what = f"{'log ' if of.settings.log_metric else ''}{of.metric}"
     return (
         f"A weight is the change of {what}, in its standard deviations, for one standard deviation of the "
         f"hyperparameter; {level:.0%} intervals, robust errors ({errors})."
     )
-
-
-#: What this module adds to the command line.
-COMMANDS = (
-    Command(
-        name="sensitivity",
-        summary="what a metric depends on: regression weights with intervals",
-        description="Fit a metric on the hyperparameters by least squares, everything standardised, one fit for each\n"
-        "model family on each device. A weight of +0.5: one standard deviation more of the hyperparameter\n"
-        "brings half a standard deviation more of the metric. Constant and collinear columns are named.",
-        example="python -m analysis sensitivity --family fc --log-scale both --png weights.png",
-        analyse=sensitivity,
-        draws=True,
-        arguments=(
-            argument(
-                "--metric",
-                metavar="M",
-                help="what to explain (default: flops_utilization, else flops_per_second, else examples_per_second)",
-            ),
-            argument(
-                "--on",
-                metavar="A,B",
-                help="hyperparameters to explain it with, such as nodes,batch_size (default: all that vary)",
-            ),
-            argument(
-                "--log-scale",
-                choices=("none", "hyperparameters", "metric", "both"),
-                default="none",
-                help="take logarithms of either side (default: none)",
-            ),
-            argument("--interactions", action="store_true", help="also weigh the product of each two hyperparameters"),
-            argument(
-                "--keep-replicates",
-                action="store_true",
-                help="keep the runs of a point apart, errors clustered by point (default: their median)",
-            ),
-        ),
-    ),
-)

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from analysis.options import Options, option
 from analysis.store.conditions import parse, select
-from analysis.summaries.pooling import joined, sentence
+from analysis.summaries.pooling import joined
+from analysis.summaries.result import Paragraph
 from paradnn.errors import ConfigError, SchemaError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
 
-__all__ = ["Sides", "apart", "choose_sides", "is_speed", "join_on", "names_of", "tidy"]
+__all__ = ["KEPT", "PairedOptions", "Sides", "apart", "choose_sides", "is_speed", "join_on", "mean_in_words", "tidy"]
+
+#: Columns of a pair that are shown whether they vary or not.
+KEPT = ("family", "a", "b", "speedup", "speedup_low", "speedup_high", "interval_source")
 
 _SPEED_UNITS = ("1/s", "ms", "FLOP/s", "s")
 
 
+@dataclass(frozen=True, kw_only=True)
+class PairedOptions(Options):
+    """What every comparison of two sides takes."""
+
+    metric: str = option("examples_per_second", "what to compare (default: examples_per_second)", metavar="M")
+    on: tuple[str, ...] | None = option(
+        None,
+        "hyperparameters that identify a point, such as nodes,batch_size (default: the whole configuration, but for "
+        "what sets A and B apart)",
+        metavar="X,Y",
+    )
+
+
 @dataclass(frozen=True)
 class Sides:
-    """Both sides' runs, what to call them, and what differs within a side where unlike runs were pooled."""
+    """Both sides' runs, what to call them, and what differs within a side where heterogeneous runs were pooled."""
 
     a: pd.DataFrame
     b: pd.DataFrame
@@ -29,42 +49,43 @@ class Sides:
     pooled: str = ""
 
     @property
-    def sources(self) -> list[str]:
+    def sources(self) -> tuple[str, ...]:
         """The ids of the ok runs of both."""
         from analysis.store.frame import is_ok
 
-        return [run for side in (self.a, self.b) for run in side.loc[is_ok(side), "run_id"]]
+        return tuple(run for side in (self.a, self.b) for run in side.loc[is_ok(side), "run_id"])
 
 
-def choose_sides(frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], options: Sequence[str], pool: bool) -> Sides:
-    """The runs that meet A's conditions and those that meet B's, each side alike in environment and protocol.
+def choose_sides(frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], names: Sequence[str], pool: bool) -> Sides:
+    """The runs that meet A's conditions and those that meet B's, each side of one environment and protocol.
 
-    A condition is as in --where; one text holds several with " & " between them. `options` are how A and B are called
-    in messages. ConfigError for a condition without any run, SchemaError for a side of unlike runs unless `pool`.
+    A condition is as in --where; one text holds several with " & " between them. `names` are how A and B are called
+    in messages. ConfigError for a condition that no run meets, SchemaError for a side of heterogeneous runs unless
+    `pool`.
     """
     from analysis.store.frame import require_alike
 
     chosen, pooled = [], []
-    for conditions, option in zip((a, b), options, strict=True):
+    for conditions, name in zip((a, b), names, strict=True):
         parts = [part.strip() for text in conditions for part in text.split(" & ")]
-        rows = _rows(frame, parts, option)
+        rows = _rows(frame, parts, name)
         try:
             rows = require_alike(rows, pool=pool)
         except SchemaError as error:
-            raise SchemaError(f"{option} ({' & '.join(parts)}): {error}") from None
-        pooled += [f"{option}: {rows.attrs['pooled']}"] if "pooled" in rows.attrs else []
+            raise SchemaError(f"{name} ({' & '.join(parts)}): {error}") from None
+        pooled += [f"{name}: {rows.attrs['pooled']}"] if "pooled" in rows.attrs else []
         chosen.append((rows, _name(parts)))
     return Sides(chosen[0][0], chosen[1][0], chosen[0][1], chosen[1][1], joined(pooled))
 
 
-def _rows(frame: pd.DataFrame, conditions: list[str], option: str) -> pd.DataFrame:
-    rows = select(frame, conditions, option)
+def _rows(frame: pd.DataFrame, conditions: list[str], name: str) -> pd.DataFrame:
+    rows = select(frame, conditions, name)
     if rows.empty:
-        column = parse(conditions[0], option).column
+        column = parse(conditions[0], name).column
         held = sorted(set(frame[column].dropna().astype("str"))) if column in frame else []
         listed = ", ".join(held[:6]) + (f" and {len(held) - 6} more" if len(held) > 6 else "")
         remedy = f"{column} is {listed}" if len(held) else "see python -m analysis runs"
-        raise ConfigError(option, " & ".join(conditions), "none of the chosen runs is so", remedy)
+        raise ConfigError(name, " & ".join(conditions), "no run matches", remedy)
     return rows
 
 
@@ -75,13 +96,8 @@ def _name(conditions: list[str]) -> str:
     return first.values[0] if named else " & ".join(conditions)
 
 
-def names_of(text: str | None) -> list[str] | None:
-    """The parts of "A,B"; None where nothing was given."""
-    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
-
-
-def join_on(text: str | None, sides: Sides) -> list[str] | None:
-    """The columns that `--on` names, with or without `model.`; None where nothing was given, ConfigError for no column.
+def join_on(names: Sequence[str] | None, sides: Sides) -> list[str] | None:
+    """The columns that `--on` names, with or without `model.`; None for none given, ConfigError for no column.
 
     What one side alone has is left to the method, which says which side.
     """
@@ -91,7 +107,7 @@ def join_on(text: str | None, sides: Sides) -> list[str] | None:
         holder = next((side for side in (sides.a, sides.b) if name in side or f"model.{name}" in side), sides.a)
         return find_column(holder, name, "--on")
 
-    return None if text is None else [column(name) for name in names_of(text) or ()]
+    return None if names is None else [column(name) for name in names]
 
 
 def is_speed(metric: str) -> bool:
@@ -101,39 +117,41 @@ def is_speed(metric: str) -> bool:
     return registered(metric).unit in _SPEED_UNITS or "utilization" in metric
 
 
-def apart(pairs: pd.DataFrame, sides: Sides, what: str = "points") -> list[str]:
+def apart(pairs: pd.DataFrame, sides: Sides, what: str = "points") -> Iterator[Paragraph]:
     """In words: what sets the sides apart beside what they were chosen by, and what has no pair."""
-    attrs, lines = pairs.attrs, []
+    return map(Paragraph, _apart(pairs.attrs, sides, what))
+
+
+def _apart(attrs: Mapping[Any, Any], sides: Sides, what: str) -> Iterator[str]:
     differ = [
         f"{name} ({one} / {two})"
         for name, (one, two) in attrs["differ"].items()
         if name != "device" and name not in f"{sides.name_a} {sides.name_b}"
     ]
     if differ:
-        lines.append(f"A and B also differ in {', '.join(differ)}: the ratios hold the effect of all that.")
+        yield f"A and B also differ in {', '.join(differ)}: the ratios hold the effect of all that."
     for key, column in (("source", "source"), ("protocol", "protocol_id")):
         values = [sorted(set(side[column].dropna())) if column in side else [] for side in (sides.a, sides.b)]
         if values[0] != values[1] and all(values):
             shown = " / ".join(", ".join(part) for part in values) if key == "source" else ""
-            lines.append(
-                f"They were not timed alike: source {shown}, see docs/published-data.md."
+            yield (
+                f"They were not timed in the same way: source {shown}, see docs/published-data.md."
                 if shown
                 else "They were not timed by the same protocol (measure.*)."
             )
             break
     for name in "ab":
         if attrs[f"unusable_{name}"]:
-            lines.append(f"{attrs[f'unusable_{name}']} ok runs of {name.upper()} hold no {attrs['metric']} above zero.")
+            yield f"{attrs[f'unusable_{name}']} ok runs of {name.upper()} hold no {attrs['metric']} above zero."
     if attrs["disjoint"]:
         listed = ", ".join(f"{name} ({one} / {two})" for name, (one, two) in attrs["disjoint"].items())
-        lines.append(f"No value is shared in {listed}: choose runs that agree there.")
-    lines.append(f"Without a counterpart: {attrs['unpaired_a']} {what} of A, {attrs['unpaired_b']} of B.")
-    lines += [words for name, side in (("A", sides.a), ("B", sides.b)) if (words := _failed(name, side))]
-    return [*lines, *sentence(sides.pooled)]
+        yield f"No value is shared in {listed}: choose runs that agree there."
+    yield f"Without a counterpart: {attrs['unpaired_a']} {what} of A, {attrs['unpaired_b']} of B."
+    yield from filter(None, (_failed(name, side) for name, side in (("A", sides.a), ("B", sides.b))))
 
 
 def _failed(name: str, side: pd.DataFrame) -> str:
-    """Such as "Of A 220 runs ended otherwise (220 oom_device)."; empty where all are ok."""
+    """Such as "Of A's runs 220 have no measurement (220 oom_device)."; empty where all are ok."""
     from analysis.store.frame import is_ok
 
     counts = side.loc[~is_ok(side), "outcome"].fillna("unfinished").value_counts()
@@ -141,8 +159,13 @@ def _failed(name: str, side: pd.DataFrame) -> str:
     return f"Of {name}'s runs {counts.sum()} have no measurement ({listed})." if len(counts) else ""
 
 
+def mean_in_words(value: float, low: float, high: float) -> str:
+    """A geometric mean with its interval over points."""
+    return f"{value:.3g} ({low:.3g} to {high:.3g})" if low == low else f"{value:.3g} (too few points for an interval)"
+
+
 def tidy(pairs: pd.DataFrame, keep: Sequence[str] = ()) -> pd.DataFrame:
     """A table without the columns that say the same in every row, or nothing."""
     varies = {name for name in pairs if pairs[name].notna().any() and pairs[name].nunique(dropna=False) > 1}
-    told = [name for name in pairs if name in keep or name in varies]
-    return pairs[told] if len(pairs) else pairs
+    shown = [name for name in pairs if name in keep or name in varies]
+    return pairs[shown] if len(pairs) else pairs

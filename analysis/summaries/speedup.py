@@ -2,89 +2,164 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from analysis.summaries.command import Command, argument
-from analysis.summaries.result import Result
-from analysis.summaries.sides import Sides, apart, choose_sides, is_speed, join_on, names_of, tidy
+from analysis.options import option
+from analysis.summaries.operation_speedup import OperationSpeedupResult, operations_over
+from analysis.summaries.result import Paragraph, Result
+from analysis.summaries.sides import (
+    KEPT,
+    PairedOptions,
+    Sides,
+    apart,
+    choose_sides,
+    is_speed,
+    join_on,
+    mean_in_words,
+    tidy,
+)
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from analysis.methods.operation_speedup import OperationSpeedup
     from analysis.methods.speedup import Speedup, SpeedupFit
 
-__all__ = ["COMMANDS"]
+__all__ = ["SpeedupOptions", "SpeedupResult", "speedup"]
 
-_KEPT = ("family", "a", "b", "speedup", "speedup_low", "speedup_high", "interval_source")
 _PANELS = 6
 
 
-def speedup(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
-    """The pairs of A and B, and in words the share of wins, the mean, and what the speedup depends on."""
-    from analysis.methods import speedup as method
-    from analysis.methods.columns import find_column
+@dataclass(frozen=True, kw_only=True)
+class SpeedupOptions(PairedOptions):
+    """Two sides, how they are paired, and how the speedup is drawn and regressed."""
 
-    if not args.a or not args.b:
-        raise ConfigError(
-            "--a" if not args.a else "--b",
-            "(none)",
-            "both sides are needed",
-            "name for example --a 'device=TPU v2' --b device=V100",
-        )
-    sides = choose_sides(frame, args.a, args.b, ("--a", "--b"), args.pool)
-    if args.operations:
-        return _operations(sides, args)
-    carry = tuple(dict.fromkeys(name for name in ("parameters", args.x) if name in _numbers(sides.a)))
-    found = method.speedup(
-        sides.a, sides.b, args.metric, join_on(args.on, sides), carry, names_of(args.terms), args.linear
+    command = "speedup"
+
+    a: tuple[str, ...] = option((), "condition of side A's runs, repeatable", metavar="COLUMN=VALUE", several="repeat")
+    b: tuple[str, ...] = option((), "condition of side B's runs, repeatable", metavar="COLUMN=VALUE", several="repeat")
+    x: str = option("parameters", "what the speedup is drawn against (default: parameters)", metavar="X")
+    colour: str | None = option(None, "hyperparameter that colours the marks, such as batch_size", metavar="C")
+    terms: tuple[str, ...] | None = option(
+        None, "hyperparameters of the regression (default: all that vary)", metavar="X,Y"
     )
-    text = [*_summary(found, sides, args.metric), *(_fit(fit) for fit in found.fits)]
-    text += [f"{reason}: no regression." for reason in found.lacking] + apart(found.pairs, sides)
-    if found.pairs.empty:
-        return Result(found.pairs, "\n".join(text), None, sides.sources, sides.pooled)
+    linear: bool = option(
+        False,
+        "regress the speedup itself on the hyperparameters as they are, as in the paper (default: logarithms of both)",
+    )
+    operations: bool = option(False, "compare the operations of profiled runs")
+    ridge: tuple[float, ...] = option(
+        (),
+        "ridge point in FLOP/B for --operations, repeatable (default: from the devices' ceilings)",
+        metavar="R",
+        several="repeat",
+        above=0,
+    )
 
-    def draw() -> Figure:
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SpeedupResult(Result):
+    """The pairs of A and B, a summary and a regression for each family; `x` and `colour` say how they are drawn."""
+
+    speedup: Speedup
+    sides: Sides
+    metric: str
+    x: str
+    colour: str | None
+
+    @property
+    def table(self) -> pd.DataFrame:
+        return tidy(self.speedup.pairs, KEPT)
+
+    @property
+    def families(self) -> pd.DataFrame:
+        """A row for each family, and one for all: the share of points in which A wins, means and quartiles."""
+        return self.speedup.summary
+
+    def _figure(self) -> Figure:
         from analysis.figures.speedup import draw_speedup
+        from analysis.methods.columns import find_column
+        from analysis.store.frame import units
 
-        if len(found.summary) > _PANELS + 1:
+        pairs = self.speedup.pairs
+        if len(self.families) > _PANELS + 1:
             raise ConfigError("--family", "(all)", f"more than {_PANELS} families do not fit one figure", "choose some")
-        colour = find_column(found.pairs, args.colour, "--colour") if args.colour else None
-        x = find_column(found.pairs, args.x, "--x")
-        if not _is_number(found.pairs[x]):
+        colour = find_column(pairs, self.colour, "--colour") if self.colour else None
+        x = find_column(pairs, self.x, "--x")
+        if not _is_number(pairs[x]):
             raise ConfigError("--x", x, "is not a number", "choose for example parameters or nodes")
-        return draw_speedup(found, x, colour, sides.name_a, sides.name_b, frame.attrs.get("units", {}))
+        return draw_speedup(self.speedup, x, colour, self.sides.name_a, self.sides.name_b, units([x]))
 
-    return Result(tidy(found.pairs, _KEPT), "\n".join(text), draw, sides.sources, sides.pooled)
-
-
-def _summary(found: Speedup, sides: Sides, metric: str) -> list[str]:
-    word = "faster" if is_speed(metric) else f"better in {metric}"
-    if found.pairs.empty:
-        return [f"No point was measured on both sides, of {len(sides.a)} runs of A and {len(sides.b)} of B."]
-    lines = [f"A is {sides.name_a}, B is {sides.name_b}; speedup is A over B in {metric}, above 1 where A is better."]
-    for row in found.summary.to_dict("records"):
-        lines.append(
-            f"{row['family']}: A is {word} in {row['wins']} of {row['points']} points, {row['share']:.1%} "
-            f"({row['share_low']:.1%} to {row['share_high']:.1%}). Geometric mean {_times(row, 'geometric_mean')}, "
-            f"quartiles {row['q25']:.3g} / {row['median']:.3g} / {row['q75']:.3g}, "
-            f"from {row['minimum']:.3g} to {row['maximum']:.3g}."
-        )
-        if row["with_interval"]:
-            unclear = row["with_interval"] - row["clear_wins"] - row["clear_losses"]
-            lines.append(
-                f"  Of {row['with_interval']} points with an interval of their own, A is ahead beyond it in "
-                f"{row['clear_wins']}, B in {row['clear_losses']}, {unclear} are not told apart."
+    def _paragraphs(self) -> Iterator[Paragraph]:
+        of, sides = self.speedup, self.sides
+        if of.pairs.empty:
+            runs = f"{len(sides.a)} runs of A and {len(sides.b)} of B"
+            yield Paragraph(f"No point was measured on both sides, of {runs}.")
+        else:
+            names = f"A is {sides.name_a}, B is {sides.name_b}"
+            yield Paragraph(f"{names}; speedup is A over B in {self.metric}, above 1 where A is better.")
+            word = "faster" if is_speed(self.metric) else f"better in {self.metric}"
+            for row in self.families.to_dict("records"):
+                yield _family(row, word)
+            yield Paragraph(
+                "Intervals of share and mean are 95%, over points: what other points of this kind would give. "
+                + _sources(of.pairs["interval_source"].value_counts().to_dict())
             )
-    sources = found.pairs["interval_source"].value_counts()
-    lines.append(
-        "Intervals of share and mean are 95%, over points: what other points of this kind would give. "
-        + _sources(sources.to_dict())
+        yield from map(_fit, of.fits)
+        for lacking in of.lacking:
+            yield Paragraph(f"{lacking}: no regression.")
+        yield from apart(of.pairs, sides)
+
+
+def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> SpeedupResult | OperationSpeedupResult:
+    """A over B point by point: the share of wins, the mean, and what the speedup depends on.
+
+    With `operations` the same operation by operation. ConfigError for a side without runs or a column that is not
+    there, SchemaError for heterogeneous runs of a side.
+    """
+    from analysis.methods import speedup as method
+
+    for name, conditions in (("--a", options.a), ("--b", options.b)):
+        if not conditions:
+            remedy = "name for example --a 'device=TPU v2' --b device=V100"
+            raise ConfigError(name, "(none)", "both sides are needed", remedy)
+    sides = choose_sides(frame, options.a, options.b, ("--a", "--b"), options.pool)
+    on = join_on(options.on, sides)
+    if options.operations:
+        return operations_over(sides, on, options.ridge, options.store)
+    numbers = [name for name in sides.a.columns if _is_number(sides.a[name])]
+    carry = tuple(dict.fromkeys(name for name in ("parameters", options.x) if name in numbers))
+    pairs = method.speedup(sides.a, sides.b, options.metric, on, carry, options.terms, options.linear)
+    return SpeedupResult(
+        speedup=pairs,
+        sides=sides,
+        metric=options.metric,
+        x=options.x,
+        colour=options.colour,
+        sources=sides.sources,
+        pooled=sides.pooled,
     )
-    return lines
+
+
+def _family(row: dict[Any, Any], word: str) -> Paragraph:
+    mean = mean_in_words(row["geometric_mean"], row["geometric_mean_low"], row["geometric_mean_high"])
+    head = (
+        f"{row['family']}: A is {word} in {row['wins']} of {row['points']} points, {row['share']:.1%} "
+        f"({row['share_low']:.1%} to {row['share_high']:.1%}). Geometric mean {mean}, "
+        f"quartiles {row['q25']:.3g} / {row['median']:.3g} / {row['q75']:.3g}, "
+        f"from {row['minimum']:.3g} to {row['maximum']:.3g}."
+    )
+    if not row["with_interval"]:
+        return Paragraph(head)
+    unclear = row["with_interval"] - row["clear_wins"] - row["clear_losses"]
+    clear = (
+        f"Of {row['with_interval']} points with an interval of their own, A is ahead beyond it in "
+        f"{row['clear_wins']}, B in {row['clear_losses']}, {unclear} are not distinguished."
+    )
+    return Paragraph(head, (clear,))
 
 
 def _sources(counts: dict[Any, int]) -> str:
@@ -99,15 +174,7 @@ def _sources(counts: dict[Any, int]) -> str:
     return f"Intervals of single ratios: {', '.join(parts)}."
 
 
-def _times(row: dict[Any, Any], name: str) -> str:
-    return _between(row[name], row[f"{name}_low"], row[f"{name}_high"])
-
-
-def _between(value: float, low: float, high: float) -> str:
-    return f"{value:.3g} ({low:.3g} to {high:.3g})" if low == low else f"{value:.3g} (too few points for an interval)"
-
-
-def _fit(fit: SpeedupFit) -> str:
+def _fit(fit: SpeedupFit) -> Paragraph:
     """One family's regression in a sentence, and what a doubling does."""
     weights = fit.regression.weights.sort_values("weight", key=lambda column: -column.abs())
     parts = []
@@ -118,132 +185,14 @@ def _fit(fit: SpeedupFit) -> str:
         parts.append(text)
     what = "log speedup" if fit.log_response else "speedup"
     baseline = "".join(f" {name} is against {value}." for name, value in fit.baselines.items())
-    found = fit.regression
-    return (
+    result = fit.regression
+    return Paragraph(
         f"{fit.family}: standardised weights on {what}: {'; '.join(parts)}. "
-        f"R² {found.r2:.2f}, on held-out points {found.r2_held_out:.2f}.{baseline}"
+        f"R² {result.r2:.2f}, on held-out points {result.r2_held_out:.2f}.{baseline}"
     )
-
-
-def _operations(sides: Sides, args: argparse.Namespace) -> Result:
-    """Operation by operation, with the bandwidth gain that the memory-bound ones imply."""
-    import pandas as pd
-
-    from analysis.methods.operation_speedup import operation_speedup
-    from analysis.store.operations import load_types
-
-    ridges = _ridges(sides, args.ridge)
-    types = load_types(pd.concat([sides.a, sides.b], ignore_index=True), args.store)
-    found = operation_speedup(sides.a, sides.b, types, ridges, join_on(args.on, sides))
-    text = "\n".join([*_operation_lines(found, sides, ridges), *apart(found.operations, sides, "operation types")])
-
-    def draw() -> Figure:
-        from analysis.figures.speedup import draw_operations
-
-        return draw_operations(found, ridges, sides.name_a, sides.name_b)
-
-    drawable = draw if len(found.operations) else None
-    return Result(tidy(found.operations, ("operation_type", *_KEPT)), text, drawable, sides.sources, sides.pooled)
-
-
-def _operation_lines(found: OperationSpeedup, sides: Sides, ridges: list[float]) -> list[str]:
-    lines = [
-        f"A is {sides.name_a}, B is {sides.name_b}; speedup of the FLOP rate of {len(found.operations)} operation "
-        f"types in paired points; {found.small} below 1% of the time are left out."
-    ]
-    for row in found.levels.to_dict("records"):
-        lines.append(
-            f"{row['level']}: {_times(row, 'geometric_mean')} over {row['operations']} operations "
-            f"in {row['points']} points."
-        )
-    if not ridges:
-        lines.append(
-            "No ridge point is known, so memory-bound operations cannot be told: give it with --ridge, or "
-            "measure the ceilings."
-        )
-    elif found.gain_from:
-        edges = ", ".join(f"{ridge:.3g}" for ridge in ridges)
-        lines.append(
-            f"Memory bandwidth gain of A over B, from the level {found.gain_from!r}: "
-            f"{_between(*found.gain)}; ridge at {edges} FLOP/B."
-        )
-    else:
-        lines.append("No operation is memory-bound on both sides: nothing is said of the bandwidth.")
-    return lines
-
-
-def _ridges(sides: Sides, given: list[float] | None) -> list[float]:
-    """The ridge points as given, else those of the sides' roofs that are known."""
-    if given:
-        if min(given) <= 0:
-            raise ConfigError("--ridge", min(given), "is not above zero", "give FLOP per byte, such as 75")
-        return sorted(given)
-    from analysis.methods.roofline import find_roofs
-    from paradnn.hardware.specifications import find_hardware
-
-    roofs = [find_roofs(side, find_hardware) for side in (sides.a, sides.b)]
-    # Half a knowledge would call operations memory-bound that are so on one side alone.
-    if any(roof.ridge is None for side in roofs for roof in side):
-        return []
-    return sorted({roof.ridge for side in roofs for roof in side if roof.ridge is not None})
-
-
-def _numbers(frame: pd.DataFrame) -> list[str]:
-    return [name for name in frame.columns if _is_number(frame[name])]
 
 
 def _is_number(column: pd.Series) -> bool:
     from pandas.api import types
 
     return types.is_numeric_dtype(column) and not types.is_bool_dtype(column)
-
-
-#: What this module adds to the command line.
-COMMANDS = (
-    Command(
-        name="speedup",
-        summary="how much faster A is than B, point by point, and what that depends on",
-        description="Pair the points that A and B both measured. Tells the share of points where A wins, the\n"
-        "geometric mean and the quartiles of the speedup, and which hyperparameters it depends on.\n"
-        "With --operations it compares operation by operation, and tells the gain in memory bandwidth\n"
-        "that this implies.",
-        example="python -m analysis speedup --a 'device=TPU v2' --b device=V100 --colour batch_size --png speedup.png",
-        analyse=speedup,
-        draws=True,
-        arguments=(
-            argument("--a", metavar="COLUMN=VALUE", action="append", help="condition of side A's runs, repeatable"),
-            argument("--b", metavar="COLUMN=VALUE", action="append", help="condition of side B's runs, repeatable"),
-            argument(
-                "--metric",
-                metavar="M",
-                default="examples_per_second",
-                help="what to compare (default: examples_per_second)",
-            ),
-            argument(
-                "--on",
-                metavar="X,Y",
-                help="hyperparameters that tell a point, such as nodes,batch_size "
-                "(default: the whole configuration, but for what sets A and B apart)",
-            ),
-            argument(
-                "--x", metavar="X", default="parameters", help="what the speedup is drawn against (default: parameters)"
-            ),
-            argument("--colour", metavar="C", help="hyperparameter that colours the marks, such as batch_size"),
-            argument("--terms", metavar="X,Y", help="hyperparameters of the regression (default: all that vary)"),
-            argument(
-                "--linear",
-                action="store_true",
-                help="regress the speedup itself on the hyperparameters as they "
-                "are, as the paper does (default: logarithms of both)",
-            ),
-            argument("--operations", action="store_true", help="compare the operations of profiled runs"),
-            argument(
-                "--ridge",
-                metavar="R",
-                type=float,
-                action="append",
-                help="ridge point in FLOP/B for --operations, repeatable (default: from the devices' ceilings)",
-            ),
-        ),
-    ),
-)

@@ -1,4 +1,4 @@
-"""Unlike runs are pooled only on demand, and every command's answer and log then say what differed."""
+"""Heterogeneous runs are pooled only on demand, and every command's answer and log then say what differed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.cli import COMMANDS, _parser, main
+from analysis.cli import COMMANDS, main, make_parser
+from analysis.cli.arguments import read_arguments
 from analysis.store.load import load
 from analysis.summaries.result import Result
 from paradnn.errors import SchemaError
@@ -67,7 +68,9 @@ def answer(name: str, *options: str) -> Result:
     """What a command says of these runs."""
     command, frame = next(command for command in COMMANDS if command.name == name), unlike()
     assert command.analyse
-    result = command.analyse(frame, _parser().parse_args([name, *POOLING[name], *options]))
+    result = command.analyse(
+        frame, read_arguments(command.options, make_parser().parse_args([name, *POOLING[name], *options]))
+    )
     assert "pooled" not in frame.attrs, "the frame that was loaded stays as it is"
     return result
 
@@ -83,14 +86,14 @@ def test_a_result_holds_what_differed_among_pooled_runs(name: str) -> None:
     result = answer(name, "--pool")
     assert "environment_id = " in result.pooled
     assert "Test tpunew2.9" in result.pooled
-    assert f"Unlike runs were pooled: {result.pooled}." in result.text
+    assert f"Heterogeneous runs were pooled: {result.pooled}." in result.text()
 
 
 @pytest.mark.parametrize("name", POOLING)
 def test_unlike_runs_are_not_pooled_unasked(name: str) -> None:
     if name == "claims":  # a check that cannot be made does not stop the others
         refused = answer(name)
-        assert "these runs are heterogeneous" in refused.text
+        assert "these runs are heterogeneous" in refused.text()
         assert not refused.pooled
         return
     with pytest.raises(SchemaError, match="these runs are heterogeneous"):

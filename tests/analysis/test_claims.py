@@ -4,13 +4,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.claims.judge import judge, table, text
+from analysis.claims.judge import Verdict, judge, table
 from analysis.claims.load import parse_claims
 from analysis.claims.sides import Data
+from analysis.summaries.claims import ClaimsResult
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs, side
 
 NOISE = np.exp(0.05 * np.random.default_rng(3).standard_normal(len(POINTS)))
 FLAT = np.full(len(POINTS), 100.0)
+
+
+def text(verdicts: tuple[Verdict, ...]) -> str:
+    return ClaimsResult(verdicts=verdicts, sources=()).text()
 
 
 def answer(

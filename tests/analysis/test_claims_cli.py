@@ -66,7 +66,7 @@ def test_scaling_says_what_stays_serial(measured: str, capsys: pytest.CaptureFix
     assert Path(files[1]).read_bytes().startswith(b"\x89PNG")
     error = run(capsys, "scaling", "--store", measured, code=2)
     assert error.startswith("error: these runs are heterogeneous: environment_id = env-2.")
-    assert "Unlike runs were pooled" not in out
+    assert "Heterogeneous runs were pooled" not in out
 
 
 def test_software_says_what_a_version_brings(measured: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +102,7 @@ def test_infeed_says_who_waits(measured: str, capsys: pytest.CaptureFixture[str]
     assert "The wait falls with flops per example" in out
     assert "Input-bound are models of 1M to 2M flops per example; the others have 3M to 4M." in out
     error = run(capsys, *chosen, "--threshold", "2", code=2)
-    assert error.startswith("error: --threshold=2.0: is no share of the step")
+    assert error.startswith("error: --threshold=2.0: must be above 0 and below 1")
 
 
 def test_claims_answers_a_users_own(measured: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -111,9 +111,7 @@ def test_claims_answers_a_users_own(measured: str, capsys: pytest.CaptureFixture
     png = tmp_path / "claims.png"
     chosen = ("claims", "--store", measured, "--tag", "environment_id=env-2.9", "--where", "devices=1")
     out = run(capsys, *chosen, "--file", str(mine), "--png", str(png))
-    assert (
-        "wide. Batches pay: SUPPORTED\n   supported: examples_per_second rises with batch_size: rank weight 0." in out
-    )
+    assert "wide. Batches pay: SUPPORTED\n  supported: examples_per_second rises with batch_size: rank weight 0." in out
     assert "deep. Layers pay: REFUTED" in out
     assert "2 claims: 1 supported, 1 refuted, 0 not enough data." in out
     assert png.read_bytes().startswith(b"\x89PNG")

@@ -1,21 +1,23 @@
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 import analysis.cli
 from analysis.cli import COMMANDS, main
+from analysis.cli.command import Command
+from analysis.options import Options, option
 from analysis.store.load import load
-from analysis.summaries.command import Command, argument
-from analysis.summaries.result import Result
+from analysis.summaries.result import Paragraph, Result
 from tests.analysis.test_archive import write
 from tests.conftest import ROOT
 
@@ -35,7 +37,7 @@ def test_runs_prints_a_table_and_a_sentence(store: str, capsys: pytest.CaptureFi
     assert "lstm Test GPU" in out
     assert out.endswith("4 runs, 4 of them measured\n")
     assert main(["runs", "--store", store, "--family", "gru"]) == 0
-    assert capsys.readouterr().out == "no such runs in the store\n"
+    assert capsys.readouterr().out == "no run matches\n"
 
 
 @pytest.mark.parametrize(
@@ -138,28 +140,44 @@ def test_an_archive_is_imported_from_the_command_line(
         assert captured.err.startswith("damaged: gpu_fc.json row 1 (layer_8-node_64-")
 
 
-def draw_speed(frame: pd.DataFrame, args: argparse.Namespace) -> Result:
-    """An analysis as a new command would bring it."""
-    from matplotlib.figure import Figure
+@dataclass(frozen=True, kw_only=True)
+class SpeedOptions(Options):
+    command = "speed"
 
-    def draw() -> Figure:
+    by: str = option("batch_size", "a column")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SpeedResult(Result):
+    frame: pd.DataFrame
+    by: str
+
+    @property
+    def table(self) -> pd.DataFrame:
+        return self.frame.groupby(self.by)["examples_per_second"].median().reset_index()
+
+    def _figure(self) -> Figure:
         figure = Figure()
-        figure.subplots().plot(frame["batch_size"], frame["examples_per_second"], ".")
+        figure.subplots().plot(self.frame["batch_size"], self.frame["examples_per_second"], ".")
         return figure
 
-    table = frame.groupby(args.by)["examples_per_second"].median().reset_index()
-    return Result(table, f"{len(table)} groups", draw)
+    def _paragraphs(self) -> list[Paragraph]:
+        return [Paragraph(f"{len(self.table)} groups")]
+
+
+def speed(frame: pd.DataFrame, options: SpeedOptions) -> SpeedResult:
+    """An analysis as a new command would bring it."""
+    return SpeedResult(frame=frame, by=options.by, sources=tuple(frame["run_id"]))
 
 
 @pytest.fixture
 def speed_command(monkeypatch: pytest.MonkeyPatch) -> None:
     command = Command(
-        name="speed",
+        SpeedOptions,
         summary="median speed",
         description="Median speed by a column.",
         example="speed --by batch_size",
-        analyse=draw_speed,
-        arguments=(argument("--by", default="batch_size"),),
+        analyse=speed,
         draws=True,
     )
     monkeypatch.setattr(analysis.cli, "COMMANDS", (*COMMANDS, command))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import numpy as np
@@ -8,9 +7,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.methods.compare import A_BETTER, B_BETTER, NOT_ENOUGH, NOT_SHOWN, adjust, compare
+from analysis.methods.compare import Verdict, adjust, compare
+from analysis.summaries.compare import CompareOptions, CompareResult
 from analysis.summaries.compare import compare as command
-from analysis.summaries.result import Result
 from paradnn.errors import ConfigError, ParadnnError, SchemaError
 from tests.analysis.test_pairing import side
 
@@ -38,9 +37,9 @@ def test_false_discoveries_are_held_as_by_hand() -> None:
 
 def test_a_planted_difference_is_found_in_its_direction() -> None:
     faster, slower, alike = (planted(ratio, 20, 4, seed) for seed, ratio in enumerate((1.3, 0.8, 1.0)))
-    assert verdict_of(*faster) == A_BETTER
-    assert verdict_of(*slower) == B_BETTER
-    assert verdict_of(*alike) == NOT_SHOWN
+    assert verdict_of(*faster) == Verdict.A_BETTER
+    assert verdict_of(*slower) == Verdict.B_BETTER
+    assert verdict_of(*alike) == Verdict.NOT_SHOWN
     row = compare(*faster).families.iloc[0]
     assert row["geometric_mean_low"] < 1.3 < row["geometric_mean_high"]
     assert (row["points"], row["tested"], row["a_better"], row["b_better"]) == (20, 20, 20, 0)
@@ -52,8 +51,8 @@ def test_cells_that_differ_are_told_from_those_that_do_not() -> None:
     a, b = planted(ratio, 60, 5, seed=4)
     cells = compare(a, b).cells
     truth = cells["batch_size"].floordiv(64).sub(1).mul(3).add(np.log2(cells["model.layers"]) - 2).lt(10)
-    assert (cells.loc[truth, "verdict"] == A_BETTER).all()
-    assert (cells.loc[~truth, "verdict"] == NOT_SHOWN).mean() >= 0.94
+    assert (cells.loc[truth, "verdict"] == Verdict.A_BETTER).all()
+    assert (cells.loc[~truth, "verdict"] == Verdict.NOT_SHOWN).mean() >= 0.94
     first = cells.iloc[0]
     ours, theirs = (
         np.log(
@@ -81,17 +80,17 @@ def test_no_test_without_three_replicates() -> None:
     assert set(two.cells["verdict"]) == {"not tested"}
     assert two.cells["p_value"].isna().all()
     assert two.cells["speedup_low"].notna().all()
-    assert two.families.iloc[0][["tested", "verdict", "basis"]].tolist() == [0, A_BETTER, "points"]
+    assert two.families.iloc[0][["tested", "verdict", "basis"]].tolist() == [0, Verdict.A_BETTER, "points"]
 
 
 @pytest.mark.parametrize(
     ("ratio", "replicates", "verdict", "basis"),
     [
-        ([1.5, 1.4, 1.3], 3, A_BETTER, "tests"),
-        ([0.5, 0.4, 0.3], 3, B_BETTER, "tests"),
-        ([1.5, 0.5, 1.5], 3, NOT_SHOWN, "tests"),
-        ([1.5, 1.4, 1.3], 2, NOT_ENOUGH, "nothing"),
-        ([1.5], 1, NOT_ENOUGH, "nothing"),
+        ([1.5, 1.4, 1.3], 3, Verdict.A_BETTER, "tests"),
+        ([0.5, 0.4, 0.3], 3, Verdict.B_BETTER, "tests"),
+        ([1.5, 0.5, 1.5], 3, Verdict.NOT_SHOWN, "tests"),
+        ([1.5, 1.4, 1.3], 2, Verdict.NOT_ENOUGH, "nothing"),
+        ([1.5], 1, Verdict.NOT_ENOUGH, "nothing"),
     ],
 )
 def test_few_points_need_replicates(ratio: list[float], replicates: int, verdict: str, basis: str) -> None:
@@ -103,7 +102,7 @@ def test_every_family_has_its_verdict_even_without_a_pair() -> None:
     a, b = planted(2.0, 10, 1, seed=8)
     other = side([[1.0]], "C", family="lstm")
     found = compare(pd.concat([a, other]), b).families.set_index("family")
-    assert found["verdict"].to_dict() == {"fc": A_BETTER, "lstm": NOT_ENOUGH}
+    assert found["verdict"].to_dict() == {"fc": Verdict.A_BETTER, "lstm": Verdict.NOT_ENOUGH}
     assert found["points"].to_dict() == {"fc": 10, "lstm": 0}
 
 
@@ -111,13 +110,14 @@ def test_less_memory_is_better() -> None:
     a, b = planted(1.0, 8, 1, seed=9)
     sides = [frame.assign(peak_memory_bytes=size * frame["batch_size"]) for frame, size in ((a, 2e6), (b, 3e6))]
     row = compare(*sides, metric="peak_memory_bytes").families.iloc[0]
-    assert (row["verdict"], row["geometric_mean"]) == (A_BETTER, pytest.approx(1.5))
+    assert (row["verdict"], row["geometric_mean"]) == (Verdict.A_BETTER, pytest.approx(1.5))
 
 
-def ask(*sides: pd.DataFrame, **options: Any) -> Result:
+def ask(*sides: pd.DataFrame, **options: Any) -> CompareResult:
     """What the sub-command says of two devices A and B."""
-    given = {"a": "device=A", "b": "device=B", "metric": "examples_per_second", "on": None, "rate": 0.05, "pool": False}
-    return command(pd.concat(sides, ignore_index=True), argparse.Namespace(**(given | options)))
+    return command(
+        pd.concat(sides, ignore_index=True), CompareOptions(**({"a": "device=A", "b": "device=B"} | options))
+    )
 
 
 def test_the_command_gives_one_sentence_a_family() -> None:
@@ -126,24 +126,24 @@ def test_the_command_gives_one_sentence_a_family() -> None:
     few = [frame.assign(family="gru", run_id=frame["run_id"] + "g") for frame in planted(2.0, 2, 1, seed=12, noise=0)]
     alone = side([[1.0]], "A", family="rnn").assign(run_id="r")
     result = ask(pd.concat([a, alike[0], few[0], alone]), pd.concat([b, alike[1], few[1]]))
-    lines = {line.partition(":")[0]: line for line in result.text.splitlines()}
+    lines = {line.partition(":")[0]: line for line in result.text().splitlines()}
     assert lines["fc"].startswith("fc: B faster: geometric mean 2")
     assert lines["fc"].endswith("; B is ahead in 8 of them.")
     assert lines["lstm"].startswith("lstm: no difference shown: geometric mean ")
     assert lines["gru"].startswith("gru: not enough data: geometric mean 2 over 2 points")
     assert lines["rnn"] == "rnn: not enough data, no point was measured on both sides."
-    assert "Of 8 cells tested (Welch's t on logarithms) A is faster in 0, B in 8;" in result.text
-    assert "10 of 18 cells are not tested: a test takes 3 replicates on both sides." in result.text
+    assert "Of 8 cells tested (Welch's t on logarithms) A is faster in 0, B in 8;" in result.text()
+    assert "10 of 18 cells are not tested: a test takes 3 replicates on both sides." in result.text()
     assert len(result.table) == 18
-    assert set(result.sources or ()) == set(pd.concat([a, *alike, *few, alone, b])["run_id"])
+    assert set(result.sources) == set(pd.concat([a, *alike, *few, alone, b])["run_id"])
 
 
 def test_the_command_says_what_else_differs_and_what_failed() -> None:
     a, b = planted(1.5, 8, 1, seed=13)
     b.loc[0, "outcome"] = "oom_device"
-    text = ask(a.assign(precision="bfloat16", source="published"), b.assign(source="measured")).text
+    text = ask(a.assign(precision="bfloat16", source="published"), b.assign(source="measured")).text()
     assert "A and B also differ in precision (bfloat16 / float32): the ratios hold the effect of all that." in text
-    assert "They were not timed alike: source published / measured, see docs/published-data.md." in text
+    assert "They were not timed in the same way: source published / measured, see docs/published-data.md." in text
     assert "Without a counterpart: 1 points of A, 0 of B.\nOf B's runs 1 have no measurement (1 oom_device)." in text
     assert "No cell is tested: that takes 3 replicates of a point on both sides" in text
 
@@ -151,10 +151,10 @@ def test_the_command_says_what_else_differs_and_what_failed() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"b": "device=C"}, ConfigError, "B=device=C: none of the chosen runs is so; device is A, B"),
+        ({"b": "device=C"}, ConfigError, "B=device=C: no run matches; device is A, B"),
         ({"a": "devise=A"}, ParadnnError, "A=devise=A: these runs have no column devise; did you mean device?"),
         ({"b": "device=A & batch_size=64"}, ConfigError, "A and B=3 runs: are on both sides"),
-        ({"rate": 5.0}, ConfigError, "--rate=5.0: is no share"),
+        ({"rate": 5.0}, ConfigError, "--rate=5.0: must be above 0 and below 1"),
         ({"metric": "parameters"}, ConfigError, "metric=parameters: is neither better high nor low"),
     ],
 )
@@ -170,16 +170,17 @@ def test_a_side_of_unlike_runs_is_refused_unless_pooled() -> None:
         SchemaError, match=r"A \(device=A\): these runs are heterogeneous: environment_id = a1 \(7 runs\)"
     ):
         ask(a, b)
-    text = ask(a, b, pool=True).text
+    text = ask(a, b, pool=True).text()
     assert "fc: A faster" in text
-    assert "Unlike runs were pooled: A: environment_id = a1 (7 runs), a2 (1 runs)" in text
+    assert "Heterogeneous runs were pooled: A: environment_id = a1 (7 runs), a2 (1 runs)" in text
 
 
 def test_the_picture_has_a_row_for_each_family() -> None:
     a, b = planted(1.5, 8, 3, seed=16)
     alone = side([[1.0]], "A", family="rnn").assign(run_id="r")
-    draw = ask(pd.concat([a, alone]), b).figure
-    assert draw is not None
-    axes = draw().axes[0]
+    result = ask(pd.concat([a, alone]), b)
+    axes = result.figure().axes[0]
+    assert (result.overall.points, result.overall.wins) == (8, 8)
+    assert result.overall.mean.value == pytest.approx(result.families["geometric_mean"].iloc[0])
     assert [label.get_text() for label in axes.get_yticklabels()] == ["fc\nA better", "rnn\nnot enough data"]
     assert axes.get_xscale() == "log"

@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from analysis.claims.load import parse_claims
-from analysis.cli import COMMANDS, _parser
+from analysis.cli import COMMANDS, make_parser
 from tests.conftest import ROOT
 
 PAGES = {name: (ROOT / "docs" / name).read_text() for name in ("analysis.md", "claims.md")}
@@ -23,7 +23,7 @@ TYPED = [
 
 @pytest.mark.parametrize("line", TYPED)
 def test_commands_are_taken(line: str) -> None:
-    assert _parser().parse_args(shlex.split(line, comments=True)[3:]).command
+    assert make_parser().parse_args(shlex.split(line, comments=True)[3:]).sub_command
 
 
 def test_every_command_is_documented() -> None:

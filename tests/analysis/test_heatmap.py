@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from analysis.format import is_share, short
 from analysis.methods.heatmap import HeatMaps, heat_maps
 from analysis.store.frame import units
 from analysis.store.load import load
-from analysis.summaries.heatmap import heatmap
+from analysis.summaries.heatmap import HeatmapOptions, heatmap
 from paradnn.errors import ParadnnError, SchemaError
 
 
@@ -147,7 +146,7 @@ def test_each_family_and_device_has_a_map_on_the_same_axes() -> None:
     assert [found.name for found in result.maps] == ["fc on Test CPU", "fc on Test GPU"]
     assert result.maps[0].x == result.maps[1].x
     assert result.maps[1].unmeasured == 3
-    assert result.lacking == ("lstm on Test CPU: no run with both batch_size and model.nodes",)
+    assert result.lacking == (("lstm on Test CPU", "no run with both batch_size and model.nodes"),)
     assert "x" not in result.run_ids
     with pytest.raises(SchemaError, match="environment_id = e"):
         heat_maps(both.assign(device="one"), "batch_size", "nodes")
@@ -206,8 +205,8 @@ def test_the_command_says_and_draws_what_it_found(
 def test_pooled_environments_are_named(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["heatmap", "--store", store, "--y", "layers", "--experiment", "paradnn", "--family", "fc"]
     assert main([*arguments, "--pool"]) == 0
-    assert "pooled:" not in capsys.readouterr().out, "these runs are alike"
+    assert "pooled:" not in capsys.readouterr().out, "these runs are homogeneous"
     frame = grid().assign(environment_id=["e", "f"] * 18)
     frame.attrs["units"] = units(frame.columns)
-    chosen = argparse.Namespace(x="batch_size", y="nodes", metric=None, bins=None, pool=True)
-    assert "Unlike runs were pooled: environment_id = e (18 runs), f (18 runs)" in heatmap(frame, chosen).text
+    text = heatmap(frame, HeatmapOptions(y="nodes", pool=True)).text()
+    assert "Heterogeneous runs were pooled: environment_id = e (18 runs), f (18 runs)" in text

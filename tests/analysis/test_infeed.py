@@ -65,7 +65,7 @@ def test_groups_without_infeed_are_named() -> None:
     frame = pd.concat([planted(), planted(family="rnn", infeed_fraction=np.nan)], ignore_index=True)
     found = infeed(frame)
     assert [group.name for group in found.groups] == ["fc on Test CPU"]
-    assert found.lacking == ("rnn on Test CPU: no measured run has both infeed_fraction and flops_per_example",)
+    assert found.lacking == (("rnn on Test CPU", "no measured run has both infeed_fraction and flops_per_example"),)
     with pytest.raises(NotEnoughData, match="not enough data: fc on Test CPU: no measured run has both"):
         infeed(planted().drop(columns="infeed_fraction"))
     with pytest.raises(NotEnoughData, match="not enough data: there are no runs; measure with a real input pipeline"):

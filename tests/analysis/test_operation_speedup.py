@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.methods.operation_speedup import LEVELS, operation_speedup
+from analysis.methods.operation_speedup import Level, operation_speedup
 from analysis.methods.regression import NotEnoughData
 from analysis.store.operations import NUMBERS, load_types
 from tests.analysis.test_pairing import side
@@ -36,7 +36,7 @@ def test_planted_gains_are_recovered() -> None:
     (a, types_a), (b, types_b) = profiled("A", noise=0.02), profiled("B", noise=0.02)
     found = operation_speedup(a, b, pd.concat([types_a, types_b]), ridges=(100.0, 230 / 1.5))
     levels = found.levels.set_index("level")
-    assert set(levels.index) == set(LEVELS) - {"ridge unknown"}
+    assert set(levels.index) == set(Level) - {Level.UNKNOWN}
     expected = {"compute-bound": 2.3, "memory-bound MatMul": 3.0, "memory-bound, other": 1.5}
     for level, speedup in expected.items():
         row = levels.loc[level]
@@ -63,7 +63,7 @@ def test_without_a_ridge_nothing_is_said_to_be_bound() -> None:
     found = operation_speedup(a, b, pd.concat([types_a, types_b]))
     assert set(found.levels["level"]) == {"ridge unknown", "between devices"}
     assert np.isnan(found.gain).all()
-    assert found.gain_from == ""
+    assert found.gain_from is None
 
 
 def test_what_lacks_is_told() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 
 from analysis.methods.overhead import phase_overhead
 from analysis.methods.quantiles import bootstrap_ratio
-from analysis.summaries.overhead import COMMANDS
+from analysis.summaries.overhead import OverheadOptions, overhead
 from paradnn.errors import SchemaError
 from paradnn.store.metrics import PHASES
 
@@ -86,27 +85,23 @@ def test_nothing_measured_is_no_error() -> None:
 
 
 def test_the_command_says_and_draws_where_time_goes(tmp_path: Path) -> None:
-    (command,) = COMMANDS
-    assert command.analyse is not None
     frame = points().assign(device="D", environment_id="e")
-    result = command.analyse(frame, argparse.Namespace(pool=False))
+    result = overhead(frame)
     found = phase_overhead(frame)
-    assert result.text.startswith(f"38 points took {found.wall:.0f} s of wall time, ")
-    assert f"{100 * found.measuring.value:.0f}% (95% interval " in result.text
-    assert "is the stack's own overhead (schedule + start + record), " in result.text
-    assert "2 runs tell no phases and are left out." in result.text
+    assert result.text().startswith(f"38 points took {found.wall:.0f} s of wall time, ")
+    assert f"{100 * found.measuring.value:.0f}% (95% interval " in result.text()
+    assert "is the stack's own overhead (schedule + start + record), " in result.text()
+    assert "2 runs report no phases and are left out." in result.text()
     assert list(result.table["phase"]) == list(PHASES)
-    assert result.sources is not None
     assert len(result.sources) == 38
-    assert result.figure is not None
     result.figure().savefig(tmp_path / "overhead.png")
-    # Runs without phases, such as published ones, make no others unlike.
+    # Runs without phases, such as published ones, make no others heterogeneous.
     frame.loc[[3, 8], "environment_id"] = "published"
-    assert "pooled" not in command.analyse(frame, argparse.Namespace(pool=False)).text
+    assert "pooled" not in overhead(frame).text()
     frame.loc[5, "environment_id"] = "other"
     with pytest.raises(SchemaError, match="environment_id"):
-        command.analyse(frame, argparse.Namespace(pool=False))
-    assert "Unlike runs were pooled" in command.analyse(frame, argparse.Namespace(pool=True)).text
-    bare = command.analyse(frame.loc[[3, 8]], argparse.Namespace(pool=False))
-    assert bare.text == "None of these 2 runs tells its phases; published ones do not."
-    assert bare.figure is None
+        overhead(frame)
+    assert "Heterogeneous runs were pooled" in overhead(frame, OverheadOptions(pool=True)).text()
+    bare = overhead(frame.loc[[3, 8]])
+    assert bare.text() == "None of these 2 runs reports its phases; published ones do not."
+    assert not bare.drawable

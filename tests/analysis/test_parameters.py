@@ -1,17 +1,17 @@
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.cli import main
 from analysis.methods.parameters import parameter_ranges
-from analysis.summaries.parameters import COMMANDS
+from analysis.methods.regression import NotEnoughData
+from analysis.summaries.parameters import parameters, read_models
 from paradnn.errors import ConfigError
 
 
@@ -54,25 +54,23 @@ def test_runs_without_parameters_give_empty_ranges() -> None:
 
 
 def test_the_command_says_and_draws_the_ranges(tmp_path: Path) -> None:
-    (command,) = COMMANDS
-    assert command.analyse is not None
-    result = command.analyse(models(), argparse.Namespace())
-    assert result.text.splitlines() == [
+    result = parameters(models())
+    assert result.text().splitlines() == [
         "fc: 4 models from 400 to 3.2k trainable parameters, a factor of 8; half of them between 700 and 2k, "
         "median 1.2k.",
         "gru: 1 model of 500M trainable parameters.",
         "All families together reach from 400 to 500M.",
         "squeezenet: 1.25M, outside every family's range.",
         "resnet50: 25.6M, outside every family's range.",
-        "1 runs do not tell their parameters.",
+        "1 runs do not report their parameters.",
     ]
     assert list(result.table["family"]) == ["fc", "gru", "squeezenet", "resnet50"]
-    assert result.figure is not None
     result.figure().savefig(tmp_path / "parameters.png")
-    unknown = command.analyse(models().drop(columns="parameters"), argparse.Namespace())
-    assert unknown.figure is None
-    assert unknown.text.endswith("29 runs do not tell their parameters.")
-    assert command.analyse(models().head(0), argparse.Namespace()).text == "no such runs in the store"
+    unknown = parameters(models().drop(columns="parameters"))
+    assert not unknown.drawable
+    assert unknown.text().endswith("29 runs do not report their parameters.")
+    with pytest.raises(NotEnoughData, match="no run matches"):
+        parameters(models().head(0))
 
 
 def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -97,20 +95,18 @@ def test_a_table_of_models_needs_no_store(tmp_path: Path) -> None:
     assert not (tmp_path / "none.db").exists()
 
 
-def table(tmp_path: Path, content: str, **options: Any) -> Any:
-    (command,) = COMMANDS
-    (tmp_path / "models.csv").write_text(content)
-    settings = {"table": [str(tmp_path / "models.csv")], "family": None, "where": [], "log": False, **options}
-    assert command.read is not None
-    return command.read(argparse.Namespace(**settings))
-
-
-def test_a_table_is_narrowed_and_refused_with_one_line(tmp_path: Path) -> None:
-    content = "family,parameters\nfc,10\ngru,20\nfc,\n"
-    assert list(table(tmp_path, content, family=["fc"])["parameters"].dropna()) == [10]
-    with pytest.raises(ConfigError, match="has no column parameters; its columns are family"):
-        table(tmp_path, "family\nfc\n")
-    with pytest.raises(ConfigError, match=r"--table=.*cannot be read"):
-        table(tmp_path, "")
-    with pytest.raises(ConfigError, match="--log"):
-        table(tmp_path, content, log=True)
+def test_a_table_is_narrowed_and_refused_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    models = tmp_path / "models.csv"
+    models.write_text("family,parameters\nfc,10\ngru,20\nfc,\n")
+    assert list(read_models([str(models)])["parameters"].dropna()) == [10, 20]
+    assert main(["parameters", "--table", str(models), "--family", "fc"]) == 0
+    assert "gru" not in capsys.readouterr().out
+    assert main(["parameters", "--table", str(models), "--log"]) == 2
+    assert "--log=with --table: a result in the store names the runs" in capsys.readouterr().err
+    for content, message in (
+        ("family\nfc\n", "has no column parameters; its columns are family"),
+        ("", r"--table=.*cannot be read"),
+    ):
+        models.write_text(content)
+        with pytest.raises(ConfigError, match=message):
+            read_models([str(models)])

@@ -13,12 +13,14 @@ import pytest
 
 from analysis.cli import main
 from analysis.methods.breakdown import breakdown
+from analysis.options import Selection
 from analysis.report.comparisons import side_of
 from analysis.report.html import prose, run_link, ui_address
 from analysis.report.populations import split
 from analysis.report.svg import embed
 from analysis.report.table import html_table
-from analysis.summaries.breakdown import breakdown as breakdown_command
+from analysis.summaries.breakdown import breakdown as analyse_breakdown
+from analysis.summaries.result import Paragraph
 from tests.analysis.conftest import Writer, fc
 from tests.analysis.planted import grid, runs
 
@@ -132,7 +134,7 @@ def test_what_a_store_says_is_harmless(page: str) -> None:
     assert not [name for _, attributes in Page(page).tags for name in attributes if name.startswith("on")]
 
 
-def test_parts_are_apart_and_compared_and_every_figure_says_what_it_shows(page: str) -> None:
+def test_populations_are_apart_and_compared_and_every_figure_says_what_it_shows(page: str) -> None:
     found = Page(page)
     assert "Test CPU, 2 cores, tensorflow 2.16" in found.text
     assert "Test CPU, 2 cores, tensorflow 2.9" in found.text
@@ -228,8 +230,9 @@ def test_a_table_says_what_it_leaves_out_and_sorts_by_exact_values() -> None:
     assert "The same in every row: c0 = 1, c1 = 1" in html_table(wide, "Wide")
 
 
-def test_prose_makes_lists_of_indented_lines() -> None:
-    assert prose("a < b\n  one\n  two\n\nc") == "<p>a &lt; b</p><ul><li>one</li><li>two</li></ul><p>c</p>"
+def test_prose_makes_lists_of_points() -> None:
+    paragraphs = [Paragraph("a < b", ("one", "two")), Paragraph("c")]
+    assert prose(paragraphs) == "<p>a &lt; b</p><ul><li>one</li><li>two</li></ul><p>c</p>"
 
 
 def test_a_figure_has_its_own_ids_and_goes_in_as_png_when_heavy() -> None:
@@ -249,7 +252,7 @@ def test_a_figure_has_its_own_ids_and_goes_in_as_png_when_heavy() -> None:
     assert embed(drawn, "k1", HOSTILE, heavy=10).startswith('<img alt="&lt;script&gt;')
 
 
-def test_parts_have_options_that_choose_them_and_names_that_tell_them_apart() -> None:
+def test_populations_have_selections_that_choose_them_and_names_that_set_them_apart() -> None:
     points = grid()
     frame = pd.concat(
         [
@@ -260,20 +263,21 @@ def test_parts_have_options_that_choose_them_and_names_that_tell_them_apart() ->
         ],
         ignore_index=True,
     )
-    parts = split(frame)
-    assert [len(part.rows) for part in parts] == [64, 9, 5, 3]
-    assert [part.options for part in parts] == [
-        ("--device", "Test CPU", "--tag", "environment_id=a"),
-        ("--device", "Test CPU", "--tag", "environment_id=b", "--tag", "protocol_id=proto"),
-        ("--device", "Test CPU", "--tag", "environment_id=b", "--tag", "protocol_id=slow"),
-        ("--device", "Other"),
+    populations = split(frame, Selection(family=("fc",)))
+    assert [len(population.rows) for population in populations] == [64, 9, 5, 3]
+    environment = ("environment_id", "b")
+    assert [population.selection for population in populations] == [
+        Selection(family=("fc",), device="Test CPU", tag=(("environment_id", "a"),)),
+        Selection(family=("fc",), device="Test CPU", tag=(environment, ("protocol_id", "proto"))),
+        Selection(family=("fc",), device="Test CPU", tag=(environment, ("protocol_id", "slow"))),
+        Selection(family=("fc",), device="Other"),
     ]
-    assert len({part.name for part in parts}) == 4
-    assert parts[3].name == "Other"
-    assert parts[3].published
-    assert side_of(parts[0], parts[1], frame) == "version.tensorflow=2.9"
-    assert side_of(parts[2], parts[1], frame) == "protocol_id=slow"
-    assert [len(part.rows) for part in split(frame, pool=True)] == [78, 3]
+    assert len({population.name for population in populations}) == 4
+    assert populations[3].name == "Other"
+    assert populations[3].published
+    assert side_of(populations[0], populations[1], frame) == "version.tensorflow=2.9"
+    assert side_of(populations[2], populations[1], frame) == "protocol_id=slow"
+    assert [len(population.rows) for population in split(frame, Selection(), pool=True)] == [78, 3]
 
 
 def test_breakdown_takes_medians_over_models() -> None:
@@ -294,8 +298,7 @@ def test_breakdown_takes_medians_over_models() -> None:
     assert (row["low"], row["high"]) == (pytest.approx(0.2), pytest.approx(0.9))
     assert found.categories.set_index("name").loc["control", "median"] == 0
     assert found.types["median"].tolist() == pytest.approx([np.median(shares) / 2])
-    args = type("Args", (), {"pool": False})()
-    assert "fc, 8 profiled models: matmul 55% (20% to 90%)" in breakdown_command(frame, args).text
+    assert "fc, 8 profiled models: matmul 55% (20% to 90%)" in analyse_breakdown(frame).text()
 
 
 def test_the_script_sorts_numbers_as_numbers() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,9 +12,10 @@ import pytest
 
 from analysis.cli import main
 from analysis.methods.operation_roofline import operation_roofline
+from analysis.methods.regression import NotEnoughData
 from analysis.methods.roofline import Roof, find_roofs, roofline, summary, verdict
-from analysis.summaries.result import Result
-from analysis.summaries.roofline import COMMANDS
+from analysis.summaries.roofline import RooflineOptions, RooflineResult
+from analysis.summaries.roofline import roofline as analyse
 from paradnn.errors import ConfigError, SchemaError
 from tests.analysis.conftest import Writer
 
@@ -157,29 +157,27 @@ def test_the_time_of_operations_adds_up_under_each_verdict() -> None:
     assert blind.time["unknown"] == pytest.approx(0.855)
 
 
-def said(frame: pd.DataFrame, **options: Any) -> Result:
-    settings = {"operations": None, "pool": False, "png": None, "svg": None, "store": None, "device": None} | options
-    (command,) = COMMANDS
-    assert command.analyse is not None
-    return command.analyse(frame, argparse.Namespace(**settings))
+def said(frame: pd.DataFrame, **options: Any) -> RooflineResult:
+    result = analyse(frame, RooflineOptions(**options))
+    assert isinstance(result, RooflineResult)
+    return result
 
 
 def test_the_command_says_and_draws_what_limits_each_family(tmp_path: Path) -> None:
     frame = pd.concat([planted(), planted(family="resnet50", precision="float16"), planted("Nobody's", ceilings=False)])
     frame = frame.assign(point_id=frame["run_id"], environment_id=frame["device"]).reset_index(drop=True)
     result = said(frame)
-    text = result.text.replace("\n", " ")
+    text = result.text().replace("\n", " ")
     assert "Made in float32: measured ceilings, 8 TFLOP/s and 400 GB/s; the ridge point is at 20 FLOP/B." in text
     assert "fc on Made in float32: of 31 models 14 are memory-bound, 17 compute-bound." in text
     assert "Nobody's in float32: no roof, neither ceiling is known; measure the ceilings" in text
     assert "fc on Nobody's in float32: 31 models between 1 and 1e+03 FLOP/B, verdict unknown." in text
     assert "exact work over compulsory traffic" in text
     assert len(result.table) == 93
-    assert result.figure is not None
     result.figure().savefig(tmp_path / "roof.png")
     many = pd.concat([planted(precision=f"p{number}") for number in range(7)], ignore_index=True)
-    with pytest.raises(ConfigError, match=r"--device=None: 7 roofs, .* do not fit one figure; choose with --device"):
-        said(many.assign(point_id=many["run_id"]), png="x.png")
+    with pytest.raises(ConfigError, match=r"--device=\(all\): 7 roofs, .* do not fit one figure; choose with --device"):
+        said(many.assign(point_id=many["run_id"])).figure()
 
 
 def test_families_with_other_hyperparameters_and_replicates() -> None:
@@ -188,10 +186,10 @@ def test_families_with_other_hyperparameters_and_replicates() -> None:
     frame = pd.concat([planted(**width, batch_size=range(31)), planted(family="residual", run_id=range(31), **other)])
     frame = pd.concat([frame, frame.assign(run_id=frame["run_id"].astype("str") + "b")], ignore_index=True)
     result = said(frame.assign(point_id=frame["run_id"].astype("str").str.removesuffix("b")))
-    assert (len(result.table), len(result.sources or [])) == (62, 124)
-    assert "The compute-bound ones have batch size 14 to 30." in result.text
-    assert "the best, batch size" in result.text
-    assert "filters 32" in result.text
+    assert (len(result.table), len(result.sources)) == (62, 124)
+    assert "The compute-bound ones have batch size 14 to 30." in result.text()
+    assert "the best, batch size" in result.text()
+    assert "filters 32" in result.text()
 
 
 def test_unlike_runs_of_a_device_are_pooled_only_on_demand() -> None:
@@ -199,16 +197,19 @@ def test_unlike_runs_of_a_device_are_pooled_only_on_demand() -> None:
     frame["point_id"] = frame["run_id"]
     with pytest.raises(SchemaError, match="these runs are heterogeneous: environment_id"):
         said(frame)
-    assert "Unlike runs were pooled: environment_id = new (16 runs), old (15 runs)" in said(frame, pool=True).text
+    assert (
+        "Heterogeneous runs were pooled: environment_id = new (16 runs), old (15 runs)" in said(frame, pool=True).text()
+    )
 
 
 def test_nothing_to_place_is_said() -> None:
     frame = planted().drop(columns="arithmetic_intensity").assign(point_id=range(31))
     result = said(frame)
-    assert result.text.startswith("No run has a place under a roof")
-    assert result.text.endswith("Without a place: 31 without an arithmetic intensity.")
-    assert result.figure is None
-    assert said(frame.head(0)).text == "no such runs in the store"
+    assert result.text().startswith("No run has a place under a roof")
+    assert result.text().endswith("Without a place: 31 without an arithmetic intensity.")
+    assert not result.drawable
+    with pytest.raises(NotEnoughData, match="no run matches"):
+        said(frame.head(0))
 
 
 @pytest.fixture(scope="module")

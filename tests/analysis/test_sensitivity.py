@@ -15,6 +15,8 @@ from analysis.figures.sensitivity import draw_sensitivity
 from analysis.methods.regression import NotEnoughData, regress
 from analysis.methods.sensitivity import Settings, encode, sensitivity
 from analysis.store.frame import units
+from analysis.summaries.sensitivity import SensitivityOptions
+from analysis.summaries.sensitivity import sensitivity as analyse
 from paradnn.errors import ConfigError, ParadnnError, SchemaError
 from tests.analysis.planted import sandwich
 
@@ -226,7 +228,7 @@ def test_each_family_and_device_has_its_own_fit_and_failures_are_counted() -> No
         ("fc on Test GPU", 150),
     ]
     assert result.fits[1].left_out == {"oom_device": 50}
-    assert result.lacking == ("lstm on Test CPU: 5 points for 3 terms, at least 12 are needed",)
+    assert result.lacking == (("lstm on Test CPU", "5 points for 3 terms, at least 12 are needed"),)
     assert result.metric == "flops_utilization"
     with pytest.raises(SchemaError, match=r"environment_id = e .*, f "):
         sensitivity(pd.concat([sweep(draw), other.assign(device="Test CPU")], ignore_index=True))
@@ -300,3 +302,18 @@ def test_the_figure_has_a_row_for_each_term_and_says_what_is_constant() -> None:
     assert [label.get_text() for label in axes.get_yticklabels()] == ["nodes", "batch_size", "layers"]
     assert [text.get_text() for text in axes.texts] == ["constant: 64"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["Test CPU", "Test GPU"]
+
+
+def test_only_a_logarithm_has_a_doubling() -> None:
+    """A truth value stays 0 or 1 on a log scale; doubling it means nothing."""
+    frame = sweep(np.random.default_rng(5))
+    frame["model.bias"] = pd.array(np.arange(len(frame)) % 2 == 0, dtype="boolean")
+    frame["flops_utilization"] = np.exp(frame["flops_utilization"] + 0.3 * frame["model.bias"].astype(float))
+    result = analyse(frame, SensitivityOptions(log_scale="both", metric="flops_utilization"))
+    (fit,) = result.sensitivity.fits
+    doublings = {weight.term: weight.doubling for weight in result.weights(fit)}
+    assert doublings["model.bias"] is None
+    assert doublings["model.layers"] == pytest.approx(2 ** fit.regression.weights.loc["model.layers", "slope"])
+    strongest = result.strongest()
+    assert strongest is not None
+    assert abs(strongest.weight.value) == fit.regression.weights["weight"].abs().max()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,8 @@ import pandas as pd
 import pytest
 
 from analysis.methods.speedup import geometric_mean, speedup, summarise, wilson
-from analysis.summaries.result import Result
+from analysis.summaries.operation_speedup import OperationSpeedupResult
+from analysis.summaries.speedup import SpeedupOptions, SpeedupResult
 from analysis.summaries.speedup import speedup as command
 from paradnn.errors import ConfigError
 from tests.analysis.planted import sandwich
@@ -141,23 +141,9 @@ def test_no_pairs_is_an_empty_result() -> None:
     assert (len(nothing.pairs), len(nothing.summary), nothing.fits) == (0, 0, ())
 
 
-def ask(frame: pd.DataFrame, **options: Any) -> Result:
+def ask(frame: pd.DataFrame, **options: Any) -> SpeedupResult | OperationSpeedupResult:
     """What the sub-command says of two devices A and B."""
-    given = {
-        "a": ["device=A"],
-        "b": ["device=B"],
-        "metric": "examples_per_second",
-        "on": None,
-        "x": "parameters",
-        "colour": None,
-        "terms": None,
-        "linear": False,
-        "operations": False,
-        "ridge": None,
-        "pool": False,
-        "store": None,
-    }
-    return command(frame, argparse.Namespace(**(given | options)))
+    return command(frame, SpeedupOptions(**({"a": ("device=A",), "b": ("device=B",)} | options)))
 
 
 def test_the_command_says_the_share_the_mean_and_what_doubling_does() -> None:
@@ -167,10 +153,10 @@ def test_the_command_says_the_share_the_mean_and_what_doubling_does() -> None:
     for name, factor in exact.items():
         frame[name] = frame["examples_per_second"] * factor
     result = ask(frame)
-    assert "fc: A is faster in 25 of 25 points, 100.0% (86.7% to 100.0%). Geometric mean 4 (" in result.text
-    assert "Of 25 points with an interval of their own, A is ahead beyond it in 25, B in 0" in result.text
-    assert "doubling it multiplies the speedup by 1.41" in result.text
-    assert "Intervals of single ratios: 25 from blocks within one process" in result.text
+    assert "fc: A is faster in 25 of 25 points, 100.0% (86.7% to 100.0%). Geometric mean 4 (" in result.text()
+    assert "Of 25 points with an interval of their own, A is ahead beyond it in 25, B in 0" in result.text()
+    assert "doubling it multiplies the speedup by 1.41" in result.text()
+    assert "Intervals of single ratios: 25 from blocks within one process" in result.text()
     assert len(result.table) == 25
     assert "precision" not in result.table, "says the same in every row"
 
@@ -178,33 +164,31 @@ def test_the_command_says_the_share_the_mean_and_what_doubling_does() -> None:
 def test_points_are_told_by_short_names_too() -> None:
     frame = pd.concat(grid((0.5, 0.0), 0.0), ignore_index=True)
     pd.testing.assert_frame_equal(
-        ask(frame, on="layers,batch_size").table, ask(frame, on="model.layers,batch_size").table
+        ask(frame, on=("layers", "batch_size")).table, ask(frame, on=("model.layers", "batch_size")).table
     )
     with pytest.raises(ConfigError, match=r"--on=layer: .* did you mean layers\?"):
-        ask(frame, on="batch_size,layer")
+        ask(frame, on=("batch_size", "layer"))
 
 
 def test_the_picture_has_scatter_and_weights_by_family() -> None:
     frame = pd.concat(grid((0.5, -0.2), 0.1), ignore_index=True)
-    draw = ask(frame, colour="batch_size", x="layers").figure
-    assert draw is not None
-    scatter, weights = draw().axes
+    scatter, weights = ask(frame, colour="batch_size", x="layers").figure().axes
     assert (scatter.get_xlabel(), scatter.get_yscale()) == ("layers", "log")
     legend = scatter.get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["64", "128", "256", "512", "1024"]
     assert {label.get_text() for label in weights.get_yticklabels()} == {"layers", "batch_size"}
     with pytest.raises(ConfigError, match="--x=layer"):
-        ask(frame, x="layer").figure()  # type: ignore[misc]
+        ask(frame, x="layer").figure()
 
 
 def test_no_pair_is_said_and_nothing_is_drawn() -> None:
     a, b = grid((0.5, 0.0), 0.0)
     result = ask(pd.concat([a, b.assign(outcome="oom_device")], ignore_index=True))
-    assert result.figure is None
-    assert result.text.startswith("No point was measured on both sides, of 25 runs of A and 25 of B.")
+    assert not result.drawable
+    assert result.text().startswith("No point was measured on both sides, of 25 runs of A and 25 of B.")
     with pytest.raises(ConfigError, match=r"--b=\(none\): both sides are needed"):
-        ask(a, b=None)
+        ask(a, b=())
 
 
 def test_operations_of_profiled_runs(tmp_path: Path) -> None:
@@ -219,12 +203,11 @@ def test_operations_of_profiled_runs(tmp_path: Path) -> None:
         table = {"columns": columns, "data": rows}
         (tmp_path / run_id).mkdir()
         (tmp_path / run_id / "operation_types.json").write_text(json.dumps(table))
-    result = ask(frame, operations=True, ridge=[60.0])
+    result = ask(frame, operations=True, ridge=(60.0,))
     assert (
         "Memory bandwidth gain of A over B, from the level 'memory-bound, other': 2 (2 to 2); ridge at 60"
-        in result.text
+        in result.text()
     )
-    assert "compute-bound: 2 (2 to 2) over 25 operations in 25 points." in result.text
+    assert "compute-bound: 2 (2 to 2) over 25 operations in 25 points." in result.text()
     assert len(result.table) == 50
-    assert result.figure is not None
     assert result.figure().axes[0].get_xlabel() == "arithmetic intensity in FLOP/B (ridge 60 dashed)"

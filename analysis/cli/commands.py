@@ -1,0 +1,223 @@
+"""Every sub-command, in the order of --help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from analysis.cli.command import Command
+from analysis.cli.output import Output
+from analysis.cli.report import ReportOptions, report
+from analysis.cli.stored import ArchiveOptions, ExportOptions, export, import_archive
+from analysis.options import Selection, option
+from analysis.store.conditions import select
+from analysis.summaries.boxplot import BoxplotOptions, boxplot
+from analysis.summaries.breakdown import BreakdownOptions, breakdown
+from analysis.summaries.claims import ClaimsOptions, check_claims
+from analysis.summaries.compare import CompareOptions, compare
+from analysis.summaries.heatmap import HeatmapOptions, heatmap
+from analysis.summaries.infeed import InfeedOptions, infeed
+from analysis.summaries.overhead import OverheadOptions, overhead
+from analysis.summaries.parameters import ParametersOptions, parameters, read_models
+from analysis.summaries.roofline import RooflineOptions, roofline
+from analysis.summaries.runs import RunsOptions, runs
+from analysis.summaries.scaling import ScalingOptions, scaling
+from analysis.summaries.sensitivity import SensitivityOptions, sensitivity
+from analysis.summaries.software import SoftwareOptions, software
+from analysis.summaries.speedup import SpeedupOptions, speedup
+from paradnn.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["COMMANDS"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TableOptions(ParametersOptions):
+    """`parameters` of models that stand in files."""
+
+    table: tuple[str, ...] = option(
+        (),
+        "CSV files of models instead of runs: columns family or model.name, parameters, model.*; --family and --where "
+        "choose among them",
+        metavar="FILE",
+        several="words",
+    )
+
+
+def _models(options: _TableOptions, selection: Selection, output: Output) -> pd.DataFrame | None:
+    """The models of --table; None without it."""
+    if not options.table:
+        return None
+    if output.log:
+        raise ConfigError("--log", "with --table", "a result in the store names the runs it rests on", "leave one out")
+    frame = read_models(options.table)
+    return select(frame[frame["family"].isin(selection.family)] if selection.family else frame, selection.where)
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command(
+        ArchiveOptions,
+        summary="log the published ParaDnn measurements (TPU v2, V100) as runs",
+        description="Log the data files of the ParaDnn paper's artifact as runs, marked source=published.\n"
+        "They are in github.com/Emma926/paradnn, folder scripts/data. What is there is not logged again.",
+        example="python -m analysis import-archive ../paradnn-original/scripts/data",
+        act=import_archive,
+        selects=False,
+    ),
+    Command(
+        RunsOptions,
+        summary="what the store holds: runs by family, device and outcome",
+        description="Count the runs of each model family on each device by outcome.",
+        example="python -m analysis runs --unfinished",
+        analyse=runs,
+        columns=(),
+    ),
+    Command(
+        ExportOptions,
+        summary="write the frame of chosen runs to a CSV or Parquet file",
+        description="Write one row a run with all its params, metrics and tags. Parquet keeps types and units.",
+        example="python -m analysis export fc.parquet --family fc --outcome ok",
+        act=export,
+    ),
+    Command(
+        HeatmapOptions,
+        summary="a metric over two hyperparameters, out of memory shown",
+        description="Show the median of a metric over two hyperparameters, a map for each family on each device.\n"
+        "Cells in which nothing ran say why. What varies besides is pooled and named; fix it with --where.",
+        example="python -m analysis heatmap --x batch_size --y nodes --where model.layers=64 --png map.png",
+        analyse=heatmap,
+        draws=True,
+    ),
+    Command(
+        SensitivityOptions,
+        summary="what a metric depends on: regression weights with intervals",
+        description="Fit a metric on the hyperparameters by least squares, everything standardised, one fit for each\n"
+        "model family on each device. A weight of +0.5: one standard deviation more of the hyperparameter\n"
+        "brings half a standard deviation more of the metric. Constant and collinear columns are named.",
+        example="python -m analysis sensitivity --family fc --log-scale both --png weights.png",
+        analyse=sensitivity,
+        draws=True,
+    ),
+    Command(
+        BoxplotOptions,
+        summary="the spread of a metric over the models of each family, device or any other group",
+        description="Box plots with the paper's percentiles: bar at the median, box from the 9th to the 91st,\n"
+        "whiskers from the 2nd to the 98th, dots beyond. Replicates of a point count once.",
+        example="python -m analysis boxplot --metric examples_per_second --by device,batch_size --png boxes.png",
+        analyse=boxplot,
+        draws=True,
+    ),
+    Command(
+        OverheadOptions,
+        summary="where the wall time of a sweep goes: measuring, the model's own cost, this tool's",
+        description="Median and quartiles of every phase of a point, and the share of wall time that is measuring.\n"
+        "Every outcome counts, since a failed point costs time as well.",
+        example="python -m analysis overhead --tag source=measured --png overhead.png",
+        analyse=overhead,
+        draws=True,
+    ),
+    Command(
+        _TableOptions,
+        summary="the range of trainable parameters of each family, with real models as points",
+        description="Trainable parameters of the distinct models of each family, whatever the outcome of their runs.\n"
+        "Real models, such as resnet50, stand as points where there are runs of them.\n"
+        "Parameters need no measurement: --table reads a list of models instead of the store's runs.",
+        example="python -m analysis parameters --png parameters.png",
+        analyse=parameters,
+        draws=True,
+        read=_models,
+    ),
+    Command(
+        RooflineOptions,
+        summary="what limits each model, arithmetic or memory, and how near it comes to that limit",
+        description="Place models, or one run's operations, under the roofline of their device.\n"
+        "The ceilings are those that the runs carry as measured, else the specification's; where\n"
+        "neither is known, the verdict is unknown.",
+        example="python -m analysis roofline --device 'TPU v2' --png roofline.png",
+        analyse=roofline,
+        draws=True,
+    ),
+    Command(
+        SpeedupOptions,
+        summary="how much faster A is than B, point by point, and what that depends on",
+        description="Pair the points that A and B both measured. Gives the share of points where A wins, the\n"
+        "geometric mean and the quartiles of the speedup, and which hyperparameters it depends on.\n"
+        "With --operations it compares operation by operation, and gives the gain in memory bandwidth\n"
+        "that this implies.",
+        example="python -m analysis speedup --a 'device=TPU v2' --b device=V100 --colour batch_size --png speedup.png",
+        analyse=speedup,
+        draws=True,
+    ),
+    Command(
+        CompareOptions,
+        summary="A against B: each cell with interval and test, and a verdict for each family",
+        description="Pair the points that two sides both measured: platforms, environments, versions or sweeps.\n"
+        "A and B are conditions as in --where, several joined by ' & '. Each ratio has its interval,\n"
+        "a test where there are three replicates on both sides, false discoveries held over all cells;\n"
+        "each family has a verdict: A faster, B faster, no difference shown, or not enough data.",
+        example="python -m analysis compare version.tensorflow=2.21.0 version.tensorflow=2.20.0 --png compare.png",
+        analyse=compare,
+        draws=True,
+    ),
+    Command(
+        ScalingOptions,
+        summary="speed over device counts, with Amdahl's non-parallel fraction",
+        description="Pair each point measured on several devices with the same point on one, and fit Amdahl's law:\n"
+        "the fraction of the step that does not run in parallel, for each family, with its interval.",
+        example="python -m analysis scaling --family fc --png scaling.png",
+        analyse=scaling,
+        draws=True,
+    ),
+    Command(
+        InfeedOptions,
+        summary="share of the step spent waiting for input, against the size of the model",
+        description="Show which models wait for their input, how the wait falls with the size of the model, and the\n"
+        "speedup that an input pipeline without cost would bring at most. Runs with data=images or\n"
+        "data=text also say what free input did bring, and how many cores would feed the model.",
+        example="python -m analysis infeed --family residual,bottleneck --against parameters",
+        analyse=infeed,
+        draws=True,
+    ),
+    Command(
+        SoftwareOptions,
+        summary="speedup of software versions, precisions and compile modes, with 90th percentiles",
+        description="Pair every value of software.name or version.tensorflow, precision and compile with its\n"
+        "baseline (the oldest version, float32, graph), and give the median and the 90th percentile of\n"
+        "each family's speedups, with intervals. A 90th percentile has an upper end from 36 points on.",
+        example="python -m analysis software --by version.tensorflow --baseline 2.18.0",
+        analyse=software,
+        draws=True,
+    ),
+    Command(
+        ClaimsOptions,
+        summary="claims about platforms, each supported, refuted or not enough data",
+        description="Check claims over the runs: the fourteen observations of the paper, or those of a YAML file.\n"
+        "A check is supported where the 95% interval of its number lies on the claimed side, refuted\n"
+        "where it lies on the other, and undecided where it holds both. A claim is refuted where any\n"
+        "check is, supported where all checks with data are; what has no data is named. Kinds of check\n"
+        "and the layout of a file: analysis/claims/kinds.py and analysis/claims/observations.yaml.",
+        example="python -m analysis claims --only 1,3 --as tpu=gpu",
+        analyse=check_claims,
+        draws=True,
+    ),
+    Command(
+        BreakdownOptions,
+        summary="where the step's time goes: categories and types of operations by family",
+        description="Median share of the profiled step that each category and type of operation takes, over the\n"
+        "models of a family. Profiles are taken with measure.profile=true.",
+        example="python -m analysis breakdown --family fc --png breakdown.png",
+        analyse=breakdown,
+        draws=True,
+    ),
+    Command(
+        ReportOptions,
+        summary="all that the runs can carry as one HTML page: figures, numbers, what is missing",
+        description="Write one self-contained HTML page: what was measured where, every analysis that the runs can\n"
+        "carry with its figure, its numbers in words and its table, comparisons, claims, and what is\n"
+        "missing. Heterogeneous runs stand in populations of their own. Opens without network.",
+        example="python -m analysis report --out report.html",
+        act=report,
+    ),
+)

@@ -1,0 +1,168 @@
+"""What an analysis and a choice of runs take: frozen dataclasses whose fields say how they are given.
+
+A field made by `option` holds its help text, its bounds and how it stands on a command line. `arguments` reads that
+back for whoever makes a parser of it (`analysis.cli.arguments`); `command_line` writes options as such a line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+
+from paradnn.errors import ConfigError
+
+__all__ = ["Argument", "Arguments", "Options", "Selection", "Source", "arguments", "command_line", "option"]
+
+_RUNS = "which runs (F, P and O take several: A,B)"
+
+
+def option(default: Any = dataclasses.MISSING, text: str = "", **how: Any) -> Any:
+    """A field with a help text; without `default` it must be given.
+
+    `how` may hold `metavar`; `above` and `below`, bounds that are excluded, and `least`, one that is not; `flag`, where
+    it is not the field's name; `positional`; `several` of a tuple: "commas" (A,B in one value, the default), "repeat"
+    (a flag for each) or "words"; `group`, the heading in --help; `shared` for what another class has the flag of.
+    """
+    return dataclasses.field(default=default, metadata={"help": text, **how})
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A field as an argument: its `kind` is that of one value, `pairs` are KEY=VALUE, `several` as in `option`."""
+
+    name: str
+    flag: str
+    kind: type
+    default: Any
+    several: str
+    pairs: bool
+    choices: tuple[str, ...]
+    how: dict[str, Any]
+
+    def words(self, value: Any) -> list[str]:
+        """A value as it stands on a command line; nothing for the default."""
+        if value is None or (value == self.default and not self.how.get("positional")):
+            return []
+        if self.kind is bool:
+            return [self.flag]
+        values = [f"{part[0]}={part[1]}" if self.pairs else str(part) for part in (value if self.several else [value])]
+        if self.several == "commas":
+            values = [",".join(values)]
+        if self.how.get("positional"):
+            return values
+        if self.several == "words":
+            return [self.flag, *values]
+        # A value that begins with a dash would be taken for a flag.
+        return [
+            word for text in values for word in ([f"{self.flag}={text}"] if text.startswith("-") else [self.flag, text])
+        ]
+
+
+def arguments(cls: type[Arguments]) -> tuple[Argument, ...]:
+    """The fields of a class of `Arguments`, but for those that are `shared`."""
+    kinds = get_type_hints(cls)
+    fields = [entry for entry in dataclasses.fields(cls) if not entry.metadata.get("shared")]
+    return tuple(_argument(entry, kinds[entry.name]) for entry in fields)
+
+
+def _argument(entry: dataclasses.Field[Any], kind: Any) -> Argument:
+    inner = [part for part in get_args(kind) if part is not NoneType]
+    if NoneType in get_args(kind):
+        kind, inner = inner[0], list(get_args(inner[0]))
+    several = entry.metadata.get("several", "commas") if get_origin(kind) is tuple else ""
+    pairs = bool(several) and get_origin(inner[0]) is tuple
+    choices = tuple(inner) if get_origin(kind) is Literal else ()
+    one = str if pairs or choices else inner[0] if several else kind
+    flag = entry.metadata.get("flag", "--" + entry.name.replace("_", "-"))
+    return Argument(entry.name, flag, one, entry.default, several, pairs, choices, dict(entry.metadata))
+
+
+def command_line(options: Arguments) -> list[str]:
+    """Options as the words of a command line that gives the same options; what is left at its default is left out."""
+    known = sorted(arguments(type(options)), key=lambda argument: not argument.how.get("positional"))
+    return [word for argument in known for word in argument.words(getattr(options, argument.name))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """Fields made by `option`; ConfigError for a value beyond a bound or none of the choices."""
+
+    #: What the command is called that takes these.
+    command: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        for argument in arguments(type(self)):
+            value = getattr(self, argument.name)
+            if argument.choices and value not in argument.choices:
+                raise ConfigError(
+                    argument.flag, value, "no such choice", f"choose one of {', '.join(argument.choices)}"
+                )
+            bounds = [f"{name} {argument.how[key]:g}" for name, key in _BOUNDS if key in argument.how]
+            for number in value if isinstance(value, tuple) else (value,):
+                if bounds and number is not None and not all(_within(number, argument.how)):
+                    raise ConfigError(argument.flag, number, f"must be {' and '.join(bounds)}", "give another number")
+
+
+_BOUNDS = (("above", "above"), ("at least", "least"), ("below", "below"))
+
+
+def _within(number: float, how: dict[str, Any]) -> Iterator[bool]:
+    yield "above" not in how or number > how["above"]
+    yield "least" not in how or number >= how["least"]
+    yield "below" not in how or number < how["below"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Arguments):
+    """What every analysis takes.
+
+    `store` is the tracking URI from which tables of operations are read; the runs themselves come as a frame.
+    """
+
+    pool: bool = option(False, "treat runs of different environments or protocols as one sample", group=_RUNS)
+    store: str | None = option(None, shared=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(Arguments):
+    """Where runs are."""
+
+    store: str | None = option(
+        None, "tracking URI (default: MLFLOW_TRACKING_URI, else this checkout's)", metavar="URI", group="store"
+    )
+    experiment: tuple[str, ...] = option(
+        (), "MLflow experiment, repeatable (default: paradnn)", metavar="NAME", several="repeat", group="store"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection(Source):
+    """Which runs; all that is given must hold."""
+
+    family: tuple[str, ...] = option(
+        (), "model family: fc, residual, bottleneck, rnn, lstm, gru, gpt, ...", metavar="F", group=_RUNS
+    )
+    platform: tuple[str, ...] = option((), "kind of device: cpu, gpu, tpu", metavar="P", group=_RUNS)
+    device: str | None = option(None, "one device by its name, such as 'TPU v2'", metavar="D", group=_RUNS)
+    outcome: tuple[str, ...] = option(
+        (), "outcome of the runs, such as ok or oom_device (default: all)", metavar="O", group=_RUNS
+    )
+    since: str | None = option(None, "started at or after, such as 2026-01-31 (UTC)", metavar="TIME", group=_RUNS)
+    until: str | None = option(None, "started before", metavar="TIME", group=_RUNS)
+    tag: tuple[tuple[str, str], ...] = option(
+        (), "tag of the runs, repeatable", metavar="KEY=VALUE", several="repeat", group=_RUNS
+    )
+    where: tuple[str, ...] = option(
+        (),
+        "condition on any column, with = != < <= > >=, repeatable: 'model.nodes>=1024'",
+        metavar="COLUMN=VALUE",
+        several="repeat",
+        group=_RUNS,
+    )
+    unfinished: bool = option(False, "also runs that have no outcome", group=_RUNS)
+    reader: Literal["auto", "sql", "api"] = option(
+        "auto", "how the store is read (default: its tables where it has any, else MLflow's search)", group=_RUNS
+    )

@@ -1,0 +1,75 @@
+"""`from analysis import ...` in a notebook: what there is, what it costs, what a result shows."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import analysis
+from analysis.cli import COMMANDS
+from analysis.options import Options
+from analysis.summaries.result import Result
+from paradnn.errors import ParadnnError
+from tests.analysis.planted import BATCH, POINTS, SIZE, runs
+from tests.conftest import ROOT
+
+
+def planted() -> pd.DataFrame:
+    """The factorial on two devices, of which one is ahead where batches are large."""
+    sides = [
+        runs(POINTS, device=device, environment_id=device, examples_per_second=BATCH**power / SIZE, parameters=SIZE**2)
+        for device, power in (("One", 0.7), ("Two", 0.5))
+    ]
+    frame = pd.concat(sides, ignore_index=True)
+    return frame.assign(run_id=frame.index.astype("str"), start_time=pd.Timestamp("2026-01-31", tz="UTC"))
+
+
+def test_every_name_is_there_and_every_analysis_among_them() -> None:
+    assert all(getattr(analysis, name) is not None for name in analysis.__all__)
+    assert set(analysis.__all__) <= set(dir(analysis))
+    analyses = [command for command in COMMANDS if command.analyse is not None]
+    assert {command.analyse.__name__ for command in analyses if command.analyse} <= set(analysis.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'sensitivities'"):
+        _ = analysis.sensitivities
+
+
+def test_options_cost_no_heavy_import() -> None:
+    code = "import sys; from analysis import SensitivityOptions, sensitivity; print(*sys.modules)"
+    loaded = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split()
+    assert not {"mlflow", "pandas", "numpy", "matplotlib", "argparse"}.intersection(loaded)
+
+
+def test_the_example_of_the_documentation_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """On planted runs in the place of the store's."""
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "analysis.md").read_text(), re.DOTALL)
+    monkeypatch.setattr("analysis.store.load.load", lambda **_: planted())
+    names: dict[str, object] = {}
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, "docs/analysis.md", "exec"), names)
+    results = {name: value for name, value in names.items() if isinstance(value, Result)}
+    assert {type(result).__name__ for result in results.values()} == {"SensitivityResult", "CompareResult"}
+    assert all(result.figure().axes for result in results.values())
+
+
+def test_a_result_shows_table_and_sentences_in_a_notebook() -> None:
+    frame = planted()
+    result = analysis.compare(frame, analysis.CompareOptions(a="device=One", b="device=Two"))
+    page = result._repr_html_()
+    assert "<table" in page
+    assert "A is One, B is Two; ratios are of examples_per_second" in page
+    assert repr(result) == result.text()
+    ratio = BATCH**0.2
+    assert result.overall.points == len(POINTS)
+    assert result.overall.wins == (ratio > 1).sum()
+    nothing = analysis.runs(frame.head(0))
+    with pytest.raises(ParadnnError, match="nothing to draw"):
+        nothing.figure()
+
+
+def test_options_are_shared() -> None:
+    assert all(issubclass(command.options, Options) for command in COMMANDS if command.analyse is not None)
