@@ -8,6 +8,7 @@ without a traceback. Any other exception that reaches the top is a fault of this
       StoreError           the tracking store cannot be read or written
         StoreAwayError     it does not answer; it may later
         StoreRefusalError  it answers, and does not accept who asks
+        NoStoreError       there is none at that address
       WorkerError          the interpreter under test cannot be started
       SchemaError          stored runs of another schema, or unlike runs about to be pooled
       DataError            a file that is damaged or not what it claims to be
@@ -18,6 +19,7 @@ from __future__ import annotations
 __all__ = [
     "ConfigError",
     "DataError",
+    "NoStoreError",
     "ParadnnError",
     "SchemaError",
     "StoreAwayError",
@@ -52,6 +54,10 @@ class StoreAwayError(StoreError):
 
 class StoreRefusalError(StoreError):
     """The tracking store does not accept the credentials, or not this user."""
+
+
+class NoStoreError(StoreError):
+    """There is no tracking store at the address: no file, or no tables of MLflow in the database."""
 
 
 class WorkerError(ParadnnError):

@@ -12,12 +12,12 @@ import pandas as pd
 
 from analysis.claims import kinds
 from analysis.claims.kinds import Bound, Check
-from analysis.claims.select import Conditions, choose, in_words
 from analysis.claims.sides import Data, paired_operations, paired_points, points, side, versions
 from analysis.methods.pairing import join_columns
 from analysis.methods.quantiles import Estimate, quantile_interval, share_interval
 from analysis.methods.regression import NotEnoughData, Regression, regress
 from analysis.methods.sensitivity import encode
+from analysis.store.conditions import Condition, Conditions, choose, in_words
 from paradnn.errors import ParadnnError
 
 __all__ = ["Finding", "evaluate"]
@@ -51,7 +51,7 @@ class Finding:
 
 
 def evaluate(check: Check, data: Data) -> Finding:
-    """Find a check's numbers; what stands in the way is told in the finding."""
+    """Find a check's numbers; where there are none, the finding says why."""
     try:
         return _EVALUATORS[type(check)](check, data)
     except ParadnnError as problem:
@@ -120,7 +120,8 @@ def _ratio(check: kinds.Ratio, data: Data) -> Finding:
     pairs: list[tuple[Conditions, Conditions]]
     if check.successive:
         names = versions(data, check.where, check.successive)
-        pairs = [({check.successive: (new,)}, {check.successive: (old,)}) for old, new in itertools.pairwise(names)]
+        each = [{check.successive: (Condition(check.successive, "=", (name,)),)} for name in names]
+        pairs = [(new, old) for old, new in itertools.pairwise(each)]
     else:
         pairs = [(check.a, check.b)]
     estimates, counts = [], []
@@ -167,7 +168,8 @@ def _share(check: kinds.Share, data: Data) -> Finding:
     needed = [name for name in check.operations if name not in profiled]
     if needed:
         raise NotEnoughData(f"the operation tables do not say {', '.join(needed)}")
-    parts = choose(profiled, check.operations).groupby("run_id")["share"].sum()
+    meant = [condition for group in check.operations.values() for condition in group]
+    parts = choose(profiled, meant, "operations").groupby("run_id")["share"].sum()
     shares = parts.reindex(profiled["run_id"].unique(), fill_value=0.0)
     identity = runs.set_index("run_id")["point_id"].reindex(shares.index)
     shares = shares.groupby(identity.to_numpy()).median()

@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from analysis.claims.select import Conditions, in_words
+from analysis.store.conditions import Conditions, in_words
 
 __all__ = [
     "KINDS",

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from analysis.claims.kinds import KINDS, Bound, Check, Claim, OutcomeShare, Ratio, Scaling, Share, Threshold, Trend
-from analysis.claims.select import Conditions, parse_comparison
+from analysis.store.conditions import Conditions, conditions_on
 from paradnn.errors import ConfigError, DataError
 
 __all__ = ["load_claims", "observations", "parse_claims"]
@@ -165,22 +165,12 @@ def _conditions(value: Any, key: str) -> Conditions:
     for name, wanted in value.items():
         values = tuple(wanted) if isinstance(wanted, list) else (wanted,)
         for part in values:
-            if not isinstance(part, (str, int, float, bool)) or part == "":
+            if (part is not None and not isinstance(part, (str, int, float, bool))) or part == "":
                 raise ConfigError(f"{key}: {name}", part, "is no value", "write a value, a list of them, or '>=1024'")
-            compared = parse_comparison(part)
-            if compared and compared[0] != "!=":
-                _number_of_text(compared[1], f"{key}: {name}", part)
         if not values:
             raise ConfigError(f"{key}: {name}", wanted, "is empty", "write a value")
-        found[str(name)] = values
+        found[str(name)] = conditions_on(str(name), values, key)
     return found
-
-
-def _number_of_text(text: str, key: str, value: Any) -> None:
-    try:
-        float(text)
-    except ValueError:
-        raise ConfigError(key, value, "compares with no number", "write for example '>=1024'") from None
 
 
 def _some(value: Any, key: str) -> Conditions:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.claims.kinds import Check, Claim
-from analysis.claims.select import Conditions
+from analysis.store.conditions import Condition, Conditions
 from paradnn.errors import ConfigError
 
 __all__ = ["restate"]
@@ -21,8 +21,11 @@ def restate(claims: Sequence[Claim], names: Mapping[str, str]) -> tuple[Claim, .
     used: set[str] = set()
 
     def conditions(old: Conditions) -> Conditions:
-        used.update(str(value) for values in old.values() for value in values)
-        return {key: tuple(names.get(str(value), value) for value in values) for key, values in old.items()}
+        used.update(value for group in old.values() for condition in group for value in condition.values)
+        return {key: tuple(map(renamed, group)) for key, group in old.items()}
+
+    def renamed(old: Condition) -> Condition:
+        return dataclasses.replace(old, values=tuple(names.get(value, value) for value in old.values))
 
     def check(old: Check) -> Check:
         changed: dict[str, Any] = {

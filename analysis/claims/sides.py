@@ -9,13 +9,13 @@ from functools import cached_property
 
 import pandas as pd
 
-from analysis.claims.select import Conditions, choose, lacking
 from analysis.methods.pairing import RESULT_COLUMNS, join_columns, pair
 from analysis.methods.quantiles import LEVEL
 from analysis.methods.regression import NotEnoughData
+from analysis.store.conditions import Condition, Conditions, choose, in_words
 from analysis.store.frame import aggregate_replicates, is_ok, require_alike
 
-__all__ = ["Data", "paired_operations", "paired_points", "points", "side", "versions"]
+__all__ = ["Data", "paired_operations", "paired_points", "points", "require", "side", "versions"]
 
 _OPERATION = "operation_type"
 _IDENTITY = (
@@ -35,7 +35,7 @@ _IDENTITY_PREFIXES = ("model.", "optimizer.", "data.", "platform.", "framework."
 
 @dataclass
 class Data:
-    """A frame, how to read its operation tables, whether unlike runs may pass, and how sure intervals are to be.
+    """A frame, how to read its operation tables, whether heterogeneous runs are pooled, and the level of intervals.
 
     `read_operations` takes runs and returns the rows of their operation tables with `run_id`; without it the shares
     in the frame's op_share.* columns stand for them. `used` gathers the ids of the runs that answers rest on, `pooled`
@@ -62,15 +62,27 @@ class Data:
         return melted.assign(type=melted.pop(_OPERATION).astype("str").str.removeprefix("op_share."))
 
 
-def side(data: Data, conditions: Conditions, metric: str | None = None) -> pd.DataFrame:
-    """The runs that meet the conditions, alike in environment and protocol unless pooled.
+def require(frame: pd.DataFrame, conditions: Conditions, what: str = "run") -> pd.DataFrame:
+    """The rows that meet every condition, at least one; NotEnoughData names the first one that leaves none."""
+    left, met = frame, dict[str, tuple[Condition, ...]]()
+    for name, group in conditions.items():
+        if name not in frame:
+            raise NotEnoughData(f"no {what} says {name}")
+        left, met[name] = choose(left, group, "condition"), group
+        if left.empty:
+            raise NotEnoughData(f"no {what}s with {in_words(met)}")
+    if left.empty:
+        raise NotEnoughData(f"no {what}s")
+    return left
 
-    With `metric` only ok runs that hold it. Raises NotEnoughData naming what there is none of, SchemaError for unlike
-    runs.
+
+def side(data: Data, conditions: Conditions, metric: str | None = None) -> pd.DataFrame:
+    """The runs that meet the conditions, homogeneous in environment and protocol unless pooled.
+
+    With `metric` only ok runs that hold it. Raises NotEnoughData naming what there is none of, SchemaError for
+    heterogeneous runs.
     """
-    rows = choose(data.frame, conditions)
-    if rows.empty:
-        raise NotEnoughData(lacking(data.frame, conditions))
+    rows = require(data.frame, conditions)
     if metric is not None:
         rows = rows[is_ok(rows)]
         if rows.empty:
@@ -93,7 +105,7 @@ def points(data: Data, conditions: Conditions, metric: str) -> pd.DataFrame:
 def paired_points(
     data: Data, where: Conditions, a: Conditions, b: Conditions, metric: str, extra: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """`pair` of the two sides. Columns `extra` that tell no point, such as parameters, are those of side B."""
+    """`pair` of the two sides. Columns `extra` that identify no point, such as parameters, are those of side B."""
     sides = [side(data, {**where, **conditions}, metric) for conditions in (a, b)]
     found = pair(sides[0], sides[1], metric)
     if found.empty:
@@ -119,11 +131,7 @@ def paired_operations(
         if metric not in rows or rows[metric].notna().sum() == 0:
             raise NotEnoughData(f"no {metric} in the operation tables")
         sides.append(rows.rename(columns={"type": _OPERATION}))
-    chosen = choose(sides[1].rename(columns={_OPERATION: "type"}), operations)
-    if chosen.empty:
-        raise NotEnoughData(
-            lacking(sides[1].rename(columns={_OPERATION: "type"}), operations).replace("run", "operation")
-        )
+    chosen = require(sides[1].rename(columns={_OPERATION: "type"}), operations, "operation")
     sides[1] = chosen.rename(columns={"type": _OPERATION})
     keys, _ = join_columns(sides[0], sides[1])
     found = pair(sides[0], sides[1], metric, on=[*keys, _OPERATION])
@@ -134,9 +142,7 @@ def paired_operations(
 
 def versions(data: Data, where: Conditions, column: str) -> list[str]:
     """The versions among the runs, oldest first; NotEnoughData for fewer than two."""
-    rows = choose(data.frame, where)
-    if rows.empty:
-        raise NotEnoughData(lacking(data.frame, where))
+    rows = require(data.frame, where)
     found = sorted(set(rows[column].dropna().astype("str")), key=_version) if column in rows else []
     if len(found) < 2:
         raise NotEnoughData(f"one {column} alone: {found[0]}" if found else f"no run says {column}")
@@ -148,5 +154,5 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def _identity(runs: pd.DataFrame) -> list[str]:
-    """What tells a point and its place, without the run's own metrics."""
+    """The columns that identify a point and its platform, without the run's own metrics."""
     return [name for name in runs.columns if name in _IDENTITY or str(name).startswith(_IDENTITY_PREFIXES)]

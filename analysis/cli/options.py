@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-import operator
-import re
-from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
-from paradnn.errors import ConfigError
+from analysis.store.conditions import parse, select
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["add_selection", "add_store", "load_chosen", "select"]
-
-_CONDITION = re.compile(r"\s*(.+?)\s*(>=|<=|!=|=|>|<)\s*(.*?)\s*")
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-    "=": operator.eq,
-    "!=": operator.ne,
-}
+__all__ = ["add_selection", "add_store", "load_chosen"]
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +44,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     conditions = "condition on any column, with = != < <= > >=, repeatable: 'model.nodes>=1024'"
     group.add_argument("--where", metavar="COLUMN=VALUE", action="append", default=[], help=conditions)
     group.add_argument("--unfinished", action="store_true", help="also runs that have no outcome")
-    group.add_argument("--pool", action="store_true", help="treat runs of unlike environments or protocols as alike")
+    group.add_argument("--pool", action="store_true", help="pool runs of different environments or protocols")
     readers = "how the store is read (default: its tables where it has any, else MLflow's search)"
     group.add_argument("--reader", choices=("auto", "sql", "api"), default="auto", help=readers)
 
@@ -70,7 +57,7 @@ def load_chosen(args: argparse.Namespace, columns: Collection[str] | None = None
     if args.device:
         tags["device"] = args.device
     if columns is not None:
-        columns = {*columns, *(_parse(condition)[0] for condition in args.where)}
+        columns = {*columns, *(parse(condition).column for condition in args.where)}
     frame = load(
         args.store,
         experiments=args.experiment or ("paradnn",),
@@ -85,58 +72,6 @@ def load_chosen(args: argparse.Namespace, columns: Collection[str] | None = None
         reader=args.reader,
     )
     return select(frame, args.where)
-
-
-def select(frame: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
-    """The rows that meet every condition, such as "model.nodes>=1024" or "device=TPU v2,V100".
-
-    ConfigError for a column that is not there or a value of another type. A missing value meets no condition but !=.
-    """
-    for condition in conditions:
-        name, sign, text = _parse(condition)
-        if name not in frame:
-            close = difflib.get_close_matches(name, list(frame.columns), n=1)
-            raise ConfigError(
-                "--where",
-                condition,
-                f"these runs have no column {name}",
-                f"did you mean {close[0]}?" if close else "see python -m analysis export",
-            )
-        column, equality = frame[name], sign in ("=", "!=")
-        # A comma divides values, unless it is part of one, as in the name of a device.
-        parts = text.split(",") if equality and text not in set(column.dropna().astype("str")) else [text]
-        values = [_value(part.strip(), column, condition) for part in parts]
-        chosen = column.isin(values) == (sign == "=") if equality else _COMPARE[sign](column, values[0])
-        frame = frame[chosen.fillna(False).astype(bool)]
-    return frame.reset_index(drop=True)
-
-
-def _parse(condition: str) -> tuple[str, str, str]:
-    match = _CONDITION.fullmatch(condition)
-    if match is None:
-        raise ConfigError("--where", condition, "is not a condition", "write for example --where 'model.nodes>=1024'")
-    return match[1], match[2], match[3]
-
-
-def _value(text: str, column: pd.Series, condition: str) -> Any:
-    """A condition's value as the column's own type."""
-    from pandas.api import types
-
-    try:
-        if types.is_bool_dtype(column):
-            return {"true": True, "false": False}[text.lower()]
-        if types.is_numeric_dtype(column):
-            return float(text)
-        if types.is_datetime64_any_dtype(column):
-            import pandas as pd
-
-            stamp = pd.Timestamp(text)
-            return stamp if stamp.tz is not None else stamp.tz_localize("UTC")
-    except (KeyError, ValueError):
-        raise ConfigError(
-            "--where", condition, f"{text!r} is no value of {column.name}", f"that column holds {column.dtype}"
-        ) from None
-    return text
 
 
 def _several(text: str) -> list[str]:

@@ -80,6 +80,7 @@ def _log(result: Result, frame: pd.DataFrame, args: argparse.Namespace) -> str:
     `sources` where they fit; `source_sweeps` names the sweeps they come from."""
     from analysis.store.writer import open_experiment, writing
     from paradnn.store.address import address_of
+    from paradnn.store.schema import ANALYSIS_OUTCOME
 
     experiment = (args.experiment or ["paradnn"])[0]
     client, experiment_id = open_experiment(args.store, experiment)
@@ -98,14 +99,14 @@ def _log(result: Result, frame: pd.DataFrame, args: argparse.Namespace) -> str:
             for kind in ("png", "svg"):
                 _draw(result, files / f"figure.{kind}", kind)
         client.log_artifacts(run_id, folder)
-        client.set_tag(run_id, "outcome", "ok")
+        client.set_tag(run_id, ANALYSIS_OUTCOME, "ok")
         client.set_terminated(run_id, "FINISHED", int(time.time() * 1000))
     return run_id
 
 
 def _tags(sources: list[str], pooled: str, frame: pd.DataFrame, args: argparse.Namespace) -> dict[str, Any]:
-    from analysis.store.load import SCHEMA_VERSION
     from paradnn.store.address import without_secrets
+    from paradnn.store.schema import SCHEMA_VERSION
 
     used = frame[frame["run_id"].isin(sources)]
     sweeps = sorted(set(used["sweep_id"].dropna())) if "sweep_id" in used else []

@@ -1,7 +1,7 @@
 """The tidy frame every method starts from: one row a run, columns typed, units beside them.
 
 A reader fills `Records` with the store's text and numbers; `build` makes the frame, so that a run reads the same
-whichever way it came. `require_alike` refuses to treat unlike runs as one population, `aggregate_replicates` brings
+whichever way it came. `require_alike` refuses to pool heterogeneous runs, `aggregate_replicates` brings
 repetitions of a point down to one row with their spread.
 """
 
@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from array import array
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,19 +17,10 @@ import pandas as pd
 from paradnn.config.families import FAMILIES
 from paradnn.errors import SchemaError
 from paradnn.store.metrics import metric
+from paradnn.store.records import Records
+from paradnn.store.schema import LATER_PARAMS
 
-__all__ = [
-    "CORE",
-    "IDENTITY",
-    "Records",
-    "Run",
-    "aggregate_replicates",
-    "build",
-    "families",
-    "is_ok",
-    "require_alike",
-    "units",
-]
+__all__ = ["CORE", "IDENTITY", "aggregate_replicates", "build", "families", "is_ok", "require_alike", "units"]
 
 #: Columns that every frame has, whatever the store holds; they stand first.
 CORE = (
@@ -61,60 +49,8 @@ _EXPLAIN = {
     "protocol_id": ("measure.", "source"),
 }
 
-#: Keys that came later, with what every run that was measured before them had.
-_LATER = {"devices": "1", "transport": "local"}
-
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,18})")
 _NUMBER = re.compile(r"[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|nan)", re.IGNORECASE)
-_LARGEST = 1.7976931348623157e308  # how MLflow's SQL stores write infinity
-
-
-class Run(NamedTuple):
-    """What a store says of a run beside its params, metrics and tags; times are Unix milliseconds."""
-
-    run_id: str
-    run_name: str | None
-    experiment: str
-    status: str | None
-    start_ms: int | None
-    end_ms: int | None
-    artifact_uri: str | None
-
-
-class Records:
-    """Runs as a reader finds them: first all runs, then their values.
-
-    Entry i of every list belongs to run i, None or NaN where the run lacks the key; `index` maps a run's id to i.
-    """
-
-    def __init__(self, runs: Iterable[Run]) -> None:
-        unique = {run.run_id: run for run in runs}
-        self.runs = list(unique.values())
-        self.index = {run_id: position for position, run_id in enumerate(unique)}
-        length = len(self.runs)
-        self.params: defaultdict[str, list[str | None]] = defaultdict(lambda: [None] * length)
-        self.tags: defaultdict[str, list[str | None]] = defaultdict(lambda: [None] * length)
-        self.metrics: defaultdict[str, array[float]] = defaultdict(lambda: array("d", [math.nan]) * length)
-        self._shared: dict[str, str] = {}
-
-    def add_text(self, rows: Iterable[tuple[str, str, str]], columns: defaultdict[str, list[str | None]]) -> None:
-        """Rows (run id, key, value) into `params` or `tags`; rows of runs not in the index are passed over.
-
-        Equal values share one object, which keeps millions of params small.
-        """
-        find, share = self.index.get, self._shared.setdefault
-        for run_id, key, value in rows:
-            position = find(run_id)
-            if position is not None:
-                columns[key][position] = share(value, value)
-
-    def add_metrics(self, rows: Iterable[tuple[str, str, float, bool]]) -> None:
-        """Rows (run id, key, value, is NaN)."""
-        find, columns = self.index.get, self.metrics
-        for run_id, key, value, is_nan in rows:
-            position = find(run_id)
-            if position is not None:
-                columns[key][position] = math.nan if is_nan else value
 
 
 def build(records: Records) -> pd.DataFrame:
@@ -138,19 +74,23 @@ def build(records: Records) -> pd.DataFrame:
         "artifact_uri": _text([run.artifact_uri for run in runs]),
     }
     columns["family"] = _text(records.params.get("model.name", empty))
-    for name in ("device", "outcome"):
-        columns[name] = _text(records.tags.get(name, empty))
+    columns["device"] = _text(records.tags.get("device", empty))
+    # Other kinds of runs, of earlier versions, say how they ended as points do.
+    ended = zip(records.tags.get("outcome", empty), records.tags.get("kind", empty), strict=True)
+    columns["outcome"] = _text([outcome if kind in (None, "point") else None for outcome, kind in ended])
     measured = [source == "measured" for source in records.tags.get("source", empty)]
     for name in sorted(records.params):
         values = records.params[name]
-        if name in _LATER:
+        if name in LATER_PARAMS:
             filled = zip(values, measured, records.params.get("model.name", empty), strict=True)
-            values = [_LATER[name] if value is None and ours and model else value for value, ours, model in filled]
+            values = [
+                LATER_PARAMS[name] if value is None and ours and model else value for value, ours, model in filled
+            ]
         if name in records.tags:
             values = [tag if param is None else param for param, tag in zip(values, records.tags[name], strict=True)]
         columns.setdefault(name, _typed(values))
     for name in sorted(records.metrics):
-        columns.setdefault(name, _numbers(records.metrics[name]))
+        columns.setdefault(name, records.numbers(name))
     for name in sorted(records.tags):
         if not name.startswith("mlflow.") and name not in columns:
             values = records.tags[name]
@@ -187,16 +127,16 @@ def families(frame: pd.DataFrame) -> list[str]:
 def require_alike(frame: pd.DataFrame, keys: Sequence[str] = IDENTITY, pool: bool = False) -> pd.DataFrame:
     """The frame, if all its rows agree in `keys`; else SchemaError says which differ and how.
 
-    With `pool` unlike rows pass, and `attrs["pooled"]` holds what would have been the message. A key that the frame
-    lacks is passed over; a missing value is a value of its own.
+    With `pool` heterogeneous rows pass, and `attrs["pooled"]` says how they differ. A key that the frame lacks is
+    passed over; a missing value is a value of its own.
     """
-    unlike = [key for key in keys if key in frame and frame[key].nunique(dropna=False) > 1]
-    if not unlike:
+    different = [key for key in keys if key in frame and frame[key].nunique(dropna=False) > 1]
+    if not different:
         return frame
-    text = "; ".join(_difference(frame, key) for key in unlike)
+    text = "; ".join(_difference(frame, key) for key in different)
     if not pool:
-        choice = " ".join(f"--tag {key}=..." for key in unlike)
-        raise SchemaError(f"these runs are unlike: {text}; choose with {choice}, or pool them with --pool")
+        choice = " ".join(f"--tag {key}=..." for key in different)
+        raise SchemaError(f"these runs are heterogeneous: {text}; choose with {choice}, or pool them with --pool")
     pooled = frame.copy(deep=False)
     pooled.attrs["pooled"] = text
     return pooled
@@ -271,13 +211,6 @@ def _time(milliseconds: Sequence[int | None]) -> pd.Series:
     """UTC timestamps; a run that has not ended has none."""
     stamps = np.array([np.iinfo(np.int64).min if ms is None else ms for ms in milliseconds], dtype="int64")
     return pd.Series(stamps.view("datetime64[ms]")).dt.tz_localize("UTC")
-
-
-def _numbers(values: array[float]) -> np.ndarray:
-    """Metric values, with the infinities that MLflow's SQL stores write as the largest float."""
-    numbers = np.frombuffer(values, dtype="float64")
-    extreme = np.abs(numbers) >= _LARGEST
-    return np.where(extreme, np.copysign(np.inf, numbers), numbers) if extreme.any() else numbers
 
 
 def _typed(values: Sequence[str | None]) -> pd.Series:

@@ -1,39 +1,40 @@
-"""The only reader of the tracking store: any query gives one tidy frame.
+"""The only way from a tracking store to a frame: any query gives one tidy frame.
 
     from analysis.store.load import load
     frame = load(family="fc", platform="cpu", outcome="ok")
 
-SQL stores are read table by table (`analysis.store.sql`), tracking servers through MLflow's search
-(`analysis.store.rest`); both give the same frame (`analysis.store.frame`).
+Stores are read by `paradnn.store`, table by table or through MLflow's search; both give the same frame
+(`analysis.store.frame`).
 """
 
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import get_args
 from urllib.parse import unquote, urlsplit
 
 import pandas as pd
 
-from analysis.store import sql as read_sql
-from analysis.store.frame import Records, build
-from analysis.store.query import Choice, Query, make_query
-from paradnn.errors import DataError, SchemaError, StoreError
-from paradnn.store.address import address_of, without_secrets
+from analysis.store.frame import build
+from paradnn.errors import ConfigError, DataError, SchemaError, StoreError
+from paradnn.store.address import address_of
+from paradnn.store.errors import store_errors
+from paradnn.store.query import Query, Values
+from paradnn.store.reader import Way, open_reader
+from paradnn.store.records import Records
+from paradnn.store.schema import OUTCOME_TAGS, SCHEMA_VERSION
 
-__all__ = ["SCHEMA_VERSION", "default_uri", "load", "load_table", "load_tables"]
+__all__ = ["default_uri", "load", "load_table", "load_tables"]
 
-#: The version of what a run holds that this reader understands.
-#:   1  the first.
-SCHEMA_VERSION = "1"
-
-Reader = Literal["auto", "sql", "api"]
+Choice = str | Sequence[str] | None
 Time = str | datetime | pd.Timestamp | None
+
+#: What the frame's own columns and the schema check are made from, whatever columns are asked for.
+_ALWAYS = ("model.name", "device", *OUTCOME_TAGS, "kind", "schema_version", "mlflow.parentRunId")
 
 
 def default_uri() -> str:
@@ -54,7 +55,7 @@ def load(
     kind: Choice = "point",
     unfinished: bool = False,
     columns: Collection[str] | None = None,
-    reader: Reader = "auto",
+    reader: Way = "auto",
 ) -> pd.DataFrame:
     """One row a run, sorted by start time; see `analysis.store.frame.build` for the columns.
 
@@ -65,35 +66,41 @@ def load(
 
     Raises StoreError when the store or an experiment is not there, SchemaError for runs of another schema.
     """
-    uri = address_of(tracking_uri).uri
-    query = make_query(experiments, family, platform, outcome, since, until, tags or {}, kind, unfinished, columns)
-    records = _read(uri, query, reader)
+    chosen = {**(tags or {}), "kind": kind, "outcome": outcome}
+    query = Query(
+        experiments=_choice(experiments),
+        params={key: _choice(value) for key, value in (("model.name", family), ("platform.name", platform)) if value},
+        tags={key: _choice(value) for key, value in chosen.items() if value},
+        since_ms=_milliseconds("since", since),
+        until_ms=_milliseconds("until", until),
+        unfinished=unfinished,
+        columns={} if columns is None else {kind: {*columns, *_ALWAYS} for kind in get_args(Values)},
+    )
+    store = open_reader(address_of(tracking_uri), reader)
+    records = store.read(query)
+    known = store.experiments()
+    for name in query.experiments:
+        if name not in known:
+            raise StoreError(f"experiment={name}: no such experiment in the store; it has {', '.join(known) or 'none'}")
     _check_schema(records)
     return build(records)
 
 
-def _read(uri: str, query: Query, reader: Reader) -> Records:
-    tables = uri.partition(":")[0].partition("+")[0] in read_sql.SCHEMES
-    if reader == "sql" and not tables:
-        raise StoreError(f"reader=sql: {without_secrets(uri)} has no tables to read; use reader=api")
-    if tables:
-        engine = read_sql.engine_of(uri)
-        surprise = read_sql.unexpected(engine)
-        if reader != "api" and surprise is None:
-            return _found(read_sql.read(engine, query), query, read_sql.known_experiments(engine))
-        if reader != "api":
-            warnings.warn(f"reading through MLflow's search, which is slow: {surprise}", stacklevel=3)
-    from analysis.store import rest  # imports MLflow, which takes seconds
-
-    return _found(rest.read(uri, query), query, rest.known_experiments(uri))
+def _choice(value: Choice) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value or ())
 
 
-def _found(records: Records, query: Query, known: list[str]) -> Records:
-    """The records; StoreError when an experiment asked for does not exist."""
-    for name in query.experiments:
-        if name not in known:
-            raise StoreError(f"experiment={name}: no such experiment in the store; it has {', '.join(known) or 'none'}")
-    return records
+def _milliseconds(name: str, value: Time) -> int | None:
+    """Unix milliseconds of a time; one without a zone is taken as UTC."""
+    if value is None:
+        return None
+    try:
+        stamp = pd.to_datetime(value, utc=True)
+    except (ValueError, TypeError):
+        stamp = None
+    if stamp is None or pd.isna(stamp):
+        raise ConfigError(name, value, "is not a time", "write for example 2026-01-31 or 2026-01-31T12:00:00+01:00")
+    return int(stamp.timestamp() * 1000)
 
 
 def _check_schema(records: Records) -> None:
@@ -111,16 +118,12 @@ def _check_schema(records: Records) -> None:
 def load_table(run_id: str, name: str, tracking_uri: str | None = None) -> pd.DataFrame:
     """A run's artifact table, such as operations.json. StoreError when there is none, DataError when it is damaged."""
     from mlflow.artifacts import download_artifacts
-    from mlflow.exceptions import MlflowException
 
-    uri = address_of(tracking_uri).uri
-    if uri.partition(":")[0] in read_sql.SCHEMES:
-        read_sql.engine_of(uri)  # a missing file would otherwise be created
-    try:
-        path = download_artifacts(run_id=run_id, artifact_path=name, tracking_uri=uri)
-    except (MlflowException, OSError) as error:
-        problem = without_secrets(" ".join(str(error).split()))[:200]
-        raise StoreError(f"run {run_id} has no table {name}: profile it when it is measured ({problem})") from error
+    address = address_of(tracking_uri)
+    if address.is_sql:
+        open_reader(address)  # a missing file would otherwise be created
+    with store_errors(f"run {run_id} has no table {name}: profile it when it is measured"):
+        path = download_artifacts(run_id=run_id, artifact_path=name, tracking_uri=address.uri)
     return _parse(Path(path).read_text(encoding="utf-8"), f"{name} of run {run_id}")
 
 

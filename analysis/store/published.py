@@ -4,8 +4,8 @@
 
 DIR holds the data files of the paper's artifact (github.com/Emma926/paradnn, folder scripts/data). `read_archive`
 turns them into `Row`s and names what is damaged, `import_archive` logs each row once as a run with the tag
-source=published. What the figures mean, and where they differ from this project's own, is told in
-docs/published-data.md.
+source=published. docs/published-data.md says what the figures mean, and where they differ from this
+project's own.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from analysis.store.load import SCHEMA_VERSION, load
+from analysis.store.load import load
 from analysis.store.writer import open_experiment, writing
 from paradnn.errors import DataError
 from paradnn.store.address import address_of
+from paradnn.store.schema import SCHEMA_VERSION
 
 __all__ = ["FILES", "OPERATION_COLUMNS", "Archive", "Imported", "Row", "import_archive", "read_archive"]
 

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from analysis.cli.options import select
 from analysis.format import short
+from analysis.store.conditions import select
 from analysis.summaries.command import Command, argument
 from analysis.summaries.result import Result
 from paradnn.errors import ConfigError

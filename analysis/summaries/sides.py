@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analysis.cli.options import select
+from analysis.store.conditions import parse, select
 from analysis.summaries.pooling import joined, sentence
-from paradnn.errors import ConfigError, ParadnnError, SchemaError
+from paradnn.errors import ConfigError, SchemaError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,12 +58,9 @@ def choose_sides(frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], option
 
 
 def _rows(frame: pd.DataFrame, conditions: list[str], option: str) -> pd.DataFrame:
-    try:
-        rows = select(frame, conditions)
-    except ConfigError as error:
-        raise ParadnnError(str(error).replace("--where=", f"{option}=", 1)) from None
+    rows = select(frame, conditions, option)
     if rows.empty:
-        column = conditions[0].partition("=")[0].strip()
+        column = parse(conditions[0], option).column
         held = sorted(set(frame[column].dropna().astype("str"))) if column in frame else []
         listed = ", ".join(held[:6]) + (f" and {len(held) - 6} more" if len(held) > 6 else "")
         remedy = f"{column} is {listed}" if len(held) else "see python -m analysis runs"
@@ -73,8 +70,9 @@ def _rows(frame: pd.DataFrame, conditions: list[str], option: str) -> pd.DataFra
 
 def _name(conditions: list[str]) -> str:
     """A device by its name alone, all else as it was written."""
-    first, _, value = conditions[0].partition("=")
-    return value.strip() if len(conditions) == 1 and first.strip() == "device" else " & ".join(conditions)
+    first = parse(conditions[0])
+    named = len(conditions) == 1 and (first.column, first.sign) == ("device", "=")
+    return first.values[0] if named else " & ".join(conditions)
 
 
 def names_of(text: str | None) -> list[str] | None:

@@ -12,6 +12,7 @@ from paradnn.config.point import Measure, Point
 
 __all__ = [
     "EXTRA_KEYS",
+    "LATER_KEYS",
     "LIMIT_KEYS",
     "Identity",
     "digest",
@@ -26,9 +27,9 @@ __all__ = [
 LIMIT_KEYS = ("timeout", "memory_limit", "predict_oom")
 #: Keys of `measure` that ask for more than the timing, and leave that as it is.
 EXTRA_KEYS = ("profile", "keep_trace")
-#: Keys of a point that came later, with the value that says what was always meant: so a point that was stored before
-#: them is still the same.
-_LATER_KEYS = {"devices": 1, "transport": "local"}
+#: Keys of a point that came later, with the value that says what was always meant: a point that was stored before them
+#: is still the same, and its run is read as if it held them (`paradnn.store.schema`).
+LATER_KEYS = {"devices": 1, "transport": "local"}
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def point_id(point: Point) -> str:
     parts = asdict(point)
     for key in ("replicate", "software", "measure"):
         parts.pop(key)
-    parts = {key: value for key, value in parts.items() if key not in _LATER_KEYS or value != _LATER_KEYS[key]}
+    parts = {key: value for key, value in parts.items() if key not in LATER_KEYS or value != LATER_KEYS[key]}
     return digest([parts, _protocol(point.measure)])
 
 

@@ -20,8 +20,9 @@ from paradnn.forecast.table import Rates
 from paradnn.hardware.environment import Environment, describe_environment
 from paradnn.hardware.specifications import find_hardware
 from paradnn.session.hardware_peaks import Ceilings, ceilings_identity
+from paradnn.store.schema import outcome_of
 from paradnn.tracking.base import Finished
-from paradnn.tracking.resume import ResumePolicy, first_that_counts, stand
+from paradnn.tracking.resume import ResumePolicy, first_accepted, point_statuses
 
 __all__ = ["SweepStatus", "rates_of", "sweep_status"]
 
@@ -73,15 +74,15 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
         return Identity(point_id(point), places[WorkerKey.of(point)].environment_id, point.replicate)
 
     def done_of(point: Point, identity: Identity) -> Finished | None:
-        return first_that_counts(point, known.get(identity, ()), policy) if policy.looks else None
+        return first_accepted(point, known.get(identity, ()), policy) if policy.looks else None
 
     states = []
-    for standing, cost in zip(stand(points, identity_of, done_of), costs, strict=True):
-        if standing.done:
-            states.append(("done", standing.done.tags["outcome"]))
-        elif standing.repeated:
+    for point_status, cost in zip(point_statuses(points, identity_of, done_of), costs, strict=True):
+        if point_status.done:
+            states.append(("done", point_status.done.tags["outcome"]))
+        elif point_status.repeated:
             states.append(("repeated", ""))
-        elif exceeds_memory(standing.point, cost, limits[standing.point.measure.memory_limit]):
+        elif exceeds_memory(point_status.point, cost, limits[point_status.point.measure.memory_limit]):
             states.append(("oom_predicted", "oom_predicted"))
         else:
             states.append(("missing", "ok"))
@@ -117,7 +118,7 @@ def _ceilings(
     }
     ceilings: dict[Identity, Ceilings | None] = {}
     for identity in (ceilings_identity(point, environment) for point, environment in distinct.values()):
-        run = next((run for run in known.get(identity, ()) if run.tags.get("outcome") == "ok"), None)
+        run = next((run for run in known.get(identity, ()) if outcome_of(run.tags) == "ok"), None)
         ceilings[identity] = Ceilings.of(run.run_id, history.metrics(run.run_id)) if run else None
     return ceilings
 

@@ -17,6 +17,7 @@ from paradnn.config.point import Point
 from paradnn.costs import Costs, layer_count
 from paradnn.forecast.history import Past
 from paradnn.forecast.regression import Array
+from paradnn.store.schema import LATER_PARAMS
 
 __all__ = ["PLANNED", "Rates", "Table", "row_of", "table_of_points", "table_of_runs"]
 
@@ -106,9 +107,9 @@ def table_of_points(
 
 
 def table_of_runs(runs: Sequence[Past], rates: Rates) -> Table:
-    """The table of past runs; a key that came later than a run counts as its default."""
+    """The table of past runs; a key that came later than they did counts as what they all had."""
     return _table(
-        [{**_defaults(), **run.params} for run in runs],
+        [{**LATER_PARAMS, **run.params} for run in runs],
         [run.metrics for run in runs],
         [run.tags.get("environment_id", "") for run in runs],
         [run.tags.get("sweep_id", run.run_id) for run in runs],
@@ -126,7 +127,7 @@ def _table(
     rates: Rates,
 ) -> Table:
     costs = [[max(float(entry[name]), 1.0) for name in _COSTS] for entry in metrics]
-    names = ((row["framework.name"], row["precision"]) for row in rows)
+    names = ((row.get("framework.name", ""), row.get("precision", "")) for row in rows)
     peaks = [rates(device, *name) for device, name in zip(devices, names, strict=True)]
     return Table(
         rows,

@@ -25,15 +25,12 @@ from paradnn.record.profile_summary import TABLES, profile_artifacts, profile_me
 from paradnn.record.statistics import quantile, summarise
 from paradnn.store.address import without_secrets
 from paradnn.store.metrics import PHASES, metric
+from paradnn.store.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["SCHEMA_VERSION", "Record", "file_content", "image", "make_record", "point_tags", "run_name", "version_tags"]
-
-#: Version of what a run holds.
-#:   1  the first.
-SCHEMA_VERSION = "1"
+__all__ = ["Record", "file_content", "image", "make_record", "point_tags", "run_name", "version_tags"]
 
 #: How far matmul and convolution FLOPs of a profile may be from the analytic count: a compiler pads, and drops or adds
 #: the products at the ends of a recurrence (docs/metrics.md).

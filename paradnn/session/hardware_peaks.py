@@ -22,11 +22,22 @@ from paradnn.execution.worker_process import Answer, Limits, WorkerKey
 from paradnn.hardware.environment import Environment, available_memory
 from paradnn.hardware.specifications import find_hardware
 from paradnn.record.breakdown_figure import ceilings_figure
-from paradnn.record.record import SCHEMA_VERSION, Record, image, version_tags
-from paradnn.tracking.base import Busy, Finished, Tracker
+from paradnn.record.record import Record, image, version_tags
+from paradnn.store.schema import CEILINGS_OUTCOME, SCHEMA_VERSION, outcome_of
+from paradnn.tracking.base import ClaimedElsewhere, Finished, Tracker
 from paradnn.worker.peak_rates import ARRAY_BYTES
 
-__all__ = ["Ceilings", "CeilingsKeeper", "ceilings_identity", "changes", "limits_of", "overrun_tags", "yardstick"]
+__all__ = [
+    "Ceilings",
+    "CeilingsKeeper",
+    "ceilings_identity",
+    "changes",
+    "claim_tags",
+    "limits_of",
+    "make_ceilings_record",
+    "overrun_tags",
+    "yardstick",
+]
 
 #: Changes with what is measured: ceilings of another version are not used.
 _VERSION = 1
@@ -78,6 +89,21 @@ def yardstick(point: Point, environment: Environment) -> Point:
         threads = point.devices * platform.threads
         platform = replace(platform, threads=threads if threads < int(environment.hardware["cores"]) else None)
     return replace(point, devices=1, transport="local", platform=platform)
+
+
+def claim_tags(identity: Identity, environment: Environment) -> dict[str, str]:
+    """Tags that identify a run of ceilings, known before they are measured."""
+    return {
+        "kind": "ceilings",
+        "schema_version": SCHEMA_VERSION,
+        "source": "measured",
+        "point_id": identity.point_id,
+        "environment_id": identity.environment_id,
+        "replicate": "0",
+        "device": environment.device,
+        "host": str(environment.host["host"]),
+        **version_tags(environment),
+    }
 
 
 def limits_of(point: Point, environment: Environment, ceilings: Ceilings | None) -> dict[str, float]:
@@ -163,26 +189,16 @@ class CeilingsKeeper:
     def _obtain(self, point: Point, environment: Environment, identity: Identity, anew: bool) -> Ceilings | None:
         stack = "" if point.software.name == "current" else f" {point.software.name}"
         name = f"ceilings {point.framework.name} {point.platform.name}{stack}"
-        tags = {
-            "kind": "ceilings",
-            "schema_version": SCHEMA_VERSION,
-            "source": "measured",
-            "point_id": identity.point_id,
-            "environment_id": identity.environment_id,
-            "replicate": "0",
-            "device": environment.device,
-            "host": str(environment.host["host"]),
-            **version_tags(environment),
-        }
+        tags = claim_tags(identity, environment)
         known = self._tracker.finished([identity.environment_id]).get(identity, []) if anew else []
-        earlier = next((run.run_id for run in known if run.tags.get("outcome") == "ok"), None)
+        earlier = next((run.run_id for run in known if outcome_of(run.tags) == "ok"), None)
         deadline = time.monotonic() + _TIMEOUT
         while time.monotonic() < deadline:
-            counts = None if anew else (lambda known: known.get("outcome") == "ok")
-            ticket = self._tracker.begin(identity, name, tags, _TIMEOUT, counts)
-            if isinstance(ticket, Finished):
-                return Ceilings.of(ticket.run_id, self._tracker.fetch(ticket.run_id)[0])
-            if not isinstance(ticket, Busy):
+            accepts = None if anew else (lambda known: outcome_of(known) == "ok")
+            claim = self._tracker.begin(identity, name, tags, _TIMEOUT, accepts)
+            if isinstance(claim, Finished):
+                return Ceilings.of(claim.run_id, self._tracker.fetch(claim.run_id)[0])
+            if not isinstance(claim, ClaimedElsewhere):
                 break
             # Two drivers that claimed at once both withdrew: they must not come back at the same moment.
             time.sleep(random.uniform(0.5, 1.5) * _LOOK)
@@ -193,11 +209,11 @@ class CeilingsKeeper:
         self._say(f"measuring the ceilings of {what}, once: about half a minute")
         try:
             answer = self._pool.measure(WorkerKey.of(point), _request(point), _limits(), lambda _: None)
-            record = _record(name, point, environment, answer, tags, ticket.start_time)
-            run_id = self._tracker.record(ticket, record, dict)
+            record = make_ceilings_record(name, point, environment, answer, tags, claim.start_time)
+            run_id = self._tracker.record(claim, record, dict)
         except BaseException:
             with contextlib.suppress(Exception):
-                self._tracker.abandon(ticket, "interrupted before its end")
+                self._tracker.abandon(claim, "interrupted before its end")
             raise
         if answer.outcome != "ok":
             self._say(f"no ceilings ({answer.outcome}: {answer.reason}): utilisation stays unknown")
@@ -217,9 +233,10 @@ def _request(point: Point) -> dict[str, Any]:
     return {"task": "ceilings", "platform": asdict(point.platform), "memory_bytes": available_memory() // 4}
 
 
-def _record(
+def make_ceilings_record(
     name: str, point: Point, environment: Environment, answer: Answer, tags: Mapping[str, str], start: int
 ) -> Record:
+    """What is stored of measured ceilings; `start` is in Unix milliseconds."""
     result = answer.result
     metrics = _metrics(result) if answer.outcome == "ok" else {}
     params = {"platform": asdict(point.platform), "framework": asdict(point.framework)}
@@ -231,7 +248,7 @@ def _record(
         reason=answer.reason,
         params=texts(params),
         metrics=metrics,
-        tags={**tags, "outcome": answer.outcome} | ({"reason": answer.reason} if answer.reason else {}),
+        tags={**tags, CEILINGS_OUTCOME: answer.outcome} | ({"reason": answer.reason} if answer.reason else {}),
         artifacts={"environment.json": environment.as_dict(), **tables, **figure},
         start_time=start,
         end_time=int(time.time() * 1000),

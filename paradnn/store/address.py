@@ -7,31 +7,19 @@ both read addresses here; nothing but the standard library is imported.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import sqlite3
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from paradnn.config.paths import HOME
 from paradnn.errors import StoreError
 
-__all__ = [
-    "StoreAddress",
-    "address_of",
-    "locate",
-    "locked",
-    "use_write_ahead_log",
-    "without_credentials",
-    "without_secrets",
-]
+__all__ = ["StoreAddress", "address_of", "locate", "without_credentials", "without_secrets"]
 
 _SQLITE = "sqlite:///"
-#: Any number, as long as it is the same for every driver.
-_LOCK_KEY = 7_275_672
 _SQL = ("sqlite", "postgresql", "mysql", "mssql")
+_HTTP = ("http://", "https://", "databricks")
 
 
 @dataclass(frozen=True)
@@ -49,7 +37,12 @@ class StoreAddress:
     @property
     def is_sql(self) -> bool:
         """Whether the tables can be read directly."""
-        return self.uri.startswith(_SQL)
+        return self.scheme in _SQL
+
+    @property
+    def scheme(self) -> str:
+        """What kind of store it is, without the database's driver."""
+        return self.uri.partition(":")[0].partition("+")[0]
 
     @property
     def artifact_location(self) -> str | None:
@@ -68,6 +61,7 @@ def address_of(uri: str | None = None) -> StoreAddress:
     The path of a SQLite store is made absolute and without `~`.
     """
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{HOME / 'mlruns' / 'mlflow.db'}"
+    uri = re.sub(r"^postgres(?=[:+])", "postgresql", uri)
     if not uri.startswith(_SQLITE) or "?" in uri:
         return StoreAddress(uri, None)
     path = Path(uri.removeprefix(_SQLITE)).expanduser().absolute()
@@ -79,7 +73,7 @@ def locate(uri: str | None) -> StoreAddress:
     address = address_of(uri)
     if address.database:
         _prepare_folder(address.database, uri or address.uri)
-    elif not address.uri.startswith((*_SQL, "http://", "https://", "databricks")):
+    elif not address.is_sql and not address.uri.startswith(_HTTP):
         raise StoreError(
             f"tracking.uri={address.public}: no tracking store; give sqlite:///path/of/mlflow.db, "
             "a database or the http address of an mlflow server"
@@ -107,42 +101,3 @@ def without_secrets(uri: str) -> str:
 def without_credentials(uri: str) -> str:
     """The address without user and password: usable where they come from the environment."""
     return re.sub(r"(?<=://)[^/@\s]*@", "", uri)
-
-
-@contextlib.contextmanager
-def locked(address: StoreAddress) -> Iterator[None]:
-    """Hold the store's lock: two processes that first open a database at once would both make its tables."""
-    if address.folder is None:
-        with _locked_database(address):
-            yield
-        return
-    import fcntl
-
-    with (address.folder / ".lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
-@contextlib.contextmanager
-def _locked_database(address: StoreAddress) -> Iterator[None]:
-    """Hold an advisory lock of a PostgreSQL database; other databases, and servers, see to themselves."""
-    if not address.uri.startswith("postgresql"):
-        yield
-        return
-    import sqlalchemy as sa
-
-    try:
-        engine = sa.create_engine(address.uri, poolclass=sa.pool.NullPool)
-    except ImportError as error:
-        raise StoreError(f"{address.public}: {error}; install it with pip install 'paradnn[postgres]'") from error
-    with engine.connect() as connection:  # the lock ends with the connection
-        connection.execute(sa.text("SELECT pg_advisory_lock(:key)"), {"key": _LOCK_KEY})
-        yield
-
-
-def use_write_ahead_log(address: StoreAddress) -> None:
-    """Let readers and several writers work on a SQLite store at once; left as it is where the disk cannot."""
-    if address.database is None:
-        return
-    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(address.database)) as database:
-        database.execute("PRAGMA journal_mode=WAL")

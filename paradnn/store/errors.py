@@ -1,6 +1,6 @@
 """What a tracking store raises, put in one line and sorted: it is away, it refuses, or something else is wrong.
 
-Away (no connection, a time-out, a server's 5xx) is worth waiting for, and what was measured meanwhile can be brought in
+Away (no connection, a time-out, a server's 5xx) is worth waiting for, and what was measured meanwhile can be uploaded
 afterwards; the others are not. MLflow wraps one cause in several exceptions, some of which repeat the address with the
 password in it: the innermost cause speaks, with addresses cut.
 """
@@ -8,32 +8,46 @@ password in it: the innermost cause speaks, with addresses cut.
 from __future__ import annotations
 
 import functools
+import sqlite3
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from paradnn.errors import StoreAwayError, StoreError, StoreRefusalError
 from paradnn.store import address as store
 
-__all__ = ["is_listening", "one_line_of", "translated"]
+__all__ = ["is_listening", "one_line_of", "raises_store_errors", "store_errors"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _CREDENTIALS = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 
 
-def translated(method: F) -> F:
-    """A method of an object with `where`: whatever MLflow, its database or the network raise becomes a StoreError."""
+@contextmanager
+def store_errors(where: str) -> Iterator[None]:
+    """What MLflow, its database or the network raise inside becomes a StoreError whose message begins with `where`."""
+    try:
+        yield
+    except Exception as error:
+        # A library that was never imported has raised nothing, and importing MLflow takes seconds.
+        libraries = (
+            _loaded("mlflow.exceptions", "MlflowException"),
+            _loaded("requests.exceptions", "RequestException"),
+            _loaded("sqlalchemy.exc", "SQLAlchemyError"),
+        )
+        if isinstance(error, (OSError, sqlite3.Error, *(kind for kinds in libraries for kind in kinds))):
+            raise _store_error(where, error) from error
+        raise
+
+
+def raises_store_errors(method: F) -> F:
+    """A method of an object with `where`, all of it inside `store_errors`."""
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        from mlflow.exceptions import MlflowException
-        from requests.exceptions import RequestException
-        from sqlalchemy.exc import SQLAlchemyError
-
-        try:
+        with store_errors(self.where):
             return method(self, *args, **kwargs)
-        except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
-            raise _translation(self.where, error) from error
 
     return call  # type: ignore[return-value]
 
@@ -47,7 +61,7 @@ def is_listening(uri: str) -> bool:
     try:
         return bool(requests.get(f"{uri.rstrip('/')}/health", timeout=3).status_code < 500)
     except requests.exceptions.SSLError:
-        return True  # somebody is there; MLflow knows which certificates hold
+        return True  # a server is there; MLflow knows which certificates hold
     except requests.exceptions.RequestException:
         return False
 
@@ -58,7 +72,7 @@ def one_line_of(error: BaseException) -> str:
     return store.without_secrets(" ".join(str(cause).split()))[:300] or type(cause).__name__
 
 
-def _translation(where: str, error: BaseException) -> StoreError:
+def _store_error(where: str, error: BaseException) -> StoreError:
     status = _status(error)
     if status == 401:
         return StoreRefusalError(f"{where}: not logged in, or a wrong user or password (HTTP 401); {_CREDENTIALS}")
@@ -71,28 +85,29 @@ def _translation(where: str, error: BaseException) -> StoreError:
 
 
 def _is_away(error: BaseException, status: int | None) -> bool:
-    from requests import exceptions as http
-    from sqlalchemy.exc import InterfaceError, OperationalError
-
     if status is not None:
         return status in (408, 429) or status >= 500
-    away = (http.ConnectionError, http.Timeout, http.RetryError, http.ChunkedEncodingError, InterfaceError)
-    return any(isinstance(cause, (*away, OperationalError)) for cause in _causes(error))
+    http = _loaded("requests.exceptions", "ConnectionError", "Timeout", "RetryError", "ChunkedEncodingError")
+    away = (*http, *_loaded("sqlalchemy.exc", "InterfaceError", "OperationalError"), sqlite3.OperationalError)
+    return any(isinstance(cause, away) for cause in _causes(error))
 
 
 def _status(error: BaseException) -> int | None:
     """The HTTP status that a server answered with; None where there was no answer."""
-    from mlflow.exceptions import MlflowException
-    from requests.exceptions import HTTPError
-
     causes = list(_causes(error))
-    for cause in causes:
-        if isinstance(cause, HTTPError) and cause.response is not None:
-            return int(cause.response.status_code)
+    http = _loaded("requests.exceptions", "HTTPError")
+    for response in (getattr(cause, "response", None) for cause in causes if isinstance(cause, http)):
+        if response is not None:
+            return int(response.status_code)
     # MLflow raises its own for an answer that is no success; with a cause behind it, there was no answer.
-    if isinstance(error, MlflowException) and len(causes) == 1:
-        return int(error.get_http_status_code())
+    if isinstance(error, _loaded("mlflow.exceptions", "MlflowException")) and len(causes) == 1:
+        return int(error.get_http_status_code())  # type: ignore[attr-defined]
     return None
+
+
+def _loaded(module: str, *names: str) -> tuple[type[BaseException], ...]:
+    """Exceptions of a library, none where it was not imported."""
+    return tuple(getattr(sys.modules[module], name) for name in names) if module in sys.modules else ()
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

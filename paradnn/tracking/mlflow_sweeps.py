@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from paradnn.errors import StoreError
 from paradnn.store.address import StoreAddress
-from paradnn.store.errors import translated
-from paradnn.tracking.run_index import Entry, Ledger
+from paradnn.store.errors import raises_store_errors
+from paradnn.tracking.run_index import Entry, RunIndex
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -24,12 +24,12 @@ class LaunchedSweeps:
     """Joins a parent that is there, and reads what its tasks left; see `paradnn.tracking.base.Tracker`."""
 
     _client: MlflowClient
-    _ledger: Ledger
+    _index: RunIndex
     _address: StoreAddress
     _parent: str | None
     _close: Callable[[Entry], bool]
 
-    @translated
+    @raises_store_errors
     def enter_sweep(self, parent: str, name: str, description: str, tags: Mapping[str, str]) -> None:
         from mlflow.exceptions import MlflowException
 
@@ -43,33 +43,30 @@ class LaunchedSweeps:
             ) from error
         self._parent = parent
 
-    @translated
+    @raises_store_errors
     def drop_sweep(self) -> None:
         if self._parent is not None:
             self._client.set_terminated(self._parent)
             self._client.delete_run(self._parent)
             self._parent = None
 
-    @translated
+    @raises_store_errors
     def report_task(self, task: int, report: Mapping[str, Any]) -> None:
         if self._parent is not None:
             self._client.set_tag(self._parent, f"{_TASK}{task}", json.dumps(report))
 
-    @translated
+    @raises_store_errors
     def task_reports(self) -> dict[int, dict[str, Any]]:
         if self._parent is None:
             return {}
         tags = self._client.get_run(self._parent).data.tags
         return {int(key.removeprefix(_TASK)): json.loads(tags[key]) for key in tags if key.startswith(_TASK)}
 
-    @translated
+    @raises_store_errors
     def sweep_rows(self, sweep_id: str) -> list[dict[str, Any]]:
-        runs = (run for run in self._ledger.pages(f"tags.sweep_id = '{sweep_id}'") if "outcome" in run.data.tags)
-        return [
-            {"run_id": run.info.run_id, "name": run.info.run_name, **run.data.tags, **run.data.metrics} for run in runs
-        ]
+        return self._index.sweep_rows(sweep_id)
 
-    @translated
+    @raises_store_errors
     def release(self, sweep_id: str) -> int:
-        left = [entry for entry in self._ledger.with_tag("sweep_id", sweep_id) if entry.tags.get("kind") != "sweep"]
+        left = [entry for entry in self._index.with_tag("sweep_id", sweep_id) if entry.tags.get("kind") != "sweep"]
         return sum(self._close(entry) for entry in left if entry.status == "RUNNING")

@@ -7,7 +7,6 @@ finished, whatever its status says.
 
 from __future__ import annotations
 
-import logging
 import os
 import tempfile
 import time
@@ -20,12 +19,15 @@ from paradnn.config.identity import Identity
 from paradnn.config.outcome import OUTCOMES
 from paradnn.config.point import Tracking
 from paradnn.errors import StoreError, StoreRefusalError
-from paradnn.record.record import SCHEMA_VERSION, Record, file_content
-from paradnn.store import address as store
-from paradnn.store.errors import is_listening, translated
-from paradnn.tracking.base import Busy, Counts, Finished, Late, Ticket
+from paradnn.record.record import Record, file_content
+from paradnn.store.address import locate
+from paradnn.store.client import open_experiment
+from paradnn.store.errors import is_listening, raises_store_errors
+from paradnn.store.reader import open_reader
+from paradnn.store.schema import OUTCOME_TAGS, SCHEMA_VERSION
+from paradnn.tracking.base import AcceptsRun, Claim, ClaimedElsewhere, Finished, RecordingMetrics
 from paradnn.tracking.mlflow_sweeps import LaunchedSweeps
-from paradnn.tracking.run_index import Entry, Ledger, owner_tag
+from paradnn.tracking.run_index import Entry, RunIndex, owner_tag
 
 __all__ = ["MlflowTracker"]
 
@@ -44,7 +46,7 @@ class MlflowTracker(LaunchedSweeps):
     """Records into an MLflow tracking store; see `paradnn.tracking.base.Tracker`."""
 
     def __init__(self, settings: Tracking) -> None:
-        self._address = store.locate(settings.uri)
+        self._address = locate(settings.uri)
         self._experiment = settings.experiment
         self._parent: str | None = None
         self._owner = owner_tag()
@@ -63,23 +65,16 @@ class MlflowTracker(LaunchedSweeps):
     def where(self) -> str:
         return self._address.public
 
-    @translated
+    @raises_store_errors
     def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
-        entries = {e.run_id: e for name in environment_ids for e in self._ledger.of_environment(name)}
-        if sweep_id:
-            entries |= {e.run_id: e for e in self._ledger.with_tag("sweep_id", sweep_id)}
-        found: dict[Identity, list[Finished]] = {}
-        for entry in entries.values():
-            if entry.outcome:
-                found.setdefault(entry.identity, []).append(Finished(entry.run_id, entry.tags))
-        return found
+        return self._index.finished(environment_ids, sweep_id)
 
-    @translated
+    @raises_store_errors
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
         run = self._client.get_run(run_id)
         return dict(run.data.metrics), dict(run.data.tags)
 
-    @translated
+    @raises_store_errors
     def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
         links = {_PARENT: self._project_run} if self._project_run else {}
         own = {**_SOURCE, "kind": "sweep", "schema_version": SCHEMA_VERSION, "owner": self._owner, _NOTE: description}
@@ -87,7 +82,7 @@ class MlflowTracker(LaunchedSweeps):
         self._parent = str(run.info.run_id)
         return self._parent
 
-    @translated
+    @raises_store_errors
     def close_sweep(
         self, status: str, description: str, metrics: Mapping[str, float], table: Mapping[str, Any]
     ) -> None:
@@ -102,62 +97,62 @@ class MlflowTracker(LaunchedSweeps):
         self._client.set_terminated(self._parent, status)
         self._parent = None
 
-    @translated
+    @raises_store_errors
     def begin(
-        self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, counts: Counts | None
-    ) -> Ticket | Finished | Busy:
+        self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: AcceptsRun | None
+    ) -> Claim | Finished | ClaimedElsewhere:
         """Claim a point and make its run.
 
         Two drivers that claim at once each see the other's run after making their own; both withdraw and come back
         later. A claim holds only when, once it was written, no other stood beside it.
         """
-        if counts is not None and (other := self._other(identity, counts)):
+        if accepts is not None and (other := self._other(identity, accepts)):
             return other
         expires = f"{time.time() + timeout + _CLAIM_MARGIN:.0f}"
-        ticket = self._create(identity, name, {**tags, "owner": self._owner, "claim_expires": expires}, _now())
-        if counts is None:
-            return replace(ticket, repeats=True)
-        if other := self._other(identity, counts, besides=ticket.run_id):
-            self._client.delete_run(ticket.run_id)
+        claim = self._create(identity, name, {**tags, "owner": self._owner, "claim_expires": expires}, _now())
+        if accepts is None:
+            return replace(claim, repeats=True)
+        if other := self._other(identity, accepts, besides=claim.run_id):
+            self._client.delete_run(claim.run_id)
             return other
-        return ticket
+        return claim
 
-    @translated
-    def record(self, ticket: Ticket, record: Record, late: Late) -> str:
-        self._write(ticket.run_id, record, late)
-        return ticket.run_id
+    @raises_store_errors
+    def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
+        self._write(claim.run_id, record, recording_metrics)
+        return claim.run_id
 
-    @translated
-    def abandon(self, ticket: Ticket, reason: str) -> None:
-        self._client.set_tag(ticket.run_id, "reason", reason)
-        self._client.set_terminated(ticket.run_id, "KILLED")
+    @raises_store_errors
+    def abandon(self, claim: Claim, reason: str) -> None:
+        self._client.set_tag(claim.run_id, "reason", reason)
+        self._client.set_terminated(claim.run_id, "KILLED")
 
-    @translated
+    @raises_store_errors
     def close_abandoned(self) -> int:
-        return sum(self._close_if_abandoned(entry) for entry in self._ledger.running())
+        return sum(self._close_if_abandoned(entry) for entry in self._index.running())
 
-    @translated
-    def adopt(self, record: Record, run_id: str | None) -> str:
+    @raises_store_errors
+    def upload(self, record: Record, run_id: str | None) -> str:
         """Log a record that was kept offline: into the run that was begun for it, or into a new one. Its id."""
         if run_id is None:
             identity = Identity(record.tags["point_id"], record.tags["environment_id"], int(record.tags["replicate"]))
-            tags = {key: value for key, value in record.tags.items() if key != "outcome"}
+            tags = {key: value for key, value in record.tags.items() if key not in OUTCOME_TAGS}
             tags |= {"owner": self._owner, "claim_expires": f"{time.time() + _CLAIM_MARGIN:.0f}"}
             run_id = self._create(identity, record.name, tags, record.start_time).run_id
         self._write(run_id, record, dict)
         return run_id
 
-    @translated
+    @raises_store_errors
     def finish(self, entries: Iterable[Entry], record: Record) -> None:
-        """End runs that hold this record whole, where the store went away before their end was written."""
+        """End runs that hold all of this record, where the store went away before their end was written."""
         for entry in entries:
             if entry.status == "RUNNING":
                 self._client.set_terminated(entry.run_id, _status(record.outcome), record.end_time)
 
-    @translated
+    @raises_store_errors
     def entries(self, key: str, value: str) -> list[Entry]:
         """Runs that bear the tag `key` with `value`."""
-        return self._ledger.with_tag(key, value)
+        return self._index.with_tag(key, value)
 
     def is_back(self) -> bool:
         """Whether a store that went away answers again; asks no longer than it must."""
@@ -166,10 +161,10 @@ class MlflowTracker(LaunchedSweeps):
         except StoreError:
             return False
 
-    @translated
-    def withdraw_lost(self, keep: Container[str]) -> None:
-        """Delete claims of this process that it never heard of: their run was made, the answer was lost."""
-        for entry in self._ledger.running():
+    @raises_store_errors
+    def delete_orphaned_claims(self, keep: Container[str]) -> None:
+        """Delete claims of this process that it does not know: their run was made, the answer was lost."""
+        for entry in self._index.running():
             if entry.is_claim_of(self._owner) and entry.run_id not in keep:
                 self._client.delete_run(entry.run_id)
 
@@ -177,14 +172,14 @@ class MlflowTracker(LaunchedSweeps):
         """Let the runs that follow be children of a parent that is there already."""
         self._parent = run_id
 
-    def _create(self, identity: Identity, name: str, tags: Mapping[str, str], start: int) -> Ticket:
+    def _create(self, identity: Identity, name: str, tags: Mapping[str, str], start: int) -> Claim:
         parent = {_PARENT: self._parent} if self._parent else {}
         run = self._client.create_run(
             self._experiment_id, start_time=start, run_name=name, tags={**_SOURCE, **tags, **parent}
         )
-        return Ticket(run.info.run_id, identity, start)
+        return Claim(run.info.run_id, identity, start)
 
-    def _write(self, run_id: str, record: Record, late: Late) -> None:
+    def _write(self, run_id: str, record: Record, recording_metrics: RecordingMetrics) -> None:
         from mlflow.entities import Metric, Param, RunTag
 
         self._put_artifacts(run_id, record.artifacts)
@@ -192,28 +187,30 @@ class MlflowTracker(LaunchedSweeps):
         end = record.end_time
         self._client.log_batch(
             run_id,
-            metrics=[Metric(key, float(value), end, 0) for key, value in {**record.metrics, **late()}.items()],
+            metrics=[
+                Metric(key, float(value), end, 0) for key, value in {**record.metrics, **recording_metrics()}.items()
+            ],
             params=[Param(key, value) for key, value in record.params.items()],
             tags=[RunTag(key, value) for key, value in {**record.tags, _NOTE: record.description}.items()],
         )
         self._client.set_terminated(run_id, _status(record.outcome), record.end_time)
 
-    def _other(self, identity: Identity, counts: Counts, besides: str = "") -> Finished | Busy | None:
-        """What makes measuring the point needless now: an outcome that counts before a claim that stands."""
+    def _other(self, identity: Identity, accepts: AcceptsRun, besides: str = "") -> Finished | ClaimedElsewhere | None:
+        """Why the point need not be measured now: a run that is accepted, else the claim of a living driver."""
         busy = None
-        for entry in self._ledger.of_point(identity):
+        for entry in self._index.of_point(identity):
             if entry.run_id == besides or self._close_if_abandoned(entry):
                 continue
             if entry.outcome:
-                if counts(entry.tags):
+                if accepts(entry.tags):
                     return Finished(entry.run_id, entry.tags)
             elif entry.is_claim_of(self._owner):  # the answer to an earlier request of ours was lost
                 self._client.delete_run(entry.run_id)
             elif entry.status == "RUNNING":
-                busy = Busy(entry.run_id)
+                busy = ClaimedElsewhere(entry.run_id)
         return busy
 
-    @translated
+    @raises_store_errors
     def _knows_experiment(self) -> bool:
         return bool(self._client.get_experiment(self._experiment_id))
 
@@ -221,7 +218,7 @@ class MlflowTracker(LaunchedSweeps):
         return entry.is_abandoned() and self._close(entry)
 
     def _close(self, entry: Entry) -> bool:
-        """End a run that nobody works on any more; False where its outcome was recorded already."""
+        """End a run that no process works on; False where its outcome was recorded already."""
         if entry.outcome in OUTCOMES:  # it was recorded whole, only its end was not
             self._client.set_terminated(entry.run_id, _status(entry.outcome))
             return False
@@ -238,48 +235,14 @@ class MlflowTracker(LaunchedSweeps):
                 path.write_bytes(file_content(content))
             self._client.log_artifacts(run_id, folder)
 
-    def _make_experiment(self, place: str | None, about: Mapping[str, str]) -> str:
-        """Make the experiment, or take it from another driver that made it in the same moment."""
-        from mlflow.exceptions import MlflowException
-
-        try:
-            return str(self._client.create_experiment(self._experiment, place, dict(about)))
-        except MlflowException:
-            experiment = self._client.get_experiment_by_name(self._experiment)
-            if experiment is None:
-                raise
-            return str(experiment.experiment_id)
-
-    @translated
+    @raises_store_errors
     def _open(self) -> None:
         """Connect, and make database and experiment where they are not there yet."""
-        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-        # MLflow prints each run's address, the password in it included.
-        os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
-        # By default a request to a server that is gone is repeated for minutes.
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
-        from mlflow import MlflowClient
-
-        # After the import, which sets its own levels: that tables are made is no news to a user.
-        for name in ("alembic", "mlflow", "mlflow.store.db.utils"):
-            logging.getLogger(name).setLevel(logging.ERROR)
-        with store.locked(self._address):
-            self._client = MlflowClient(self._address.uri)
-            experiment = self._client.get_experiment_by_name(self._experiment)
-            if experiment is None:
-                store.use_write_ahead_log(self._address)
-                # The kind makes the UI show runs, with their descriptions, rather than traces.
-                about = {"mlflow.experimentKind": "custom_model_development", _NOTE: _ABOUT}
-                place = self._address.artifact_location
-                self._experiment_id = self._make_experiment(place, about)
-            elif experiment.lifecycle_stage != "active":
-                raise StoreError(f"{self.where}: experiment {self._experiment} was deleted there")
-            elif self._address.is_sql and experiment.artifact_location.startswith("mlflow-artifacts:"):
-                raise StoreError(f"{self.where}: a server keeps the files of {self._experiment}; record through it")
-            else:
-                self._experiment_id = experiment.experiment_id
-        self._ledger = Ledger(self._address, self._client, self._experiment_id)
+        # The kind makes the UI show runs, with their descriptions, rather than traces.
+        about = {"mlflow.experimentKind": "custom_model_development", _NOTE: _ABOUT}
+        self._client, self._experiment_id = open_experiment(self._address, self._experiment, about)
+        reader = open_reader(self._address, client=self._client, pooled=True)
+        self._index = RunIndex(reader, self._experiment)
 
 
 def _status(outcome: str | None) -> str:

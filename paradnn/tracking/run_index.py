@@ -1,7 +1,6 @@
-"""What the store already holds of given points: finished runs, and runs that somebody is measuring now.
+"""What the store already holds of given points: finished runs, and runs that are being measured now.
 
-Resume and claims ask this for thousands of points, so SQL stores are read directly (one query, milliseconds); other
-stores through `search_runs`.
+Resume and claims ask this for thousands of points; a look into a SQL store takes milliseconds.
 """
 
 from __future__ import annotations
@@ -11,35 +10,39 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
 from paradnn.config.identity import Identity
-from paradnn.store.address import StoreAddress
+from paradnn.store.query import Query, Values
+from paradnn.store.reader import Reader
+from paradnn.store.schema import OUTCOME_TAGS, outcome_of
+from paradnn.tracking.base import Finished
 
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
+__all__ = ["Entry", "RunIndex", "enter_task", "owner_tag"]
 
-__all__ = ["Entry", "Ledger", "enter_task", "owner_tag"]
-
-_KEYS = (
-    "point_id",
-    "environment_id",
-    "replicate",
-    "outcome",
-    "limits_id",
-    "extras",
-    "owner",
-    "claim_expires",
-    "kind",
-    "reason",
-    "offline_id",
-    "sweep_id",
-)
-
+#: The tags that are read of a run.
+_TAGS_ALONE: Mapping[Values, Collection[str]] = {
+    "tags": (
+        "point_id",
+        "environment_id",
+        "replicate",
+        *OUTCOME_TAGS,
+        "limits_id",
+        "extras",
+        "owner",
+        "claim_expires",
+        "kind",
+        "reason",
+        "offline_id",
+        "sweep_id",
+    ),
+    "params": (),
+    "metrics": (),
+}
 
 #: Of which launched task this process is an attempt, if of any: its name, and what orders attempts (restarts, begun).
 _attempt: dict[str, Any] = {}
@@ -47,7 +50,7 @@ _attempt: dict[str, Any] = {}
 
 @dataclass(frozen=True)
 class Entry:
-    """One run as the ledger sees it."""
+    """One run, with the tags that the index reads."""
 
     run_id: str
     status: str
@@ -62,11 +65,11 @@ class Entry:
 
     @property
     def outcome(self) -> str | None:
-        """The outcome, once it is recorded."""
-        return self.tags.get("outcome")
+        """How the run ended, once that is recorded."""
+        return outcome_of(self.tags)
 
     def is_abandoned(self) -> bool:
-        """Whether nobody will finish this RUNNING run.
+        """Whether no process will finish this RUNNING run.
 
         Its driver is gone from this host; or it was an earlier attempt of the task that this process is; or its claim
         ran out.
@@ -78,7 +81,7 @@ class Entry:
             return True
         if owner["boot"] == _boot():
             return not _is_alive(owner["pid"], owner["started"])
-        # Another host, or this one before it was started again: only time can tell.
+        # Another host: only time can tell. This one, before it was started again: its processes are gone.
         same_host = owner["host"] == socket.gethostname() and owner["boot"].split("/")[1:] == _boot().split("/")[1:]
         return same_host or time.time() > float(self.tags.get("claim_expires", "inf"))
 
@@ -103,29 +106,29 @@ def enter_task(task: str | None, restarts: int = 0) -> None:
 
 
 def owner_tag() -> str:
-    """Who holds a run: this process, told apart from a later one with the same number."""
+    """Who holds a run: this process, distinguished from a later one with the same number."""
     process = psutil.Process()
     who = {"host": socket.gethostname(), "boot": _boot(), "pid": process.pid, "started": process.create_time()}
     return json.dumps(who | _attempt)
 
 
-class Ledger:
-    """Reads identities and claims from the store, the newest run first; a SQL store needs no `client`."""
+class RunIndex:
+    """Identities and claims in one experiment of a store, the newest run first."""
 
-    def __init__(self, address: StoreAddress, client: MlflowClient | None, experiment_id: str) -> None:
-        self._client = client
-        self._experiment_id = experiment_id
-        self._engine: Any = None
-        if address.is_sql:
-            import sqlalchemy
+    def __init__(self, reader: Reader, experiment: str) -> None:
+        self._reader = reader
+        self._experiment = experiment
 
-            # A writer holds a SQLite database for a moment: wait for it rather than fail.
-            waiting = {"timeout": 60} if address.uri.startswith("sqlite") else {}
-            self._engine = sqlalchemy.create_engine(address.uri, connect_args=waiting)
-
-    def of_environment(self, environment_id: str) -> list[Entry]:
-        """Every point of one environment: finished, running or abandoned."""
-        return self.with_tag("environment_id", environment_id)
+    def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
+        """Every run with an outcome in these environments; of a sweep, in whichever."""
+        entries = {e.run_id: e for name in environment_ids for e in self.with_tag("environment_id", name)}
+        if sweep_id:
+            entries |= {e.run_id: e for e in self.with_tag("sweep_id", sweep_id)}
+        finished: dict[Identity, list[Finished]] = {}
+        for entry in entries.values():
+            if entry.outcome:
+                finished.setdefault(entry.identity, []).append(Finished(entry.run_id, entry.tags))
+        return finished
 
     def of_point(self, identity: Identity) -> list[Entry]:
         """The runs of one measurement."""
@@ -133,60 +136,22 @@ class Ledger:
 
     def running(self) -> list[Entry]:
         """Runs of any kind that are still RUNNING."""
-        if self._engine is not None:
-            return self._select("r.status = 'RUNNING'", {})
-        return self._search("attributes.status = 'RUNNING'")
+        return self._entries(status="RUNNING")
 
     def with_tag(self, key: str, value: str) -> list[Entry]:
         """Runs that bear the tag `key` with `value`."""
-        if self._engine is not None:
-            condition = "r.run_uuid IN (SELECT run_uuid FROM tags WHERE key = :key AND value = :value)"
-            return self._select(condition, {"key": key, "value": value})
-        return self._search(f"tags.{key} = '{value}'")
+        return self._entries(tags={key: (value,)})
 
-    def _select(self, condition: str, values: Mapping[str, str]) -> list[Entry]:
-        from sqlalchemy import text
+    def sweep_rows(self, sweep_id: str) -> list[dict[str, Any]]:
+        """The finished points of a sweep: run_id, name, tags and metrics in one mapping each."""
+        query = Query((self._experiment,), tags={"kind": ("point",), "sweep_id": (sweep_id,)}, columns={"params": ()})
+        rows = self._reader.read(query).rows()
+        return [{"run_id": run.run_id, "name": run.run_name, **tags, **metrics} for run, _, tags, metrics in rows]
 
-        names = ", ".join(f"'{key}'" for key in _KEYS)
-        query = text(
-            "SELECT r.run_uuid, r.status, t.key, t.value FROM runs r JOIN tags t ON t.run_uuid = r.run_uuid "
-            "WHERE r.experiment_id = :experiment AND r.lifecycle_stage = 'active' "
-            f"AND t.key IN ({names}) AND {condition} ORDER BY r.start_time DESC"
-        )
-        found: dict[str, tuple[str, dict[str, str]]] = {}
-        with self._engine.connect() as connection:
-            for run_id, status, key, value in connection.execute(
-                query, {**values, "experiment": int(self._experiment_id)}
-            ):
-                found.setdefault(run_id, (status, {}))[1][key] = value
-        return [Entry(run_id, status, tags) for run_id, (status, tags) in found.items()]
-
-    def _search(self, condition: str) -> list[Entry]:
-        found = []
-        for run in self.pages(condition):
-            tags = {key: run.data.tags[key] for key in _KEYS if key in run.data.tags}
-            found.append(Entry(run.info.run_id, run.info.status, tags))
-        return found
-
-    def pages(self, condition: str) -> Iterable[Any]:
-        """MLflow's own runs that meet a condition, each once: all that a store tells, and slowly."""
-        assert self._client is not None
-        token, seen = None, set()
-        while True:
-            page = self._client.search_runs(
-                [self._experiment_id],
-                condition,
-                max_results=1000,
-                page_token=token,
-                order_by=["attributes.start_time DESC"],
-            )
-            for run in page:
-                if run.info.run_id not in seen:  # pages are offsets: a new run shifts them
-                    seen.add(run.info.run_id)
-                    yield run
-            token = page.token
-            if not token:
-                return
+    def _entries(self, **which: Any) -> list[Entry]:
+        query = Query((self._experiment,), unfinished=True, columns=_TAGS_ALONE, **which)
+        newest = sorted(self._reader.read(query).rows(), key=lambda row: row.run.start_ms or 0, reverse=True)
+        return [Entry(run.run_id, run.status or "", tags) for run, _, tags, _ in newest]
 
 
 def _is_earlier(owner: Mapping[str, Any]) -> bool:

@@ -6,7 +6,6 @@ import pytest
 
 from analysis.claims.judge import judge, table, text
 from analysis.claims.load import parse_claims
-from analysis.claims.select import Conditions, choose, in_words
 from analysis.claims.sides import Data
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs, side
 
@@ -283,7 +282,7 @@ def test_unlike_runs_are_pooled_only_when_asked() -> None:
     check = "{kind: trend, metric: examples_per_second, of: model.nodes, direction: rises}"
     found, missing = answer(check, frame)
     assert found == "not enough data"
-    assert missing.startswith("these runs are unlike: environment_id = env-")
+    assert missing.startswith("these runs are heterogeneous: environment_id = env-")
     assert answer(check, frame, pool=True)[0] == "supported"
 
 
@@ -322,28 +321,3 @@ def test_many_checks_at_once_ask_for_more_than_each_alone() -> None:
     alone = judge(parse_claims(f"- {{id: 1, says: it, checks: [{checks.partition('}, {')[0]}}}]}}", "test"), data)
     assert alone[0].findings[0].together == "supported"
     assert "Bonferroni" not in text(alone)
-
-
-def test_conditions_choose_by_type() -> None:
-    frame = pd.DataFrame(
-        {
-            "n": pd.array([1, 2, None], "Int64"),
-            "s": ["1.12.0", "1.7", None],
-            "b": pd.array([True, None, False], "boolean"),
-        }
-    )
-    expected: list[tuple[Conditions, list[int]]] = [
-        ({"n": (1, 2)}, [0, 1]),
-        ({"n": (">=2",)}, [1]),
-        ({"n": (">0", "<2")}, [0]),
-        ({"n": ("1",)}, [0]),
-        ({"n": ("one",)}, []),
-        ({"s": ("1.1*",)}, [0]),
-        ({"s": ("!=1.7",)}, [0]),
-        ({"b": (True,)}, [0]),
-        ({"b": (False,)}, [2]),
-        ({"x": (1,)}, []),
-    ]
-    for where, rows in expected:
-        assert list(choose(frame, where).index) == rows, where
-    assert in_words({"n": (">=1", "<4"), "s": ("a", "b")}) == "n>=1, n<4, s=a|b"

@@ -13,11 +13,9 @@ import pytest
 
 import analysis.cli
 from analysis.cli import COMMANDS, main
-from analysis.cli.options import select
 from analysis.store.load import load
 from analysis.summaries.command import Command, argument
 from analysis.summaries.result import Result
-from paradnn.errors import ConfigError
 from tests.analysis.test_archive import write
 from tests.conftest import ROOT
 
@@ -223,31 +221,3 @@ def test_a_logged_result_links_its_sources(
     }
     assert json.loads((folder / "sources.json").read_text()) == list(sources["run_id"])
     assert len(load(uri)) == len(load(store)), "a result is no point"
-
-
-def test_select_compares_by_type() -> None:
-    frame = pd.DataFrame(
-        {
-            "n": pd.array([1, 2, None], "Int64"),
-            "x": [0.5, float("nan"), 2.0],
-            "s": ["a", "b, c", None],
-            "b": pd.array([True, None, False], "boolean"),
-            "t": pd.to_datetime(["2026-01-01", "2026-01-02", None], utc=True),
-        }
-    )
-    expected = {
-        "n>=1": [0, 1],
-        "n=1,2": [0, 1],
-        "n!=1": [1, 2],
-        "x<2.5": [0, 2],
-        "s=b, c": [1],
-        "s=a,b": [0],
-        "s>a": [1],
-        "b=true": [0],
-        "b!=true": [1, 2],
-        "t>2026-01-01T12:00": [1],
-    }
-    for condition, rows in expected.items():
-        assert list(select(frame.assign(row=range(3)), [condition])["row"]) == rows, condition
-    with pytest.raises(ConfigError, match="'maybe' is no value of b; that column holds boolean"):
-        select(frame, ["b=maybe"])

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.store import sql as read_sql
 from analysis.store.load import default_uri, load, load_table, load_tables
 from paradnn.errors import ConfigError, DataError, SchemaError, StoreError
+from paradnn.store import sql
 from tests.conftest import ROOT
 
 QUERIES = {
@@ -149,7 +149,7 @@ def test_a_driver_that_is_missing_and_a_password(monkeypatch: pytest.MonkeyPatch
 
 def test_tables_of_another_kind_are_read_through_the_api(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = load(store)
-    monkeypatch.setitem(read_sql.TABLES, "params", ("run_uuid", "key", "value", "colour"))
+    monkeypatch.setitem(sql.TABLES, "params", ("run_uuid", "key", "value", "colour"))
     with pytest.warns(UserWarning, match=r"through MLflow's search, which is slow: its tables lack params\.colour"):
         frame = load(store)
     pd.testing.assert_frame_equal(frame, expected)

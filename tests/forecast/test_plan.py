@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from paradnn.config.point import Tracking
-from paradnn.forecast.history import _Server, open_history
-from paradnn.store.address import StoreAddress
+from paradnn.forecast.history import open_history
 from tests.conftest import ROOT, TINY, Store, environment, run
 
 BATCHES = "batch_size=2,4,8"
@@ -105,8 +104,7 @@ def test_offline_results_and_servers_tell_the_same(swept: Store, tmp_path: Path)
     assert "done         1 (1 ok)" in done.stdout
     sql = open_history(Tracking(uri=swept.uri))
     # MLflow's client answers the same way in front of a database as in front of a server.
-    server = _Server.open(StoreAddress(swept.uri, None), "paradnn")
-    assert server is not None
+    server = open_history(Tracking(uri=swept.uri), "api")
     [run_of_file] = open_history(Tracking(name="offline", folder=f"{swept.folder}/files")).past({device(swept)}, 10)
     ids = {one["environment_id"] for one in swept.runs()}
     assert sql.finished(ids) == server.finished(ids)

@@ -1,0 +1,181 @@
+"""Conditions on the columns of a frame, the same in --where, in both sides of a comparison and in claims.
+
+    model.nodes>=1024      device=TPU v2,V100      version.tensorflow!=2.1*      reason=null
+
+`docs/analysis.md`, section "Conditions", says what they mean. A missing value meets no condition but `column=null`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paradnn.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Condition", "Conditions", "Value", "choose", "conditions_on", "in_words", "parse", "select"]
+
+Value = str | int | float | bool | None
+
+_SIGNS = ">=|<=|!=|=|>|<"
+_CONDITION = re.compile(rf"\s*(.+?)\s*({_SIGNS})\s*(.*?)\s*")
+_SIGNED = re.compile(rf"\s*({_SIGNS})\s*(.+?)\s*")
+_TIME = re.compile(r"\d{4}-\d\d?(-\d\d?.*)?")
+_ORDER: dict[str, Callable[[Any, Any], Any]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+_NULL = "null"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What a column must be: `sign` is = != < <= > or >=. = is met by any of `values`, != by none of them."""
+
+    column: str
+    sign: str
+    values: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.column}{self.sign}{','.join(self.values)}"
+
+    def meets(self, column: pd.Series, option: str) -> Any:
+        """Which entries (rows,) meet it; ConfigError, naming the `option`, for a value that the column cannot hold."""
+        there = column.notna().to_numpy(dtype=bool)
+        if self.sign in _ORDER:
+            return there & _ordered(column, self, option)
+        parts = [part for value in self.values for part in _parts(value, column)]
+        equal = ~there if _NULL in parts else there & False
+        for part in parts:
+            if part != _NULL:
+                equal |= there & _equals(column, part, self, option)
+        return equal if self.sign == "=" else there & ~equal
+
+
+#: Column -> what it must be; all conditions must be met.
+Conditions = Mapping[str, tuple[Condition, ...]]
+
+
+def parse(text: str, option: str = "--where") -> Condition:
+    """A condition such as "model.nodes>=1024" or "device=TPU v2,V100"; ConfigError, naming the `option`, otherwise."""
+    match = _CONDITION.fullmatch(text)
+    if match is None:
+        raise ConfigError(option, text, "is not a condition", f"write for example {option} 'model.nodes>=1024'")
+    return _checked(Condition(match[1], match[2], (match[3],)), option)
+
+
+def conditions_on(column: str, values: Sequence[Value], option: str) -> tuple[Condition, ...]:
+    """A claim's conditions on one column: values of which any will do, and texts such as ">=1024" that all hold."""
+    named = {None: _NULL, True: "true", False: "false"}
+    texts = [named[value] if value is None or isinstance(value, bool) else str(value) for value in values]
+    signed = [match for text in texts if (match := _SIGNED.fullmatch(text))]
+    plain = tuple(text for text in texts if not _SIGNED.fullmatch(text))
+    found = [_checked(Condition(column, match[1], (match[2],)), option) for match in signed]
+    return (*found, Condition(column, "=", plain)) if plain else tuple(found)
+
+
+def select(frame: pd.DataFrame, texts: Iterable[str], option: str = "--where") -> pd.DataFrame:
+    """The rows that meet every condition as `parse` reads it, renumbered; ConfigError as `choose`."""
+    return choose(frame, [parse(text, option) for text in texts], option).reset_index(drop=True)
+
+
+def choose(frame: pd.DataFrame, conditions: Iterable[Condition], option: str = "--where") -> pd.DataFrame:
+    """The rows that meet every condition; ConfigError for a column that is not there or a value of another type."""
+    for condition in conditions:
+        if condition.column not in frame:
+            close = difflib.get_close_matches(condition.column, [str(name) for name in frame.columns], n=1)
+            raise ConfigError(
+                option,
+                str(condition),
+                f"these runs have no column {condition.column}",
+                f"did you mean {close[0]}?" if close else "see python -m analysis export",
+            )
+        frame = frame[condition.meets(frame[condition.column], option)]
+    return frame
+
+
+def in_words(conditions: Conditions) -> str:
+    """The conditions as a user would type them: family=fc, batch_size>=1024."""
+    return ", ".join(str(condition) for group in conditions.values() for condition in group)
+
+
+def _checked(condition: Condition, option: str) -> Condition:
+    """ConfigError where an order is asked for that no column has."""
+    [value] = condition.values
+    if condition.sign in _ORDER and not _TIME.fullmatch(value):
+        try:
+            float(value)
+        except ValueError:
+            remedy = f"write for example '{condition.column}>=1024', or ask = or !="
+            raise ConfigError(option, str(condition), "compares with no number and no time", remedy) from None
+    return condition
+
+
+def _parts(value: str, column: pd.Series) -> list[str]:
+    """A comma divides values, unless a value of the column holds it, such as the name of a device."""
+    from pandas.api import types
+
+    if "," not in value or (types.is_string_dtype(column) and _matches(column, value).any()):
+        return [value]
+    return [part.strip() for part in value.split(",")]
+
+
+def _equals(column: pd.Series, text: str, condition: Condition, option: str) -> Any:
+    """Numbers as numbers, truth as truth, times as times, all else as text in which * and ? stand for anything."""
+    from pandas.api import types
+
+    if types.is_bool_dtype(column):
+        truth = {"true": True, "false": False}.get(text.lower())
+        if truth is None:
+            raise _wrong(text, column, condition, option)
+        return column.eq(truth).fillna(False).to_numpy(dtype=bool)
+    if types.is_numeric_dtype(column) or types.is_datetime64_any_dtype(column):
+        return column.eq(_value(text, column, condition, option)).fillna(False).to_numpy(dtype=bool)
+    return _matches(column, text)
+
+
+def _ordered(column: pd.Series, condition: Condition, option: str) -> Any:
+    """Numbers and times have an order; of text, what is a number."""
+    import pandas as pd
+    from pandas.api import types
+
+    if types.is_bool_dtype(column):
+        raise _wrong(condition.values[0], column, condition, option)
+    if not types.is_numeric_dtype(column) and not types.is_datetime64_any_dtype(column):
+        column = pd.to_numeric(column, errors="coerce").astype("float64")
+    value = _value(condition.values[0], column, condition, option)
+    return _ORDER[condition.sign](column, value).fillna(False).to_numpy(dtype=bool)
+
+
+def _value(text: str, column: pd.Series, condition: Condition, option: str) -> Any:
+    """A number, or a time (UTC unless it says otherwise), as the column holds them."""
+    import pandas as pd
+    from pandas.api import types
+
+    try:
+        if types.is_datetime64_any_dtype(column):
+            stamp = pd.Timestamp(text)
+            return stamp if stamp.tz is not None else stamp.tz_localize("UTC")
+        return float(text)
+    except ValueError:
+        raise _wrong(text, column, condition, option) from None
+
+
+def _matches(column: pd.Series, text: str) -> Any:
+    """Which entries are the text, in which * and ? stand for anything."""
+    pattern = re.compile(re.escape(text).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
+    return column.isin([entry for entry in column.dropna().unique() if pattern.fullmatch(str(entry))]).to_numpy()
+
+
+def _wrong(text: str, column: pd.Series, condition: Condition, option: str) -> ConfigError:
+    return ConfigError(
+        option, str(condition), f"{text!r} is no value of {condition.column}", f"that column holds {column.dtype}"
+    )

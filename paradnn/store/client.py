@@ -1,0 +1,113 @@
+"""MLflow's own client, set up the same way everywhere: quiet, and done with a server that is gone within seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from paradnn.errors import StoreError
+from paradnn.store.address import StoreAddress
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+__all__ = ["client_of", "open_experiment"]
+
+#: Any number, as long as it is the same for every driver.
+_LOCK_KEY = 7_275_672
+#: By default a request to a server that is gone is repeated for minutes, and each upload shows a bar.
+_SETTINGS = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
+
+
+def client_of(address: StoreAddress) -> MlflowClient:
+    """A client of the store; importing MLflow takes seconds, the first time."""
+    for variable, value in _SETTINGS.items():
+        os.environ.setdefault(variable, value)
+    # MLflow prints each run's address, the password in it included.
+    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
+    from mlflow import MlflowClient
+
+    # After the import, which sets its own levels: that tables are made is no news to a user.
+    for name in ("alembic", "mlflow", "mlflow.store.db.utils"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    return MlflowClient(address.uri)
+
+
+def open_experiment(
+    address: StoreAddress, name: str, about: Mapping[str, str] | None = None
+) -> tuple[MlflowClient, str]:
+    """A client, and the id of the experiment to write into; database and experiment are made where they are not there.
+
+    A SQLite store gets a write-ahead log, so that it can be read while it is written, and has its artifacts in the
+    folder beside it. `about` are the tags of an experiment that is made. StoreError for one that was deleted, or whose
+    files a server keeps.
+    """
+    with _locked(address):
+        client = client_of(address)
+        experiment = client.get_experiment_by_name(name)
+        if experiment is None:
+            _use_write_ahead_log(address)
+            return client, _make_experiment(client, address, name, about or {})
+    if experiment.lifecycle_stage != "active":
+        raise StoreError(f"{address.public}: experiment {name} was deleted there; restore it or name another")
+    if address.is_sql and experiment.artifact_location.startswith("mlflow-artifacts:"):
+        raise StoreError(f"{address.public}: a server keeps the files of {name}; record through it")
+    return client, str(experiment.experiment_id)
+
+
+def _make_experiment(client: MlflowClient, address: StoreAddress, name: str, about: Mapping[str, str]) -> str:
+    """Make the experiment, or take it from another process that made it in the same moment."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return str(client.create_experiment(name, address.artifact_location, dict(about)))
+    except MlflowException:
+        experiment = client.get_experiment_by_name(name)
+        if experiment is None:
+            raise
+        return str(experiment.experiment_id)
+
+
+@contextlib.contextmanager
+def _locked(address: StoreAddress) -> Iterator[None]:
+    """Hold the store's lock: two processes that first open a database at once would both make its tables."""
+    if address.folder is None:
+        with _locked_database(address):
+            yield
+        return
+    import fcntl
+
+    with (address.folder / ".lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _locked_database(address: StoreAddress) -> Iterator[None]:
+    """Hold an advisory lock of a PostgreSQL database; other databases, and servers, see to themselves."""
+    if address.scheme != "postgresql":
+        yield
+        return
+    import sqlalchemy as sa
+
+    from paradnn.store.sql import engine_of
+
+    with engine_of(address).connect() as connection:  # the lock ends with the connection
+        connection.execute(sa.text("SELECT pg_advisory_lock(:key)"), {"key": _LOCK_KEY})
+        yield
+
+
+def _use_write_ahead_log(address: StoreAddress) -> None:
+    """Let readers and several writers work on a SQLite store at once; left as it is where the disk cannot."""
+    if address.database is None:
+        return
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(address.database)) as database:
+        database.execute("PRAGMA journal_mode=WAL")

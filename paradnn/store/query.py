@@ -1,0 +1,60 @@
+"""Which runs to read from a store, and which of their values: one description for every reader."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from paradnn.store.records import Run
+from paradnn.store.schema import OUTCOME_TAGS
+
+__all__ = ["Query", "Values"]
+
+#: What a run holds: "params" and "tags" are text, "metrics" numbers.
+Values = Literal["params", "tags", "metrics"]
+
+
+@dataclass(frozen=True)
+class Query:
+    """Runs of some experiments that are not deleted, narrowed by whatever else is given.
+
+    `params` and `tags` map a key to the values allowed for it; a run must satisfy all of them. Times are Unix
+    milliseconds, `since_ms` included, `until_ms` not. Runs that never said how they ended are left out unless
+    `unfinished`. `newest` keeps so many of the runs that started last. `columns` names the keys to read of each kind of
+    values; of a kind that it does not name, all are read.
+    """
+
+    experiments: tuple[str, ...]
+    params: Mapping[str, Collection[str]] = field(default_factory=dict)
+    tags: Mapping[str, Collection[str]] = field(default_factory=dict)
+    run_id: str | None = None
+    status: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    unfinished: bool = False
+    newest: int | None = None
+    columns: Mapping[Values, Collection[str]] = field(default_factory=dict)
+
+    @property
+    def needs_outcome(self) -> bool:
+        """Whether runs without an outcome must be left out, beyond what `tags` asks."""
+        return not self.unfinished and "outcome" not in self.tags
+
+    def accepts(self, run: Run, params: Mapping[str, str], tags: Mapping[str, str]) -> bool:
+        """Whether a run of these experiments with these values is asked for, but for `newest`."""
+        if self.needs_outcome and not any(name in tags for name in OUTCOME_TAGS):
+            return False
+        if self.run_id not in (None, run.run_id) or self.status not in (None, run.status):
+            return False
+        if self.since_ms is not None and (run.start_ms is None or run.start_ms < self.since_ms):
+            return False
+        if self.until_ms is not None and (run.start_ms is None or run.start_ms >= self.until_ms):
+            return False
+        return all(params.get(key) in allowed for key, allowed in self.params.items()) and all(
+            tags.get(key) in allowed for key, allowed in self.tags.items()
+        )
+
+    def wants(self, kind: Values, key: str) -> bool:
+        """Whether the values with this key are to be read."""
+        return kind not in self.columns or key in self.columns[kind]

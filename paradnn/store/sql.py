@@ -1,0 +1,216 @@
+"""Runs straight from the tables of an MLflow SQL store: the one reader of them.
+
+MLflow's search assembles Python objects run by run, some milliseconds each. Here one query selects the runs and three
+stream their tags, params and latest metrics, which is some hundred times faster; `benchmarks/bench_store.py` has the
+figures. The tables are MLflow's internal business, so `unexpected` says whether they look as known.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from paradnn.errors import NoStoreError, StoreError
+from paradnn.store.address import StoreAddress
+from paradnn.store.errors import one_line_of, store_errors
+from paradnn.store.query import Query
+from paradnn.store.records import Records, Run
+from paradnn.store.schema import OUTCOME_TAGS
+
+__all__ = ["TABLES", "SqlReader", "engine_of"]
+
+#: The columns that are read.
+TABLES = {
+    "experiments": ("experiment_id", "name", "lifecycle_stage"),
+    "runs": (
+        "run_uuid",
+        "name",
+        "experiment_id",
+        "status",
+        "start_time",
+        "end_time",
+        "artifact_uri",
+        "lifecycle_stage",
+    ),
+    "params": ("run_uuid", "key", "value"),
+    "tags": ("run_uuid", "key", "value"),
+    "latest_metrics": ("run_uuid", "key", "value", "is_nan"),
+}
+
+_EXPERIMENTS, _RUNS, _PARAMS, _TAGS, _METRICS = (
+    sa.table(name, *(sa.column(column) for column in columns)) for name, columns in TABLES.items()
+)
+_CHUNK = 20_000  # rows fetched at once
+_FEW = 500  # so many runs are looked up by their ids
+_SCAN_SHARE = 0.25  # above this share of all runs, reading whole tables beats looking runs up
+
+
+def engine_of(address: StoreAddress, *, pooled: bool = False) -> sa.Engine:
+    """An engine that reads a SQL store and never writes it; without `pooled` a connection is closed after its use.
+
+    A SQLite file is opened as one that is there already (a missing one is a NoStoreError) and with writing switched
+    off, not with mode=ro, which could not recover the journal of a writer that was killed. StoreError for an address
+    that is none, or whose database driver is not installed. Passwords are not printed.
+    """
+    options: dict[str, Any] = {} if pooled else {"poolclass": sa.pool.NullPool}
+    try:
+        url = sa.make_url(address.uri)
+        sqlite = url.get_backend_name() == "sqlite"
+        if sqlite and not (url.database or "").startswith("file:"):
+            if not (url.database and Path(url.database).is_file()):
+                raise NoStoreError(
+                    f"no tracking store at {address.public}: measure first with python -m paradnn.train, import with "
+                    "python -m analysis import-archive, or name another with --store"
+                )
+            path = quote(str(Path(url.database).absolute()))
+            url = url.set(database=f"file:{path}", query={**url.query, "mode": "rw", "uri": "true"})
+        # A writer holds a SQLite database for a moment: wait for it rather than fail.
+        engine = sa.create_engine(url, connect_args={"timeout": 60} if sqlite else {}, **options)
+    except SQLAlchemyError as error:
+        raise StoreError(f"cannot read the tracking store's address: {one_line_of(error)}") from error
+    except ImportError as error:
+        how = " with pip install 'paradnn[postgres]'" if address.scheme == "postgresql" else ""
+        raise StoreError(f"cannot open a {address.scheme} store: {error}; install that driver{how}") from error
+    if sqlite:
+        sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA query_only = ON"))
+    return engine
+
+
+class SqlReader:
+    """Reads the tables of one database; see `paradnn.store.reader.Reader`."""
+
+    def __init__(self, address: StoreAddress, *, pooled: bool = False) -> None:
+        self._address = address
+        self._engine = engine_of(address, pooled=pooled)
+
+    @cached_property
+    def unexpected(self) -> str:
+        """What the tables lack of TABLES, in one line; empty when they are as known. NoStoreError without any table."""
+        if not any(self._columns.values()):
+            raise NoStoreError(f"{self._address.public} holds no MLflow tables: is it a tracking store?")
+        missing = [
+            f"{table}.{column}"
+            for table, columns in TABLES.items()
+            for column in columns
+            if column not in self._columns[table]
+        ]
+        return f"its tables lack {', '.join(missing)}" if missing else ""
+
+    def experiments(self) -> list[str]:
+        """The names of the store's experiments that are not deleted."""
+        chosen = sa.select(_EXPERIMENTS.c.name).where(_EXPERIMENTS.c.lifecycle_stage == "active", *self._workspace())
+        with self._answers(), self._engine.connect() as connection:
+            return sorted(connection.execute(chosen).scalars())
+
+    def read(self, query: Query) -> Records:
+        """The runs of a query. Tags are read before the rest.
+
+        A run's outcome is written last: a run that has one when the tags are read has all its values when they are, so
+        a store that is being written gives whole runs without a lock.
+        """
+        chosen = self._selection(query)
+        with self._answers(), self._engine.connect() as connection:
+            newest = chosen if query.newest is None else chosen.order_by(_RUNS.c.start_time.desc()).limit(query.newest)
+            records = Records(Run(*row) for row in _rows(connection, newest))
+            if query.newest is not None and records.runs:  # what started before the oldest of them is not wanted
+                chosen = self._selection(replace(query, since_ms=min(run.start_ms or 0 for run in records.runs)))
+            lookup = _lookup(connection, chosen, records)
+            for kind, table in (("tags", _TAGS), ("params", _PARAMS), ("metrics", _METRICS)):
+                wanted = query.columns.get(kind)  # type: ignore[call-overload]
+                if not records.runs or (wanted is not None and not wanted):
+                    continue
+                rows = _rows(connection, _long(table, wanted, lookup))
+                if table is _METRICS:
+                    records.add_metrics(rows)
+                else:
+                    records.add_text(rows, getattr(records, kind))
+        return records
+
+    @cached_property
+    def _columns(self) -> dict[str, set[str]]:
+        """Table -> its columns, of the tables that are read; empty where there is no such table."""
+        with self._answers():
+            inspected = sa.inspect(self._engine).get_multi_columns(filter_names=list(TABLES))
+        there = {table: {entry["name"] for entry in entries} for (_, table), entries in inspected.items()}
+        return {table: there.get(table, set()) for table in TABLES}
+
+    def _workspace(self) -> list[sa.ColumnElement[bool]]:
+        """Stores of MLflow 3.10 and later divide experiments into workspaces; the search sees the active one alone."""
+        if "workspace" not in self._columns["experiments"]:
+            return []
+        return [sa.column("workspace") == (os.environ.get("MLFLOW_WORKSPACE", "").strip() or "default")]
+
+    def _selection(self, query: Query) -> sa.Select[Any]:
+        """The runs of a query, in the order of `Run`."""
+        runs, names = _RUNS.c, _EXPERIMENTS.c
+        columns = (runs.run_uuid, runs.name, names.name, runs.status, runs.start_time, runs.end_time, runs.artifact_uri)
+        conditions = [runs.lifecycle_stage == "active", names.name.in_(query.experiments), *self._workspace()]
+        for table, filters in ((_PARAMS, query.params), (_TAGS, query.tags)):
+            conditions += [_having(table, [key], table.c.value.in_(allowed)) for key, allowed in filters.items()]
+        if query.needs_outcome:
+            conditions.append(_having(_TAGS, OUTCOME_TAGS))
+        if query.run_id is not None:
+            conditions.append(runs.run_uuid == query.run_id)
+        if query.status is not None:
+            conditions.append(runs.status == query.status)
+        if query.since_ms is not None:
+            conditions.append(runs.start_time >= query.since_ms)
+        if query.until_ms is not None:
+            conditions.append(runs.start_time < query.until_ms)
+        joined = sa.select(*columns).join_from(_RUNS, _EXPERIMENTS, runs.experiment_id == names.experiment_id)
+        return joined.where(*conditions)
+
+    def _answers(self) -> AbstractContextManager[None]:
+        return store_errors(f"cannot read {self._address.public}")
+
+
+def _having(
+    table: sa.TableClause, keys: Collection[str], *conditions: sa.ColumnElement[bool]
+) -> sa.ColumnElement[bool]:
+    return _RUNS.c.run_uuid.in_(sa.select(table.c.run_uuid).where(table.c.key.in_(keys), *conditions))
+
+
+def _lookup(connection: sa.Connection, chosen: sa.Select[Any], records: Records) -> Any:
+    """What a long table's run_uuid must be in: the ids of few runs, or the selection; None where all rows are read."""
+    if len(records.runs) <= _FEW:
+        return list(records.index)
+    total = connection.execute(sa.select(sa.func.count()).select_from(_RUNS)).scalar_one()
+    return chosen.with_only_columns(_RUNS.c.run_uuid) if len(records.runs) < _SCAN_SHARE * total else None
+
+
+def _long(table: sa.TableClause, wanted: Collection[str] | None, lookup: Any) -> sa.Select[Any]:
+    """A long table's rows (run, key, value[, is_nan]), of the wanted keys and runs."""
+    statement = sa.select(*(table.c[name] for name in TABLES[table.name]))
+    if wanted is not None:
+        statement = statement.where(table.c.key.in_(sorted(wanted)))
+    elif table is _TAGS:
+        statement = statement.where(sa.or_(table.c.key.not_like("mlflow.%"), table.c.key == "mlflow.parentRunId"))
+    return statement if lookup is None else statement.where(table.c.run_uuid.in_(lookup))
+
+
+def _rows(connection: sa.Connection, statement: sa.Select[Any]) -> Iterator[Any]:
+    """A statement's rows, streamed. From SQLite they come as the driver's plain tuples, which halves the time."""
+    if connection.dialect.name == "sqlite":
+        return chain.from_iterable(_chunks(connection, statement))
+    return iter(connection.execution_options(yield_per=_CHUNK).execute(statement))
+
+
+def _chunks(connection: sa.Connection, statement: sa.Select[Any]) -> Iterator[Sequence[Any]]:
+    compiled = statement.compile(dialect=connection.dialect, compile_kwargs={"render_postcompile": True})
+    cursor = connection.connection.cursor()
+    try:
+        cursor.execute(str(compiled), tuple(compiled.params[name] for name in compiled.positiontup or ()))
+        while rows := cursor.fetchmany(_CHUNK):
+            yield rows
+    finally:
+        cursor.close()

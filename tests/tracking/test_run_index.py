@@ -1,0 +1,159 @@
+"""What resume and claims see of a store: its tables as written, whoever wrote them, and nothing that is not a point."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from analysis.store.frame import is_ok
+from analysis.store.load import load
+from paradnn.config.families.synthetic import FullyConnected
+from paradnn.config.identity import Identity
+from paradnn.config.point import Point, Tracking
+from paradnn.errors import NoStoreError
+from paradnn.execution.pool import WorkerPool
+from paradnn.execution.worker_process import Answer
+from paradnn.forecast.history import open_history
+from paradnn.hardware.environment import Environment, describe_environment
+from paradnn.record.record import Record
+from paradnn.session import hardware_peaks as peaks
+from paradnn.store import sql
+from paradnn.store.address import address_of
+from paradnn.store.reader import open_reader
+from paradnn.tracking.base import Claim
+from paradnn.tracking.mlflow_tracker import MlflowTracker
+from paradnn.tracking.offline import OfflineTracker
+from paradnn.tracking.run_index import RunIndex
+from paradnn.tracking.upload import upload_record
+from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
+from tests.conftest import Store
+
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
+
+POINT = Point(FullyConnected())
+ROWS = {
+    "matmul": [{"precision": "float32", "compile": "graph", "size": 8, "flops_per_second": 1e12}],
+    "bandwidth": [{"array_bytes": peaks.ARRAY_BYTES[-1], "bytes_per_second": 1e11}],
+}
+
+
+@pytest.fixture(scope="module")
+def here() -> Environment:
+    return describe_environment("cpu", {"tensorflow": "2"})
+
+
+def ceilings_of(environment: Environment, start: int) -> tuple[Identity, Mapping[str, str], Record]:
+    """What a driver claims and records of ceilings, but for their measuring."""
+    identity = peaks.ceilings_identity(POINT, environment)
+    tags = peaks.claim_tags(identity, environment)
+    answer = Answer("ok", None, ROWS, {})
+    return identity, tags, peaks.make_ceilings_record("ceilings", POINT, environment, answer, tags, start)
+
+
+def keep_ceilings(tracker: MlflowTracker | OfflineTracker, environment: Environment) -> str:
+    identity, tags, _ = ceilings_of(environment, 0)
+    claim = tracker.begin(identity, "ceilings", tags, 60.0, lambda known: False)
+    assert isinstance(claim, Claim)
+    return tracker.record(claim, ceilings_of(environment, claim.start_time)[2], dict)
+
+
+def test_ceilings_are_found_again_and_are_no_point(store: Store, here: Environment) -> None:
+    tracker = MlflowTracker(Tracking(uri=store.uri))
+    run_id = keep_ceilings(tracker, here)
+    said: list[str] = []
+    with WorkerPool() as pool:
+        found = peaks.CeilingsKeeper(pool, tracker, said.append).of(POINT, here)
+    assert found == peaks.Ceilings(run_id, {"float32": 1e12}, 1e11)
+    assert not said
+    assert store.query("SELECT run_uuid FROM tags WHERE key = 'outcome'") == [], "who counts outcomes counts points"
+    assert store.query("SELECT status FROM runs") == [("FINISHED",)]
+    assert load(store.uri).empty
+    everything = load(store.uri, kind=None)
+    assert list(everything["run_id"]) == [run_id]
+    assert not is_ok(everything).any()
+
+
+def test_ceilings_of_earlier_versions_count_as_well(store: Store, here: Environment) -> None:
+    """They said `outcome`, like a point."""
+    tracker = MlflowTracker(Tracking(uri=store.uri))
+    run_id = keep_ceilings(tracker, here)
+    store.change("UPDATE tags SET key = 'outcome' WHERE key = 'ceilings_outcome'")
+    with WorkerPool() as pool:
+        found = peaks.CeilingsKeeper(pool, tracker, pytest.fail).of(POINT, here)
+    assert found
+    assert found.run_id == run_id
+    assert not is_ok(load(store.uri, kind=None)).any()
+
+
+def test_ceilings_kept_as_a_file_are_uploaded_once(store: Store, here: Environment, tmp_path: Path) -> None:
+    path = tmp_path / f"{keep_ceilings(OfflineTracker(tmp_path), here)}.json"
+    tracker = MlflowTracker(Tracking(uri=store.uri))
+    assert [upload_record(tracker, path) for _ in range(2)] == ["logged", "known"]
+    assert [run["ceilings_outcome"] for run in store.runs("ceilings")] == ["ok"]
+    assert store.query("SELECT run_uuid FROM tags WHERE key = 'outcome'") == []
+    again = tmp_path / f"{keep_ceilings(OfflineTracker(tmp_path / 'other'), here)}.json"
+    assert upload_record(tracker, tmp_path / "other" / again.name) == "superseded"
+
+
+def recorded(store: Store, number: int = 1, **metrics: float) -> tuple[MlflowTracker, str]:
+    """A tracker, and the run of a point that it recorded."""
+    tracker = MlflowTracker(Tracking(uri=store.uri))
+    identity = Identity(str(number), ENVIRONMENT, 0)
+    claim = tracker.begin(identity, "point", {**tags_of(identity), "device": "d"}, 60.0, lambda tags: True)
+    assert isinstance(claim, Claim)
+    record = record_of(claim)
+    tags = {**record.tags, "device": "d", "source": "measured"}
+    given = {**record.metrics, "step_time_ms": 1.0, **metrics}
+    whole = Record(**{**vars(record), "tags": tags, "metrics": given, "end_time": int(time.time() * 1000)})
+    return tracker, tracker.record(claim, whole, dict)
+
+
+def test_both_ways_of_reading_tell_the_same(store: Store) -> None:
+    """NaN is no number, and infinity is itself, whichever way it was read."""
+    _, run_id = recorded(store, load_average=math.nan, flops_per_step=math.inf)
+    for way in ("sql", "api"):
+        history = open_history(Tracking(uri=store.uri), way)  # type: ignore[arg-type]
+        [one] = history.past({"d"}, 10)
+        assert (one.run_id, one.params) == (run_id, {"model.nodes": "1"})
+        assert one.metrics == {"step_time_ms": 1.0, "flops_per_step": math.inf}
+        assert "load_average" not in history.metrics(run_id)
+        index = RunIndex(open_reader(address_of(store.uri), way), "paradnn")  # type: ignore[arg-type]
+        [entry] = index.of_point(Identity("1", ENVIRONMENT, 0))
+        assert (entry.run_id, entry.outcome, entry.status) == (run_id, "ok", "FINISHED")
+        assert set(entry.tags) == {*tags_of(entry.identity), "outcome", "owner", "claim_expires"} - {"schema_version"}
+        assert index.running() == []
+        assert [one["name"] for one in index.sweep_rows("none")] == []
+
+
+def test_the_newest_runs_come_first_and_no_more_than_asked(store: Store) -> None:
+    runs = [recorded(store, number)[1] for number in range(3)]
+    for number, run_id in enumerate(runs):
+        store.change(f"UPDATE runs SET start_time = {1000 * number} WHERE run_uuid = '{run_id}'")
+    for way in ("sql", "api"):
+        assert [one.run_id for one in open_history(Tracking(uri=store.uri), way).past({"d"}, 2)] == runs[1:]  # type: ignore[arg-type]
+        index = RunIndex(open_reader(address_of(store.uri), way), "paradnn")  # type: ignore[arg-type]
+        assert [entry.run_id for entry in index.with_tag("environment_id", ENVIRONMENT)] == runs[::-1]
+
+
+def test_tables_of_another_kind_are_not_guessed_at(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resume and planning then read as analysis does, through MLflow."""
+    _, run_id = recorded(store)
+    monkeypatch.setitem(sql.TABLES, "tags", ("run_uuid", "key", "value", "colour"))
+    with pytest.warns(UserWarning, match=r"through MLflow's search, which is slow: its tables lack tags\.colour"):
+        tracker = MlflowTracker(Tracking(uri=store.uri))
+    assert [runs[0].run_id for runs in tracker.finished([ENVIRONMENT]).values()] == [run_id]
+    with pytest.warns(UserWarning, match="its tables lack"):
+        assert [one.run_id for one in open_history(Tracking(uri=store.uri)).past({"d"}, 2)] == [run_id]
+
+
+def test_a_store_is_not_made_nor_written_by_reading_it(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(NoStoreError, match="no tracking store at sqlite:///"):
+        open_reader(address_of(f"sqlite:///{tmp_path}/none.db"))
+    assert not (tmp_path / "none.db").exists()
+    engine = sql.engine_of(address_of(store.uri))
+    with engine.connect() as connection, pytest.raises(sql.SQLAlchemyError, match="readonly database"):
+        connection.exec_driver_sql("DELETE FROM experiments")
