@@ -107,7 +107,11 @@ def table_of_points(
 
 
 def table_of_runs(runs: Sequence[Past], rates: Rates) -> Table:
+<<<<<<< HEAD
     """The table of past runs; a key that came later than a run counts as what it had."""
+=======
+    """The table of past runs; a key that came later than they did counts as what they all had."""
+>>>>>>> forecast
     return _table(
         [{**LATER_PARAMS, **run.params} for run in runs],
         [run.metrics for run in runs],
@@ -127,7 +131,7 @@ def _table(
     rates: Rates,
 ) -> Table:
     costs = [[max(float(entry[name]), 1.0) for name in _COSTS] for entry in metrics]
-    names = ((row["framework.name"], row["precision"]) for row in rows)
+    names = ((row.get("framework.name", ""), row.get("precision", "")) for row in rows)
     peaks = [rates(device, *name) for device, name in zip(devices, names, strict=True)]
     return Table(
         rows,
