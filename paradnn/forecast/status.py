@@ -77,17 +77,10 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
         return first_accepted(point, known.get(identity, ()), policy) if policy.looks else None
 
     states = []
-<<<<<<< HEAD
-    for standing, cost in zip(point_statuses(points, identity_of, done_of), costs, strict=True):
-        if standing.done:
-            states.append(("done", standing.done.tags["outcome"]))
-        elif standing.repeated:
-=======
     for point_status, cost in zip(point_statuses(points, identity_of, done_of), costs, strict=True):
         if point_status.done:
             states.append(("done", point_status.done.tags["outcome"]))
         elif point_status.repeated:
->>>>>>> forecast
             states.append(("repeated", ""))
         elif exceeds_memory(point_status.point, cost, limits[point_status.point.measure.memory_limit]):
             states.append(("oom_predicted", "oom_predicted"))

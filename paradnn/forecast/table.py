@@ -107,11 +107,7 @@ def table_of_points(
 
 
 def table_of_runs(runs: Sequence[Past], rates: Rates) -> Table:
-<<<<<<< HEAD
     """The table of past runs; a key that came later than a run counts as what it had."""
-=======
-    """The table of past runs; a key that came later than they did counts as what they all had."""
->>>>>>> forecast
     return _table(
         [{**LATER_PARAMS, **run.params} for run in runs],
         [run.metrics for run in runs],
