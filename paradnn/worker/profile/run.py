@@ -10,7 +10,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from paradnn.worker.frameworks import Framework, Step
+from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.table import make_tables
 
@@ -43,6 +43,8 @@ def profile_steps(
         return {"unavailable": reason, "limited": True}
     try:
         return _profile(framework, step, steps, step_seconds, keep_trace)
+    except Unavailable as error:
+        return {"unavailable": str(error)}
     except Exception as error:
         traceback.print_exc()
         message = " ".join(str(error).split())[:300]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paradnn.worker.errors import Unavailable
 from paradnn.worker.profile.device import is_device, read_device
-from paradnn.worker.profile.protos import HloProto, XSpace
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.timeline import Event
 
@@ -48,7 +49,16 @@ class Trace:
 
 
 def read_trace(folder: Path) -> Trace:
-    """The newest trace under `folder`; ValueError where there is none or it lacks the annotated steps."""
+    """The newest trace under `folder`; ValueError where there is none or it lacks the annotated steps.
+
+    Raises Unavailable without the package protobuf, which the worker needs for nothing else.
+    """
+    try:
+        from paradnn.worker.profile.protos import HloProto, XSpace
+    except ModuleNotFoundError as error:
+        raise Unavailable(
+            f"reading the trace needs the package protobuf: {sys.executable} -m pip install protobuf"
+        ) from error
     files = sorted(folder.glob("**/*.xplane.pb"), key=lambda path: path.stat().st_mtime)
     if not files:
         raise ValueError(f"the profiler wrote no trace into {folder}")
@@ -56,7 +66,7 @@ def read_trace(folder: Path) -> Trace:
     space.ParseFromString(files[-1].read_bytes())
     origin, duration = _window(space)
     trace = Trace(duration * 1e-12, file=files[-1])
-    trace.modules, named = _modules(space)
+    trace.modules, named = _modules(space, HloProto)
     # Where a device has a plane of its own the host's events are only launches.
     devices = [plane for plane in space.planes if is_device(plane)]
     for plane in devices:
@@ -129,9 +139,10 @@ def _kernel(name: str) -> tuple[str, str] | None:
     return match[1], match[2]
 
 
-def _modules(space: Any) -> tuple[list[Any], ModuleName]:
+def _modules(space: Any, message: Callable[[], Any]) -> tuple[list[Any], ModuleName]:
     """The compiled programs, and how events should name them: by their numbers too where names are not enough.
 
+    `message` makes the empty HloProto that a program is parsed into.
     JAX without jit compiles a program for each operation and shape, and calls every product "jit_dot_general".
     """
     found: list[tuple[int | None, Any]] = []
@@ -140,7 +151,7 @@ def _modules(space: Any) -> tuple[list[Any], ModuleName]:
         for metadata in plane.event_metadata.values():
             values = {stats.get(stat.metadata_id, "").lower().replace("_", " "): stat for stat in metadata.stats}
             if "hlo proto" in values:
-                proto = HloProto()
+                proto = message()
                 proto.ParseFromString(values["hlo proto"].bytes_value)
                 program = _number(values["program id"]) if "program id" in values else None
                 found.append((program, proto.hlo_module))
