@@ -9,8 +9,8 @@ from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings
 from paradnn.costs import Costs
 from paradnn.costs.point import costs_of, exceeds_memory, memory_limit
-from paradnn.execution.environments import environments_now
-from paradnn.execution.worker_process import WorkerKey
+from paradnn.execution.environments import current_environments
+from paradnn.execution.worker_key import WorkerKey
 from paradnn.forecast.history import History
 from paradnn.forecast.table import row_of
 from paradnn.hardware.environment import Environment, describe_environment
@@ -47,7 +47,7 @@ def survey(points: Sequence[Point], settings: Settings, history: History) -> Sur
 
     Raises ParadnnError as the session would before its first point.
     """
-    found = environments_now(points)
+    found = current_environments(points)
     places = {key: environment or _unmade(key) for key, environment in found.items()}
     workers = [WorkerKey.of(point) for point in points]
     environments = [places[key] for key in workers]

@@ -15,8 +15,10 @@ import psutil
 import pytest
 
 from paradnn.costs import model_costs
+from paradnn.config.outcome import PointResult
 from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_process import Answer, Limits, WorkerKey
+from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.worker_process import Limits
 from tests.worker.families import BATCH, MODELS
 
 #: Of a loss after three updates, as a share of it: sums over shards are rounded in another order.
@@ -30,7 +32,7 @@ def pool() -> Iterator[WorkerPool]:
         yield workers
 
 
-def measure(pool: WorkerPool, family: str = "fc", on_phase: Any = lambda phase: None, **changes: Any) -> Answer:
+def measure(pool: WorkerPool, family: str = "fc", on_phase: Any = lambda phase: None, **changes: Any) -> PointResult:
     """Four steps: one compiles, two calibrate, one is measured."""
     memory = changes.pop("memory", None)
     protocol = {
@@ -62,7 +64,7 @@ def measure(pool: WorkerPool, family: str = "fc", on_phase: Any = lambda phase: 
 
 
 @pytest.fixture(scope="module")
-def alone(pool: WorkerPool) -> Answer:
+def alone(pool: WorkerPool) -> PointResult:
     return measure(pool, devices=1)
 
 

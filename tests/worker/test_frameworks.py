@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 from paradnn.costs import model_costs
+from paradnn.config.outcome import PointResult
 from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_process import Answer, Limits, WorkerKey
+from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.worker_process import Limits
 from tests.conftest import ROOT
 from tests.worker.families import BATCH, MODELS
 
@@ -195,7 +197,7 @@ def pool() -> Iterator[WorkerPool]:
         yield workers
 
 
-def measure(pool: WorkerPool, framework: str, family: str, **changes: Any) -> Answer:
+def measure(pool: WorkerPool, framework: str, family: str, **changes: Any) -> PointResult:
     protocol = {
         "min_seconds": 0.0,
         "min_blocks": 1,

@@ -16,7 +16,8 @@ import tensorflow as tf
 
 from paradnn.costs import model_costs
 from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_process import Limits, WorkerKey
+from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.worker_process import Limits
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.models import build
