@@ -7,23 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from paradnn.worker.profile.protos import XSpace
 from paradnn.worker.profile.trace import WINDOW
 from tests.conftest import ROOT
-
-#: What `site` imports when the interpreter starts.
-BLOCKER = """
-import sys
-
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name == "google" or name.startswith("google."):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Blocked())
-"""
 
 #: The worker's own modules, its real profile of a step; the trace is a file that is there already.
 PROFILE = """
@@ -46,13 +32,7 @@ print(profile_steps(Planted(), Planted(), 1.0, False))
 """
 
 
-@pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    (tmp_path / "sitecustomize.py").write_text(BLOCKER)
-    return {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
-
-
-def test_the_worker_starts_and_says_why_there_is_no_profile(environ: dict[str, str], tmp_path: Path) -> None:
+def test_the_worker_starts_and_says_why_there_is_no_profile(without_protobuf: Path, tmp_path: Path) -> None:
     space = XSpace()
     plane = space.planes.add(name="/host:CPU")
     plane.event_metadata[1].name = WINDOW
@@ -60,12 +40,13 @@ def test_the_worker_starts_and_says_why_there_is_no_profile(environ: dict[str, s
     trace = tmp_path / "planted.xplane.pb"
     trace.write_bytes(space.SerializeToString())
 
-    def profile(environ: dict[str, str]) -> str:
+    def profile(*folders: Path) -> str:
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
         command = [sys.executable, "-c", PROFILE, str(trace)]
         done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     reason = f"reading the trace needs the package protobuf: {sys.executable} -m pip install protobuf"
-    assert reason in profile(environ)
-    assert "operations" in profile({**os.environ, "PYTHONPATH": str(ROOT)})
+    assert profile(without_protobuf, ROOT).startswith(f"NoProfile(unavailable={reason!r}")
+    assert profile(ROOT).startswith("Profile(")
