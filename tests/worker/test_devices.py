@@ -121,7 +121,7 @@ def test_memory_of_all_replicas_is_within_its_bound(pool: WorkerPool) -> None:
 def test_inference_is_shared_without_collectives(pool: WorkerPool) -> None:
     result = measure(pool, mode="inference", measure={"profile": True})
     assert result.outcome == "ok", result.reason
-    categories = {row["category"] for row in result.answer.profile["operation_types"].rows()}
+    categories = {row["category"] for row in result.answer.profile.operation_types.rows()}
     assert "matmul" in categories
     assert "communication" not in categories
 
