@@ -23,7 +23,7 @@ OUTCOMES: dict[str, str] = {
     "timeout": "longer than measure.timeout",
     "compile_error": "the framework could not trace or compile the step",
     "nan": "the loss became NaN or infinite",
-    "crash": "the process died, or an error nobody expected",
+    "crash": "the process died, or an unexpected error",
     "unavailable": "no such device, software or input here",
 }
 

@@ -174,7 +174,7 @@ def describe_sweep(summary: Summary) -> None:
 
 
 def _low_peaks(rows: Sequence[Row]) -> list[str]:
-    """How to mend ceilings that points exceeded, a line for each platform."""
+    """How to correct ceilings that points exceeded, a line for each platform."""
     exceeded: dict[str, list[float]] = {}
     for row in rows:
         if "ceilings_remedy" in row.tags:

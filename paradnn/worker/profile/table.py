@@ -95,14 +95,14 @@ def _types(rows: Iterable[Row]) -> list[Row]:
     groups: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         groups[row["type"], row["category"]].append(row)
-    found = []
+    summed = []
     for (kind, category), members in groups.items():
         sums: Row = {"type": kind, "category": category}
         for name in ("count", "self_seconds", "wall_seconds", "share", "flops", "bytes"):
             known = [member[name] for member in members if member[name] is not None]
             sums[name] = sum(known) if known else None
-        found.append(_rates(sums))
-    return found
+        summed.append(_rates(sums))
+    return summed
 
 
 def _rates(row: Row) -> Row:
