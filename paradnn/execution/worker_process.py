@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from paradnn.config.outcome import Ending, PointResult, classify
+from paradnn.config.outcome import OUTCOMES, Ending, PointResult, classify
 from paradnn.execution.scratch import Scratch
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.worker.channel import BrokenLine, MessageError, encode, read_event
@@ -186,6 +186,8 @@ class Worker:
                     watch.measured = event.answer or watch.measured
                     on_phase(watch.phase)
                 elif isinstance(event, Result):
+                    if event.answer.outcome not in OUTCOMES:
+                        raise MessageError(f"result.answer.outcome={event.answer.outcome!r} is no outcome")
                     watch.answer = event.answer
                 elif isinstance(event, Exited):
                     watch.peak = max(watch.peak, event.max_resident_bytes)
@@ -204,7 +206,7 @@ class Worker:
                 self._kill_worker()
             return
         if watch.pid is not None:
-            watch.peak = max(watch.peak, _resident_bytes(watch.pid))
+            watch.peak = max(watch.peak, _memory_of(watch.pid))
         if limits.memory_bytes is not None and watch.peak > limits.memory_bytes:
             watch.stopped = "memory"
         elif now - sent > limits.timeout:
@@ -282,7 +284,7 @@ def _too_large(measured: Answer, limits: Limits) -> bool:
     return limits.memory_bytes is not None and (measured.peak_memory_bytes or 0) > limits.memory_bytes
 
 
-def _resident_bytes(pid: int) -> int:
+def _memory_of(pid: int) -> int:
     """Resident bytes of a child and of the processes that it started itself; what they share counts for each."""
     try:
         members = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]

@@ -135,7 +135,7 @@ def make_record(
     answer = result.answer
     if result.outcome == "ok" and answer and answer.measurement:
         metrics |= _measured(point, costs, answer, answer.measurement, peaks)
-        metrics["compile_seconds"] = result.phases["compile"]
+        metrics |= _given("compile_seconds", result.phases.get("compile"))
         problems = contradictions(point, costs, metrics, answer, answer.measurement)
         tags |= _measured_tags(point, answer, answer.measurement)
         tags["checks"] = "passed" if not problems else "failed: " + "; ".join(problems)

@@ -77,6 +77,11 @@ class Timing:
     steady_reason: str
     final_loss: float | None
 
+    def __post_init__(self) -> None:
+        """Raise ValueError where no rate can be computed."""
+        if self.steps_per_block < 1 or not self.blocks or min(self.blocks) <= 0:
+            raise ValueError("there is no block of steps that took time")
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -116,6 +121,14 @@ class InputMeasurement:
     read: int
     damaged: int
     memory_bytes: int | None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where no rate can be computed."""
+        pairs = [*self.free_step_seconds, *self.fed_step_seconds]
+        if len(self.free_step_seconds) != len(self.fed_step_seconds) or not pairs or min(pairs) <= 0:
+            raise ValueError("there are no pairs of step times")
+        if not self.alone or any(part.examples < 1 or part.seconds <= 0 for part in self.alone):
+            raise ValueError("there is no part of the pipeline alone that took time")
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,10 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 
 FAULTS = [
     (changed("id", ...), "result.id is missing"),
+    (changed("answer.outcome", "great"), "result.answer.outcome='great' is no outcome"),
+    (changed("answer.measurement.timing.blocks", []), "measurement.timing: there is no block of steps that took time"),
+    (changed("answer.input.alone.0.examples", 0), "input: there is no part of the pipeline alone that took time"),
+    (changed("answer.input.fed_step_seconds", []), "input: there are no pairs of step times"),
     (changed("extra", 3), "result.extra=3 is not known"),
     (changed("answer", None), "result.answer=null is not an object"),
     (changed("answer.outcome", 3), "result.answer.outcome=3 is not a text"),
