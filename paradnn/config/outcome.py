@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
-__all__ = ["LIMIT_OUTCOMES", "OUTCOMES", "Ending", "classify"]
+from paradnn.worker.messages import Answer
+
+__all__ = ["LIMIT_OUTCOMES", "OUTCOMES", "Ending", "PointResult", "classify"]
 
 #: Every outcome, with what it means.
 OUTCOMES: dict[str, str] = {
@@ -22,7 +23,7 @@ OUTCOMES: dict[str, str] = {
     "timeout": "longer than measure.timeout",
     "compile_error": "the framework could not trace or compile the step",
     "nan": "the loss became NaN or infinite",
-    "crash": "the process died, or an error nobody expected",
+    "crash": "the process died, or an unexpected error",
     "unavailable": "no such device, software or input here",
 }
 
@@ -51,15 +52,30 @@ class Ending:
     phase: str
 
 
+@dataclass(frozen=True)
+class PointResult:
+    """How a point ended as the driver saw it; `answer` is the child's own, None where there is none.
+
+    `phases` are seconds by name, `stderr` is the end of what the child wrote, the peak is the one seen from outside.
+    """
+
+    outcome: str
+    reason: str | None
+    answer: Answer | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)
+    stderr: str = ""
+    peak_memory_bytes: int | None = None
+
+
 def classify(
-    ending: Ending, result: Mapping[str, Any], stderr: str, timeout: float, memory_limit: int | None, peak: int
+    ending: Ending, answer: Answer | None, stderr: str, timeout: float, memory_limit: int | None, peak: int
 ) -> tuple[str, str | None]:
-    """Outcome and one-line reason of a child that ended so.
+    """Outcome and one-line reason of a child that exited so.
 
     `timeout` is in seconds, `memory_limit` and `peak` in bytes; `stderr` is the end of what the child wrote.
     """
-    if result.get("outcome"):
-        return result["outcome"], result.get("reason")
+    if answer:
+        return answer.outcome, answer.reason
     if ending.stopped == "timeout":
         return "timeout", f"over {timeout:g} s, in phase {ending.phase}"
     if ending.stopped == "memory":

@@ -13,35 +13,35 @@ from types import TracebackType
 
 from paradnn.config.point import Point
 from paradnn.errors import ParadnnError
-from paradnn.execution.worker_process import WorkerKey
+from paradnn.execution.worker_key import WorkerKey
 from paradnn.hardware.environment import Environment, describe_environment, software_versions
 from paradnn.software.stack import OpenStack, Stack, find_stack, open_stack
 
-__all__ = ["Surroundings", "environments_now"]
+__all__ = ["WorkerEnvironments", "current_environments"]
 
 
-def environments_now(points: Iterable[Point]) -> dict[WorkerKey, Environment | None]:
+def current_environments(points: Iterable[Point]) -> dict[WorkerKey, Environment | None]:
     """What points would be measured on, by worker, as it is now: nothing is made, None stands for an unmade stack.
 
     Raises ParadnnError for an interpreter of the user's own that cannot be used.
     """
-    found: dict[WorkerKey, Environment | None] = {}
+    environments: dict[WorkerKey, Environment | None] = {}
     for point in points:
         key = WorkerKey.of(point)
-        if key in found:
+        if key in environments:
             continue
         stack = Stack.of(point.software)
         packages = find_stack(stack) if stack else ()
-        found[key] = None
+        environments[key] = None
         # A stack without the framework makes its points unavailable, which the session finds out.
         with contextlib.suppress(*((ParadnnError,) if stack else ())):
             if packages is not None:
                 versions = software_versions(key.python, key.framework)
-                found[key] = dataclasses.replace(describe_environment(key.platform, versions), packages=packages)
-    return found
+                environments[key] = dataclasses.replace(describe_environment(key.platform, versions), packages=packages)
+    return environments
 
 
-class Surroundings:
+class WorkerEnvironments:
     """The environments of `points`; stacks that are in use stay until it is closed.
 
     Raises ParadnnError for an interpreter of the user's own that cannot be used.
@@ -61,7 +61,7 @@ class Surroundings:
             self.close()
             raise
 
-    def __enter__(self) -> Surroundings:
+    def __enter__(self) -> WorkerEnvironments:
         return self
 
     def __exit__(
@@ -98,8 +98,8 @@ class Surroundings:
         stack = self._stacks[wanted.key]
         try:
             if isinstance(stack, OpenStack):
-                found = describe_environment(key.platform, software_versions(key.python, key.framework))
-                return dataclasses.replace(found, packages=stack.packages)
+                made = describe_environment(key.platform, software_versions(key.python, key.framework))
+                return dataclasses.replace(made, packages=stack.packages)
             self._problems[key] = stack
         except ParadnnError as error:  # a stack without the framework
             self._problems[key] = str(error)

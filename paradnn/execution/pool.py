@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
+from paradnn.config.outcome import PointResult
 from paradnn.execution.scratch import remove_leftovers
-from paradnn.execution.worker_process import Answer, Limits, Worker, WorkerKey
+from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.worker_process import Limits, Worker
 from paradnn.hardware.environment import available_memory
 
 __all__ = ["WorkerPool"]
@@ -41,25 +43,25 @@ class WorkerPool:
 
     def measure(
         self, key: WorkerKey, point: Mapping[str, Any], limits: Limits, on_phase: Callable[[str], None]
-    ) -> Answer:
-        """Measure one point; whatever happens to child or worker, an Answer with an outcome comes back."""
+    ) -> PointResult:
+        """Measure one point; whatever happens to child or worker, a result with an outcome comes back."""
         try:
             worker = self._get(key)
         except OSError as error:  # the interpreter went away
-            return Answer("unavailable", f"{key.python} does not start: {error.strerror}", {}, {})
+            return PointResult("unavailable", f"{key.python} does not start: {error.strerror}")
         try:
-            answer = worker.measure(point, limits, on_phase)
+            result = worker.measure(point, limits, on_phase)
         except BaseException:
             self._drop(key)
             raise
         if worker.alive:
-            return answer
+            return result
         self._drop(key)
-        # A worker that somebody ended while it slept says nothing of this point: a new one measures it.
-        return answer if worker.reached_point else self._get(key).measure(point, limits, on_phase)
+        # A worker that was killed while it slept says nothing of this point: a new one measures it.
+        return result if worker.reached_point else self._get(key).measure(point, limits, on_phase)
 
     def close(self) -> None:
-        """End every worker and its child."""
+        """Kill every worker and its child."""
         for key in list(self._workers):
             self._drop(key)
 

@@ -1,7 +1,7 @@
 """The folder that a driver keeps for each worker, and the removal of those whose driver was killed.
 
-A driver holds a lock on its folders while it lives. Process numbers would not do: drivers in containers may share
-one /tmp, and each sees only its own numbers.
+A driver holds a lock on its folders as long as it is alive. Process numbers would not do: drivers in containers may
+share one /tmp, and each sees only its own numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PREFIX = "paradnn-scratch-"
 
 
 class Scratch:
-    """A temporary folder that nobody takes for a leftover before `remove` or the end of this process."""
+    """A temporary folder that no other driver removes as a leftover before `remove` or the exit of this process."""
 
     def __init__(self) -> None:
         while True:
@@ -50,12 +50,12 @@ class Scratch:
 def remove_leftovers() -> None:
     """Remove the folders of drivers that were killed, and so could not do it themselves."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # removed meanwhile, or somebody else's
+        with contextlib.suppress(OSError):  # removed meanwhile, or another user's
             descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
-            except BlockingIOError:  # its driver lives
+            except BlockingIOError:  # its driver is alive
                 pass
             finally:
                 os.close(descriptor)

@@ -1,13 +1,12 @@
-"""Driver side of the pipe: starts workers, hands them points, watches time and memory, classifies how a point ended.
+"""Driver side of the pipe: starts workers, sends them points, watches time and memory, classifies how a point ended.
 
-The driver sleeps in `select` until the worker speaks; ten times a second it wakes to read the child's memory, which
-costs some twenty microseconds and so no core of the measurement.
+The driver sleeps in `select` until the worker sends something; ten times a second it wakes to read the child's memory,
+which costs some twenty microseconds and so no core of the measurement.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import selectors
 import shutil
@@ -15,19 +14,32 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from paradnn.config.outcome import Ending, classify
-from paradnn.config.paths import PACKAGE_PARENT
-from paradnn.config.point import Point
+from paradnn.config.outcome import OUTCOMES, Ending, PointResult, classify
 from paradnn.execution.scratch import Scratch
-from paradnn.software.stack import interpreter_of
+from paradnn.execution.worker_key import WorkerKey
+from paradnn.worker.channel import BrokenLine, MessageError, encode, read_event
+from paradnn.worker.messages import (
+    PROTOCOL_VERSION,
+    Answer,
+    Event,
+    Exited,
+    Failed,
+    NoProfile,
+    PhaseBegun,
+    Ready,
+    Refused,
+    Request,
+    Result,
+    Started,
+)
 
-__all__ = ["Answer", "Limits", "Worker", "WorkerKey"]
+__all__ = ["Limits", "Worker"]
 
 #: Seconds between two looks at the child's memory.
 _LOOK = 0.1
@@ -36,54 +48,6 @@ _GRACE = 10.0
 #: Seconds in which the framework must be imported.
 _START_TIMEOUT = 300.0
 _STDERR_LINES = 60
-#: Variables that bound the threads of an operation, in one framework or another; NPROC is that of XLA's CPU client.
-_THREADS = (
-    "OMP_NUM_THREADS",
-    "TF_NUM_INTRAOP_THREADS",
-    "TF_NUM_INTEROP_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NPROC",
-)
-
-
-@dataclass(frozen=True)
-class WorkerKey:
-    """What is read when a framework is imported: points that differ in it need different workers."""
-
-    python: str
-    framework: str
-    threads: int | None
-    platform: str
-    env: tuple[tuple[str, str], ...]
-
-    @classmethod
-    def of(cls, point: Point) -> WorkerKey:
-        """The key of the worker that can measure `point`."""
-        return cls(
-            python=interpreter_of(point.software),
-            framework=point.framework.name,
-            threads=point.platform.threads,
-            platform=point.platform.name,
-            env=tuple(sorted(point.framework.env.items())),
-        )
-
-    def environ(self) -> dict[str, str]:
-        """The worker's environment: the driver's own, with what the key says, without what opens the store."""
-        own = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
-        environ = dict(own, KERAS_BACKEND=self.framework, PYTHONUNBUFFERED="1")
-        environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PACKAGE_PARENT), environ.get("PYTHONPATH")]))
-        environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        if self.platform == "cpu":
-            environ["CUDA_VISIBLE_DEVICES"] = "-1"
-            environ |= {"JAX_PLATFORMS": "cpu", "KERAS_TORCH_DEVICE": "cpu"}
-        else:
-            # Without it JAX takes most of a device's memory at once, and no peak can be told.
-            environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-        if self.threads:
-            environ |= dict.fromkeys(_THREADS, str(self.threads))
-        environ.update(self.env)
-        return environ
 
 
 @dataclass(frozen=True)
@@ -92,18 +56,6 @@ class Limits:
 
     timeout: float
     memory_bytes: int | None
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What came back for a point: the outcome, the child's result, and what was seen from outside."""
-
-    outcome: str
-    reason: str | None
-    result: Mapping[str, Any]
-    phases: Mapping[str, float]
-    stderr: str = ""
-    peak_memory_bytes: int | None = None
 
 
 @dataclass
@@ -118,8 +70,9 @@ class _Watch:
     peak: int = 0
     stopped: str | None = None  # why the driver killed it: "timeout" or "memory"
     killed_at: float = 0.0
-    result: dict[str, Any] = field(default_factory=dict)
-    measured: dict[str, Any] = field(default_factory=dict)  # the answer as it stood when the profile began
+    answer: Answer | None = None
+    measured: Answer | None = None  # the answer as it was when the profile began
+    fault: str | None = None  # a message that is not what the protocol says
 
 
 class Worker:
@@ -130,12 +83,14 @@ class Worker:
         self._log = self._folder.path / "worker.log"
         self._points = 0
         self._ready = False
+        self._broken: str | None = None  # the latest line that is no JSON
+        self._python = key.python
         self.alive = True
         self.reached_point = True  # whether the latest point had a child, or the import itself failed
         command = [key.python, "-m", "paradnn.worker", "--framework", key.framework, "--driver", str(os.getpid())]
         with self._log.open("wb") as log:
             try:
-                # A session of its own: Ctrl-C in the terminal reaches the driver alone, which then ends the worker.
+                # A session of its own: Ctrl-C in the terminal reaches the driver alone, which then kills the worker.
                 self._process = subprocess.Popen(
                     command,
                     stdin=subprocess.PIPE,
@@ -154,20 +109,30 @@ class Worker:
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
         self._buffer = b""
 
-    def measure(self, point: Mapping[str, Any], limits: Limits, on_phase: Callable[[str], None]) -> Answer:
+    def measure(self, point: Mapping[str, Any], limits: Limits, on_phase: Callable[[str], None]) -> PointResult:
         """Measure one point; `alive` says whether another can follow."""
         watch = _Watch(begin=time.perf_counter())
-        problem = self._wait_ready()
+        try:
+            problem = self._wait_ready()
+        except MessageError as error:
+            problem = f"the worker in {self._python} cannot be understood: {error}"
+            self._kill_worker()
         if problem:
-            return Answer(
-                "unavailable", problem, {}, {"start": time.perf_counter() - watch.begin}, self._tail(self._log)
-            )
+            phases = {"start": time.perf_counter() - watch.begin}
+            return PointResult("unavailable", problem, phases=phases, stderr=self._tail(self._log))
         self._points += 1
         self.reached_point = False
+        self._broken = None
         stderr = self._folder.path / f"point-{self._points}.log"
-        self._send({"id": self._points, "point": point, "stderr": str(stderr)})
-        ending = self._follow(watch, limits, time.perf_counter(), on_phase)
-        return self._answer(watch, ending, limits, stderr)
+        self._send(Request(PROTOCOL_VERSION, self._points, dict(point), str(stderr)))
+        try:
+            ending = self._follow(watch, limits, time.perf_counter(), on_phase)
+        except MessageError as error:
+            # Nothing else that such a worker says can be relied upon.
+            watch.fault, self.reached_point = str(error), True
+            ending = Ending(None, None, "worker", watch.phase)
+            self._kill_worker()
+        return self._result(watch, ending, limits, stderr)
 
     def resident_bytes(self) -> int:
         """What the sleeping worker holds."""
@@ -190,39 +155,45 @@ class Worker:
         self._folder.remove()
 
     def _wait_ready(self) -> str | None:
-        """Wait for the framework's import; the reason when it failed."""
+        """Wait for the framework's import; the reason when it failed. Raises MessageError."""
         deadline = time.perf_counter() + _START_TIMEOUT
         while not self._ready:
             for event in self._events(deadline - time.perf_counter()):
-                if event["event"] == "ready":
-                    self._ready = True
-                elif event["event"] == "failed":
+                if isinstance(event, Failed):
                     self.alive = False
-                    return f"the framework cannot be imported: {event['reason']}"
+                    return f"the framework cannot be imported: {event.reason}"
+                self._ready = isinstance(event, Ready)
             if not self.alive:
-                return f"the worker ended while importing: {self._last_line(self._log)}"
+                return f"the worker exited while importing: {self._last_line(self._log)}"
             if not self._ready and time.perf_counter() >= deadline:
                 self.alive = False
                 return f"the framework's import took over {_START_TIMEOUT:.0f} s"
         return None
 
     def _follow(self, watch: _Watch, limits: Limits, sent: float, on_phase: Callable[[str], None]) -> Ending:
-        """Read events until the child is gone, ending it at its limits."""
+        """Read events until the child is gone, ending it at its limits. Raises MessageError."""
         while True:
             for event in self._events(_LOOK):
-                name = event["event"]
-                if name == "started":
-                    watch.pid, watch.started = event["pid"], time.perf_counter()
+                if isinstance(event, Refused):
+                    raise MessageError(f"it refuses the request: {event.reason}")
+                if isinstance(event, Started | Result | Exited) and event.id != self._points:
+                    raise MessageError(f"{type(event).__name__.lower()}.id={event.id}: the request is {self._points}")
+                if isinstance(event, Started):
+                    watch.pid, watch.started = event.pid, time.perf_counter()
                     self.reached_point = True
-                elif name == "phase":
-                    watch.phase, watch.entered = event["phase"], time.perf_counter()
-                    watch.measured = event.get("measured", watch.measured)
+                elif isinstance(event, PhaseBegun):
+                    watch.phase, watch.entered = event.phase, time.perf_counter()
+                    watch.measured = event.answer or watch.measured
                     on_phase(watch.phase)
-                elif name == "result":
-                    watch.result = event
-                elif name == "exited":
-                    watch.peak = max(watch.peak, event["max_resident_bytes"])
-                    return Ending(event["exit_code"], event["signal"], watch.stopped, watch.phase)
+                elif isinstance(event, Result):
+                    if event.answer.outcome not in OUTCOMES:
+                        raise MessageError(f"result.answer.outcome={event.answer.outcome!r} is no outcome")
+                    watch.answer = event.answer
+                elif isinstance(event, Exited):
+                    watch.peak = max(watch.peak, event.max_resident_bytes)
+                    if watch.answer is None and event.exit_code == 0 and self._broken:
+                        watch.fault = self._broken
+                    return Ending(event.exit_code, event.signal, watch.stopped, watch.phase)
             if not self.alive:
                 return Ending(None, None, watch.stopped or "worker", watch.phase)
             self._enforce(watch, limits, sent)
@@ -235,7 +206,7 @@ class Worker:
                 self._kill_worker()
             return
         if watch.pid is not None:
-            watch.peak = max(watch.peak, _held(watch.pid))
+            watch.peak = max(watch.peak, _memory_of(watch.pid))
         if limits.memory_bytes is not None and watch.peak > limits.memory_bytes:
             watch.stopped = "memory"
         elif now - sent > limits.timeout:
@@ -253,27 +224,29 @@ class Worker:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    def _answer(self, watch: _Watch, ending: Ending, limits: Limits, stderr: Path) -> Answer:
+    def _result(self, watch: _Watch, ending: Ending, limits: Limits, stderr: Path) -> PointResult:
         now = time.perf_counter()
-        result = {key: value for key, value in watch.result.items() if key not in ("event", "id")}
-        phases = dict((result or watch.measured).get("phases", {}))
-        phases["start"] = (watch.started or now) - watch.begin
+        answer = None if watch.fault else watch.answer
         tail = self._tail(stderr)
-        outcome, reason = classify(ending, result, tail, limits.timeout, limits.memory_bytes, watch.peak)
+        outcome, reason = classify(ending, answer, tail, limits.timeout, limits.memory_bytes, watch.peak)
         stderr.unlink(missing_ok=True)
         for folder in self._folder.path.glob("trace-*"):  # of a child that did not live to remove it
             shutil.rmtree(folder, ignore_errors=True)
-        words = tail if outcome != "ok" else ""
-        if not result and watch.measured and not _too_large(watch.measured, limits):
+        shown = tail if outcome != "ok" else ""
+        phases = {}
+        if watch.fault:
+            outcome, reason = "crash", f"a message of the worker cannot be understood: {watch.fault}"
+        elif not answer and watch.measured and not _too_large(watch.measured, limits):
             # Only the profile was lost, which comes after all that is timed.
-            profile = {"unavailable": f"{outcome}: {reason}", "limited": ending.stopped in ("timeout", "memory")}
-            result, outcome, reason = {**watch.measured, "profile": profile}, "ok", None
+            lost = NoProfile(f"{outcome}: {reason}", limited=ending.stopped in ("timeout", "memory"))
+            answer, outcome, reason = replace(watch.measured, profile=lost), "ok", None
             phases["profile"] = now - watch.entered
-        result.pop("phases", None)
-        return Answer(outcome, reason, result, phases, words, watch.peak or None)
+        known = answer or watch.measured
+        phases = {**(known.phases if known else {}), **phases, "start": (watch.started or now) - watch.begin}
+        return PointResult(outcome, reason, answer, phases, shown, watch.peak or None)
 
-    def _events(self, timeout: float) -> list[dict[str, Any]]:
-        """Whole lines that came within `timeout` seconds; at the pipe's end the worker counts as gone."""
+    def _events(self, timeout: float) -> list[Event]:
+        """Events that came within `timeout` seconds; at the pipe's end the worker is gone. Raises MessageError."""
         assert self._process.stdout
         if not self._selector.select(max(timeout, 0.0)):
             return []
@@ -283,14 +256,16 @@ class Worker:
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         events = []
         for line in filter(None, lines):
-            with contextlib.suppress(ValueError):  # what a child was killed in the middle of writing
-                events.append(json.loads(line))
+            try:
+                events.append(read_event(line))
+            except BrokenLine as error:  # a child may have been killed in the middle of writing it
+                self._broken = str(error)
         return events
 
-    def _send(self, request: Mapping[str, Any]) -> None:
+    def _send(self, request: Request) -> None:
         assert self._process.stdin
         with contextlib.suppress(BrokenPipeError):  # seen at once in `_follow`, as the end of the pipe
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.write(encode(request))
             self._process.stdin.flush()
 
     @staticmethod
@@ -304,12 +279,12 @@ class Worker:
         return (self._tail(path).strip().splitlines() or ["no message"])[-1]
 
 
-def _too_large(measured: Mapping[str, Any], limits: Limits) -> bool:
+def _too_large(measured: Answer, limits: Limits) -> bool:
     """Whether the point was over the memory limit before its profile began, between two looks."""
-    return limits.memory_bytes is not None and (measured.get("peak_memory_bytes") or 0) > limits.memory_bytes
+    return limits.memory_bytes is not None and (measured.peak_memory_bytes or 0) > limits.memory_bytes
 
 
-def _held(pid: int) -> int:
+def _memory_of(pid: int) -> int:
     """Resident bytes of a child and of the processes that it started itself; what they share counts for each."""
     try:
         members = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]

@@ -13,8 +13,8 @@ from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings
 from paradnn.costs import Costs
 from paradnn.costs.point import costs_of, exceeds_memory, memory_limit
-from paradnn.execution.environments import environments_now
-from paradnn.execution.worker_process import WorkerKey
+from paradnn.execution.environments import current_environments
+from paradnn.execution.worker_key import WorkerKey
 from paradnn.forecast.history import History
 from paradnn.forecast.table import Rates
 from paradnn.hardware.environment import Environment, describe_environment
@@ -60,7 +60,7 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
 
     Raises ParadnnError as the session would before its first point.
     """
-    made = environments_now(points)
+    made = current_environments(points)
     places = {key: environment or _unmade(key) for key, environment in made.items()}
     workers = [WorkerKey.of(point) for point in points]
     # An unmade stack has no environment yet, and so no runs.

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings
-from paradnn.session.parent_run import SweepParent
+from paradnn.session.parent_run import ParentRun
 from paradnn.session.progress import describe_sweep
-from paradnn.session.summary import Summary
+from paradnn.session.summary import Row, Summary
 from paradnn.store.address import locate, without_secrets
 from paradnn.sweep.space import Plan
 from paradnn.sweep.tasks import Launched, Sweep, default_chunk, make_sweep, pack
@@ -105,7 +105,7 @@ class _Submitter:
         self._launcher = launcher
         self._processes = processes
         self._tracker: Tracker = open_tracker(sweep.settings.tracking, _say)
-        self._parent = SweepParent(self._tracker, sweep.info)
+        self._parent = ParentRun(self._tracker, sweep.info)
         self._problems: list[str] = []
 
     def run(self, launch: Launch) -> int:
@@ -168,7 +168,9 @@ class _Submitter:
     def _summary(self, total: int, interrupted: bool) -> Summary:
         """What the store says of every point of the plan."""
         rows = {_key(row): row for row in self._tracker.sweep_rows(self._sweep.info.sweep_id)}
-        summary = Summary(total, list(rows.values()), interrupted=interrupted, where=self._tracker.where)
+        families = {(point_id(point), str(point.replicate)): point.model.name for point in self._sweep.points}
+        shown = [Row.of(families[key], row) for key, row in rows.items()]
+        summary = Summary(total, shown, interrupted=interrupted, where=self._tracker.where)
         reports = self._tracker.task_reports()
         for number, report in sorted(reports.items()):
             if "problem" in report:

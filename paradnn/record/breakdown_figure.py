@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from paradnn.worker.messages import PeakRates, Profile
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -22,57 +24,56 @@ _CATEGORIES = ("matmul", "convolution", "elementwise", "reduction", "data moveme
 _GREY = "#999999"
 
 
-def point_figure(
-    title: str, types: Mapping[str, Any], operations: Mapping[str, Any], metrics: Mapping[str, float], precision: str
-) -> Figure:
+def point_figure(title: str, profile: Profile, metrics: Mapping[str, float], precision: str) -> Figure:
     """Share of the step by type of operation, and the roofline with the operations and the whole step.
 
-    `types` and `operations` are tables ({"columns", "data"}); `metrics` those of the point, with the measured ceilings
-    where there are any.
+    `metrics` are those of the point, with the measured ceilings where there are any.
     """
     from paradnn.plotting import figure
 
     drawn, axes = figure(11.5, 4.6, columns=2)
     drawn.suptitle(title, x=0.01, ha="left", fontsize=12)
-    _shares(axes[0, 0], _rows(types))
-    _roofline(axes[0, 1], _rows(operations), metrics, precision)
+    _shares(axes[0, 0], profile.operation_types.rows())
+    _roofline(axes[0, 1], profile.operations.rows(), metrics, precision)
     return drawn
 
 
-def ceilings_figure(matmul: Sequence[Mapping[str, Any]], bandwidth: Sequence[Mapping[str, Any]]) -> Figure:
+def ceilings_figure(rates: PeakRates) -> Figure:
     """Rates of the products over their size, and of memory over the size of the arrays."""
     from paradnn.plotting import COLOURS, MARKERS, figure, finish, quantity
 
     drawn, axes = figure(11.0, 4.2, columns=2)
     left, right = axes[0]
-    for index, precision in enumerate(dict.fromkeys(row["precision"] for row in matmul)):
+    matmul, bandwidth = rates.matmul, rates.bandwidth
+    for index, precision in enumerate(dict.fromkeys(row.precision for row in matmul)):
         for compile, line in (("graph", "-"), ("xla", ":"), ("eager", "--")):
-            rows = [row for row in matmul if (row["precision"], row["compile"]) == (precision, compile)]
+            rows = [row for row in matmul if (row.precision, row.compile) == (precision, compile)]
             if not rows:
                 continue
             left.plot(
-                [row["size"] for row in rows],
-                [row["flops_per_second"] for row in rows],
+                [row.size for row in rows],
+                [row.flops_per_second for row in rows],
                 line,
                 color=COLOURS[index],
                 marker=MARKERS[index],
                 label=f"{precision}, {compile}",
             )
     left.set_xscale("log", base=2)
-    left.set_xticks(sorted({row["size"] for row in matmul}), labels=sorted({row["size"] for row in matmul}))
+    sizes = sorted({row.size for row in matmul})
+    left.set_xticks(sizes, labels=sizes)
     left.set_ylim(bottom=0)
     left.yaxis.set_major_formatter(quantity("FLOP/s"))
     finish(left, "Matrix product", "rows and columns", "rate")
     left.legend(frameon=False, fontsize=8)
     right.plot(
-        [2 * row["array_bytes"] for row in bandwidth],
-        [row["bytes_per_second"] for row in bandwidth],
+        [2 * row.array_bytes for row in bandwidth],
+        [row.bytes_per_second for row in bandwidth],
         color=COLOURS[0],
         marker=MARKERS[0],
     )
     right.set_xscale("log", base=2)
     right.set_ylim(bottom=0)
-    sizes = [2 * row["array_bytes"] for row in bandwidth]
+    sizes = [2 * row.array_bytes for row in bandwidth]
     right.set_xticks(
         sizes,
         labels=[f"{size >> 20} MiB" if size >> 20 else f"{size >> 10} KiB" for size in sizes],
@@ -163,7 +164,3 @@ def _short(value: float) -> str:
     """Three digits and an SI prefix."""
     power = min(4, max(0, int(math.log10(value) // 3)))
     return f"{value / 1000**power:.3g} {('', 'k', 'M', 'G', 'T')[power]}"
-
-
-def _rows(table: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]

@@ -1,10 +1,12 @@
-"""A worker's profile as what is stored: metrics, tags, tables and a figure."""
+"""A worker's profile as what is stored: metrics, tags and tables."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from typing import Any
+
+from paradnn.worker.channel import plain
+from paradnn.worker.messages import NoProfile, Profile
 
 __all__ = ["TABLES", "profile_artifacts", "profile_metrics", "profile_tags"]
 
@@ -14,41 +16,39 @@ TABLES = ("operations", "operation_types")
 _LEADING = 10
 
 
-def profile_metrics(profile: Mapping[str, Any], flops_per_step: float, precision: str) -> dict[str, float]:
+def profile_metrics(profile: Profile, flops_per_step: float, precision: str) -> dict[str, float]:
     """Shares of the leading types and of all categories, and how far the profile agrees with what is known.
 
     `profile_flops_ratio` compares matmul and convolution FLOPs with the analytic count; where the kernels' shapes are
     not known (eager mode) it is left out.
     """
-    if "operations" not in profile:
-        return {}
-    found = {
-        "profile_steps": float(profile["steps"]),
-        "profile_step_time_ms": profile["step_seconds"] * 1e3,
-        "profile_slowdown": profile["slowdown"],
-        "profile_unexplained_share": profile["unexplained_share"],
+    metrics = {
+        "profile_steps": float(profile.steps),
+        "profile_step_time_ms": profile.step_seconds * 1e3,
+        "profile_slowdown": profile.slowdown,
+        "profile_unexplained_share": profile.unexplained_share,
     }
-    if profile["product_flops"] and flops_per_step:
-        found["profile_flops_ratio"] = profile["product_flops"] / flops_per_step
-        found["profile_precision_share"] = profile["product_types"].get(precision, 0.0)
+    if profile.product_flops and flops_per_step:
+        metrics["profile_flops_ratio"] = profile.product_flops / flops_per_step
+        metrics["profile_precision_share"] = profile.product_types.get(precision, 0.0)
     categories: defaultdict[str, float] = defaultdict(float)
-    rows = _rows(profile["operation_types"])[:-1]
+    rows = profile.operation_types.rows()[:-1]
     for row in rows:
         categories[row["category"]] += row["share"]
-    found |= {f"category_share.{name}": share for name, share in categories.items()}
-    return found | {f"op_share.{_key(row['type'])}": row["share"] for row in rows[:_LEADING]}
+    metrics |= {f"category_share.{name}": share for name, share in categories.items()}
+    return metrics | {f"op_share.{_key(row['type'])}": row["share"] for row in rows[:_LEADING]}
 
 
-def profile_tags(profile: Mapping[str, Any], precision: str) -> dict[str, str]:
+def profile_tags(profile: Profile | NoProfile, precision: str) -> dict[str, str]:
     """What is no number: what the run holds beside its timing, and in which types its products ran.
 
     The extra `limited` says that under another limit of time or memory there may be room for the profile.
     """
-    if "unavailable" in profile:
-        extras = f"profile keep_trace{' limited' if profile.get('limited') else ''}"
-        return {"profile": f"unavailable: {profile['unavailable']}", "extras": extras}
-    tags = {"profile": "ok", "extras": "profile keep_trace" if "trace" in profile else "profile"}
-    types = profile["product_types"]
+    if isinstance(profile, NoProfile):
+        extras = f"profile keep_trace{' limited' if profile.limited else ''}"
+        return {"profile": f"unavailable: {profile.unavailable}", "extras": extras}
+    tags = {"profile": "ok", "extras": "profile keep_trace" if profile.trace else "profile"}
+    types = profile.product_types
     if types:
         tags["matmul_types"] = ", ".join(f"{name} {share:.1%}" for name, share in types.items())
         if types.get(precision, 0.0) < 0.99:
@@ -56,18 +56,12 @@ def profile_tags(profile: Mapping[str, Any], precision: str) -> dict[str, str]:
     return tags
 
 
-def profile_artifacts(profile: Mapping[str, Any]) -> dict[str, Any]:
+def profile_artifacts(profile: Profile) -> dict[str, Any]:
     """The tables, and the trace under the path where TensorBoard looks for it."""
-    if "operations" not in profile:
-        return {}
-    found: dict[str, Any] = {f"{name}.json": profile[name] for name in TABLES}
-    return found | {f"trace/{path}": {"base64": content} for path, content in profile.get("trace", {}).items()}
+    tables = {f"{name}.json": plain(getattr(profile, name)) for name in TABLES}
+    return tables | {f"trace/{path}": {"base64": content} for path, content in profile.trace.items()}
 
 
 def _key(kind: str) -> str:
     """A type as part of a metric's name: MLflow allows letters, digits and _ - . / : and space."""
     return "".join(letter if letter.isalnum() or letter in "_-. /:" else "_" for letter in kind)
-
-
-def _rows(table: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]

@@ -9,34 +9,30 @@ from __future__ import annotations
 import base64
 import io
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paradnn.config import identity
+from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
 from paradnn.costs import Costs
-from paradnn.execution.worker_process import Answer
 from paradnn.hardware.environment import Environment
 from paradnn.record.breakdown_figure import point_figure
-from paradnn.record.input_pipeline import balance_checks, balance_metrics
+from paradnn.record.input_pipeline import balance_metrics
 from paradnn.record.profile_summary import TABLES, profile_artifacts, profile_metrics, profile_tags
+from paradnn.record.self_checks import contradictions
 from paradnn.record.statistics import quantile, summarise
 from paradnn.store.address import without_secrets
 from paradnn.store.metrics import PHASES, metric
 from paradnn.store.schema import SCHEMA_VERSION
+from paradnn.worker.channel import plain
+from paradnn.worker.messages import Answer, Measurement, Profile, Timing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["Record", "file_content", "image", "make_record", "point_tags", "run_name", "version_tags"]
-
-#: How far matmul and convolution FLOPs of a profile may be from the analytic count: a compiler pads, and drops or adds
-#: the products at the ends of a recurrence (docs/metrics.md).
-FLOPS_MARGIN = 0.1
-#: Where so much of the step has no known operation, FLOPs that are missing contradict nothing.
-UNSEEN_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -116,58 +112,75 @@ def make_record(
     point: Point,
     environment: Environment,
     costs: Costs,
-    answer: Answer,
+    result: PointResult,
     *,
     tags: Mapping[str, str],
-    limits: Mapping[str, float],
+    peaks: Mapping[str, float],
     load: float | None,
     start_time: int,
     end_time: int,
 ) -> Record:
-    """The record of one answered point.
+    """The record of one point.
 
-    `tags` are those its run was begun with, `limits` what the platform can do at most
-    (`paradnn.session.hardware_peaks.limits_of`), `load` is the host's load average at its start, times are Unix
+    `tags` are those its run was begun with, `peaks` what the devices can do at most
+    (`paradnn.session.hardware_peaks.device_peaks`), `load` is the host's load average at its start, times are Unix
     milliseconds.
     """
-    result = answer.result
     metrics = {"batch_size_per_device": point.batch_size / point.devices}
-    metrics |= _costs(costs) | _phases(answer.phases) | _memory(answer) | _given("load_average", load)
-    tags = {**tags, "outcome": answer.outcome}
-    if answer.outcome == "ok":
-        metrics |= _speed(point, costs, result) | {"compile_seconds": answer.phases["compile"]}
-        metrics |= _latency(result) | _energy(metrics, result) | _utilisation(metrics, limits)
-        metrics |= balance_metrics(result, point.batch_size, point.platform.name)
-        tags |= {"steady": str(result["steady"]).lower(), "steady_reason": result["steady_reason"]}
-        tags["energy_source"] = result["energy_source"]
-        tags |= {"compile_note": note} if (note := result.get("compile_note")) else {}
-        if profile := result.get("profile"):
-            # Of devices in several processes the profile sees those of the first.
-            seen = profile.get("devices", point.devices) / point.devices
-            metrics |= profile_metrics(profile, costs.flops_per_step * seen, point.precision)
-            tags |= profile_tags(profile, point.precision)
-            if "operations" in profile:
-                # What `mlflow.log_table` notes, so that the UI and `mlflow.load_table` find the tables.
-                tables = [{"path": f"{name}.json", "type": "table"} for name in TABLES]
-                tags["mlflow.loggedArtifacts"] = json.dumps(tables)
-        problems = _checks(point, costs, metrics, result)
+    metrics |= _costs(costs) | _phases(result.phases) | _memory(result) | _given("load_average", load)
+    tags = {**tags, "outcome": result.outcome}
+    answer = result.answer
+    if result.outcome == "ok" and answer and answer.measurement:
+        metrics |= _measured(point, costs, answer, answer.measurement, peaks)
+        metrics |= _given("compile_seconds", result.phases.get("compile"))
+        problems = contradictions(point, costs, metrics, answer, answer.measurement)
+        tags |= _measured_tags(point, answer, answer.measurement)
         tags["checks"] = "passed" if not problems else "failed: " + "; ".join(problems)
-    if answer.reason:
-        tags["reason"] = without_secrets(answer.reason)
+    if result.reason:
+        tags["reason"] = without_secrets(result.reason)
     for name in metrics:
         metric(name)  # a metric without a unit is a fault of this tool
     return Record(
         name=run_name(point),
-        outcome=answer.outcome,
-        reason=answer.reason,
+        outcome=result.outcome,
+        reason=result.reason,
         metrics=metrics,
         tags=tags,
         params=identity.texts(identity.request_of(point)),
-        artifacts=_artifacts(point, environment, answer, metrics),
+        artifacts=_artifacts(point, environment, result, metrics),
         start_time=start_time,
         end_time=end_time,
-        description=_description(point, environment, answer, metrics),
+        description=_description(point, environment, result, metrics),
     )
+
+
+def _measured(
+    point: Point, costs: Costs, answer: Answer, measurement: Measurement, peaks: Mapping[str, float]
+) -> dict[str, float]:
+    """Metrics of what the worker measured."""
+    metrics = _speed(point, costs, measurement.timing) | _latency(answer.latencies or ())
+    metrics |= _energy(measurement) | _utilisation(metrics["flops_per_second"], costs, peaks)
+    if answer.input:
+        metrics |= balance_metrics(answer.input, measurement.timing.blocks, point.batch_size, point.platform.name)
+    if isinstance(answer.profile, Profile):
+        # Of devices in several processes the profile sees those of the first.
+        seen = answer.profile.devices / point.devices
+        metrics |= profile_metrics(answer.profile, costs.flops_per_step * seen, point.precision)
+    return metrics
+
+
+def _measured_tags(point: Point, answer: Answer, measurement: Measurement) -> dict[str, str]:
+    timing = measurement.timing
+    tags = {"steady": str(timing.steady).lower(), "steady_reason": timing.steady_reason}
+    tags["energy_source"] = measurement.energy_source
+    if measurement.compile_note:
+        tags["compile_note"] = measurement.compile_note
+    if answer.profile:
+        tags |= profile_tags(answer.profile, point.precision)
+    if isinstance(answer.profile, Profile):
+        # What `mlflow.log_table` notes, so that the UI and `mlflow.load_table` find the tables.
+        tags["mlflow.loggedArtifacts"] = json.dumps([{"path": f"{name}.json", "type": "table"} for name in TABLES])
+    return tags
 
 
 def _costs(costs: Costs) -> dict[str, float]:
@@ -184,134 +197,97 @@ def _phases(phases: Mapping[str, float]) -> dict[str, float]:
     return {f"phase_{name}_seconds": phases[name] for name in PHASES if name in phases}
 
 
-def _memory(answer: Answer) -> dict[str, float]:
-    """Peaks: the child's own, taken before the profiler; of a child that did not live to tell, what was seen."""
-    own, seen = answer.result.get("peak_memory_bytes"), answer.peak_memory_bytes
-    peak = own if answer.outcome == "ok" and own else max(own or 0, seen or 0) or None
-    found = _given("peak_memory_bytes", peak)
-    baseline = answer.result.get("baseline_memory_bytes")
-    if peak and baseline:
-        found["step_memory_bytes"] = peak - baseline
-    return found | _given("peak_device_memory_bytes", answer.result.get("peak_device_memory_bytes"))
+def _memory(result: PointResult) -> dict[str, float]:
+    """Peaks: the child's own, taken before the profiler; of a child that did not live to report it, what was seen."""
+    own = result.answer.peak_memory_bytes if result.answer else None
+    peak = own if result.outcome == "ok" and own else max(own or 0, result.peak_memory_bytes or 0) or None
+    metrics = _given("peak_memory_bytes", peak)
+    if result.answer is None:
+        return metrics
+    if peak and result.answer.baseline_memory_bytes:
+        metrics["step_memory_bytes"] = peak - result.answer.baseline_memory_bytes
+    return metrics | _given("peak_device_memory_bytes", result.answer.peak_device_memory_bytes)
 
 
-def _speed(point: Point, costs: Costs, result: Mapping[str, Any]) -> dict[str, float]:
+def _speed(point: Point, costs: Costs, timing: Timing) -> dict[str, float]:
     """Step times from block times, and what follows from them."""
-    steps = result["steps_per_block"]
-    times = summarise([seconds / steps for seconds in result["blocks"]])
-    found: dict[str, float] = {
+    steps = timing.steps_per_block
+    times = summarise([seconds / steps for seconds in timing.blocks])
+    metrics: dict[str, float] = {
         "step_time_ms": times.median * 1e3,
         "step_time_min_ms": times.minimum * 1e3,
         "step_time_max_ms": times.maximum * 1e3,
         "examples_per_second": point.batch_size / times.median,
         "flops_per_second": costs.flops_per_step / times.median,
-        "blocks": len(result["blocks"]),
+        "blocks": len(timing.blocks),
         "steps_per_block": steps,
-        "warmup_blocks": len(result["calibration"]) - 1 + len(result["warmup"]),
+        "warmup_blocks": len(timing.calibration) - 1 + len(timing.warmup),
     }
     if times.low is not None and times.high is not None:
-        found |= {
+        metrics |= {
             "step_time_low_ms": times.low * 1e3,
             "step_time_high_ms": times.high * 1e3,
             "examples_per_second_low": point.batch_size / times.high,
             "examples_per_second_high": point.batch_size / times.low,
         }
-    return found | _given("step_time_cv", times.cv) | _given("final_loss", result.get("final_loss"))
+    return metrics | _given("step_time_cv", times.cv) | _given("final_loss", timing.final_loss)
 
 
-def _latency(result: Mapping[str, Any]) -> dict[str, float]:
+def _latency(times: Sequence[float]) -> dict[str, float]:
     """Quantiles of single synchronised steps; p99 only of a hundred or more."""
-    times = result.get("latencies", ())
     shares = [share for share in (50, 90, 99) if len(times) >= (100 if share == 99 else 10)]
-    found = {f"latency_p{share}_ms": quantile(times, share / 100) * 1e3 for share in shares}
-    return found | ({"latency_steps": float(len(times))} if times else {})
+    metrics = {f"latency_p{share}_ms": quantile(times, share / 100) * 1e3 for share in shares}
+    return metrics | ({"latency_steps": float(len(times))} if times else {})
 
 
-def _energy(metrics: Mapping[str, float], result: Mapping[str, Any]) -> dict[str, float]:
-    if result["energy_joules"] is None:
-        return {}
-    return {"energy_per_step_joules": result["energy_joules"] / (metrics["blocks"] * metrics["steps_per_block"])}
+def _energy(measurement: Measurement) -> dict[str, float]:
+    timing, joules = measurement.timing, measurement.energy_joules
+    return _given("energy_per_step_joules", joules and joules / (len(timing.blocks) * timing.steps_per_block))
 
 
-def _utilisation(metrics: Mapping[str, float], limits: Mapping[str, float]) -> dict[str, float]:
-    """The limits, and the share of each that was reached; the attainable roof is Williams et al.'s (CACM 2009)."""
-    found, rate = dict(limits), metrics["flops_per_second"]
-    peak, bandwidth = limits.get("peak_flops_per_second"), limits.get("peak_bytes_per_second")
+def _utilisation(rate: float, costs: Costs, peaks: Mapping[str, float]) -> dict[str, float]:
+    """The peaks, and the share of each that was reached; the attainable roof is Williams et al.'s (CACM 2009)."""
+    shares = dict(peaks)
+    peak, bandwidth = peaks.get("peak_flops_per_second"), peaks.get("peak_bytes_per_second")
     if peak:
-        found["flops_utilization"] = rate / peak
+        shares["flops_utilization"] = rate / peak
     if peak and bandwidth:
-        found["roofline_fraction"] = rate / min(peak, metrics["arithmetic_intensity"] * bandwidth)
-    if "spec_flops_per_second" in limits:
-        found["flops_utilization_spec"] = rate / limits["spec_flops_per_second"]
-    return found
+        shares["roofline_fraction"] = rate / min(peak, costs.flops_per_step / costs.bytes_per_step * bandwidth)
+    if "spec_flops_per_second" in peaks:
+        shares["flops_utilization_spec"] = rate / peaks["spec_flops_per_second"]
+    return shares
 
 
-def _checks(point: Point, costs: Costs, metrics: Mapping[str, float], result: Mapping[str, Any]) -> list[str]:
-    """What this tool says of itself must agree; each entry is a contradiction."""
-    problems = []
-    if result["parameters"] != costs.parameters:
-        problems.append(f"the model has {result['parameters']} parameters, the analytic count is {costs.parameters}")
-    rate = point.batch_size / (metrics["step_time_ms"] / 1e3)
-    if not math.isclose(rate, metrics["examples_per_second"], rel_tol=1e-9):
-        problems.append("examples_per_second is not batch_size / step time")
-    problems += balance_checks(metrics, result)
-    shares = sum(value for key, value in metrics.items() if key.startswith("category_share."))
-    if shares and not math.isclose(shares + metrics["profile_unexplained_share"], 1.0, abs_tol=1e-3):
-        problems.append(f"the shares of the profile sum to {shares + metrics['profile_unexplained_share']:.4f}")
-    ratio = metrics.get("profile_flops_ratio")
-    if ratio is not None:
-        least, most = _sound_ratios(point, metrics)
-        if not least <= ratio <= most:
-            problems.append(f"the profile's FLOPs are {ratio:.3f} times the analytic ones")
-    peak = metrics.get("step_memory_bytes")
-    if point.platform.name == "cpu" and peak is not None and peak < costs.memory_lower_bound_bytes:
-        problems.append(f"the step took {peak:.0f} bytes, less than the lower bound {costs.memory_lower_bound_bytes}")
-    return problems
-
-
-def _sound_ratios(point: Point, metrics: Mapping[str, float]) -> tuple[float, float]:
-    """How much of the analytic FLOPs a sound profile shows at least and at most.
-
-    No bound below where products may be missing: TensorFlow does not trace a kernel that it has learnt to be cheap
-    (some thousand cycles), its work is in the unexplained share; XLA multiplies elementwise what is a product over
-    nothing, a weight's gradient of one example, and multiplies no padding where an image is smaller than its kernel.
-    None above for depthwise convolutions' gradients, which XLA's CPU compiler computes for all pairs of channels.
-    """
-    by_xla = point.compile == "xla" or (point.framework.name == "jax" and point.compile != "eager")
-    # The last group of convolutional networks has a pixel for each 32 of the image, under kernels of 3.
-    small = point.model.name != "vit" and 0 < getattr(point.model, "image_size", 0) <= 64
-    missing = metrics["profile_unexplained_share"] > UNSEEN_SHARE or (by_xla and (small or point.batch_size == 1))
-    dense = by_xla and point.platform.name == "cpu" and point.mode == "train" and point.model.name == "mobilenet"
-    return 0.0 if missing else 1 - FLOPS_MARGIN, math.inf if dense else 1 + FLOPS_MARGIN
-
-
-def _artifacts(point: Point, environment: Environment, answer: Answer, metrics: Mapping[str, float]) -> dict[str, Any]:
-    raw = ("steps_per_block", "calibration", "warmup", "blocks", "steady", "steady_reason", "first_loss", "final_loss")
-    found: dict[str, Any] = {"environment.json": environment.as_dict(), "config.json": identity.request_of(point)}
+def _artifacts(
+    point: Point, environment: Environment, result: PointResult, metrics: Mapping[str, float]
+) -> dict[str, Any]:
+    artifacts: dict[str, Any] = {"environment.json": environment.as_dict(), "config.json": identity.request_of(point)}
     if environment.packages:
-        found["stack.txt"] = "".join(f"{package}\n" for package in environment.packages)
-    if "blocks" in answer.result:
-        found["blocks.json"] = {key: answer.result[key] for key in raw if key in answer.result} | {"unit": "s"}
-    if "input" in answer.result:
-        found["input.json"] = answer.result["input"] | {"unit": "s"}
-    if answer.stderr:
-        found["stderr.txt"] = without_secrets(answer.stderr)
-    profile = answer.result.get("profile", {})
-    if "operations" in profile:
-        types, operations = profile["operation_types"], profile["operations"]
-        found["breakdown.png"] = image(point_figure(run_name(point), types, operations, metrics, point.precision))
-    return found | profile_artifacts(profile)
+        artifacts["stack.txt"] = "".join(f"{package}\n" for package in environment.packages)
+    if result.stderr:
+        artifacts["stderr.txt"] = without_secrets(result.stderr)
+    answer = result.answer
+    if answer and (measurement := answer.measurement):
+        losses = plain({"first_loss": measurement.first_loss, "final_loss": measurement.timing.final_loss})
+        artifacts["blocks.json"] = plain(measurement.timing) | losses | {"unit": "s"}
+    if answer and answer.input:
+        artifacts["input.json"] = plain(answer.input) | {"unit": "s"}
+    if answer and isinstance(profile := answer.profile, Profile):
+        artifacts["breakdown.png"] = image(point_figure(run_name(point), profile, metrics, point.precision))
+        artifacts |= profile_artifacts(profile)
+    return artifacts
 
 
-def _description(point: Point, environment: Environment, answer: Answer, metrics: Mapping[str, float]) -> str:
+def _description(point: Point, environment: Environment, result: PointResult, metrics: Mapping[str, float]) -> str:
     """What a person reading the run in the UI sees first (Markdown)."""
     mode = "training step" if point.mode == "train" else "forward pass"
     what = (
         f"One {mode} of **{run_name(point)}** ({metrics['parameters']:,.0f} parameters) on {environment.device}, "
         f"{point.framework.name} {environment.software.get(point.framework.name, '')}, compile={point.compile}."
     )
-    if answer.outcome != "ok":
-        return f"{what}\n\nOutcome **{answer.outcome}**: {answer.reason}"
+    measurement = result.answer.measurement if result.answer else None
+    if result.outcome != "ok" or measurement is None:
+        return f"{what}\n\nOutcome **{result.outcome}**: {result.reason}"
     interval = ""
     if "examples_per_second_low" in metrics:
         interval = (
@@ -319,7 +295,7 @@ def _description(point: Point, environment: Environment, answer: Answer, metrics
         )
     used = f", {metrics['flops_utilization']:.0%} of the measured peak" if "flops_utilization" in metrics else ""
     waits = f", {metrics['infeed_fraction']:.0%} of it waiting for input" if "infeed_gain" in metrics else ""
-    steady = "steady" if answer.result["steady"] else f"NOT steady: {answer.result['steady_reason']}"
+    steady = "steady" if measurement.timing.steady else f"NOT steady: {measurement.timing.steady_reason}"
     return (
         f"{what}\n\n**{metrics['examples_per_second']:,.1f} examples/s**{interval}, "
         f"{metrics['step_time_ms']:.3f} ms a step{waits}, {metrics['flops_per_second'] / 1e9:,.2f} GFLOP/s{used}; "

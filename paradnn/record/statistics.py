@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Summary", "median_interval", "quantile", "summarise"]
+__all__ = ["SampleStatistics", "median_interval", "quantile", "summarise"]
 
 
 @dataclass(frozen=True)
-class Summary:
+class SampleStatistics:
     """Location and spread of a sample, in its own unit; `low` and `high` are None for fewer than six values."""
 
     median: float
@@ -48,10 +48,10 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[below] + (position - below) * (ordered[above] - ordered[below])
 
 
-def summarise(values: Sequence[float]) -> Summary:
+def summarise(values: Sequence[float]) -> SampleStatistics:
     """Median with its 95% interval, extremes, and standard deviation over mean."""
     interval = median_interval(values)
-    return Summary(
+    return SampleStatistics(
         median=statistics.median(values),
         low=interval[0] if interval else None,
         high=interval[1] if interval else None,

@@ -1,4 +1,4 @@
-"""What a machine can do at most: found in the store, or measured once and recorded as a run of its own.
+"""What a machine can do at most: read from the store, or measured once and recorded as a run of its own.
 
 Every point's utilisation is stated against these ceilings, which were measured in the same framework, with the same
 threads, in the same environment.
@@ -16,15 +16,19 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from paradnn.config.identity import Identity, digest, texts
+from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
 from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_process import Answer, Limits, WorkerKey
+from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.worker_process import Limits
 from paradnn.hardware.environment import Environment, available_memory
 from paradnn.hardware.specifications import find_hardware
 from paradnn.record.breakdown_figure import ceilings_figure
 from paradnn.record.record import Record, image, version_tags
 from paradnn.store.schema import CEILINGS_OUTCOME, SCHEMA_VERSION, outcome_of
 from paradnn.tracking.base import ClaimedElsewhere, Finished, Tracker
+from paradnn.worker.channel import plain
+from paradnn.worker.messages import PeakRates
 from paradnn.worker.peak_rates import ARRAY_BYTES
 
 __all__ = [
@@ -33,10 +37,10 @@ __all__ = [
     "ceilings_identity",
     "changes",
     "claim_tags",
-    "limits_of",
+    "device_peaks",
     "make_ceilings_record",
     "overrun_tags",
-    "yardstick",
+    "single_device",
 ]
 
 #: Changes with what is measured: ceilings of another version are not used.
@@ -71,16 +75,16 @@ class Ceilings:
 
 def ceilings_identity(point: Point, environment: Environment) -> Identity:
     """What the ceilings for `point` are called: they depend on device, threads and framework settings alone."""
-    point = yardstick(point, environment)
+    point = single_device(point, environment)
     parts = {"ceilings": _VERSION, "platform": asdict(point.platform), "framework": asdict(point.framework)}
     return Identity(digest(parts), environment.environment_id, 0)
 
 
-def yardstick(point: Point, environment: Environment) -> Point:
+def single_device(point: Point, environment: Environment) -> Point:
     """The point with one device, on which the ceilings of all its devices are measured.
 
     Devices of a CPU are cores of one machine: together they can do what one device of all those cores can. Others are
-    chips of their own, and n of them can do n times what one can (`limits_of`).
+    chips of their own, and n of them can do n times what one can (`device_peaks`).
     """
     if point.devices == 1:
         return point
@@ -106,26 +110,26 @@ def claim_tags(identity: Identity, environment: Environment) -> dict[str, str]:
     }
 
 
-def limits_of(point: Point, environment: Environment, ceilings: Ceilings | None) -> dict[str, float]:
+def device_peaks(point: Point, environment: Environment, ceilings: Ceilings | None) -> dict[str, float]:
     """What the point's devices can do together at most at its precision, measured and specified; unknown is left out.
 
-    `ceilings` are those of its `yardstick`.
+    `ceilings` are those of its `single_device`.
     """
-    found: dict[str, float | None] = {}
+    peaks: dict[str, float | None] = {}
     chips = 1 if point.platform.name == "cpu" else point.devices
     if ceilings:
-        found["peak_flops_per_second"] = ceilings.flops_per_second.get(point.precision)
-        found["peak_bytes_per_second"] = ceilings.bytes_per_second
+        peaks["peak_flops_per_second"] = ceilings.flops_per_second.get(point.precision)
+        peaks["peak_bytes_per_second"] = ceilings.bytes_per_second
     if hardware := find_hardware(environment.device):
-        found["spec_flops_per_second"] = hardware.peak_flops.get(point.precision)
-        found["spec_bytes_per_second"] = hardware.bandwidth
-    return {key: chips * value for key, value in found.items() if value}
+        peaks["spec_flops_per_second"] = hardware.peak_flops.get(point.precision)
+        peaks["spec_bytes_per_second"] = hardware.bandwidth
+    return {key: chips * value for key, value in peaks.items() if value}
 
 
 def overrun_tags(point: Point, metrics: Mapping[str, float]) -> dict[str, str]:
-    """What a run says that was faster than the peak it is held against; nothing where it was not.
+    """Tags of a run that was faster than the peak it is compared with; none of one that was not.
 
-    `ceilings_note` says by how much, `ceilings_remedy` is the command that measures the ceilings anew.
+    `ceilings_note` says by how much, `ceilings_remedy` is the command that re-measures the ceilings.
     """
     ratio = metrics.get("flops_utilization", 0.0)
     if ratio <= 1 + _MARGIN:
@@ -135,21 +139,21 @@ def overrun_tags(point: Point, metrics: Mapping[str, float]) -> dict[str, str]:
 
 
 def changes(old: Ceilings, new: Ceilings) -> list[str]:
-    """What new ceilings say otherwise than old ones, by more than chance, a line each."""
+    """Where new ceilings differ from old ones by more than chance, a line each."""
     pairs: dict[str, tuple[float | None, float | None]]
     pairs = {f"matmul in {name}": (old.flops_per_second.get(name), rate) for name, rate in new.flops_per_second.items()}
     pairs["main memory"] = old.bytes_per_second, new.bytes_per_second
     ratios = {what: now / then for what, (then, now) in pairs.items() if then and now}
     return [
         f"{what}: {ratio:.2f} times what run {old.run_id} says; was the machine busy "
-        f"{'then: points that name that run are to be measured again with resume=false' if ratio > 1 else 'now?'}"
+        f"{'then: points that name that run are to be re-measured with resume=false' if ratio > 1 else 'now?'}"
         for what, ratio in ratios.items()
         if abs(ratio - 1) > _MARGIN
     ]
 
 
 def _command(point: Point) -> str:
-    """The command that measures the ceilings of a point's platform anew; what is the default is left out."""
+    """The command that re-measures the ceilings of a point's platform; what is the default is left out."""
     platform, framework, software = point.platform, point.framework, point.software
     words = ["python", "-m", "paradnn.ceilings", f"platform={platform.name}"]
     words += [f"platform.threads={platform.threads}"] if platform.threads else []
@@ -178,29 +182,29 @@ class CeilingsKeeper:
         self._say = say
         self._known: dict[Identity, Ceilings | None] = {}
 
-    def of(self, point: Point, environment: Environment, *, anew: bool = False) -> Ceilings | None:
-        """The ceilings for `point`; None where they cannot be measured, which is said once. `anew` measures again."""
-        point = yardstick(point, environment)
+    def of(self, point: Point, environment: Environment, *, again: bool = False) -> Ceilings | None:
+        """The ceilings for `point`; None where they cannot be measured, which is reported once. `again` re-measures."""
+        point = single_device(point, environment)
         identity = ceilings_identity(point, environment)
-        if anew or identity not in self._known:
-            self._known[identity] = self._obtain(point, environment, identity, anew)
+        if again or identity not in self._known:
+            self._known[identity] = self._obtain(point, environment, identity, again)
         return self._known[identity]
 
-    def _obtain(self, point: Point, environment: Environment, identity: Identity, anew: bool) -> Ceilings | None:
+    def _obtain(self, point: Point, environment: Environment, identity: Identity, again: bool) -> Ceilings | None:
         stack = "" if point.software.name == "current" else f" {point.software.name}"
         name = f"ceilings {point.framework.name} {point.platform.name}{stack}"
         tags = claim_tags(identity, environment)
-        known = self._tracker.finished([identity.environment_id]).get(identity, []) if anew else []
+        known = self._tracker.finished([identity.environment_id]).get(identity, []) if again else []
         earlier = next((run.run_id for run in known if outcome_of(run.tags) == "ok"), None)
         deadline = time.monotonic() + _TIMEOUT
         while time.monotonic() < deadline:
-            accepts = None if anew else (lambda known: outcome_of(known) == "ok")
+            accepts = None if again else (lambda known: outcome_of(known) == "ok")
             claim = self._tracker.begin(identity, name, tags, _TIMEOUT, accepts)
             if isinstance(claim, Finished):
                 return Ceilings.of(claim.run_id, self._tracker.fetch(claim.run_id)[0])
             if not isinstance(claim, ClaimedElsewhere):
                 break
-            # Two drivers that claimed at once both withdrew: they must not come back at the same moment.
+            # Two drivers that claimed at once both withdrew: they must not claim again at the same moment.
             time.sleep(random.uniform(0.5, 1.5) * _LOOK)
         else:
             self._say(f"no ceilings: another driver is at them for over {_TIMEOUT:.0f} s; utilisation stays unknown")
@@ -208,20 +212,20 @@ class CeilingsKeeper:
         what = f"{environment.device} ({point.framework.name}{stack})"
         self._say(f"measuring the ceilings of {what}, once: about half a minute")
         try:
-            answer = self._pool.measure(WorkerKey.of(point), _request(point), _limits(), lambda _: None)
-            record = make_ceilings_record(name, point, environment, answer, tags, claim.start_time)
+            result = self._pool.measure(WorkerKey.of(point), _request(point), _limits(), lambda _: None)
+            record = make_ceilings_record(name, point, environment, result, tags, claim.start_time)
             run_id = self._tracker.record(claim, record, dict)
         except BaseException:
             with contextlib.suppress(Exception):
                 self._tracker.abandon(claim, "interrupted before its end")
             raise
-        if answer.outcome != "ok":
-            self._say(f"no ceilings ({answer.outcome}: {answer.reason}): utilisation stays unknown")
+        if result.outcome != "ok":
+            self._say(f"no ceilings ({result.outcome}: {result.reason}): utilisation stays unknown")
             return None
-        found = Ceilings.of(run_id, record.metrics)
-        for line in changes(Ceilings.of(earlier, self._tracker.fetch(earlier)[0]), found) if earlier else ():
+        measured = Ceilings.of(run_id, record.metrics)
+        for line in changes(Ceilings.of(earlier, self._tracker.fetch(earlier)[0]), measured) if earlier else ():
             self._say(line)
-        return found
+        return measured
 
 
 def _limits() -> Limits:
@@ -234,21 +238,21 @@ def _request(point: Point) -> dict[str, Any]:
 
 
 def make_ceilings_record(
-    name: str, point: Point, environment: Environment, answer: Answer, tags: Mapping[str, str], start: int
+    name: str, point: Point, environment: Environment, result: PointResult, tags: Mapping[str, str], start: int
 ) -> Record:
     """What is stored of measured ceilings; `start` is in Unix milliseconds."""
-    result = answer.result
-    metrics = _metrics(result) if answer.outcome == "ok" else {}
+    rates = result.answer.peak_rates if result.answer else None
+    metrics = _metrics(rates) if rates else {}
     params = {"platform": asdict(point.platform), "framework": asdict(point.framework)}
-    tables = {f"{key}.json": _table(result[key]) for key in ("matmul", "bandwidth") if result.get(key)}
-    figure = {"ceilings.png": image(ceilings_figure(result["matmul"], result["bandwidth"]))} if metrics else {}
+    tables = {f"{key}.json": _table(rows) for key, rows in plain(rates).items() if rows} if rates else {}
+    figure = {"ceilings.png": image(ceilings_figure(rates))} if rates else {}
     return Record(
         name=name,
-        outcome=answer.outcome,
-        reason=answer.reason,
+        outcome=result.outcome,
+        reason=result.reason,
         params=texts(params),
         metrics=metrics,
-        tags={**tags, CEILINGS_OUTCOME: answer.outcome} | ({"reason": answer.reason} if answer.reason else {}),
+        tags={**tags, CEILINGS_OUTCOME: result.outcome} | ({"reason": result.reason} if result.reason else {}),
         artifacts={"environment.json": environment.as_dict(), **tables, **figure},
         start_time=start,
         end_time=int(time.time() * 1000),
@@ -256,17 +260,17 @@ def make_ceilings_record(
     )
 
 
-def _metrics(result: Mapping[str, Any]) -> dict[str, float]:
+def _metrics(rates: PeakRates) -> dict[str, float]:
     """The fastest product of each precision; the bandwidth over the largest arrays, and over each size."""
-    found: dict[str, float] = {}
-    for row in result["matmul"]:
-        key = f"peak_flops_per_second.{row['precision']}"
-        found[key] = max(found.get(key, 0.0), row["flops_per_second"])
-    for row in result["bandwidth"]:
-        found[f"peak_bytes_per_second.{_size(row['array_bytes'])}"] = row["bytes_per_second"]
-    if result["bandwidth"] and result["bandwidth"][-1]["array_bytes"] == ARRAY_BYTES[-1]:
-        found["peak_bytes_per_second"] = result["bandwidth"][-1]["bytes_per_second"]
-    return found
+    metrics: dict[str, float] = {}
+    for product in rates.matmul:
+        key = f"peak_flops_per_second.{product.precision}"
+        metrics[key] = max(metrics.get(key, 0.0), product.flops_per_second)
+    for row in rates.bandwidth:
+        metrics[f"peak_bytes_per_second.{_size(row.array_bytes)}"] = row.bytes_per_second
+    if rates.bandwidth and rates.bandwidth[-1].array_bytes == ARRAY_BYTES[-1]:
+        metrics["peak_bytes_per_second"] = rates.bandwidth[-1].bytes_per_second
+    return metrics
 
 
 def _description(environment: Environment, metrics: Mapping[str, float]) -> str:

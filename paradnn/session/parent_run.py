@@ -1,6 +1,6 @@
 """The parent run of a sweep: opened and closed where the sweep was started, and only joined by its launched tasks.
 
-What it says at the end, and the table it holds, come from a `Summary`; that of a launched sweep is read from the store,
+Its closing words, and the table it holds, come from a `Summary`; that of a launched sweep is read from the store,
 since a launcher whose job was killed returns nothing of the others either.
 """
 
@@ -15,13 +15,13 @@ from paradnn.sweep.scheduler import job_tags
 from paradnn.sweep.tasks import SweepInfo
 from paradnn.tracking.base import Tracker
 
-__all__ = ["SweepParent"]
+__all__ = ["ParentRun"]
 
 #: Tags that every run of a sweep shares or that say nothing to a person: not in its table.
 _UNSHOWN = ("mlflow.", "kind", "schema_version", "source", "sweep_id", "owner", "claim_expires", "git_commit")
 
 
-class SweepParent:
+class ParentRun:
     """The parent as one process sees it; without a sweep all of it does nothing."""
 
     def __init__(self, tracker: Tracker, sweep: SweepInfo | None) -> None:
@@ -80,7 +80,8 @@ class SweepParent:
         )
         metrics = {"points": float(summary.total)}
         metrics |= {f"points.{name}": float(count) for name, count in summary.outcomes.items()}
-        rows = [{key: row[key] for key in row if not key.startswith(_UNSHOWN)} for row in summary.rows]
+        tables = (row.cells() for row in summary.rows)
+        rows = [{key: cells[key] for key in cells if not key.startswith(_UNSHOWN)} for cells in tables]
         columns = list(dict.fromkeys(key for row in rows for key in row))
         table = {"columns": columns, "data": [[row.get(key) for key in columns] for row in rows]}
         status = "KILLED" if summary.interrupted else "FAILED" if summary.missing else "FINISHED"

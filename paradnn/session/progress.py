@@ -1,4 +1,4 @@
-"""What a person sees while points are measured, and what they are told at the end.
+"""What the terminal shows while points are measured, and at the end.
 
 The progress line is drawn only when something happens: a refreshing thread would take time from the measurement.
 Without a terminal (a log file) each point is a line of its own.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from paradnn.session.summary import Summary
+    from paradnn.session.summary import Row, Summary
 
 __all__ = ["Reporter", "describe_point", "describe_sweep", "si"]
 
@@ -72,13 +72,13 @@ class Reporter:
         self._phase = name
         self._draw()
 
-    def done(self, row: Mapping[str, Any]) -> None:
+    def done(self, row: Row) -> None:
         """The point has an outcome."""
-        self._counts[row["outcome"]] += 1
+        self._counts[row.outcome] += 1
         if self._console.is_terminal:
             self._draw()
         elif self._title:
-            self._console.print(f"{self._status()}  {row['name']}: {_verdict(row)}", soft_wrap=True, markup=False)
+            self._console.print(f"{self._status()}  {row.name}: {_verdict(row)}", soft_wrap=True, markup=False)
 
     def _draw(self) -> None:
         if self._console.is_terminal:
@@ -95,63 +95,65 @@ class Reporter:
         return " ".join(parts)
 
 
-def describe_point(row: Mapping[str, Any], where: str) -> str:
-    """What was found for one point, in a few lines."""
-    lines = [f"{row['name']}: {row['outcome']}" + (f" ({row['reason']})" if row.get("reason") else "")]
-    if row["outcome"] == "ok":
-        steady = "steady" if row["steady"] == "true" else "NOT steady: raise measure.warmup_seconds"
+def describe_point(row: Row, where: str) -> str:
+    """The results of one point, in a few lines."""
+    metrics = row.metrics
+    lines = [f"{row.name}: {row.outcome}" + (f" ({row.reason})" if row.reason else "")]
+    if row.outcome == "ok":
+        steady = "steady" if row.tags["steady"] == "true" else "NOT steady: raise measure.warmup_seconds"
         interval = ""
-        if "examples_per_second_low" in row:
-            interval = (
-                f"  (95% interval {row['examples_per_second_low']:,.1f} .. {row['examples_per_second_high']:,.1f})"
-            )
+        if "examples_per_second_low" in metrics:
+            low, high = metrics["examples_per_second_low"], metrics["examples_per_second_high"]
+            interval = f"  (95% interval {low:,.1f} .. {high:,.1f})"
         lines += [
-            f"  throughput   {row['examples_per_second']:,.1f} examples/s{interval}",
-            f"  step time    {row['step_time_ms']:.3f} ms, median of {float(row['blocks']):.0f} blocks of "
-            f"{_steps(row['steps_per_block'])}, {steady}",
-            f"  work         {si(row['flops_per_step'])}FLOP a step, {si(row['flops_per_second'])}FLOP/s, "
-            f"{si(row['parameters'])}parameters",
+            f"  throughput   {metrics['examples_per_second']:,.1f} examples/s{interval}",
+            f"  step time    {metrics['step_time_ms']:.3f} ms, median of {metrics['blocks']:.0f} blocks of "
+            f"{_steps(metrics['steps_per_block'])}, {steady}",
+            f"  work         {si(metrics['flops_per_step'])}FLOP a step, {si(metrics['flops_per_second'])}FLOP/s, "
+            f"{si(metrics['parameters'])}parameters",
         ]
         lines += _limit_lines(row)
-    if "peak_memory_bytes" in row:
-        lines.append(f"  memory       {row['peak_memory_bytes'] / 2**30:.2f} GiB at the peak")
-    if str(row.get("checks", "")).startswith("failed"):
-        lines.append(f"  SELF-CHECK   {row['checks']}: please report this")
-    lines.append(f"  run          {row['run_id']} in {where}")
-    if row.get("known"):
-        lines.append("  The store held this outcome already; resume=false measures it anew.")
+    if "peak_memory_bytes" in metrics:
+        lines.append(f"  memory       {metrics['peak_memory_bytes'] / 2**30:.2f} GiB at the peak")
+    if row.tags.get("checks", "").startswith("failed"):
+        lines.append(f"  SELF-CHECK   {row.tags['checks']}: please report this")
+    lines.append(f"  run          {row.run_id} in {where}")
+    if row.known:
+        lines.append("  The store held this outcome already; resume=false re-measures it.")
     return "\n".join(lines)
 
 
-def _limit_lines(row: Mapping[str, Any]) -> list[str]:
+def _limit_lines(row: Row) -> list[str]:
     """How far the point is from what the platform can do, where its time went, how long one step takes alone."""
-    lines = []
-    if "flops_utilization" in row:
-        text = f"  utilisation  {row['flops_utilization']:.1%} of the measured matmul peak"
-        if "flops_utilization_spec" in row:
-            text += f", {row['flops_utilization_spec']:.1%} of the specified one"
+    lines, metrics = [], row.metrics
+    if "flops_utilization" in metrics:
+        text = f"  utilisation  {metrics['flops_utilization']:.1%} of the measured matmul peak"
+        if "flops_utilization_spec" in metrics:
+            text += f", {metrics['flops_utilization_spec']:.1%} of the specified one"
         lines.append(text)
-    if "infeed_gain" in row:
+    if "infeed_gain" in metrics:
         lines.append(
-            f"  input        waits {row['infeed_fraction']:.0%} of the step, free input {row['infeed_gain']:+.0%}; "
-            f"alone {row['input_examples_per_second']:,.0f} examples/s, "
-            f"{row['input_cpu_ms_per_example']:.2f} ms of a core each"
+            f"  input        waits {metrics['infeed_fraction']:.0%} of the step, "
+            f"free input {metrics['infeed_gain']:+.0%}; alone {metrics['input_examples_per_second']:,.0f} examples/s, "
+            f"{metrics['input_cpu_ms_per_example']:.2f} ms of a core each"
         )
-    if "latency_p50_ms" in row:
-        shares = [share for share in (50, 90, 99) if f"latency_p{share}_ms" in row]
-        quantiles = ", ".join(f"p{share} {row[f'latency_p{share}_ms']:.3f} ms" for share in shares)
+    if "latency_p50_ms" in metrics:
+        shares = [share for share in (50, 90, 99) if f"latency_p{share}_ms" in metrics]
+        quantiles = ", ".join(f"p{share} {metrics[f'latency_p{share}_ms']:.3f} ms" for share in shares)
         lines.append(f"  latency      {quantiles}")
-    leading = [(key.removeprefix("op_share."), row[key]) for key in row if key.startswith("op_share.")][:4]
+    leading = [(key.removeprefix("op_share."), value) for key, value in metrics.items() if key.startswith("op_share.")][
+        :4
+    ]
     if leading:
         lines.append(f"  time goes to {', '.join(f'{name} {share:.0%}' for name, share in leading)}")
-    if str(row.get("profile", "ok")) != "ok":
-        lines.append(f"  profile      {row['profile']}")
-    if note := row.get("emulation_note") or row.get("precision_note"):
+    if row.tags.get("profile", "ok") != "ok":
+        lines.append(f"  profile      {row.tags['profile']}")
+    if note := row.tags.get("emulation_note") or row.tags.get("precision_note"):
         lines.append(f"  note         {note}")
-    if "ceilings_note" in row:
-        lines.append(f"  note         {row['ceilings_note']} Measure it again: {row['ceilings_remedy']}")
-    if "energy_per_step_joules" in row:
-        lines.append(f"  energy       {row['energy_per_step_joules']:.3g} J a step")
+    if "ceilings_note" in row.tags:
+        lines.append(f"  note         {row.tags['ceilings_note']} Measure it again: {row.tags['ceilings_remedy']}")
+    if "energy_per_step_joules" in metrics:
+        lines.append(f"  energy       {metrics['energy_per_step_joules']:.3g} J a step")
     return lines
 
 
@@ -171,52 +173,50 @@ def describe_sweep(summary: Summary) -> None:
         console.print(line, soft_wrap=True, markup=False)
 
 
-def _low_peaks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How to mend ceilings that points exceeded, a line for each platform."""
-    found: dict[str, list[float]] = {}
+def _low_peaks(rows: Sequence[Row]) -> list[str]:
+    """How to correct ceilings that points exceeded, a line for each platform."""
+    exceeded: dict[str, list[float]] = {}
     for row in rows:
-        if "ceilings_remedy" in row:
-            found.setdefault(row["ceilings_remedy"], []).append(row["flops_utilization"])
+        if "ceilings_remedy" in row.tags:
+            exceeded.setdefault(row.tags["ceilings_remedy"], []).append(row.metrics["flops_utilization"])
     return [
         f"{len(ratios)} {'point' if len(ratios) == 1 else 'points'} ran at up to {max(ratios):.2f} times the measured "
         f"matmul peak, which is too low. Measure it again on a quiet machine: {command}"
-        for command, ratios in found.items()
+        for command, ratios in exceeded.items()
     ]
 
 
-def _point_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def _point_table(rows: Sequence[Row]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("point")
     table.add_column("outcome")
     for heading in ("examples/s", "± 95%", "FLOP/s", "memory", "steady"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in sorted(rows, key=lambda entry: _natural(entry["name"])):
-        colour = _COLOURS.get(row["outcome"], "red")
-        if row["outcome"] != "ok":
-            table.add_row(
-                row["name"], Text(row["outcome"], colour), Text(str(row.get("reason") or ""), overflow="ellipsis")
-            )
+    for row in sorted(rows, key=lambda entry: _natural(entry.name)):
+        colour = _COLOURS.get(row.outcome, "red")
+        if row.outcome != "ok":
+            table.add_row(row.name, Text(row.outcome, colour), Text(row.reason or "", overflow="ellipsis"))
             continue
         table.add_row(
-            row["name"],
+            row.name,
             Text("ok", colour),
-            f"{row['examples_per_second']:,.1f}",
+            f"{row.metrics['examples_per_second']:,.1f}",
             _relative(row),
-            si(row["flops_per_second"]),
-            f"{row.get('peak_memory_bytes', 0) / 2**30:.2f} GiB",
-            "yes" if row["steady"] == "true" else "no",
+            si(row.metrics["flops_per_second"]),
+            f"{row.metrics.get('peak_memory_bytes', 0) / 2**30:.2f} GiB",
+            "yes" if row.tags["steady"] == "true" else "no",
         )
     return table
 
 
-def _outcome_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def _outcome_table(rows: Sequence[Row]) -> Table:
     """Families down, outcomes across."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    outcomes = [outcome for outcome, _ in Counter(row["outcome"] for row in rows).most_common()]
+    outcomes = [outcome for outcome, _ in Counter(row.outcome for row in rows).most_common()]
     table.add_column("family")
     for outcome in outcomes:
         table.add_column(Text(outcome, _COLOURS.get(outcome, "red")), justify="right")
-    counts = Counter((str(row["name"]).split()[0], row["outcome"]) for row in rows)
+    counts = Counter((row.family, row.outcome) for row in rows)
     for family in dict.fromkeys(family for family, _ in counts):
         table.add_row(family, *(str(counts[family, outcome] or "") for outcome in outcomes))
     return table
@@ -234,17 +234,17 @@ def _steps(count: float) -> str:
     return "1 step" if count == 1 else f"{count:.0f} steps"
 
 
-def _relative(row: Mapping[str, Any]) -> str:
-    if "examples_per_second_low" not in row:
+def _relative(row: Row) -> str:
+    if "examples_per_second_low" not in row.metrics:
         return "-"
-    half = (row["examples_per_second_high"] - row["examples_per_second_low"]) / 2
-    return f"{half / row['examples_per_second']:.1%}"
+    half = (row.metrics["examples_per_second_high"] - row.metrics["examples_per_second_low"]) / 2
+    return f"{half / row.metrics['examples_per_second']:.1%}"
 
 
-def _verdict(row: Mapping[str, Any]) -> str:
-    if row["outcome"] != "ok":
-        return f"{row['outcome']}: {row['reason']}"
-    return f"{row['examples_per_second']:,.1f} examples/s ± {_relative(row)}"
+def _verdict(row: Row) -> str:
+    if row.outcome != "ok":
+        return f"{row.outcome}: {row.reason}"
+    return f"{row.metrics['examples_per_second']:,.1f} examples/s ± {_relative(row)}"
 
 
 def _duration(seconds: float) -> str:
@@ -255,13 +255,13 @@ def _duration(seconds: float) -> str:
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
     """Sorts b64 before b512."""
-    found, digits = [], ""
+    parts, digits = [], ""
     for letter in name + " ":
         if letter.isdigit():
             digits += letter
             continue
         if digits:
-            found.append((1, int(digits), ""))
+            parts.append((1, int(digits), ""))
             digits = ""
-        found.append((0, 0, letter))
-    return found
+        parts.append((0, 0, letter))
+    return parts

@@ -17,20 +17,21 @@ from dataclasses import replace
 from typing import Any
 
 from paradnn.config.identity import Identity, point_id, request_of
+from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, Settings
 from paradnn.costs import Costs
 from paradnn.costs.point import costs_of, exceeds_memory, memory_limit
 from paradnn.errors import StoreError, WorkerError
-from paradnn.execution.environments import Surroundings
+from paradnn.execution.environments import WorkerEnvironments
 from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_process import Answer, Limits, WorkerKey
-from paradnn.hardware import environment as environments
-from paradnn.hardware.environment import Environment
+from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.worker_process import Limits
+from paradnn.hardware.environment import Environment, load_average
 from paradnn.record.record import Record, make_record, point_tags, run_name
-from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, limits_of, overrun_tags, yardstick
-from paradnn.session.parent_run import SweepParent
+from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, device_peaks, overrun_tags, single_device
+from paradnn.session.parent_run import ParentRun
 from paradnn.session.progress import Reporter
-from paradnn.session.summary import Summary
+from paradnn.session.summary import Row, Summary
 from paradnn.sweep.scheduler import restarts, task_name, task_tags, waiting_times
 from paradnn.sweep.tasks import SweepInfo
 from paradnn.tracking.base import Claim, ClaimedElsewhere, Finished, Tracker
@@ -40,8 +41,8 @@ from paradnn.tracking.run_index import enter_task
 
 __all__ = ["Interrupted", "measure_ceilings", "measure_points", "report_problem"]
 
-#: Tags that a person is told at once.
-_NOTES = ("emulation_note", "precision_note", "ceilings_note", "ceilings_remedy", "profile")
+#: Tags that are shown at once.
+_SHOWN = ("steady", "checks", "emulation_note", "precision_note", "ceilings_note", "ceilings_remedy", "profile")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -51,16 +52,16 @@ class Interrupted(KeyboardInterrupt):
 def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo | None) -> Summary:
     """Measure and record `points` in the given order; `sweep` is None for a single point outside a multirun.
 
-    Raises ParadnnError for what the user can mend before anything is measured.
+    Raises ParadnnError for what the user can correct before anything is measured.
     """
     reporter = Reporter(len(points), sweep.name if sweep else None)
     enter_task(task_name(sweep), restarts())
-    with _interruptible(), Surroundings(points, reporter.say) as surroundings, WorkerPool() as pool:
+    with _interruptible(), WorkerEnvironments(points, reporter.say) as environments, WorkerPool() as pool:
         # The framework's import runs while the driver imports MLflow and opens the store.
-        if first := next((point for point in points if not surroundings.problem(point)), None):
+        if first := next((point for point in points if not environments.problem(point)), None):
             pool.prepare(WorkerKey.of(first))
         tracker = open_tracker(settings.tracking, reporter.say)
-        session = _Session(pool, tracker, surroundings, reporter, settings, sweep, Summary(len(points)))
+        session = _Session(pool, tracker, environments, reporter, settings, sweep, Summary(len(points)))
         try:
             return session.run(points)
         finally:
@@ -68,24 +69,24 @@ def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo
 
 
 def report_problem(settings: Settings, sweep: SweepInfo, problem: str) -> None:
-    """Tell the sweep's parent why a launched task measured nothing, where its store can be reached."""
+    """Report to the sweep's parent why a launched task measured nothing, where its store can be reached."""
     with contextlib.suppress(StoreError):
-        parent = SweepParent(open_tracker(settings.tracking, lambda _: None), sweep)
+        parent = ParentRun(open_tracker(settings.tracking, lambda _: None), sweep)
         parent.enter()
         parent.fail(problem)
 
 
 def measure_ceilings(point: Point, settings: Settings) -> tuple[Ceilings | None, str]:
-    """Measure the ceilings of a point's platform anew; also where they are recorded."""
+    """Re-measure the ceilings of a point's platform; also where they are recorded."""
     reporter = Reporter(1, None)
-    with _interruptible(), Surroundings([point], reporter.say) as surroundings, WorkerPool() as pool:
-        if problem := surroundings.problem(point):
+    with _interruptible(), WorkerEnvironments([point], reporter.say) as environments, WorkerPool() as pool:
+        if problem := environments.problem(point):
             raise WorkerError(problem)
-        environment = surroundings.environment(point)
+        environment = environments.environment(point)
         pool.prepare(WorkerKey.of(point))
         tracker = open_tracker(settings.tracking, reporter.say)
         tracker.close_abandoned()
-        return CeilingsKeeper(pool, tracker, reporter.say).of(point, environment, anew=True), tracker.where
+        return CeilingsKeeper(pool, tracker, reporter.say).of(point, environment, again=True), tracker.where
 
 
 class _Session:
@@ -93,7 +94,7 @@ class _Session:
         self,
         pool: WorkerPool,
         tracker: Tracker,
-        surroundings: Surroundings,
+        environments: WorkerEnvironments,
         reporter: Reporter,
         settings: Settings,
         sweep: SweepInfo | None,
@@ -101,13 +102,13 @@ class _Session:
     ) -> None:
         self._pool = pool
         self._tracker = tracker
-        self._surroundings = surroundings
+        self._environments = environments
         self._reporter = reporter
         self._resume = ResumePolicy(settings.resume, settings.retry)
         self._ceilings = CeilingsKeeper(pool, tracker, reporter.say) if settings.ceilings else None
         self._summary = summary
         self._sweep = sweep
-        self._parent = SweepParent(tracker, sweep)
+        self._parent = ParentRun(tracker, sweep)
         self._tags: Mapping[str, str] = {}
         self._waited: Mapping[str, float] = {}
         self._free_since = time.perf_counter()
@@ -128,7 +129,7 @@ class _Session:
         except KeyboardInterrupt:
             self._summary.interrupted = True
         self._summary.seconds = time.perf_counter() - begin
-        self._parent.end(self._summary, self._surroundings.environment_ids)
+        self._parent.end(self._summary, self._environments.environment_ids)
         self._summary.where = self._tracker.where
         return self._summary
 
@@ -137,7 +138,7 @@ class _Session:
         sweep_id = self._sweep.sweep_id if self._sweep and self._sweep.launched else None
         known: Mapping[Identity, Sequence[Finished]] = {}
         if self._resume.looks or sweep_id:
-            places = self._surroundings.environment_ids if self._resume.looks else ()
+            places = self._environments.environment_ids if self._resume.looks else ()
             known = self._tracker.finished(places, sweep_id)
         # An earlier attempt of a launched task may have run on another kind of node: its outcomes are enough.
         ours = (run for runs in known.values() for run in runs if sweep_id and run.tags.get("sweep_id") == sweep_id)
@@ -151,19 +152,21 @@ class _Session:
         todo = []
         for status in point_statuses(points, self._identity, done):
             if status.done:
-                self._skip(status.done)
+                self._skip(status.point, status.done)
             elif status.repeated:
                 self._summary.repeated += 1
             else:
                 todo.append(status.point)
         return todo
 
-    def _skip(self, done: Finished) -> None:
+    def _skip(self, point: Point, done: Finished) -> None:
         self._summary.skipped[done.tags["outcome"]] += 1
         if not self._sweep:  # a single point: say what is known of it
             metrics, tags = self._tracker.fetch(done.run_id)
             name = tags.get("mlflow.runName") or tags.get("name") or done.run_id
-            self._summary.rows.append({"run_id": done.run_id, "name": name, "known": True, **tags, **metrics})
+            outcome, reason = done.tags["outcome"], tags.get("reason")
+            row = Row(done.run_id, name, point.model.name, outcome, reason, metrics, tags, known=True)
+            self._summary.rows.append(row)
 
     def _work(self, todo: Sequence[Point]) -> None:
         """Measure point after point; what another driver holds comes again at the end."""
@@ -182,9 +185,9 @@ class _Session:
 
     def _one(self, point: Point) -> bool:
         """Claim, measure and record one point; False when another driver holds it."""
-        environment = self._surroundings.environment(point)
+        environment = self._environments.environment(point)
         begin = time.perf_counter()
-        usable = not self._surroundings.problem(point)
+        usable = not self._environments.problem(point)
         ceilings = self._ceilings.of(point, environment) if self._ceilings and usable else None
         # Measuring them is no cost of this point.
         self._free_since += time.perf_counter() - begin
@@ -209,27 +212,20 @@ class _Session:
         return True
 
     def _identity(self, point: Point) -> Identity:
-        return Identity(point_id(point), self._surroundings.environment(point).environment_id, point.replicate)
+        return Identity(point_id(point), self._environments.environment(point).environment_id, point.replicate)
 
     def _measure(
         self, point: Point, environment: Environment, ceilings: Ceilings | None, claim: Claim, tags: Mapping[str, str]
     ) -> Record:
         costs = costs_of(point)
-        load = environments.load_average()
+        load = load_average()
         limits = Limits(point.measure.timeout, memory_limit(point))
         schedule = time.perf_counter() - self._free_since
-        problem = self._surroundings.problem(point)
-        answer = Answer("unavailable", problem, {}, {}) if problem else self._predicted(point, costs, limits)
-        answer = answer or self._pool.measure(WorkerKey.of(point), request_of(point), limits, self._reporter.phase)
+        problem = self._environments.problem(point)
+        result = PointResult("unavailable", problem) if problem else self._predicted(point, costs, limits)
+        result = result or self._pool.measure(WorkerKey.of(point), request_of(point), limits, self._reporter.phase)
         self._free_since = time.perf_counter()
-        answer = Answer(
-            answer.outcome,
-            answer.reason,
-            answer.result,
-            {**answer.phases, "schedule": schedule},
-            answer.stderr,
-            answer.peak_memory_bytes,
-        )
+        result = replace(result, phases={**result.phases, "schedule": schedule})
         end = int(time.time() * 1000)
         if ceilings:
             tags = {**tags, "ceilings_run": ceilings.run_id}
@@ -240,20 +236,20 @@ class _Session:
             point,
             environment,
             costs,
-            answer,
+            result,
             tags=tags,
-            limits=limits_of(point, environment, ceilings),
+            peaks=device_peaks(point, environment, ceilings),
             load=load,
             start_time=claim.start_time,
             end_time=end,
         )
-        return replace(record, tags={**record.tags, **overrun_tags(yardstick(point, environment), record.metrics)})
+        return replace(record, tags={**record.tags, **overrun_tags(single_device(point, environment), record.metrics)})
 
     @staticmethod
-    def _predicted(point: Point, costs: Costs, limits: Limits) -> Answer | None:
+    def _predicted(point: Point, costs: Costs, limits: Limits) -> PointResult | None:
         """Out of memory by arithmetic: no build is tried."""
         reason = exceeds_memory(point, costs, limits.memory_bytes)
-        return Answer("oom_predicted", reason, {}, {}) if reason else None
+        return PointResult("oom_predicted", reason) if reason else None
 
     def _late(self, record: Record) -> dict[str, float]:
         """Metrics of the recording itself, its figure included; what follows falls into the next point's schedule."""
@@ -264,16 +260,9 @@ class _Session:
         return {"phase_record_seconds": spent, "overhead_seconds": overhead, **self._waited}
 
     def _done(self, record: Record, run_id: str) -> None:
-        row = {
-            "run_id": run_id,
-            "name": record.name,
-            "outcome": record.outcome,
-            "reason": record.reason,
-            "steady": record.tags.get("steady"),
-            "checks": record.tags.get("checks"),
-            **{key: record.tags[key] for key in _NOTES if key in record.tags},
-            **record.metrics,
-        }
+        tags = {key: record.tags[key] for key in _SHOWN if key in record.tags}
+        family = record.params["model.name"]
+        row = Row(run_id, record.name, family, record.outcome, record.reason, record.metrics, tags)
         self._summary.rows.append(row)
         self._reporter.done(row)
 

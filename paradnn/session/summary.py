@@ -3,10 +3,38 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Summary"]
+__all__ = ["Row", "Summary"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One point of a session: its run, as far as it is shown; `known`: the store held the outcome already."""
+
+    run_id: str
+    name: str
+    family: str
+    outcome: str
+    reason: str | None
+    metrics: Mapping[str, float]
+    tags: Mapping[str, str]
+    known: bool = False
+
+    @classmethod
+    def of(cls, family: str, values: Mapping[str, Any]) -> Row:
+        """The row of a stored run: its id, name, tags (texts) and metrics in one mapping."""
+        tags = {key: value for key, value in values.items() if isinstance(value, str)}
+        metrics = {key: float(value) for key, value in values.items() if key not in tags}
+        run_id, name, outcome = (tags.pop(key) for key in ("run_id", "name", "outcome"))
+        return cls(run_id, name, family, outcome, tags.pop("reason", None), metrics, tags)
+
+    def cells(self) -> dict[str, str | float | None]:
+        """The row as cells of a table, by column."""
+        first = {"run_id": self.run_id, "name": self.name, "outcome": self.outcome, "reason": self.reason}
+        return {**first, **self.tags, **self.metrics}
 
 
 @dataclass
@@ -18,7 +46,7 @@ class Summary:
     """
 
     total: int
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     repeated: int = 0
     interrupted: bool = False
@@ -28,7 +56,7 @@ class Summary:
     @property
     def outcomes(self) -> Counter[str]:
         """How many points this session measured with each outcome."""
-        return Counter(row["outcome"] for row in self.rows if not row.get("known"))
+        return Counter(row.outcome for row in self.rows if not row.known)
 
     @property
     def measured(self) -> int:

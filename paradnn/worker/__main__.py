@@ -10,39 +10,31 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 
 from paradnn.worker import frameworks
+from paradnn.worker.channel import Channel
 from paradnn.worker.fork_server import die_with_parent, serve
-from paradnn.worker.protocol import PROTOCOL_VERSION, Channel
-from paradnn.worker.versions import versions
+from paradnn.worker.messages import PROTOCOL_VERSION, Failed, Ready
 
 
 def main() -> int:
     """Serve points until standard input ends; 1 when the framework cannot be imported."""
     parser = argparse.ArgumentParser(prog="python -m paradnn.worker", description=__doc__.splitlines()[0])
     parser.add_argument("--framework", choices=frameworks.NAMES, default="tensorflow")
-    parser.add_argument("--driver", type=int, help="process that reads the answers; the worker ends with it")
+    parser.add_argument("--driver", type=int, help="process that reads the answers; the worker exits with it")
     arguments = parser.parse_args()
     die_with_parent(driver=arguments.driver)
     # Whatever the framework prints goes to standard error: standard output is the protocol's.
     channel = Channel(os.dup(1))
     os.dup2(2, 1)
-    start = time.perf_counter()
     try:
         framework = frameworks.load(arguments.framework)
-        from paradnn.worker.point import answer
+        from paradnn.worker.point import answer_request
     except Exception as error:
-        channel.send("failed", reason=f"{type(error).__name__}: {error}")
+        channel.send(Failed(f"{type(error).__name__}: {error}"))
         return 1
-    channel.send(
-        "ready",
-        protocol=PROTOCOL_VERSION,
-        seconds=time.perf_counter() - start,
-        versions=versions(arguments.framework),
-        python=sys.executable,
-    )
-    serve(channel, lambda request, report: answer(request, framework, report))
+    channel.send(Ready(PROTOCOL_VERSION))
+    serve(channel, lambda point, report: answer_request(point, framework, report))
     return 0
 
 

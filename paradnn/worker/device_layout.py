@@ -1,4 +1,4 @@
-"""How a step is spread over devices: how many, how they meet, and which cores each process may use.
+"""Over which devices a step is distributed: how many, in which processes, and which cores each may use.
 
 On a CPU a device is a number of cores: `platform.threads` of them where that is given, else an even share of all. The
 process that holds the devices is bound to their cores, so that two devices never have more of the machine than two.
@@ -14,11 +14,11 @@ from typing import Any
 
 from paradnn.worker.errors import Unavailable
 
-__all__ = ["Spread", "spread_of"]
+__all__ = ["DeviceLayout", "layout_of"]
 
 
 @dataclass(frozen=True)
-class Spread:
+class DeviceLayout:
     """The devices of a point, as process number `rank` sees them.
 
     `threads` is what each device may use on a CPU, `cores` those of all devices in their order, `addresses` where each
@@ -42,7 +42,7 @@ class Spread:
         """How many devices each process holds."""
         return self.devices // self.processes
 
-    def of_rank(self, rank: int) -> Spread:
+    def of_rank(self, rank: int) -> DeviceLayout:
         """The same as process number `rank` sees it."""
         return replace(self, rank=rank)
 
@@ -59,8 +59,8 @@ class Spread:
             os.sched_setaffinity(0, self.cores[self.rank * each : (self.rank + 1) * each])
 
 
-def spread_of(point: Mapping[str, Any]) -> Spread | None:
-    """The spread of a point, None for one device; Unavailable where the machine has too few cores for it."""
+def layout_of(point: Mapping[str, Any]) -> DeviceLayout | None:
+    """The layout of a point, None for one device; Unavailable where the machine has too few cores for it."""
     devices, transport, platform = int(point.get("devices", 1)), point.get("transport", "local"), point["platform"]
     if devices == 1:
         return None
@@ -77,11 +77,11 @@ def spread_of(point: Mapping[str, Any]) -> Spread | None:
     # Without platform.threads there may be more devices than cores: they take turns.
     given = tuple(cores[index % len(cores)] for index in range(devices * threads))
     addresses = _free_addresses(devices) if transport == "grpc" else ()
-    return Spread(devices, transport, threads, given, addresses=addresses)
+    return DeviceLayout(devices, transport, threads, given, addresses=addresses)
 
 
 def _free_addresses(count: int) -> tuple[str, ...]:
-    """Addresses on loopback that nobody listens at; all are held until the last is found, so none comes twice."""
+    """Free addresses on loopback; all are held until the last is chosen, so none comes twice."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     try:
         return tuple(f"127.0.0.1:{entry.getsockname()[1]}" for entry in sockets)

@@ -1,6 +1,6 @@
-"""The fork server: reads requests, forks a child for each, says how it ended.
+"""The fork server: reads requests, forks a child for each, reports how it exited.
 
-The loop sleeps in `select` on two things, the driver's next word and the end of the child, so it takes no time from
+The loop sleeps in `select` on two things, the driver's next line and the child's exit, so it takes no time from
 the measurement. When the driver is gone (standard input ends) the child is killed: nothing is left behind.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import json
 import os
 import select
 import signal
@@ -18,28 +17,29 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from paradnn.worker.protocol import Channel
+from paradnn.worker.channel import Channel, MessageError, read_json, read_message
+from paradnn.worker.messages import Answer, Exited, PhaseBegun, Refused, Request, Result, Started
 
 __all__ = ["Report", "die_with_parent", "serve"]
 
 
 class Report(Protocol):
-    """Tells the driver that a phase begins; `measured` is the answer as it stands, should the phase not end."""
+    """Reports to the driver that a phase begins; `answer` is the one so far, should the phase not end."""
 
-    def __call__(self, phase: str, measured: Mapping[str, Any] | None = None, /) -> None: ...
+    def __call__(self, phase: str, answer: Answer | None = None, /) -> None: ...
 
 
-Handler = Callable[[Mapping[str, Any], Report], Mapping[str, Any]]
+Handler = Callable[[Mapping[str, Any], Report], Answer]
 
 _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int | None = None, driver: int | None = None) -> None:
-    """Ask the kernel to kill this process when its parent ends; where it cannot (not Linux), `serve` notices.
+    """Ask the kernel to kill this process when its parent exits; where it cannot (not Linux), `serve` notices.
 
-    A parent that ended before the request was made is noticed here, if the caller says who it was: a fork knows it
-    from before (`parent`), an interpreter, which takes a while to start, is told (`driver`; a wrapper of the
-    interpreter may stand between). Whoever adopted this process meanwhile is neither.
+    A parent that exited before that is noticed here, if the caller names it: a fork knows it from before (`parent`), an
+    interpreter, which takes a while to start, has it from its command line (`driver`; a wrapper of the interpreter may
+    stand between).
     """
     parent = os.getppid() if parent is None else parent
     if sys.platform == "linux":
@@ -59,7 +59,7 @@ def _exists(pid: int) -> bool:
 
 
 def serve(channel: Channel, handler: Handler) -> None:
-    """Answer requests from standard input until it ends. `handler` runs in the child and returns its result."""
+    """Answer requests from standard input until it ends. `handler` runs in the child and returns its answer."""
     # What was imported stays as it is: the collector need not touch (and so copy) those pages in every child.
     gc.collect()
     gc.freeze()
@@ -70,18 +70,23 @@ def serve(channel: Channel, handler: Handler) -> None:
     signal.set_wakeup_fd(notify, warn_on_full_buffer=False)
     requests = _Lines(0)
     while (line := requests.next()) is not None:
-        request, worker = json.loads(line), os.getpid()
+        try:
+            request = read_message(Request, read_json(line), "request")
+        except MessageError as error:
+            channel.send(Refused(str(error)))
+            continue
+        worker = os.getpid()
         pid = os.fork()
         if pid == 0:
             _child(request, channel, handler, worker, closing=(wakeup, notify))
-        channel.send("exited", id=request["id"], **_wait(pid, wakeup, requests))
+        channel.send(_wait(request.id, pid, wakeup, requests))
 
 
-def _wait(pid: int, wakeup: int, requests: _Lines) -> dict[str, Any]:
-    """Sleep until the child ends; kill it when the driver is gone."""
+def _wait(number: int, pid: int, wakeup: int, requests: _Lines) -> Exited:
+    """Sleep until the child of a request exits; kill it when the driver is gone."""
     while True:
-        ended, status, usage = os.wait4(pid, os.WNOHANG)
-        if ended:
+        exited, status, usage = os.wait4(pid, os.WNOHANG)
+        if exited:
             break
         watched = [wakeup] if requests.ended else [wakeup, requests.descriptor]
         ready, _, _ = select.select(watched, [], [])
@@ -91,34 +96,32 @@ def _wait(pid: int, wakeup: int, requests: _Lines) -> dict[str, Any]:
         elif requests.fill() == 0:
             os.kill(pid, signal.SIGKILL)
     scale = 1 if sys.platform == "darwin" else 1024
-    return {
-        "exit_code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
-        "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
-        "max_resident_bytes": usage.ru_maxrss * scale,
-    }
+    return Exited(
+        number,
+        exit_code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
+        signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
+        max_resident_bytes=usage.ru_maxrss * scale,
+    )
 
 
-def _child(
-    request: Mapping[str, Any], channel: Channel, handler: Handler, worker: int, closing: tuple[int, ...]
-) -> None:
+def _child(request: Request, channel: Channel, handler: Handler, worker: int, closing: tuple[int, ...]) -> None:
     """Measure one point and leave the process, whatever happens, without the parent's clean-up."""
     code = 1
     try:
         die_with_parent(worker)
-        # A process group of its own: the driver ends the child together with whatever it started.
+        # A process group of its own: the driver kills the child together with whatever it started.
         os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for descriptor in (0, *closing):
             os.close(descriptor)
-        _redirect(request.get("stderr"))
-        channel.send("started", id=request["id"], pid=os.getpid())
+        _redirect(request.stderr)
+        channel.send(Started(request.id, os.getpid()))
 
-        def report(phase: str, measured: Mapping[str, Any] | None = None, /) -> None:
-            channel.send("phase", phase=phase, **({"measured": measured} if measured else {}))
+        def report(phase: str, answer: Answer | None = None, /) -> None:
+            channel.send(PhaseBegun(phase, answer))
 
-        result = handler(request["point"], report)
-        channel.send("result", id=request["id"], **result)
+        channel.send(Result(request.id, handler(request.point, report)))
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -151,10 +154,10 @@ class _Lines:
         self.ended = not data
         return len(data)
 
-    def next(self) -> str | None:
+    def next(self) -> bytes | None:
         """The next line, waiting for it; None at the end."""
         while b"\n" not in self._buffer:
             if self.ended or self.fill() == 0:
                 return None
         line, _, self._buffer = self._buffer.partition(b"\n")
-        return line.decode()
+        return line

@@ -15,6 +15,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from paradnn.worker.messages import Timing, Trial
+
 __all__ = ["NotFinite", "Protocol", "is_steady", "measure_steps"]
 
 #: Blocks in each of the two windows whose agreement ends the warm-up.
@@ -30,7 +32,7 @@ Run = Callable[[int], "float | None"]
 
 
 class NotFinite(Exception):
-    """The loss is NaN or infinite: what is timed is no training."""
+    """The loss is NaN or infinite: the steps that are timed train nothing."""
 
 
 @dataclass(frozen=True)
@@ -55,17 +57,13 @@ def measure_steps(
     phase: Callable[[str], AbstractContextManager[None]],
     clock: Callable[[], float] = time.perf_counter,
     before: Callable[[], None] | None = None,
-) -> dict[str, Any]:
-    """Calibrate, warm up and measure; `before` is called just before the first measured block.
-
-    Returns steps_per_block, calibration (steps and seconds of each trial), warmup and blocks (seconds of each block),
-    steady, steady_reason, final_loss. Raises NotFinite.
-    """
+) -> Timing:
+    """Calibrate, warm up and measure; `before` is called just before the first measured block. Raises NotFinite."""
     timed = _Timed(run, clock)
     with phase("warmup"):
         begin = clock()
         steps, calibration = _calibrate(timed, protocol.block_seconds)
-        warmup = [calibration[-1]["seconds"]]
+        warmup = [calibration[-1].seconds]
         verdict, reason = False, ""
         while not verdict:
             if clock() - begin >= protocol.warmup_seconds:
@@ -79,17 +77,8 @@ def measure_steps(
         begin = clock()
         while not _enough(clock() - begin, len(blocks), protocol):
             blocks.append(timed(steps))
-    return {
-        "steps_per_block": steps,
-        "calibration": calibration,
-        "warmup": warmup,
-        "blocks": blocks,
-        "steady": verdict,
-        "steady_reason": "two successive windows agree"
-        if verdict
-        else f"warm-up cap reached: {reason or 'too few blocks'}",
-        "final_loss": timed.loss,
-    }
+    agreement = "two successive windows agree" if verdict else f"warm-up cap reached: {reason or 'too few blocks'}"
+    return Timing(steps, calibration, warmup, blocks, verdict, agreement, timed.loss)
 
 
 def is_steady(blocks: Sequence[float], window: int = WINDOW) -> tuple[bool, str]:
@@ -120,12 +109,13 @@ def is_steady(blocks: Sequence[float], window: int = WINDOW) -> tuple[bool, str]
     return True, ""
 
 
-def _calibrate(timed: _Timed, block_seconds: float) -> tuple[int, list[dict[str, float]]]:
+def _calibrate(timed: _Timed, block_seconds: float) -> tuple[int, list[Trial]]:
     """Steps of a block that lasts at least `block_seconds`, twice in a row: the first steps are slow and mislead."""
-    steps, trials, confirmed = 1, [], False
+    steps, confirmed = 1, False
+    trials: list[Trial] = []
     while True:
         seconds = timed(steps)
-        trials.append({"steps": steps, "seconds": seconds})
+        trials.append(Trial(steps, seconds))
         if seconds >= block_seconds or steps >= MAX_STEPS:
             if confirmed:
                 return steps, trials

@@ -14,11 +14,12 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from paradnn.worker.measure import Protocol, measure_steps
+from paradnn.worker.messages import ArrayRate, PeakRates, ProductRate
 
 if TYPE_CHECKING:
     from paradnn.worker.frameworks import Framework
 
-__all__ = ["ARRAY_BYTES", "REPEATS", "measure_ceilings"]
+__all__ = ["ARRAY_BYTES", "REPEATS", "measure_peak_rates"]
 
 #: How often the bandwidth kernel adds within one call, so that dispatch is not what small arrays measure.
 REPEATS = 32
@@ -32,23 +33,17 @@ _PROTOCOL = Protocol(min_seconds=0.25, min_blocks=5, max_seconds=2.0, block_seco
 _LONGEST = 0.5
 
 
-def measure_ceilings(
-    request: Mapping[str, Any], framework: Framework, phase: Callable[[str], Any]
-) -> dict[str, list[dict[str, Any]]]:
-    """Matmul and bandwidth rates.
-
-    Returns matmul: precision, size, compile, flops_per_second, low, high, blocks; and bandwidth: array_bytes,
-    bytes_per_second, low, high, blocks. Rates are medians over blocks, low and high their quartiles.
-    """
+def measure_peak_rates(request: Mapping[str, Any], framework: Framework, phase: Callable[[str], Any]) -> PeakRates:
+    """Matmul and bandwidth rates, with arrays that fit in the request's `memory_bytes`."""
     memory = request["memory_bytes"]
     with phase("matmul"):
         matmul = [row for precision in _PRECISIONS for row in _matmul(framework, precision, memory)]
     with phase("bandwidth"):
         bandwidth = [_bandwidth(framework, size) for size in ARRAY_BYTES if 4 * size < memory]
-    return {"matmul": matmul, "bandwidth": bandwidth}
+    return PeakRates(matmul, bandwidth)
 
 
-def _matmul(framework: Framework, precision: str, memory: int) -> list[dict[str, Any]]:
+def _matmul(framework: Framework, precision: str, memory: int) -> list[ProductRate]:
     rows = []
     for compile in framework.compile_modes:
         for size in _MATMUL_SIZES:
@@ -59,24 +54,22 @@ def _matmul(framework: Framework, precision: str, memory: int) -> list[dict[str,
             begin = time.perf_counter()
             run(1)
             seconds = time.perf_counter() - begin
-            rows.append(
-                {"precision": precision, "size": size, "compile": compile}
-                | _rates(run, 2.0 * size**3, "flops_per_second")
-            )
+            rows.append(ProductRate(precision, size, compile, *_rates(run, 2.0 * size**3)))
             # The next size has eight times the work.
             if 8 * seconds > _LONGEST:
                 break
     return rows
 
 
-def _bandwidth(framework: Framework, array_bytes: int) -> dict[str, Any]:
+def _bandwidth(framework: Framework, array_bytes: int) -> ArrayRate:
     run = framework.make_kernel("add", array_bytes // 4, "float32", "graph")
     run(1)
-    return {"array_bytes": array_bytes} | _rates(run, 3.0 * array_bytes * REPEATS, "bytes_per_second")
+    return ArrayRate(array_bytes, *_rates(run, 3.0 * array_bytes * REPEATS))
 
 
-def _rates(run: Callable[[int], None], work: float, name: str) -> dict[str, Any]:
-    measured = measure_steps(run, _PROTOCOL, lambda _: nullcontext())
-    rates = [work * measured["steps_per_block"] / seconds for seconds in measured["blocks"]]
+def _rates(run: Callable[[int], None], work: float) -> tuple[float, float, float, int]:
+    """Rate of a kernel that does so much `work`: median over blocks, lower and upper quartile, number of blocks."""
+    timing = measure_steps(run, _PROTOCOL, lambda _: nullcontext())
+    rates = [work * timing.steps_per_block / seconds for seconds in timing.blocks]
     low, middle, high = statistics.quantiles(rates, n=4, method="inclusive") if len(rates) > 1 else rates * 3
-    return {name: middle, "low": low, "high": high, "blocks": len(rates)}
+    return middle, low, high, len(rates)

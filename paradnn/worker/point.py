@@ -13,70 +13,139 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
 import keras
 
 from paradnn.worker.data import synthetic_batch
-from paradnn.worker.device_layout import Spread, spread_of
+from paradnn.worker.device_layout import DeviceLayout, layout_of
 from paradnn.worker.energy import EnergyMeter, open_meter
 from paradnn.worker.fork_server import Report
-from paradnn.worker.frameworks import Framework, Step, Unavailable, over
+from paradnn.worker.frameworks import Framework, Step, Unavailable, distributed
 from paradnn.worker.input.opening import open_feed, reads_files
 from paradnn.worker.measure import NotFinite, Protocol, measure_steps
+from paradnn.worker.messages import Answer, Measurement, NoProfile, Profile, Timing
 from paradnn.worker.models import Workload, build
-from paradnn.worker.peak_rates import measure_ceilings
-from paradnn.worker.process_group import PeerFailed, Peers, Together, obey
+from paradnn.worker.peak_rates import measure_peak_rates
+from paradnn.worker.process_group import GroupStep, ProcessGroup, RankFailed, serve_steps
 from paradnn.worker.profile.run import profile_steps
 
-__all__ = ["answer"]
+__all__ = ["answer_request"]
 
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
-
 
 #: Synchronised steps for the latency quantiles: at least so many (p99 needs a hundred), at most so long.
 _LATENCY_STEPS = 200
 _LATENCY_SECONDS = 10.0
 
 
-def answer(request: Mapping[str, Any], framework: Framework, report: Report) -> dict[str, Any]:
+def answer_request(request: Mapping[str, Any], framework: Framework, report: Report) -> Answer:
     """Do what `request` asks for; `report` is called with the name of each phase as it begins.
 
     The phase `profile` is reported with the answer so far: no limit that it exceeds costs what was measured before.
-    Returns outcome, reason, phases (name -> seconds), and what was measured before the request ended.
     """
-    phases = _Phases(report)
-    found: dict[str, Any] = {"outcome": "ok", "reason": None, "phases": phases.seconds}
-    found["baseline_memory_bytes"] = _resident("VmRSS")
-    peers: Peers | None = None
-    try:
+    return _Run(request, framework, report).answer()
+
+
+class _Run:
+    """A request while it is served: what was measured so far is in the answer, whatever comes next."""
+
+    def __init__(self, request: Mapping[str, Any], framework: Framework, report: Report) -> None:
+        self._request = request
+        self._framework = framework
+        self._phases = _Phases(report)
+        self._layout: DeviceLayout | None = None
+        self._group: ProcessGroup | None = None
+        self._answer = Answer("crash", None, self._phases.seconds, baseline_memory_bytes=_resident("VmRSS"))
+
+    def answer(self) -> Answer:
+        try:
+            self._open()
+            if self._request.get("task") == "ceilings":
+                rates = measure_peak_rates(self._request, self._framework, self._phases)
+                self._answer = replace(self._answer, peak_rates=rates)
+            else:
+                self._measure()
+            self._answer = replace(self._answer, outcome="ok")
+        except Exception as error:
+            outcome, reason = _ending(error, self._framework, self._phases.current)
+            # One process that fails takes the others with it: the first to run out of memory says why.
+            other = self._group.failure() if self._group and not outcome.startswith("oom") else None
+            outcome, reason = (other.outcome, other.reason) if other else (outcome, reason)
+            self._answer = replace(self._answer, outcome=outcome, reason=reason)
+        if self._answer.peak_memory_bytes is None:
+            self._answer = replace(self._answer, peak_memory_bytes=_resident("VmHWM"))
+        if self._group:
+            self._group.close()
+        return self._answer
+
+    def _open(self) -> None:
+        """Open the devices, in as many processes as hold them."""
+        with self._phases("build"):
+            self._layout = layout_of(self._request)
+            if self._layout is not None:
+                self._framework = distributed(self._framework, self._layout)
+                if self._layout.processes > 1:
+                    self._group = _start_group(self._request, self._framework, self._layout)
+                    baseline = _times(self._answer.baseline_memory_bytes, self._layout.processes)
+                    self._answer = replace(self._answer, baseline_memory_bytes=baseline)
+            self._framework.open_device(self._request["platform"])
+
+    def _measure(self) -> None:
+        """Build, compile, warm up and measure the point, then what is measured beside its steps."""
+        point, framework, phases, group = self._request, self._framework, self._phases, self._group
         with phases("build"):
-            spread = spread_of(request)
-            if spread is not None:
-                framework = over(framework, spread)
-                if spread.processes > 1:
-                    peers = _start_peers(request, framework, spread)
-                    found["baseline_memory_bytes"] = _times(found["baseline_memory_bytes"], spread.processes)
-            found.update(framework.open_device(request["platform"]))
-        if request.get("task") == "ceilings":
-            found.update(measure_ceilings(request, framework, phases))
-        else:
-            _measure(request, framework, phases, found, spread, peers)
-    except Exception as error:
-        outcome, reason = _ending(error, framework, phases.current)
-        # One process that fails takes the others with it: the first to run out of memory says why.
-        theirs = peers.failure() if peers and not outcome.startswith("oom") else None
-        found.update(outcome=theirs.outcome if theirs else outcome, reason=theirs.reason if theirs else reason)
-    found.setdefault("peak_memory_bytes", _resident("VmHWM"))
-    if peers:
-        peers.end()
-    return found
+            compile_note = framework.compile_note(point["compile"])
+            workload, step = _prepare(point, framework)
+            parameters = sum(math.prod(v.shape) for v in workload.model.trainable_variables)
+            if group:
+                step = GroupStep(step, group)
+        with phases("input") if reads_files(point) else contextlib.nullcontext():
+            fed = open_feed(point, workload, framework, step)
+        with phases("compile"):
+            first_loss = step.run(1)
+        run = fed.run if fed else step.run
+        meter = self._meter()
+        timing = measure_steps(run, Protocol.of(point["measure"]), phases, before=meter.start)
+        measurement = Measurement(parameters, compile_note, first_loss, timing, meter.joules(), meter.source)
+        self._answer = replace(self._answer, measurement=measurement)
+        if point["mode"] == "inference":
+            with phases("latency"):
+                self._answer = replace(self._answer, latencies=_latencies(run))
+        if fed:
+            with phases("balance"):
+                self._answer = replace(self._answer, input=fed.measure(timing))
+        # Before the profiler, whose buffers are none of the model's memory.
+        self._answer = replace(
+            self._answer,
+            peak_memory_bytes=_summed([_resident("VmHWM"), *(group.peak_bytes() if group else [])]),
+            peak_device_memory_bytes=framework.peak_device_memory(),
+        )
+        if point["measure"]["profile"] or point["measure"]["keep_trace"]:
+            with phases("profile", replace(self._answer, outcome="ok")):
+                self._answer = replace(self._answer, profile=self._profile(step, timing))
+
+    def _meter(self) -> EnergyMeter:
+        platform = self._request["platform"]
+        if self._layout is not None and platform["name"] != "cpu":
+            return EnergyMeter("unavailable: the counter is that of one board, the point has several")
+        return open_meter(platform["name"], int(platform["index"]))
+
+    def _profile(self, step: Step, timing: Timing) -> Profile | NoProfile:
+        settings = self._request["measure"]
+        step_seconds = statistics.median(seconds / timing.steps_per_block for seconds in timing.blocks)
+        left = settings["timeout"] - sum(self._phases.seconds.values())
+        profile = profile_steps(self._framework, step, step_seconds, settings["keep_trace"], left)
+        if self._layout is None or isinstance(profile, NoProfile):
+            return profile
+        return replace(profile, devices=self._layout.local_devices)
 
 
 def _ending(error: Exception, framework: Framework, phase: str) -> tuple[str, str]:
     """Outcome and one-line reason of what was raised in `phase`."""
-    if isinstance(error, PeerFailed):
+    if isinstance(error, RankFailed):
         return error.outcome, error.reason
     if isinstance(error, Unavailable):
         return "unavailable", str(error)
@@ -89,22 +158,22 @@ def _ending(error: Exception, framework: Framework, phase: str) -> tuple[str, st
     return framework.classify(error, phase) or "crash", reason
 
 
-def _start_peers(request: Mapping[str, Any], framework: Framework, spread: Spread) -> Peers:
-    """The other processes of a point: each builds the same step over its own devices, and does as it is told."""
+def _start_group(request: Mapping[str, Any], framework: Framework, layout: DeviceLayout) -> ProcessGroup:
+    """The other processes of a point: each builds the same step over its own devices, and serves it."""
 
     def serve(rank: int, channel: Connection) -> None:
-        phases, own = _Phases(lambda *_: None), over(framework, spread.of_rank(rank))
+        phases, own = _Phases(lambda *_: None), distributed(framework, layout.of_rank(rank))
         try:
             with phases("build"):
                 own.open_device(request["platform"])
                 _, step = _prepare(request, own)
             phases.current = "run"
-            obey(channel, step, lambda: _resident("VmHWM"))
+            serve_steps(channel, step, lambda: _resident("VmHWM"))
         except Exception as error:
             outcome, reason = _ending(error, own, phases.current)
-            raise PeerFailed(outcome, f"process {rank + 1} of {spread.processes}: {reason}") from error
+            raise RankFailed(outcome, f"process {rank + 1} of {layout.processes}: {reason}") from error
 
-    return Peers(spread.processes, serve)
+    return ProcessGroup(layout.processes, serve)
 
 
 def _prepare(point: Mapping[str, Any], framework: Framework) -> tuple[Workload, Step]:
@@ -116,61 +185,16 @@ def _prepare(point: Mapping[str, Any], framework: Framework) -> tuple[Workload, 
     return workload, framework.make_step(workload, synthetic_batch(workload, point["batch_size"], point["seed"]), point)
 
 
-def _measure(
-    point: Mapping[str, Any],
-    framework: Framework,
-    phases: _Phases,
-    found: dict[str, Any],
-    spread: Spread | None,
-    peers: Peers | None,
-) -> None:
-    settings = point["measure"]
-    with phases("build"):
-        found["compile_note"] = framework.compile_note(point["compile"])
-        workload, step = _prepare(point, framework)
-        found["parameters"] = sum(math.prod(v.shape) for v in workload.model.trainable_variables)
-        if peers:
-            step = Together(step, peers)
-    with phases("input") if reads_files(point) else contextlib.nullcontext():
-        fed = open_feed(point, workload, framework, step)
-    with phases("compile"):
-        found["first_loss"] = step.run(1)
-    run = fed.run if fed else step.run
-    platform = point["platform"]
-    meter = open_meter(platform["name"], int(platform["index"]))
-    if spread is not None and platform["name"] != "cpu":
-        meter = EnergyMeter("unavailable: the counter is that of one board, the point has several")
-    measured = measure_steps(run, Protocol.of(settings), phases, before=meter.start)
-    found.update(measured)
-    found.update(energy_joules=meter.joules(), energy_source=meter.source)
-    if point["mode"] == "inference":
-        with phases("latency"):
-            found["latencies"] = _latencies(run)
-    if fed:
-        with phases("balance"):
-            found["input"] = fed.measure(measured)
-    # Before the profiler, whose buffers are none of the model's memory.
-    found["peak_memory_bytes"] = _summed([_resident("VmHWM"), *(peers.peak_bytes() if peers else [])])
-    found["peak_device_memory_bytes"] = framework.peak_device_memory()
-    if settings["profile"] or settings["keep_trace"]:
-        with phases("profile", found):
-            times = [seconds / measured["steps_per_block"] for seconds in measured["blocks"]]
-            left = settings["timeout"] - sum(phases.seconds.values())
-            found["profile"] = profile_steps(framework, step, statistics.median(times), settings["keep_trace"], left)
-            if spread is not None:
-                found["profile"]["devices"] = spread.local_devices
-
-
 def _latencies(run: Callable[[int], float | None]) -> list[float]:
     """Seconds of single synchronised steps."""
-    found: list[float] = []
+    seconds: list[float] = []
     begin = now = time.perf_counter()
-    while len(found) < _LATENCY_STEPS and now - begin < _LATENCY_SECONDS:
+    while len(seconds) < _LATENCY_STEPS and now - begin < _LATENCY_SECONDS:
         run(1)
         end = time.perf_counter()
-        found.append(end - now)
+        seconds.append(end - now)
         now = end
-    return found
+    return seconds
 
 
 class _Phases:
@@ -182,13 +206,10 @@ class _Phases:
         self._report = report
 
     @contextlib.contextmanager
-    def __call__(self, name: str, measured: Mapping[str, Any] | None = None) -> Iterator[None]:
+    def __call__(self, name: str, answer: Answer | None = None) -> Iterator[None]:
         if name != self.current:
             self.current = name
-            if measured is None:
-                self._report(name)
-            else:
-                self._report(name, measured)
+            self._report(name, answer)
         start = time.perf_counter()
         try:
             yield

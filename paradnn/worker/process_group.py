@@ -1,8 +1,8 @@
 """The other processes of a point whose devices do not share one: forked from its own, and gone with it.
 
-They build the same step and then do as they are told through a pipe each: so many steps, or say how much memory was
-taken. Collectives keep the steps of all processes together, so none can go on without the others: when one ends that
-should not, the kernel ends the point's own process (SIGIO), whatever that is waiting for, and the driver says so.
+Each builds the same step and then serves requests through a pipe of its own: to run so many steps, or to report its
+peak memory. Collectives keep the steps of all processes together, so none can go on without the others: when one exits
+that should not, the kernel kills the point's own process (SIGIO), whatever that is waiting for; the driver reports it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from paradnn.worker.fork_server import die_with_parent
 from paradnn.worker.frameworks import Step
 from paradnn.worker.profile.shapes import Cost
 
-__all__ = ["PeerFailed", "Peers", "Together", "obey"]
+__all__ = ["GroupStep", "ProcessGroup", "RankFailed", "serve_steps"]
 
-#: What a peer is asked for, beside a number of steps.
+#: What a process is asked for, beside a number of steps.
 _PEAK = "peak"
-#: Seconds that a peer which failed leaves the point's own process to say so.
+#: Seconds that a process which failed leaves the point's own process to report it.
 _GRACE = 10.0
-#: Seconds to wait for what a peer says of its failure, once this process has failed.
-_LAST_WORD = 2.0
+#: Seconds to wait for another process to report its failure, once this one has failed.
+_REPORT_SECONDS = 2.0
 
 
-class PeerFailed(Exception):
-    """A peer ended with an outcome of its own."""
+class RankFailed(Exception):
+    """Another process of the group failed with an outcome of its own."""
 
     def __init__(self, outcome: str, reason: str) -> None:
         super().__init__(outcome, reason)
@@ -44,10 +44,10 @@ class PeerFailed(Exception):
         return self.reason
 
 
-class Peers:
+class ProcessGroup:
     """Processes 1 to `count` - 1 of a point; this one is number 0.
 
-    `serve(rank, channel)` runs in each and returns when the channel ends; a PeerFailed that it raises is told here.
+    `serve(rank, channel)` runs in each and returns when the channel closes; a RankFailed there is raised here too.
     """
 
     def __init__(self, count: int, serve: Callable[[int, Connection], None]) -> None:
@@ -61,43 +61,43 @@ class Peers:
             pid = os.fork()
             if pid == 0:
                 os.close(life)
-                _live(rank, point, theirs, [ours, *self._channels], serve)
+                _run_rank(rank, point, theirs, [ours, *self._channels], serve)
             theirs.close()
             os.close(held)
             self._channels.append(ours)
             self._lives.append(life)
             self._pids.append(pid)
         for life in self._lives:
-            _end_with(life)
+            _die_with(life)
 
-    def tell(self, steps: int) -> None:
-        """Let every peer run so many steps."""
+    def start(self, steps: int) -> None:
+        """Let every other process run so many steps."""
         for channel in self._channels:
             self._send(channel, steps)
 
-    def answers(self) -> list[Any]:
-        """What every peer answers to what it was told; raises PeerFailed."""
+    def results(self) -> list[Any]:
+        """What every other process gives for its last request; raises RankFailed."""
         return [self._receive(channel) for channel in self._channels]
 
     def peak_bytes(self) -> list[int | None]:
-        """The peak resident memory of every peer."""
+        """The peak resident memory of every other process."""
         for channel in self._channels:
             self._send(channel, _PEAK)
-        return self.answers()
+        return self.results()
 
-    def failure(self) -> PeerFailed | None:
-        """What a peer said of its own failure, waiting a moment for it."""
-        deadline = time.monotonic() + _LAST_WORD
+    def failure(self) -> RankFailed | None:
+        """The failure that another process reports, waiting a moment for it."""
+        deadline = time.monotonic() + _REPORT_SECONDS
         for channel in self._channels:
             with contextlib.suppress(EOFError, OSError):
                 while channel.poll(max(0.0, deadline - time.monotonic())):
-                    word = channel.recv()
-                    if isinstance(word, PeerFailed):
-                        return word
+                    result = channel.recv()
+                    if isinstance(result, RankFailed):
+                        return result
         return None
 
-    def end(self) -> None:
-        """Kill the peers; nothing more is asked of them."""
+    def close(self) -> None:
+        """Kill the other processes; nothing more is asked of them."""
         for life in self._lives:
             os.close(life)
         for pid in self._pids:
@@ -106,33 +106,33 @@ class Peers:
         for pid in self._pids:
             os.waitpid(pid, 0)
 
-    def _send(self, channel: Connection, word: Any) -> None:
+    def _send(self, channel: Connection, request: Any) -> None:
         try:
-            channel.send(word)
+            channel.send(request)
         except OSError as error:
-            raise self.failure() or PeerFailed("crash", f"a process of the point is gone: {error}") from error
+            raise self.failure() or RankFailed("crash", f"a process of the point is gone: {error}") from error
 
     def _receive(self, channel: Connection) -> Any:
         try:
-            word = channel.recv()
+            result = channel.recv()
         except (EOFError, OSError):
-            raise PeerFailed("crash", "a process of the point ended without a word") from None
-        if isinstance(word, PeerFailed):
-            raise word
-        return word
+            raise RankFailed("crash", "a process of the point exited without a report") from None
+        if isinstance(result, RankFailed):
+            raise result
+        return result
 
 
-class Together:
+class GroupStep:
     """A step of all processes at once; its loss is the mean of theirs, each of as many examples."""
 
-    def __init__(self, step: Step, peers: Peers) -> None:
+    def __init__(self, step: Step, group: ProcessGroup) -> None:
         self._step = step
-        self._peers = peers
+        self._group = group
 
     def run(self, steps: int) -> float | None:
         """See `paradnn.worker.frameworks.Step`: every process has run its steps and waited for its devices."""
-        self._peers.tell(steps)
-        losses = [self._step.run(steps), *self._peers.answers()]
+        self._group.start(steps)
+        losses = [self._step.run(steps), *self._group.results()]
         known = [loss for loss in losses if loss is not None]
         return sum(known) / len(known) if known else None
 
@@ -141,16 +141,16 @@ class Together:
         return self._step.kernel_cost(name, kind)
 
 
-def obey(channel: Connection, step: Step, peak: Callable[[], int | None]) -> None:
-    """Run as many steps as the channel says, until it ends."""
+def serve_steps(channel: Connection, step: Step, peak: Callable[[], int | None]) -> None:
+    """Run as many steps as are asked for, or report the peak memory, until the channel closes."""
     with contextlib.suppress(EOFError):
         while True:
-            word = channel.recv()
-            channel.send(peak() if word == _PEAK else step.run(word))
+            request = channel.recv()
+            channel.send(peak() if request == _PEAK else step.run(request))
 
 
-def _end_with(life: int) -> None:
-    """Let the kernel end this process by SIGIO when the other end of a pipe, a peer's, is closed.
+def _die_with(life: int) -> None:
+    """Let the kernel kill this process by SIGIO when the other end of a pipe is closed: its holder has exited.
 
     Python cannot do it: a framework that waits for a process which is gone may hold the interpreter's lock for ever.
     """
@@ -159,10 +159,10 @@ def _end_with(life: int) -> None:
     fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
 
 
-def _live(
+def _run_rank(
     rank: int, point: int, channel: Connection, others: list[Connection], serve: Callable[[int, Connection], None]
 ) -> None:
-    """A peer's whole life; it leaves without the clean-up of the process that it was forked from."""
+    """What a forked process does; it exits without the clean-up of the process that it was forked from."""
     code = 1
     try:
         die_with_parent(point)
@@ -170,7 +170,7 @@ def _live(
             other.close()
         serve(rank, channel)
         code = 0
-    except PeerFailed as failure:
+    except RankFailed as failure:
         with contextlib.suppress(OSError):
             channel.send(failure)
         time.sleep(_GRACE)

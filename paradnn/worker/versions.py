@@ -18,13 +18,13 @@ _COMMON = ("keras", "numpy", "ml-dtypes", "h5py")
 
 def versions(name: str) -> dict[str, str]:
     """Versions of the software under test, read from the installed distributions without importing them."""
-    found = {"python": platform.python_version()}
+    versions_by_name = {"python": platform.python_version()}
     for distribution in (*_DISTRIBUTIONS[name], *_COMMON):
         try:
-            found[distribution] = importlib.metadata.version(distribution)
+            versions_by_name[distribution] = importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
             continue
         if distribution.startswith(("tensorflow-", "tf-")):
-            # By one name whatever the build, which its own name tells.
-            found.setdefault("tensorflow", found[distribution])
-    return found
+            # By one name whatever the build, which its own name says.
+            versions_by_name.setdefault("tensorflow", versions_by_name[distribution])
+    return versions_by_name

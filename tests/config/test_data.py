@@ -10,6 +10,7 @@ from paradnn.config.identity import point_id
 from paradnn.config.point import read_point
 from paradnn.errors import ConfigError
 from paradnn.record.input_pipeline import balance_checks, balance_metrics
+from paradnn.worker.messages import InputMeasurement, PipelinePart
 from tests.conftest import Store, run
 
 
@@ -66,25 +67,22 @@ def test_a_wrong_input_is_named(config: dict[str, object], message: str) -> None
     assert str(caught.value).startswith(message)
 
 
-RESULT = {
-    "blocks": [1.0, 1.0],
-    "input": {
-        "waits": [0.25, 0.75],
-        "threads": 2,
-        "read": 100,
-        "damaged": 3,
-        "memory_bytes": 1000,
-        "free_step_seconds": [0.1] * 6,
-        "fed_step_seconds": [0.15, 0.2, 0.2, 0.2, 0.25, 0.2],
-        "alone": [{"examples": 100, "seconds": 2.0, "cpu_seconds": 0.4}] * 6,
-        "stages": {"read": 0.001},
-    },
-}
+BLOCKS = [1.0, 1.0]
+INPUT = InputMeasurement(
+    waits=[0.25, 0.75],
+    threads=2,
+    read=100,
+    damaged=3,
+    memory_bytes=1000,
+    free_step_seconds=[0.1] * 6,
+    fed_step_seconds=[0.15, 0.2, 0.2, 0.2, 0.25, 0.2],
+    alone=[PipelinePart(examples=100, seconds=2.0, cpu_seconds=0.4)] * 6,
+    stages={"read": 0.001},
+)
 
 
 def test_metrics_are_worked_out_by_hand() -> None:
-    found = balance_metrics(RESULT, 10, "cpu")
-    assert balance_metrics({"blocks": [1.0]}, 10, "cpu") == {}
+    found = balance_metrics(INPUT, BLOCKS, 10, "cpu")
     assert found["infeed_fraction"] == 0.5
     assert (found["infeed_gain"], found["infeed_gain_low"]) == pytest.approx((1.0, 0.5))
     assert found["infeed_gain_high"] == pytest.approx(1.5)
@@ -94,9 +92,9 @@ def test_metrics_are_worked_out_by_hand() -> None:
     assert found["input_stage_ms.read"] == 1
     assert (found["input_damaged"], found["input_memory_bytes"]) == (3, 1000)
     # Of a device that works while the host waits: half of a step that takes twice as long.
-    assert balance_metrics(RESULT, 10, "gpu")["infeed_fraction"] == pytest.approx(0.5)
-    assert balance_checks(found, RESULT) == []
-    assert len(balance_checks(found | {"infeed_fraction": 1.5}, RESULT | {"blocks": [1.0]})) == 2
+    assert balance_metrics(INPUT, BLOCKS, 10, "gpu")["infeed_fraction"] == pytest.approx(0.5)
+    assert balance_checks(found, INPUT, BLOCKS) == []
+    assert len(balance_checks(found | {"infeed_fraction": 1.5}, INPUT, [1.0])) == 2
 
 
 def test_a_point_with_input_is_a_run_like_others(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,25 +10,23 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from paradnn.worker.channel import Channel
 from paradnn.worker.fork_server import Report, serve
-from paradnn.worker.protocol import Channel
+from paradnn.worker.messages import PROTOCOL_VERSION, Answer, Measurement, NoProfile, Ready, Timing
 
 
-def answer(point: Mapping[str, Any], report: Report) -> dict[str, Any]:
+def answer(point: Mapping[str, Any], report: Report) -> Answer:
     report("measure")
-    found = {
-        "outcome": "ok",
-        "reason": None,
-        "phases": {"measure": 0.5},
-        "blocks": [1.0, 1.0],
-        "peak_memory_bytes": point["peak"],
-    }
-    report("profile", found)
+    timing = Timing(1, [], [], [1.0, 1.0], True, "", None)
+    measurement = Measurement(1, None, None, timing, None, "unavailable: none here")
+    measured = Answer("ok", None, {"measure": 0.5}, peak_memory_bytes=point["peak"], measurement=measurement)
+    report("profile", measured)
     Path("trace-of-this-point").mkdir()
     print("the profiler's last words", file=sys.stderr, flush=True)
     if point["profile"] == "crashes":
@@ -36,11 +34,11 @@ def answer(point: Mapping[str, Any], report: Report) -> dict[str, Any]:
     held = b"x" * (600 * 2**20) if point["profile"] == "grows" else b""
     while point["profile"] != "ends":
         time.sleep(0.2)
-    return found | {"profile": {"steps": 3 + len(held)}}
+    return replace(measured, profile=NoProfile(f"none: {len(held)}"))
 
 
 if __name__ == "__main__":
     channel = Channel(os.dup(1))
     os.dup2(2, 1)
-    channel.send("ready")
+    channel.send(Ready(PROTOCOL_VERSION))
     serve(channel, answer)

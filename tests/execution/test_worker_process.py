@@ -20,10 +20,12 @@ from paradnn.config.point import read_point
 from paradnn.errors import ConfigError
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.scratch import Scratch
-from paradnn.execution.worker_process import Limits, Worker, WorkerKey
+from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.worker_process import Limits, Worker
 from paradnn.hardware import environment
 from paradnn.record.profile_summary import profile_tags
 from paradnn.tracking.resume import ResumePolicy
+from paradnn.worker.messages import Answer, NoProfile
 from tests.conftest import ROOT
 
 MEASURE = {"min_seconds": 0.02, "min_blocks": 2, "block_seconds": 0.002, "warmup_seconds": 0.1}
@@ -99,7 +101,7 @@ def test_a_worker_whose_driver_is_gone_already_does_not_start() -> None:
     ],
 )
 def test_endings_from_outside(ending: Ending, stderr: str, expected: tuple[str, str]) -> None:
-    outcome, reason = classify(ending, {}, stderr, timeout=60, memory_limit=2 * 2**30, peak=3 * 2**30)
+    outcome, reason = classify(ending, None, stderr, timeout=60, memory_limit=2 * 2**30, peak=3 * 2**30)
     assert outcome == expected[0]
     assert reason is not None
     assert reason.startswith(expected[1])
@@ -107,7 +109,7 @@ def test_endings_from_outside(ending: Ending, stderr: str, expected: tuple[str, 
 
 def test_what_the_child_says_of_itself_is_believed() -> None:
     ending = Ending(None, 9, "timeout", "measure")
-    assert classify(ending, {"outcome": "nan", "reason": "why"}, "", 1, None, 0) == ("nan", "why")
+    assert classify(ending, Answer("nan", "why", {}), "", 1, None, 0) == ("nan", "why")
 
 
 @pytest.fixture
@@ -115,7 +117,7 @@ def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerKey:
     """A worker whose points go wrong in their profile."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\nexec {sys.executable} {ROOT / 'tests' / 'execution' / 'profile_worker.py'}\n")
+    python.write_text(f"#!/bin/sh\nexec {sys.executable} {Path(__file__).with_name('profile_worker.py')}\n")
     python.chmod(0o755)
     return WorkerKey(str(python), "tensorflow", None, "cpu", ())
 
@@ -134,25 +136,30 @@ def test_a_measured_point_is_not_lost_to_its_profile(
     phases: list[str] = []
     worker = Worker(key)
     try:
-        answer = worker.measure({"profile": profile, "peak": 100 * 2**20}, limits, phases.append)
+        result = worker.measure({"profile": profile, "peak": 100 * 2**20}, limits, phases.append)
         left = list(tmp_path.glob("paradnn-scratch-*/trace-*"))
         whole = worker.measure({"profile": "ends", "peak": 100 * 2**20}, limits, phases.append)
     finally:
         worker.close()
     assert phases == ["measure", "profile"] * 2
-    assert (answer.outcome, answer.reason, answer.result["blocks"]) == ("ok", None, [1.0, 1.0])
-    assert re.fullmatch(reason, answer.result["profile"]["unavailable"])
-    assert answer.result["profile"]["limited"] is limited
-    assert set(answer.phases) == {"start", "measure", "profile"}
+    assert (result.outcome, result.reason) == ("ok", None)
+    assert result.answer is not None
+    assert result.answer.measurement is not None
+    assert result.answer.measurement.timing.blocks == [1.0, 1.0]
+    assert isinstance(result.answer.profile, NoProfile)
+    assert re.fullmatch(reason, result.answer.profile.unavailable)
+    assert result.answer.profile.limited is limited
+    assert set(result.phases) == {"start", "measure", "profile"}
     assert left == []
-    assert whole.result["profile"] == {"steps": 3}
+    assert whole.answer is not None
+    assert whole.answer.profile == NoProfile("none: 0")
 
 
 def test_a_point_that_was_too_large_before_its_profile_is_out_of_memory(key: WorkerKey) -> None:
     limit = 300 * 2**20
     with WorkerPool() as pool:
-        answer = pool.measure(key, {"profile": "grows", "peak": limit + 1}, Limits(60, limit), lambda _: None)
-    assert answer.outcome == "oom_host"
+        result = pool.measure(key, {"profile": "grows", "peak": limit + 1}, Limits(60, limit), lambda _: None)
+    assert result.outcome == "oom_host"
 
 
 def test_a_profile_that_a_limit_ended_is_tried_again_under_another_limit() -> None:
@@ -160,7 +167,7 @@ def test_a_profile_that_a_limit_ended_is_tried_again_under_another_limit() -> No
     more = replace(POINT, measure=replace(asked.measure, timeout=1e4))
     policy = ResumePolicy(True, ())
     for limited, counts in ((True, [True, True, False]), (False, [True, True, True])):
-        tags = profile_tags({"unavailable": "timeout: over 3 s", "limited": limited}, "float32")
+        tags = profile_tags(NoProfile("timeout: over 3 s", limited), "float32")
         tags |= {"outcome": "ok", "limits_id": limits_id(asked.measure)}
         assert tags["profile"] == "unavailable: timeout: over 3 s"
         assert [policy.counts(point, tags) for point in (POINT, asked, more)] == counts

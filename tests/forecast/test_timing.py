@@ -21,6 +21,7 @@ from paradnn.forecast.timing import (
     warmup_seconds,
 )
 from paradnn.worker import measure
+from paradnn.worker.messages import Timing
 from paradnn.worker.profile.run import profile_steps
 
 
@@ -71,7 +72,7 @@ def columns_of(settings: list[dict[str, float]]) -> MeasureColumns:
     return MeasureColumns.of(lambda name: np.array([float(group[name]) for group in settings]))
 
 
-def really(machine: Machine, settings: dict[str, float]) -> dict[str, Any]:
+def really(machine: Machine, settings: dict[str, float]) -> Timing:
     return measure.measure_steps(machine.run, measure.Protocol.of(settings), machine.phase, machine.clock)
 
 
@@ -85,8 +86,8 @@ def test_constant_steps_take_what_the_protocol_takes() -> None:
     for index, group in enumerate(settings):
         machine = Machine(float(steps[index, 0]))
         result = really(machine, group)
-        assert blocks.steps[index, 0] == result["steps_per_block"]
-        assert blocks.trials[index, 0] == len(result["calibration"])
+        assert blocks.steps[index, 0] == result.steps_per_block
+        assert blocks.trials[index, 0] == len(result.calibration)
         assert warmup[index, 0] == pytest.approx(machine.spent["warmup"])
         assert measured[index, 0] == pytest.approx(machine.spent["measure"])
 
@@ -99,11 +100,11 @@ def test_blocks_until_steady_are_read_back_from_a_run() -> None:
     for seed in range(40):
         machine = Machine(0.0301, jitter=0.06, seed=seed)
         result = really(machine, settings)
-        if result["steps_per_block"] != 4:
+        if result.steps_per_block != 4:
             continue  # a trial fell just short of a block
-        recorded = np.array([[len(result["calibration"]) - 1 + len(result["warmup"])]], dtype=float)
+        recorded = np.array([[len(result.calibration) - 1 + len(result.warmup)]], dtype=float)
         blocks = calibrate(np.array([[0.0301]]), columns)
-        extra = extra_blocks(recorded + blocks.trials - len(result["calibration"]), blocks)
+        extra = extra_blocks(recorded + blocks.trials - len(result.calibration), blocks)
         needed.append(float(extra[0, 0]))
         assert warmup_seconds(blocks, columns, extra)[0, 0] == pytest.approx(machine.spent["warmup"], rel=0.15)
     assert max(needed) > 3
@@ -114,7 +115,7 @@ def test_the_warm_up_ends_at_its_cap() -> None:
     settings = {**protocols(1)[0], "block_seconds": 0.1, "warmup_seconds": 4.5}
     columns = columns_of([settings])
     machine = Machine(1.0)  # no eight blocks fit
-    assert not really(machine, settings)["steady"]
+    assert not really(machine, settings).steady
     warmup = warmup_seconds(calibrate(np.array([[1.0]]), columns), columns, np.array([[1e9]]))
     assert warmup[0, 0] == machine.spent["warmup"] == 5.0
 

@@ -14,7 +14,7 @@ from paradnn.errors import ConfigError
 from paradnn.execution.worker_process import Limits
 from paradnn.hardware.environment import Environment
 from paradnn.record.record import run_name
-from paradnn.session.hardware_peaks import Ceilings, ceilings_identity, limits_of, yardstick
+from paradnn.session.hardware_peaks import Ceilings, ceilings_identity, device_peaks, single_device
 from paradnn.session.session import _Session
 
 MODEL = {"name": "fc", "layers": 1, "nodes": 8}
@@ -80,11 +80,14 @@ def test_replicas_that_do_not_fit_are_predicted() -> None:
 def test_devices_are_held_against_what_they_can_do_together() -> None:
     ceilings = Ceilings("run", {"float32": 1e12}, 1e11)
     gpus = point(devices=2, platform={"name": "gpu"})
-    assert limits_of(gpus, environment(8), ceilings) == {"peak_flops_per_second": 2e12, "peak_bytes_per_second": 2e11}
+    assert device_peaks(gpus, environment(8), ceilings) == {
+        "peak_flops_per_second": 2e12,
+        "peak_bytes_per_second": 2e11,
+    }
     assert ceilings_identity(gpus, environment(8)) == ceilings_identity(point(platform={"name": "gpu"}), environment(8))
     cores = point(devices=2, platform={"name": "cpu", "threads": 2})
-    assert limits_of(cores, environment(8), ceilings)["peak_flops_per_second"] == 1e12
-    assert yardstick(cores, environment(8)).platform.threads == 4
+    assert device_peaks(cores, environment(8), ceilings)["peak_flops_per_second"] == 1e12
+    assert single_device(cores, environment(8)).platform.threads == 4
     # All cores of a machine are its default.
     assert ceilings_identity(cores, environment(4)) == ceilings_identity(point(), environment(4))
 

@@ -99,12 +99,12 @@ def test_the_remedy_names_what_the_ceilings_depend_on() -> None:
     assert overrun_tags(point, {"flops_utilization": 1.05}) == overrun_tags(point, {}) == {}
 
 
-def test_ceilings_that_changed_are_told() -> None:
+def test_ceilings_that_changed_are_reported() -> None:
     old = Ceilings("abc", {"float32": 1e11, "bfloat16": 1e10}, 2e10)
     new = Ceilings("def", {"float32": 1.2e11, "bfloat16": 1.04e10, "float16": 1.0}, 1e10)
     assert changes(old, new) == [
         "matmul in float32: 1.20 times what run abc says; was the machine busy then: points that name that run are to "
-        "be measured again with resume=false",
+        "be re-measured with resume=false",
         "main memory: 0.50 times what run abc says; was the machine busy now?",
     ]
 

@@ -89,7 +89,7 @@ def test_the_same_command_measures_nothing_again(swept: Store) -> None:
     assert "2 skipped, the store holds their outcome already (2 ok)" in done.stdout
     assert len(swept.runs()) == before
     single = run(["paradnn.train", "model=lstm", *axes[1:]], swept)
-    assert "The store held this outcome already; resume=false measures it anew." in single.stdout
+    assert "The store held this outcome already; resume=false re-measures it." in single.stdout
     assert len(swept.runs()) == before
     assert len(swept.runs("sweep")) == 1
 

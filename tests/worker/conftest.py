@@ -3,5 +3,29 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
+
+import pytest
 
 collect_ignore = [] if all(map(importlib.util.find_spec, ("jax", "torch"))) else ["test_frameworks.py"]
+
+#: What `site` imports when the interpreter starts.
+BLOCKER = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name == "google" or name.startswith("google."):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+@pytest.fixture
+def without_protobuf(tmp_path: Path) -> Path:
+    """A folder for PYTHONPATH: interpreters that are started with it cannot import protobuf."""
+    folder = tmp_path / "without protobuf"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(BLOCKER)
+    return folder

@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from paradnn.costs import model_costs
 from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_process import Limits, WorkerKey
+from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.worker_process import Limits
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.models import build
@@ -241,9 +242,9 @@ def test_the_memory_bound_is_below_a_real_step(
     key = WorkerKey(sys.executable, "tensorflow", None, "cpu", ())
     peaks, bounds = [], []
     for mode, size in (("inference", batch), ("train", batch), ("train", 2 * batch)):
-        answer = pool.measure(key, point(model, size, compile_mode, mode), Limits(200, None), lambda phase: None)
-        assert answer.outcome == "ok", answer.reason
-        peaks.append(answer.result["peak_memory_bytes"] - answer.result["baseline_memory_bytes"])
+        result = pool.measure(key, point(model, size, compile_mode, mode), Limits(200, None), lambda phase: None)
+        assert result.outcome == "ok", result.reason
+        peaks.append(result.answer.peak_memory_bytes - result.answer.baseline_memory_bytes)
         costs = model_costs(model, batch_size=size, precision="float32", mode=mode, optimizer="rmsprop")
         bounds.append(costs.memory_lower_bound_bytes)
     assert all(bound < peak for bound, peak in zip(bounds, peaks, strict=True))

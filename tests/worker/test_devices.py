@@ -14,9 +14,11 @@ from typing import Any
 import psutil
 import pytest
 
+from paradnn.config.outcome import PointResult
 from paradnn.costs import model_costs
 from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_process import Answer, Limits, WorkerKey
+from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.worker_process import Limits
 from tests.worker.families import BATCH, MODELS
 
 #: Of a loss after three updates, as a share of it: sums over shards are rounded in another order.
@@ -30,7 +32,7 @@ def pool() -> Iterator[WorkerPool]:
         yield workers
 
 
-def measure(pool: WorkerPool, family: str = "fc", on_phase: Any = lambda phase: None, **changes: Any) -> Answer:
+def measure(pool: WorkerPool, family: str = "fc", on_phase: Any = lambda phase: None, **changes: Any) -> PointResult:
     """Four steps: one compiles, two calibrate, one is measured."""
     memory = changes.pop("memory", None)
     protocol = {
@@ -62,7 +64,7 @@ def measure(pool: WorkerPool, family: str = "fc", on_phase: Any = lambda phase: 
 
 
 @pytest.fixture(scope="module")
-def alone(pool: WorkerPool) -> Answer:
+def alone(pool: WorkerPool) -> PointResult:
     return measure(pool, devices=1)
 
 
@@ -85,56 +87,54 @@ def no_process_is_left() -> bool:
 
 
 @pytest.mark.parametrize(("transport", "compile_mode"), [("local", "graph"), ("local", "xla"), ("grpc", "graph")])
-def test_devices_train_as_one_does(pool: WorkerPool, alone: Answer, transport: str, compile_mode: str) -> None:
-    answer = measure(pool, transport=transport, compile=compile_mode, measure={"profile": compile_mode == "graph"})
-    assert answer.outcome == "ok", answer.reason
-    for loss in ("first_loss", "final_loss"):
-        assert answer.result[loss] == pytest.approx(alone.result[loss], rel=LOSS_TOLERANCE)
-    assert answer.result["parameters"] == alone.result["parameters"]
+def test_devices_train_as_one_does(pool: WorkerPool, alone: PointResult, transport: str, compile_mode: str) -> None:
+    result = measure(pool, transport=transport, compile=compile_mode, measure={"profile": compile_mode == "graph"})
+    assert result.outcome == "ok", result.reason
+    ours, theirs = result.answer.measurement, alone.answer.measurement
+    assert ours.first_loss == pytest.approx(theirs.first_loss, rel=LOSS_TOLERANCE)
+    assert ours.timing.final_loss == pytest.approx(theirs.timing.final_loss, rel=LOSS_TOLERANCE)
+    assert ours.parameters == theirs.parameters
     assert no_process_is_left()
     if compile_mode == "xla":
         return
-    profile = answer.result["profile"]
-    rows = [
-        dict(zip(profile["operation_types"]["columns"], row, strict=True)) for row in profile["operation_types"]["data"]
-    ]
+    profile = result.answer.profile
+    rows = profile.operation_types.rows()
     assert sum(row["share"] for row in rows) == pytest.approx(1.0, abs=1e-6)
     collective = [row for row in rows if row["category"] == "communication"]
     assert collective
     assert sum(row["share"] for row in collective) > 0
     # Of two processes the profile sees one.
     costs = model_costs(MODELS["fc"], batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop")
-    assert profile["devices"] == (1 if transport == "grpc" else 2)
-    assert profile["product_flops"] == pytest.approx(costs.flops_per_step * profile["devices"] / 2, rel=0.01)
+    assert profile.devices == (1 if transport == "grpc" else 2)
+    assert profile.product_flops == pytest.approx(costs.flops_per_step * profile.devices / 2, rel=0.01)
 
 
 def test_memory_of_all_replicas_is_within_its_bound(pool: WorkerPool) -> None:
     model = MODELS["fc"] | {"nodes": 2000, "layers": 2}
     bound = model_costs(model, batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop", devices=2)
     for transport in ("local", "grpc"):
-        answer = measure(pool, model=model, transport=transport)
-        taken = answer.result["peak_memory_bytes"] - answer.result["baseline_memory_bytes"]
+        result = measure(pool, model=model, transport=transport)
+        taken = result.answer.peak_memory_bytes - result.answer.baseline_memory_bytes
         assert taken >= bound.memory_lower_bound_bytes
 
 
 def test_inference_is_shared_without_collectives(pool: WorkerPool) -> None:
-    answer = measure(pool, mode="inference", measure={"profile": True})
-    assert answer.outcome == "ok", answer.reason
-    columns = answer.result["profile"]["operation_types"]["columns"]
-    categories = {row[columns.index("category")] for row in answer.result["profile"]["operation_types"]["data"]}
+    result = measure(pool, mode="inference", measure={"profile": True})
+    assert result.outcome == "ok", result.reason
+    categories = {row["category"] for row in result.answer.profile.operation_types.rows()}
     assert "matmul" in categories
     assert "communication" not in categories
 
 
 def test_more_devices_than_there_are_is_unavailable(pool: WorkerPool) -> None:
-    answer = measure(pool, batch_size=2 * CORES, devices=2, platform={"name": "cpu", "threads": CORES, "index": 0})
-    assert answer.outcome == "unavailable"
-    assert answer.reason == (
+    result = measure(pool, batch_size=2 * CORES, devices=2, platform={"name": "cpu", "threads": CORES, "index": 0})
+    assert result.outcome == "unavailable"
+    assert result.reason == (
         f"devices=2 with platform.threads={CORES} each need {2 * CORES} cores, this process may use {CORES}"
     )
-    answer = measure(pool, platform={"name": "gpu", "threads": None, "index": 0})
-    assert answer.outcome == "unavailable"
-    assert "sees 0 GPU device(s), not 2 from number 0 on" in (answer.reason or "")
+    result = measure(pool, platform={"name": "gpu", "threads": None, "index": 0})
+    assert result.outcome == "unavailable"
+    assert "sees 0 GPU device(s), not 2 from number 0 on" in (result.reason or "")
 
 
 def end_the_peer(at: str) -> Callable[[str], None]:
@@ -155,9 +155,9 @@ def end_the_peer(at: str) -> Callable[[str], None]:
 @pytest.mark.parametrize("phase", ["build", "measure"])
 def test_a_process_that_dies_ends_the_point(pool: WorkerPool, phase: str) -> None:
     long = {"min_seconds": 100.0, "max_seconds": 100.0, "warmup_seconds": 100.0, "min_blocks": 10**6}
-    answer = measure(pool, "fc", end_the_peer(phase), transport="grpc", measure=long)
-    assert answer.outcome == "crash"
-    assert (answer.reason or "").startswith(f"another process of the point ended in phase {phase}: ")
+    result = measure(pool, "fc", end_the_peer(phase), transport="grpc", measure=long)
+    assert result.outcome == "crash"
+    assert (result.reason or "").startswith(f"another process of the point ended in phase {phase}: ")
     assert no_process_is_left()
 
 
@@ -165,6 +165,6 @@ def test_memory_of_every_process_counts_against_the_limit(pool: WorkerPool) -> N
     long = {"min_seconds": 100.0, "max_seconds": 100.0, "warmup_seconds": 100.0, "min_blocks": 10**6}
     alone = measure(pool, devices=1).peak_memory_bytes
     assert alone
-    answer = measure(pool, transport="grpc", measure=long, memory=int(1.5 * alone))
-    assert answer.outcome == "oom_host"
+    result = measure(pool, transport="grpc", measure=long, memory=int(1.5 * alone))
+    assert result.outcome == "oom_host"
     assert no_process_is_left()

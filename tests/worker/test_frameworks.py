@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paradnn.config.outcome import PointResult
 from paradnn.costs import model_costs
 from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_process import Answer, Limits, WorkerKey
+from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.worker_process import Limits
+from paradnn.worker.messages import NoProfile, Profile
 from tests.conftest import ROOT
 from tests.worker.families import BATCH, MODELS
 
@@ -33,10 +36,10 @@ KINK = 1e-3
 
 #: Families whose steps run over two devices; a share of a loss after two updates, and of what three have changed in a
 #: variable; and the seed of a batch that is not near a kink.
-SPREAD_SEED = 5
-SPREAD_FAMILIES = ("fc", "residual")
-SPREAD_LOSS_TOLERANCE = 1e-4
-SPREAD_TOLERANCE = 1e-3
+DISTRIBUTED_SEED = 5
+DISTRIBUTED_FAMILIES = ("fc", "residual")
+DISTRIBUTED_LOSS_TOLERANCE = 1e-4
+DISTRIBUTED_TOLERANCE = 1e-3
 
 Values = Mapping[str, np.ndarray]
 
@@ -106,13 +109,13 @@ def test_equal_weights_and_batches_give_equal_losses_and_gradients(
     assert gradient_difference(reference.values, found) <= GRADIENT_TOLERANCE
 
 
-def spread_steps(
+def distributed_steps(
     framework: str, compile_mode: str, devices: str, transport: str, seed: int, folder: Path, families: Sequence[str]
 ) -> Values:
-    """What `tests.worker.spread_steps` writes, as a process of its own."""
+    """What `tests.worker.distributed_steps` writes, as a process of its own."""
     target = folder / f"{framework}-{compile_mode}-{devices}-{transport}.npz"
     arguments = [framework, compile_mode, devices, transport, str(seed), str(target), *families]
-    command = [sys.executable, "-m", "tests.worker.spread_steps", *arguments]
+    command = [sys.executable, "-m", "tests.worker.distributed_steps", *arguments]
     environ = WorkerKey(sys.executable, framework, None, "cpu", ()).environ()
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -129,8 +132,10 @@ def one_device(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Values]:
     """
     folder = tmp_path_factory.mktemp("one")
     return {
-        "tensorflow": spread_steps("tensorflow", "eager", "shards of 2", "local", SPREAD_SEED, folder, SPREAD_FAMILIES),
-        "jax": spread_steps("jax", "graph", "1", "local", SPREAD_SEED, folder, SPREAD_FAMILIES),
+        "tensorflow": distributed_steps(
+            "tensorflow", "eager", "shards of 2", "local", DISTRIBUTED_SEED, folder, DISTRIBUTED_FAMILIES
+        ),
+        "jax": distributed_steps("jax", "graph", "1", "local", DISTRIBUTED_SEED, folder, DISTRIBUTED_FAMILIES),
     }
 
 
@@ -154,7 +159,7 @@ def test_two_devices_come_to_what_one_does(
     transport: str,
     tmp_path: Path,
 ) -> None:
-    found = spread_steps(framework, compile_mode, "2", transport, SPREAD_SEED, tmp_path, SPREAD_FAMILIES)
+    found = distributed_steps(framework, compile_mode, "2", transport, DISTRIBUTED_SEED, tmp_path, DISTRIBUTED_FAMILIES)
     expected = one_device[framework]
     assert set(found) == set(expected)
     for name, values in found.items():
@@ -163,27 +168,26 @@ def test_two_devices_come_to_what_one_does(
             # Of what three steps changed, not of the weights.
             after = name.replace("/start/", "/weight/")
             moved = np.abs(expected[after] - values).max()
-            assert np.abs(found[after] - expected[after]).max() <= SPREAD_TOLERANCE * moved, after
+            assert np.abs(found[after] - expected[after]).max() <= DISTRIBUTED_TOLERANCE * moved, after
         elif "/losses" in name:
-            np.testing.assert_allclose(values, expected[name], rtol=SPREAD_LOSS_TOLERANCE, err_msg=name)
+            np.testing.assert_allclose(values, expected[name], rtol=DISTRIBUTED_LOSS_TOLERANCE, err_msg=name)
 
 
 def test_pytorch_has_one_device(pool: WorkerPool) -> None:
-    answer = measure(pool, "torch", "fc", devices=2)
-    assert answer.outcome == "unavailable"
-    assert "framework=torch runs on one device, not on 2" in (answer.reason or "")
+    result = measure(pool, "torch", "fc", devices=2)
+    assert result.outcome == "unavailable"
+    assert "framework=torch runs on one device, not on 2" in (result.reason or "")
 
 
 def test_jax_reduces_over_devices_within_its_program(pool: WorkerPool) -> None:
-    answer = measure(pool, "jax", "fc", devices=2)
-    assert answer.outcome == "ok", answer.reason
+    result = measure(pool, "jax", "fc", devices=2)
+    assert result.outcome == "ok", result.reason
     costs = model_costs(MODELS["fc"], batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop")
-    profile = answer.result["profile"]
-    assert profile["product_flops"] == pytest.approx(costs.flops_per_step, rel=0.1)
-    columns = profile["operation_types"]["columns"]
-    assert "communication" in {row[columns.index("category")] for row in profile["operation_types"]["data"]}
-    answer = measure(pool, "jax", "fc", devices=2, transport="grpc")
-    assert (answer.outcome, answer.reason) == (
+    profile = result.answer.profile
+    assert profile.product_flops == pytest.approx(costs.flops_per_step, rel=0.1)
+    assert "communication" in {row["category"] for row in profile.operation_types.rows()}
+    result = measure(pool, "jax", "fc", devices=2, transport="grpc")
+    assert (result.outcome, result.reason) == (
         "unavailable",
         "transport=grpc is TensorFlow's here; JAX's devices meet in one process",
     )
@@ -195,7 +199,7 @@ def pool() -> Iterator[WorkerPool]:
         yield workers
 
 
-def measure(pool: WorkerPool, framework: str, family: str, **changes: Any) -> Answer:
+def measure(pool: WorkerPool, framework: str, family: str, **changes: Any) -> PointResult:
     protocol = {
         "min_seconds": 0.0,
         "min_blocks": 1,
@@ -234,15 +238,15 @@ CASES = [
 
 @pytest.mark.parametrize(("framework", "compile_mode", "family"), CASES, ids=["-".join(case) for case in CASES])
 def test_tables_agree_with_analytic_costs(pool: WorkerPool, framework: str, compile_mode: str, family: str) -> None:
-    answer = measure(pool, framework, family, compile=compile_mode)
-    assert answer.outcome == "ok", answer.reason
-    profile = answer.result["profile"]
-    assert "operations" in profile, profile
+    result = measure(pool, framework, family, compile=compile_mode)
+    assert result.outcome == "ok", result.reason
+    profile = result.answer.profile
+    assert isinstance(profile, Profile), profile
     costs = model_costs(MODELS[family], batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop")
-    assert answer.result["parameters"] == costs.parameters
-    assert profile["product_flops"] == pytest.approx(costs.flops_per_step, rel=0.1)
+    assert result.answer.measurement.parameters == costs.parameters
+    assert profile.product_flops == pytest.approx(costs.flops_per_step, rel=0.1)
     for name in ("operations", "operation_types"):
-        table = [dict(zip(profile[name]["columns"], row, strict=True)) for row in profile[name]["data"]]
+        table = getattr(profile, name).rows()
         assert sum(row["share"] for row in table) == pytest.approx(1.0, abs=1e-6)
 
 
@@ -250,40 +254,40 @@ def test_tables_agree_with_analytic_costs(pool: WorkerPool, framework: str, comp
 @pytest.mark.parametrize("framework", ["jax", "torch"])
 @pytest.mark.parametrize("family", ["fc", "residual", "lstm"])
 def test_steps_are_finite_in_every_precision(pool: WorkerPool, framework: str, family: str, precision: str) -> None:
-    answer = measure(pool, framework, family, precision=precision, compile="eager" if framework == "torch" else "graph")
-    assert answer.outcome == "ok", answer.reason
+    result = measure(pool, framework, family, precision=precision, compile="eager" if framework == "torch" else "graph")
+    assert result.outcome == "ok", result.reason
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])
 def test_inference_runs_and_is_profiled(pool: WorkerPool, framework: str) -> None:
-    answer = measure(
+    result = measure(
         pool, framework, "bottleneck", mode="inference", compile="graph" if framework == "jax" else "eager"
     )
-    assert answer.outcome == "ok", answer.reason
+    assert result.outcome == "ok", result.reason
     costs = model_costs(MODELS["bottleneck"], batch_size=BATCH, precision="float32", mode="inference", optimizer="sgd")
-    assert answer.result["profile"]["product_flops"] == pytest.approx(costs.flops_per_step, rel=0.05)
-    assert len(answer.result["latencies"]) == 200
+    assert result.answer.profile["product_flops"] == pytest.approx(costs.flops_per_step, rel=0.05)
+    assert len(result.answer.latencies) == 200
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])
 def test_what_a_framework_lacks_is_unavailable(pool: WorkerPool, framework: str) -> None:
     platform = {"name": "cpu", "threads": None, "index": 7 if framework == "torch" else 900}
-    answer = measure(pool, framework, "fc", platform=platform)
-    assert answer.outcome == "unavailable"
-    assert "not number" in (answer.reason or "")
+    result = measure(pool, framework, "fc", platform=platform)
+    assert result.outcome == "unavailable"
+    assert "not number" in (result.reason or "")
 
 
 def test_pytorch_has_no_xla(pool: WorkerPool) -> None:
-    answer = measure(pool, "torch", "fc", compile="xla")
-    assert answer.outcome == "unavailable"
-    assert answer.reason == "PyTorch has no XLA here: compile=graph is torch.compile, compile=eager runs uncompiled"
+    result = measure(pool, "torch", "fc", compile="xla")
+    assert result.outcome == "unavailable"
+    assert result.reason == "PyTorch has no XLA here: compile=graph is torch.compile, compile=eager runs uncompiled"
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])
 def test_exhausted_memory_is_an_outcome(pool: WorkerPool, framework: str) -> None:
     huge = {"name": "fc", "layers": 1, "nodes": 2_000_000, "input_size": 2_000_000, "output_size": 2}
-    answer = measure(pool, framework, "fc", model=huge, compile="eager")
-    assert answer.outcome == "oom_host", answer.reason
+    result = measure(pool, framework, "fc", model=huge, compile="eager")
+    assert result.outcome == "oom_host", result.reason
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])
@@ -299,3 +303,16 @@ def test_other_frameworks_are_not_imported(framework: str) -> None:
     )
     # Keras itself imports JAX where that is installed.
     assert done.stdout.strip() == {"jax": "['jax']", "torch": "['jax', 'torch']"}[framework]
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_an_interpreter_without_protobuf_measures(
+    framework: str, without_protobuf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JAX's trace cannot be read there, PyTorch's can."""
+    monkeypatch.setenv("PYTHONPATH", str(without_protobuf))
+    with WorkerPool() as workers:
+        result = measure(workers, framework, "fc", compile="graph" if framework == "jax" else "eager")
+    assert result.outcome == "ok", result.reason
+    assert result.answer.measurement.timing.blocks
+    assert isinstance(result.answer.profile, NoProfile if framework == "jax" else Profile)

@@ -18,11 +18,11 @@ from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks import Unavailable
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.input import generated
+from paradnn.worker.input.balance import FedStep
 from paradnn.worker.input.feed import Feed
 from paradnn.worker.input.images import MEAN, STANDARD_DEVIATION
-from paradnn.worker.input.measure import Fed
 from paradnn.worker.models import ArraySpec, Workload, build
-from paradnn.worker.point import answer
+from paradnn.worker.point import answer_request
 from tests.worker.tfrecord import example, record
 
 COLOURS = ((230, 20, 20), (20, 230, 20), (20, 20, 230))
@@ -175,11 +175,11 @@ def test_records_of_another_writer_are_read_and_damage_is_counted(tmp_path: Path
 def test_too_much_damage_ends_the_point_in_one_line(tmp_path: Path) -> None:
     path = records(tmp_path / "set", damaged=range(0, 30, 5))
     request = point(path=str(path), max_damaged=3)
-    result = answer(request, TensorFlow(), lambda _: None)
-    assert result["outcome"] == "unavailable"
-    assert result["reason"].startswith(f"data.path={path}: ")
-    assert "damaged pictures among" in result["reason"]
-    assert result["reason"].endswith("more than data.max_damaged=3")
+    result = answer_request(request, TensorFlow(), lambda *_: None)
+    assert result.outcome == "unavailable"
+    assert result.reason.startswith(f"data.path={path}: ")
+    assert "damaged pictures among" in result.reason
+    assert result.reason.endswith("more than data.max_damaged=3")
 
 
 @pytest.mark.parametrize(
@@ -298,9 +298,9 @@ def planted() -> tuple[Any, dict[str, Any], Workload]:
 
 @pytest.mark.parametrize(("slow", "low", "high"), [(0.0, 0.0, 0.9), (0.5, 0.5, 1.0)])
 def test_waiting_is_the_share_of_a_planted_delay(planted: Any, slow: float, low: float, high: float) -> None:
-    """A step of some ten ms behind a delay of 500 ms waits; the fed step compiles nothing anew."""
+    """A step of some ten ms behind a delay of 500 ms waits; the fed step compiles nothing again."""
     step, request, workload = planted
-    fed = Fed(step, Feed(request, workload, slow=(lambda: time.sleep(slow)) if slow else lambda: None))
+    fed = FedStep(step, Feed(request, workload, slow=(lambda: time.sleep(slow)) if slow else lambda: None))
     step.run(1)
     traced = step.function.experimental_get_tracing_count()
     start = time.perf_counter()
@@ -312,15 +312,15 @@ def test_waiting_is_the_share_of_a_planted_delay(planted: Any, slow: float, low:
 
 
 def test_a_point_with_input_is_measured_whole() -> None:
-    result = answer(point(examples=16, width=48, height=36), TensorFlow(), lambda _: None)
-    assert result["outcome"] == "ok", result["reason"]
-    assert {"input", "balance"} <= set(result["phases"])
-    given = result["input"]
-    assert len(given["waits"]) == len(result["blocks"])
-    assert all(wait <= block for wait, block in zip(given["waits"], result["blocks"], strict=True))
-    assert len(given["fed_step_seconds"]) == len(given["free_step_seconds"]) == 6
-    assert set(given["stages"]) == {"read", "decode", "resize", "batch"}
-    assert (given["threads"], given["damaged"]) == (2, 0)
-    text = answer(point("text", megabytes=1, mode="inference"), TensorFlow(), lambda _: None)
-    assert text["outcome"] == "ok", text["reason"]
-    assert set(text["input"]["stages"]) == {"read", "tokenise", "window", "batch"}
+    result = answer_request(point(examples=16, width=48, height=36), TensorFlow(), lambda *_: None)
+    assert result.outcome == "ok", result.reason
+    assert {"input", "balance"} <= set(result.phases)
+    measured, blocks = result.input, result.measurement.timing.blocks
+    assert len(measured.waits) == len(blocks)
+    assert all(wait <= block for wait, block in zip(measured.waits, blocks, strict=True))
+    assert len(measured.fed_step_seconds) == len(measured.free_step_seconds) == 6
+    assert set(measured.stages) == {"read", "decode", "resize", "batch"}
+    assert (measured.threads, measured.damaged) == (2, 0)
+    text = answer_request(point("text", megabytes=1, mode="inference"), TensorFlow(), lambda *_: None)
+    assert text.outcome == "ok", text.reason
+    assert set(text.input.stages) == {"read", "tokenise", "window", "batch"}

@@ -12,7 +12,7 @@ import pytest
 from paradnn.worker.profile.aten import aten_cost
 from paradnn.worker.profile.kineto import FILE, read_kineto
 from paradnn.worker.profile.shapes import Cost
-from paradnn.worker.profile.table import make_tables
+from paradnn.worker.profile.table import make_profile
 
 #: Microseconds since some boot, as large as they are in practice.
 BEGIN = 4_393_164_472_468.0
@@ -53,9 +53,8 @@ def write(folder: Path, events: list[Any]) -> Path:
 
 def rows(folder: Path, on_device: bool = False) -> dict[str, dict[str, Any]]:
     trace = read_kineto(folder, on_device)
-    table = make_tables(trace, 1, lambda name, kind: Cost(kind, "other"), lambda name, kind: Cost(kind, "other"))
-    entries = [dict(zip(table["operations"]["columns"], row, strict=True)) for row in table["operations"]["data"]]
-    return {entry["operation"]: entry for entry in entries}
+    table = make_profile(trace, 1, 1.0, lambda name, kind: Cost(kind, "other"), lambda name, kind: Cost(kind, "other"))
+    return {entry["operation"]: entry for entry in table.operations.rows()}
 
 
 def test_a_product_counts_with_what_it_calls(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ import tensorflow as tf
 
 from paradnn.costs import model_costs
 from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_process import Limits, WorkerKey
+from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.worker_process import Limits
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.models import build
@@ -245,9 +246,9 @@ def test_the_memory_bound_is_below_a_real_step(
     pool: WorkerPool, model: dict[str, Any], batch: int, compile_mode: str, mode: str
 ) -> None:
     key = WorkerKey(sys.executable, "tensorflow", None, "cpu", ())
-    answer = pool.measure(key, point(model, batch, compile_mode, mode), Limits(350, None), lambda phase: None)
-    assert answer.outcome == "ok", answer.reason
-    grown = answer.result["peak_memory_bytes"] - answer.result["baseline_memory_bytes"]
+    result = pool.measure(key, point(model, batch, compile_mode, mode), Limits(350, None), lambda phase: None)
+    assert result.outcome == "ok", result.reason
+    grown = result.answer.peak_memory_bytes - result.answer.baseline_memory_bytes
     costs = model_costs(model, batch_size=batch, precision="float32", mode=mode, optimizer="rmsprop")
     assert costs.memory_lower_bound_bytes < grown
 
@@ -272,9 +273,9 @@ def test_the_memory_bound_grows_with_the_batch_as_a_real_step_does(
     key = WorkerKey(sys.executable, "tensorflow", None, "cpu", ())
     peaks, bounds = [], []
     for size in (batch, 2 * batch):
-        answer = pool.measure(key, point(model, size, compile_mode, "train"), Limits(350, None), lambda phase: None)
-        assert answer.outcome == "ok", answer.reason
-        peaks.append(answer.result["peak_memory_bytes"])
+        result = pool.measure(key, point(model, size, compile_mode, "train"), Limits(350, None), lambda phase: None)
+        assert result.outcome == "ok", result.reason
+        peaks.append(result.answer.peak_memory_bytes)
         costs = model_costs(model, batch_size=size, precision="float32", mode="train", optimizer="rmsprop")
         bounds.append(costs.memory_lower_bound_bytes)
     measured, bound = peaks[1] - peaks[0], bounds[1] - bounds[0]

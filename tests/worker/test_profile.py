@@ -50,26 +50,22 @@ def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     keras.backend.clear_session()
 
 
-def rows(table: dict[str, Any]) -> list[dict[str, Any]]:
-    return [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
-
-
 @pytest.mark.parametrize("compile", ["graph", "xla"])
 @pytest.mark.parametrize("family", MODELS)
 def test_tables_agree_with_the_analytic_costs(family: str, compile: str) -> None:
     found, _ = profile(family, compile)
     costs = model_costs(MODELS[family], batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop")
     # A compiler pads three channels to four, and a recurrence's first product is with zeros: docs/metrics.md.
-    assert found["product_flops"] == pytest.approx(costs.flops_per_step, rel=0.02 if family in ATTENTION else 0.07)
+    assert found.product_flops == pytest.approx(costs.flops_per_step, rel=0.02 if family in ATTENTION else 0.07)
     if family == "fc":
-        assert found["product_flops"] == costs.flops_per_step
-    assert found["product_types"] == {"float32": 1.0}
+        assert found.product_flops == costs.flops_per_step
+    assert found.product_types == {"float32": 1.0}
     for name in ("operations", "operation_types"):
-        table = rows(found[name])
+        table = getattr(found, name).rows()
         assert sum(row["share"] for row in table) == pytest.approx(1.0, abs=1e-6)
         assert table[-1]["type"] == "(no operation)"
-        assert table[-1]["share"] == found["unexplained_share"]
-    known = [row for row in rows(found["operations"]) if row["flops"] and row["self_seconds"]]
+        assert table[-1]["share"] == found.unexplained_share
+    known = [row for row in found.operations.rows() if row["flops"] and row["self_seconds"]]
     assert all(row["flops_per_second"] == row["flops"] / row["self_seconds"] for row in known)
     categories = {row["category"] for row in known}
     assert "convolution" in categories if family in ("residual", "bottleneck") else "matmul" in categories
@@ -80,7 +76,7 @@ def test_products_of_the_table_are_those_of_tensorflows_own_counter(family: str)
     """tfprof counts by kernels of the unoptimised graph: matrix products and convolutions are the same ones."""
     found, step = profile(family, "graph")
     graph = step.function.get_concrete_function(*step.arguments).graph
-    assert found["product_flops"] == pytest.approx(counted_flops(graph), rel=0.01)
+    assert found.product_flops == pytest.approx(counted_flops(graph), rel=0.01)
 
 
 @pytest.mark.parametrize("compile", ["graph", "xla"])
@@ -88,22 +84,22 @@ def test_products_of_the_table_are_those_of_tensorflows_own_counter(family: str)
 def test_products_run_in_the_type_that_was_asked_for(compile: str, precision: str) -> None:
     found, _ = profile("fc", compile, precision)
     if compile == "graph":
-        assert found["product_types"] == {precision: 1.0}
+        assert found.product_types == {precision: 1.0}
     else:  # what a compiler does to a type it has no instructions for is its own affair, but it must be seen
-        assert sum(found["product_types"].values()) == pytest.approx(1.0)
+        assert sum(found.product_types.values()) == pytest.approx(1.0)
 
 
 def test_eager_steps_have_times_but_no_shapes() -> None:
     found, _ = profile("fc", "eager")
-    table = rows(found["operation_types"])
+    table = found.operation_types.rows()
     assert {"MatMul", "Relu"} <= {row["type"] for row in table}
     assert all(row["flops"] is None for row in table)
-    assert found["product_flops"] == 0
+    assert found.product_flops == 0
 
 
 def test_a_kept_trace_is_the_profilers_own_file() -> None:
     found, _ = profile("fc", "graph", keep=True)
-    [(path, content)] = found["trace"].items()
+    [(path, content)] = found.trace.items()
     assert path.startswith("plugins/profile/")
     space = protos.XSpace()
     space.ParseFromString(base64.b64decode(content))
@@ -113,7 +109,7 @@ def test_a_kept_trace_is_the_profilers_own_file() -> None:
 def test_inference_is_profiled_as_well() -> None:
     found, _ = profile("bottleneck", "graph", mode="inference")
     costs = model_costs(MODELS["bottleneck"], batch_size=BATCH, precision="float32", mode="inference", optimizer="sgd")
-    assert found["product_flops"] == pytest.approx(costs.flops_per_step, rel=0.01)
+    assert found.product_flops == pytest.approx(costs.flops_per_step, rel=0.01)
 
 
 def test_fields_are_those_of_the_public_formats() -> None:
@@ -234,9 +230,9 @@ def test_a_profile_that_fails_loses_no_point() -> None:
     def broken(name: str, kind: str) -> None:
         raise KeyError(name)
 
-    assert profile_steps(framework, step, 60.0, False, 100.0)["unavailable"].startswith("the profile may take 240 s")
+    assert profile_steps(framework, step, 60.0, False, 100.0).unavailable.startswith("the profile may take 240 s")
     step.kernel_cost = broken
-    assert profile_steps(framework, step, 1.0, False)["unavailable"].startswith("KeyError: ")
+    assert profile_steps(framework, step, 1.0, False).unavailable.startswith("KeyError: ")
     assert list(Path().iterdir()) == []
 
 

@@ -12,7 +12,7 @@ from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.profile import protos
 from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.shapes import Shape, convolution_flops, matmul_flops, spatial_pairs
-from paradnn.worker.profile.table import make_tables
+from paradnn.worker.profile.table import make_profile
 from paradnn.worker.profile.tf_graph import GraphCosts
 from paradnn.worker.profile.trace import read_trace
 
@@ -66,8 +66,8 @@ def test_products_of_small_programs_by_hand(name: str, tmp_path: Path) -> None:
     with TensorFlow().trace(tmp_path) as marked, marked():
         tf.nest.map_structure(lambda tensor: tensor.numpy(), function(*arguments))
     graph = function.get_concrete_function(*arguments).graph.as_graph_def(add_shapes=True)
-    found = make_tables(read_trace(tmp_path), 1, GraphCosts(graph).cost, HloCosts([]).cost)
-    assert found["product_flops"] == flops
+    found = make_profile(read_trace(tmp_path), 1, 1.0, GraphCosts(graph).cost, HloCosts([]).cost)
+    assert found.product_flops == flops
 
 
 def test_groups_of_the_batch_are_counted_once() -> None:

@@ -19,10 +19,10 @@ from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import Trace
 
 if TYPE_CHECKING:  # importing Keras belongs to `load`, where a failure is reported
-    from paradnn.worker.device_layout import Spread
+    from paradnn.worker.device_layout import DeviceLayout
     from paradnn.worker.models import Workload
 
-__all__ = ["NAMES", "FedStep", "Framework", "Step", "Unavailable", "load", "over"]
+__all__ = ["NAMES", "FeedableStep", "Framework", "Step", "Unavailable", "distributed", "load"]
 
 NAMES = ("tensorflow", "jax", "torch")
 #: Those with a module of steps over several devices.
@@ -39,7 +39,7 @@ class Step(Protocol):
         """What one of the framework's own kernels costs, by its name and type in a trace."""
 
 
-class FedStep(Step, Protocol):
+class FeedableStep(Step, Protocol):
     """A step that can also take its batches from a pipeline (`paradnn.worker.input`)."""
 
     def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
@@ -53,8 +53,8 @@ class Framework(Protocol):
     #: The values of `compile` under which a matrix product is another program: each has ceilings of its own.
     compile_modes: tuple[str, ...]
 
-    def open_device(self, platform: Mapping[str, Any]) -> dict[str, Any]:
-        """Claim the device in this process; what it is called. Raises Unavailable."""
+    def open_device(self, platform: Mapping[str, Any]) -> None:
+        """Claim the device in this process. Raises Unavailable."""
 
     def scope(self) -> AbstractContextManager[Any]:
         """Where models are built, so that their variables stand on every device."""
@@ -77,10 +77,10 @@ class Framework(Protocol):
         """What `trace` wrote into `folder`; ValueError where it cannot be read."""
 
     def peak_device_memory(self) -> int | None:
-        """Peak bytes on the device, where the framework tells."""
+        """Peak bytes on the device, where the framework reports them."""
 
     def classify(self, error: BaseException, phase: str) -> str | None:
-        """The outcome an exception stands for, or None where the framework has no word for it."""
+        """The outcome an exception stands for, or None where it stands for none."""
 
 
 def load(name: str) -> Framework:
@@ -94,13 +94,13 @@ def load(name: str) -> Framework:
     return make()
 
 
-def over(framework: Framework, spread: Spread) -> Framework:
-    """`framework` over several devices, none of them opened yet. Raises Unavailable."""
+def distributed(framework: Framework, layout: DeviceLayout) -> Framework:
+    """`framework` over the devices of `layout`, none of them opened yet. Raises Unavailable."""
     if framework.name not in _PARALLEL:
         raise Unavailable(
-            f"framework={framework.name} runs on one device, not on {spread.devices}: data parallel steps are "
+            f"framework={framework.name} runs on one device, not on {layout.devices}: data parallel steps are "
             "TensorFlow's and JAX's"
         )
     module = importlib.import_module(f"paradnn.worker.frameworks.{framework.name}_distributed")
-    make: Callable[[Spread], Framework] = module.make
-    return make(spread)
+    make: Callable[[DeviceLayout], Framework] = module.make
+    return make(layout)

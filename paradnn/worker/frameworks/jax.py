@@ -38,7 +38,7 @@ class Jax:
     def __init__(self) -> None:
         self._device: Any = None
 
-    def open_device(self, platform: Mapping[str, Any]) -> dict[str, Any]:
+    def open_device(self, platform: Mapping[str, Any]) -> None:
         kind, index = platform["name"], int(platform["index"])
         try:
             devices = jax.devices(kind)
@@ -50,8 +50,6 @@ class Jax:
         self._device = devices[index]
         # Keras' variables and the batch go where the process' default device is.
         jax.config.update("jax_default_device", self._device)
-        name = None if kind == "cpu" else self._device.device_kind
-        return {"device": f"{kind}:{index}", "device_name": name}
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
@@ -101,7 +99,7 @@ class Jax:
         return read_trace(folder)
 
     def peak_device_memory(self) -> int | None:
-        # None on a CPU; some plug-ins tell nothing.
+        # None on a CPU; some plug-ins report nothing.
         statistics = self._device.memory_stats() if self._device is not None else None
         return int(statistics["peak_bytes_in_use"]) if statistics and "peak_bytes_in_use" in statistics else None
 
@@ -168,7 +166,7 @@ class CompiledStep:
 
 
 def _training_step(workload: Workload, optimizer: keras.optimizers.Optimizer) -> Any:
-    """(weights, other variables, optimizer's variables, inputs, targets) -> the first three anew, and the loss."""
+    """(weights, other variables, optimizer's variables, inputs, targets) -> the first three updated, and the loss."""
     model, loss_of = workload.model, workload.loss
 
     def train_step(weights: Any, others: Any, slots: Any, inputs: Any, targets: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from paradnn.worker.device_layout import Spread
+from paradnn.worker.device_layout import DeviceLayout
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.frameworks.jax import CompiledStep, Jax
 from paradnn.worker.models import Workload
@@ -27,23 +27,23 @@ _AXIS = "batch"
 class DistributedJax(Jax):
     """See `paradnn.worker.frameworks.Framework`."""
 
-    def __init__(self, spread: Spread) -> None:
+    def __init__(self, layout: DeviceLayout) -> None:
         super().__init__()
-        if spread.transport != "local":
-            raise Unavailable(f"transport={spread.transport} is TensorFlow's here; JAX's devices meet in one process")
-        self._spread = spread
+        if layout.transport != "local":
+            raise Unavailable(f"transport={layout.transport} is TensorFlow's here; JAX's devices meet in one process")
+        self._layout = layout
         self._devices: list[Any] = []
         self._mesh: Any = None
 
-    def open_device(self, platform: Mapping[str, Any]) -> dict[str, Any]:
-        kind, index, wanted = platform["name"], int(platform["index"]), self._spread.devices
+    def open_device(self, platform: Mapping[str, Any]) -> None:
+        kind, index, wanted = platform["name"], int(platform["index"]), self._layout.devices
         if kind == "cpu":
-            self._spread.bind()
+            self._layout.bind()
             # One pool serves all devices of the CPU; the variable is what XLA sizes it by. A device that waits for the
             # others in an all-reduce holds a thread: with none to spare the others never get there.
-            os.environ["NPROC"] = str(wanted * (self._spread.threads + 1))
+            os.environ["NPROC"] = str(wanted * (self._layout.threads + 1))
             jax.config.update("jax_num_cpu_devices", index + wanted)
-        found = super().open_device(platform)
+        super().open_device(platform)
         there = jax.devices(kind)
         if index + wanted > len(there):
             raise Unavailable(
@@ -51,7 +51,6 @@ class DistributedJax(Jax):
             )
         self._devices = there[index : index + wanted]
         self._mesh = jax.sharding.Mesh(np.array(self._devices), (_AXIS,))
-        return found | {"device": f"{wanted} x {kind} (local)"}
 
     def make_step(
         self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
@@ -77,6 +76,6 @@ class DistributedJax(Jax):
         return sum(known) if known else None
 
 
-def make(spread: Spread) -> Framework:
-    """The framework over the devices of `spread`, for `paradnn.worker.frameworks.over`."""
-    return DistributedJax(spread)
+def make(layout: DeviceLayout) -> Framework:
+    """The framework over the devices of `layout`, for `paradnn.worker.frameworks.distributed`."""
+    return DistributedJax(layout)

@@ -37,7 +37,7 @@ class TensorFlow:
         self._device = "CPU:0"
         self._compiled = False
 
-    def open_device(self, platform: Mapping[str, Any]) -> dict[str, Any]:
+    def open_device(self, platform: Mapping[str, Any]) -> None:
         kind, index = platform["name"].upper(), int(platform["index"])
         if platform["threads"]:
             tf.config.threading.set_intra_op_parallelism_threads(int(platform["threads"]))
@@ -46,12 +46,10 @@ class TensorFlow:
             raise Unavailable(f"TensorFlow {tf.__version__} sees {len(devices)} {kind} device(s), not number {index}")
         if kind == "GPU":
             # The only visible device is where everything goes; without growth its memory is taken at once, and no peak
-            # can be told.
+            # can be measured.
             tf.config.set_visible_devices([devices[index]], "GPU")
             tf.config.experimental.set_memory_growth(devices[index], True)
         self._device = "TPU" if kind == "TPU" else f"{kind}:0"
-        details = tf.config.experimental.get_device_details(devices[index]) if kind == "GPU" else {}
-        return {"device": self._device, "device_name": details.get("device_name")}
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
@@ -214,7 +212,7 @@ def inference_step(workload: Workload) -> Any:
     model = workload.model
 
     def step(inputs: list[tf.Tensor]) -> Any:
-        # All of them: what nobody is handed is not computed.
+        # All of them: what is not returned is not computed.
         return model(inputs[0] if len(inputs) == 1 else inputs, training=False)
 
     return step

@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from paradnn.worker.device_layout import Spread
+from paradnn.worker.device_layout import DeviceLayout
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.frameworks.tensorflow import CompiledStep, TensorFlow, inference_step
 from paradnn.worker.models import Workload
@@ -29,28 +29,26 @@ _XLA_NOTE = "each replica's forward and backward pass is one XLA program; all-re
 class DistributedTensorFlow(TensorFlow):
     """See `paradnn.worker.frameworks.Framework`."""
 
-    def __init__(self, spread: Spread) -> None:
+    def __init__(self, layout: DeviceLayout) -> None:
         super().__init__()
-        self._spread = spread
+        self._layout = layout
         self._strategy: Any = None
         self._opened: tuple[str, ...] = ()
 
-    def open_device(self, platform: Mapping[str, Any]) -> dict[str, Any]:
+    def open_device(self, platform: Mapping[str, Any]) -> None:
         kind, index = platform["name"].upper(), int(platform["index"])
-        name = None
         if kind == "CPU":
             self._open_cores(index)
         elif kind == "GPU":
-            name = self._open_gpus(index)
+            self._open_gpus(index)
         else:
             raise Unavailable("several TPU cores need tf.distribute's TPUStrategy, which is not wired here")
-        self._opened = tuple(f"{kind}:{number}" for number in range(self._spread.local_devices))
+        self._opened = tuple(f"{kind}:{number}" for number in range(self._layout.local_devices))
         self._device = self._opened[0]
-        if self._spread.transport == "grpc":
+        if self._layout.transport == "grpc":
             self._strategy = self._join()
         else:
             self._strategy = tf.distribute.MirroredStrategy(list(self._opened))
-        return {"device": f"{self._spread.devices} x {kind} ({self._spread.transport})", "device_name": name}
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         scope: contextlib.AbstractContextManager[Any] = self._strategy.scope()
@@ -70,7 +68,7 @@ class DistributedTensorFlow(TensorFlow):
             with self.scope():
                 optimizer = make_optimizer(point["optimizer"], point["precision"])
                 optimizer.build(workload.model.trainable_variables)
-            replica = _replica_step(workload, optimizer, self._spread.devices, jit)
+            replica = _replica_step(workload, optimizer, self._layout.devices, jit)
         else:
             replica, arguments = inference_step(workload), (inputs,)
             replica = _for_each_replica(replica) if jit else replica
@@ -80,7 +78,7 @@ class DistributedTensorFlow(TensorFlow):
             return strategy.run(replica, args=shards)
 
         function = step if point["compile"] == "eager" else tf.function(step)
-        return _SpreadStep(function, arguments, contextlib.nullcontext, point, strategy)
+        return _DistributedStep(function, arguments, contextlib.nullcontext, point, strategy)
 
     def peak_device_memory(self) -> int | None:
         if self._device.startswith("CPU"):
@@ -91,20 +89,20 @@ class DistributedTensorFlow(TensorFlow):
         """Logical devices of the one CPU, each with a pool of its own of as many threads as it has cores."""
         if index:
             raise Unavailable(f"TensorFlow {tf.__version__} sees 1 CPU device(s), not number {index}")
-        spread, local = self._spread, self._spread.local_devices
-        spread.bind()
-        # Devices of a process share one pool unless TensorFlow is told otherwise.
+        layout, local = self._layout, self._layout.local_devices
+        layout.bind()
+        # Devices of a process share one pool unless TensorFlow is configured otherwise.
         os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
         # A proxy of the environment is not for loopback.
         os.environ["no_grpc_proxy"] = "127.0.0.1"  # noqa: SIM112 - gRPC reads it in lower case
-        tf.config.threading.set_intra_op_parallelism_threads(spread.threads)
-        tf.config.threading.set_inter_op_parallelism_threads(local * spread.threads)
+        tf.config.threading.set_intra_op_parallelism_threads(layout.threads)
+        tf.config.threading.set_inter_op_parallelism_threads(local * layout.threads)
         cpu = tf.config.list_physical_devices("CPU")[0]
         logical = [tf.config.LogicalDeviceConfiguration() for _ in range(local)]
         tf.config.set_logical_device_configuration(cpu, logical)
 
-    def _open_gpus(self, index: int) -> str:
-        there, wanted = tf.config.list_physical_devices("GPU"), self._spread.devices
+    def _open_gpus(self, index: int) -> None:
+        there, wanted = tf.config.list_physical_devices("GPU"), self._layout.devices
         if index + wanted > len(there):
             raise Unavailable(
                 f"TensorFlow {tf.__version__} sees {len(there)} GPU device(s), not {wanted} from number {index} on"
@@ -113,14 +111,12 @@ class DistributedTensorFlow(TensorFlow):
         tf.config.set_visible_devices(chosen, "GPU")
         for device in chosen:
             tf.config.experimental.set_memory_growth(device, True)
-        names = {tf.config.experimental.get_device_details(device).get("device_name", "GPU") for device in chosen}
-        return ", ".join(sorted(names))
 
     def _join(self) -> Any:
         """The strategy over all processes; returns when all of them are there."""
-        cluster = tf.train.ClusterSpec({"worker": list(self._spread.addresses)})
+        cluster = tf.train.ClusterSpec({"worker": list(self._layout.addresses)})
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            cluster, task_type="worker", task_id=self._spread.rank, rpc_layer="grpc"
+            cluster, task_type="worker", task_id=self._layout.rank, rpc_layer="grpc"
         )
         ring = tf.distribute.experimental.CommunicationImplementation.RING
         options = tf.distribute.experimental.CommunicationOptions(implementation=ring)
@@ -130,14 +126,14 @@ class DistributedTensorFlow(TensorFlow):
         """Each local replica's examples of `array` (batch_size, ...), on its device."""
 
         def shard(context: Any) -> tf.Tensor:
-            local = context.replica_id_in_sync_group - self._spread.rank * self._spread.local_devices
+            local = context.replica_id_in_sync_group - self._layout.rank * self._layout.local_devices
             with tf.device(self._opened[local]):
-                return tf.identity(tf.constant(array[self._spread.shard(local, batch_size)]))
+                return tf.identity(tf.constant(array[self._layout.shard(local, batch_size)]))
 
         return self._strategy.experimental_distribute_values_from_function(shard)
 
 
-class _SpreadStep(CompiledStep):
+class _DistributedStep(CompiledStep):
     """A step whose output each replica has one of."""
 
     def __init__(
@@ -191,6 +187,6 @@ def _for_each_replica(function: Callable[..., Any]) -> Callable[..., Any]:
     return compute
 
 
-def make(spread: Spread) -> Framework:
-    """The framework over the devices of `spread`, for `paradnn.worker.frameworks.over`."""
-    return DistributedTensorFlow(spread)
+def make(layout: DeviceLayout) -> Framework:
+    """The framework over the devices of `layout`, for `paradnn.worker.frameworks.distributed`."""
+    return DistributedTensorFlow(layout)

@@ -48,14 +48,14 @@ class Torch:
     def __init__(self) -> None:
         self._device = torch.device("cpu")
 
-    def open_device(self, platform: Mapping[str, Any]) -> dict[str, Any]:
+    def open_device(self, platform: Mapping[str, Any]) -> None:
         kind, index = platform["name"], int(platform["index"])
         if platform["threads"]:
             torch.set_num_threads(int(platform["threads"]))
         if kind == "cpu":
             if index:
                 raise Unavailable(f"PyTorch {torch.__version__} sees 1 cpu device, not number {index}")
-            return {"device": "cpu", "device_name": None}
+            return
         if kind != "gpu":
             raise Unavailable(f"PyTorch {torch.__version__} has no {kind} here")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -64,7 +64,6 @@ class Torch:
         # Keras places its variables on "cuda", which is the current device.
         torch.cuda.set_device(index)
         self._device = torch.device("cuda", index)
-        return {"device": str(self._device), "device_name": torch.cuda.get_device_name(index)}
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
@@ -213,7 +212,7 @@ def _compiled(function: Any, compile: str, device: Any) -> Any:
         raise Unavailable(f"torch.compile needs a C++ compiler, and there is none of {', '.join(compilers)}")
     if device.type == "cuda" and not torch.utils._triton.has_triton():
         raise Unavailable("torch.compile on a GPU needs the package triton")
-    # Every point compiles anew, as the other frameworks do; the folder goes with the worker's.
+    # Every point compiles again, as the other frameworks do; the folder goes with the worker's.
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.abspath(tempfile.mkdtemp(prefix="inductor-", dir="."))
     # The profiler sees the compiler's own kernels by name.

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from paradnn.worker.data import synthetic_batch
-from paradnn.worker.frameworks import FedStep, Unavailable
+from paradnn.worker.frameworks import FeedableStep, Unavailable
 from paradnn.worker.input import images, text
 from paradnn.worker.models import Workload
 
@@ -77,7 +77,7 @@ class Feed:
         try:
             batch = next(self._iterator)
         except StopIteration:
-            batch = self._anew()
+            batch = self._next_pass()
         self._slow()
         self.waited += time.perf_counter() - start
         self._taken += self.batch_size
@@ -86,7 +86,7 @@ class Feed:
         inputs, targets = self._arrange(*batch[1:])
         return (inputs, targets) if self._training else (inputs,)
 
-    def runs(self, step: FedStep) -> Callable[[int], float | None]:
+    def runs(self, step: FeedableStep) -> Callable[[int], float | None]:
         """`step.run`, with a batch from here for each step."""
 
         def run(steps: int) -> float | None:
@@ -130,7 +130,7 @@ class Feed:
         path = self._data["path"]
         return f"data={self._data['name']}" if path is None else f"data.path={path}"
 
-    def _anew(self) -> Any:
+    def _next_pass(self) -> Any:
         """The first batch of another pass; an iterator that gave nothing never will."""
         if not self._taken_here:
             raise Unavailable(
@@ -143,7 +143,7 @@ class Feed:
         try:
             return next(self._iterator)
         except StopIteration:
-            return self._anew()
+            return self._next_pass()
 
 
 def _pipeline(point: Mapping[str, Any], workload: Workload) -> tuple[Any, Callable[..., tuple[Any, Any]]]:
@@ -166,17 +166,17 @@ def _pipeline(point: Mapping[str, Any], workload: Workload) -> tuple[Any, Callab
 
     def arrange(windows: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         # Several inputs, a sentence and its translation, are successive parts of the text.
-        found, start = [], 0
+        parts, start = [], 0
         for length in lengths:
-            found.append(windows[:, start : start + length])
+            parts.append(windows[:, start : start + length])
             start += length
-        return found, [windows[:, start - lengths[-1] + 1 : start + 1]] if same else fixed
+        return parts, [windows[:, start - lengths[-1] + 1 : start + 1]] if same else fixed
 
     return text.TextPipeline(data, sum(lengths), vocabulary, batch_size, seed), arrange
 
 
 def _resident() -> int | None:
-    """Resident bytes of this process, where the system tells."""
+    """Resident bytes of this process, where the system reports it."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

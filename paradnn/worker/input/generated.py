@@ -1,7 +1,7 @@
 """Sets of pictures and text, generated once for each machine: realistic in size, in content random.
 
 They lie in `$XDG_CACHE_HOME/paradnn/data` (by default in ~/.cache), a folder for each set of options. A set is written
-beside its place under a lock and renamed when it is complete; before use its files are held against a manifest.
+beside its place under a lock and renamed when it is complete; before use its files are compared with a manifest.
 
 A picture is noise whose amplitude falls with spatial frequency, as that of natural scenes does (Field, J. Opt. Soc.
 Am. A 4, 1987), with grain on top, so that JPEG's size and the time to decode it are those of photographs: ImageNet's
@@ -32,7 +32,7 @@ _MANIFEST = "manifest.json"
 _MAKING = ".making-"
 #: Files of a set, so that several can be read at once.
 _FILES = 8
-#: So much of each file is held against the manifest.
+#: So much of each file is compared with the manifest.
 _CHECKED = 2**20
 #: Labels of generated pictures are below this.
 CLASSES = 1000
@@ -95,8 +95,8 @@ class Pictures:
         rows, columns = (
             np.arange(start, start + count) % len(field) for start, count in ((top, height), (left, width))
         )
-        found: np.ndarray = field[np.ix_(rows, columns)]
-        return found
+        picture: np.ndarray = field[np.ix_(rows, columns)]
+        return picture
 
 
 def _write_images(folder: Path, examples: int, width: int, height: int) -> None:

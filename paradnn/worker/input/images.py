@@ -22,10 +22,10 @@ STAGES = ("read", "decode", "resize", "batch")
 #: Of the channels of ImageNet's training pictures, in 0..255.
 MEAN = (123.675, 116.28, 103.53)
 STANDARD_DEVIATION = (58.395, 57.12, 57.375)
-#: An iterator ends after so many pictures and is made anew: where none can be decoded, it does end.
+#: An iterator ends after so many pictures and is made again: where none can be decoded, it does end.
 EPOCH = 65_536
 _SUFFIXES = (".jpg", ".jpeg", ".png")
-#: Sets up to this size are read once before use, so that a record file that is damaged is told.
+#: Sets up to this size are read once before use, so that a record file that is damaged is reported.
 _READ_ALL = 2**30
 _CENTRE = 0.875
 

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, cast
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 
 if TYPE_CHECKING:
-    from paradnn.worker.frameworks import FedStep
-    from paradnn.worker.input.measure import Fed
+    from paradnn.worker.frameworks import FeedableStep
+    from paradnn.worker.input.balance import FedStep
     from paradnn.worker.models import Workload
 
 __all__ = ["open_feed", "reads_files"]
 
 
 def reads_files(point: Mapping[str, Any]) -> bool:
-    """Whether the batches of `point` come from files; a request that says nothing of data has a synthetic one."""
+    """Whether the batches of `point` come from files; a request without data has a synthetic one."""
     return "data" in point and point["data"]["name"] != "synthetic"
 
 
-def open_feed(point: Mapping[str, Any], workload: Workload, framework: Framework, step: Step) -> Fed | None:
+def open_feed(point: Mapping[str, Any], workload: Workload, framework: Framework, step: Step) -> FedStep | None:
     """`step` behind the pipeline that `point` asks for, buffers full; None for synthetic data. Raises Unavailable."""
     if not reads_files(point):
         return None
@@ -30,8 +30,8 @@ def open_feed(point: Mapping[str, Any], workload: Workload, framework: Framework
             f"data={data['name']} is read by TensorFlow's tf.data, which is not loaded beside {framework.name}: "
             "use framework=tensorflow, or data=synthetic"
         )
+    from paradnn.worker.input.balance import FedStep
     from paradnn.worker.input.feed import Feed
-    from paradnn.worker.input.measure import Fed
 
     # Of the frameworks TensorFlow's steps are those that can be fed.
-    return Fed(cast("FedStep", step), Feed(point, workload))
+    return FedStep(cast("FeedableStep", step), Feed(point, workload))

@@ -21,7 +21,7 @@ __all__ = ["STAGES", "TextPipeline", "text_files"]
 STAGES = ("read", "tokenise", "window", "batch")
 #: Lines of a chunk at least; as many as a window has tokens where that is more, so that a chunk has a window.
 _LINES = 256
-#: An iterator ends after so many chunks and is made anew: where there is no text in them, it does end.
+#: An iterator ends after so many chunks and is made again: where there is no text in them, it does end.
 _EPOCH = 65_536
 
 
@@ -32,8 +32,8 @@ def text_files(data: Mapping[str, Any]) -> list[str]:
     root = Path(data["path"])
     if not root.exists():
         raise Unavailable(f"data.path={root}: there is no such file or folder here")
-    found = [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
-    files = [str(path) for path in found if not path.name.startswith(".") and path.stat().st_size]
+    paths = [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
+    files = [str(path) for path in paths if not path.name.startswith(".") and path.stat().st_size]
     if not files:
         raise Unavailable(f"data.path={root}: there is no text in it")
     return files

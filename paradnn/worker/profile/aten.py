@@ -31,7 +31,7 @@ _MATMUL = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten
 _CONVOLUTION = {"aten::convolution", "aten::convolution_overrideable", "aten::convolution_backward",
                 "mkldnn::_convolution_pointwise"}  # fmt: skip
 #: Fused attention: where the first argument that is a query stands, and which of its dimensions counts tokens. What
-#: `scaled_dot_product_attention` calls is in its own words on a CPU; on a GPU the kernels belong to the inner names.
+#: `scaled_dot_product_attention` calls has a name of its own on a CPU; on a GPU the kernels belong to the inner names.
 _ATTENTION = {"aten::_scaled_dot_product_flash_attention_for_cpu": (0, 2),
               "aten::_scaled_dot_product_flash_attention_for_cpu_backward": (1, 2),
               "aten::_flash_attention_forward": (0, 1), "aten::_flash_attention_backward": (1, 1),
@@ -39,11 +39,11 @@ _ATTENTION = {"aten::_scaled_dot_product_flash_attention_for_cpu": (0, 2),
               "aten::_scaled_dot_product_cudnn_attention": (0, 2),
               "aten::_scaled_dot_product_cudnn_attention_backward": (1, 2)}  # fmt: skip
 _LINEAR = {"mkldnn::_linear_pointwise", "mkl::_mkl_linear"}
-#: A loop that torch.compile fused; its name tells what is in it, and nothing of its shapes.
+#: A loop that torch.compile fused; its name says what is in it, and nothing of its shapes.
 _FUSED = re.compile(r"(?:graph_\d+_)?(cpp_fused|triton_[a-z]+_fused)\w*")
 _RECURRENT = {"aten::_cudnn_rnn", "aten::_cudnn_rnn_backward", "aten::miopen_rnn", "aten::miopen_rnn_backward"}
 
-#: They describe a buffer anew, or only call others where nothing is to be done.
+#: They describe a buffer in another way, or only call others where nothing is to be done.
 _FREE = re.compile(
     r"aten::(_?reshape\w*|view\w*|_unsafe_view|t|transpose|permute|expand\w*|slice|select|narrow|as_strided\w*|detach\w*|"
     r"alias|unsqueeze|squeeze|unbind|split\w*|chunk|unfold|empty\w*|new_empty\w*|resize_|resolve_\w+|lift_fresh|item|"
@@ -200,16 +200,16 @@ def _moved(kind: str, known: Sequence[Shape]) -> float | None:
 
 def _tensors(call: Call) -> list[list[Shape]]:
     """The tensors of each argument; an argument that is no tensor has none."""
-    found = []
+    tensors = []
     for dims, kind in zip(call.get("Input Dims", ()), call.get("Input type", ()), strict=False):
         if kind == "TensorList" or _nested(dims):
-            # The profiler does not tell the type of a list; those are the optimizer's, which keeps float32.
-            found.append([Shape("float32", tuple(entry)) for entry in dims])
+            # The profiler does not record the type of a list; those are the optimizer's, which keeps float32.
+            tensors.append([Shape("float32", tuple(entry)) for entry in dims])
         elif kind in _DTYPES:
-            found.append([Shape(_DTYPES[kind], tuple(dims))])
+            tensors.append([Shape(_DTYPES[kind], tuple(dims))])
         else:
-            found.append([])
-    return found
+            tensors.append([])
+    return tensors
 
 
 def _nested(dims: Any) -> bool:

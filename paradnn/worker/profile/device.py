@@ -66,8 +66,8 @@ def read_device(
             continues = (name, kind) == previous and metadata.name not in launched
             launched = launched | {metadata.name} if continues else {metadata.name}
             previous = name, kind
-            found = instructions if kind.startswith(compiled) else kernels
-            found.append(Event(lane, name, kind, start, end, continues))
+            events = instructions if kind.startswith(compiled) else kernels
+            events.append(Event(lane, name, kind, start, end, continues))
             if (cost := _stated(metadata.name, values)) is not None:
                 stated[name, kind] = cost
     return kernels, instructions, stated
@@ -103,15 +103,15 @@ def _stated(name: str, values: Mapping[str, Any]) -> Cost | None:
     return Cost(kind, category)
 
 
-def kernel_category(words: str) -> str:
+def kernel_category(name: str) -> str:
     """Our category of a kernel, by what its name plainly says."""
-    return next((group for keys, group in _CATEGORIES if any(key in words.lower() for key in keys)), "other")
+    return next((group for keys, group in _CATEGORIES if any(key in name.lower() for key in keys)), "other")
 
 
 def _values(stats: Any, names: Mapping[int, str]) -> dict[str, Any]:
-    found = {}
+    values = {}
     for stat in stats:
         number = stat.int64_value or stat.uint64_value or stat.double_value
         text = names.get(stat.ref_value, "") if stat.ref_value else stat.str_value
-        found[names.get(stat.metadata_id, "")] = text or number
-    return found
+        values[names.get(stat.metadata_id, "")] = text or number
+    return values

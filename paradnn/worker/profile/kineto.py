@@ -72,7 +72,7 @@ def _calls(events: Iterable[Raw]) -> tuple[dict[int, Raw], list[Raw], set[int]]:
         if event.get("cat") == "cpu_op" or event["name"].startswith(_REGION):
             lanes.setdefault(event["tid"], []).append(event)
     owners: dict[int, Raw] = {}
-    found: list[Raw] = []
+    operations: list[Raw] = []
     callers: set[int] = set()
     for lane in lanes.values():
         within: list[Raw] = []
@@ -81,7 +81,7 @@ def _calls(events: Iterable[Raw]) -> tuple[dict[int, Raw], list[Raw], set[int]]:
                 within.pop()
             product = next((outer for outer in within if categorise(outer["name"]) in _PRODUCTS), None)
             if product is None:
-                found.append(event)
+                operations.append(event)
                 if categorise(event["name"]) != "control":
                     # Scalars and buffers are prepared by calls too; whoever hands its whole input on does no more.
                     size = elements(event.get("args", {}))
@@ -89,7 +89,7 @@ def _calls(events: Iterable[Raw]) -> tuple[dict[int, Raw], list[Raw], set[int]]:
             if (number := event.get("args", {}).get("External id")) is not None:
                 owners[number] = product or event
             within.append(event)
-    return owners, found, callers
+    return owners, operations, callers
 
 
 def _operation(call: Raw, calls_others: bool = False) -> tuple[str, str, Cost]:

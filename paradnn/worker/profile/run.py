@@ -7,12 +7,13 @@ import math
 import tempfile
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from paradnn.worker.frameworks import Framework, Step
+from paradnn.worker.frameworks import Framework, Step, Unavailable
+from paradnn.worker.messages import NoProfile, Profile
 from paradnn.worker.profile.hlo import HloCosts
-from paradnn.worker.profile.table import make_tables
+from paradnn.worker.profile.table import make_profile
 
 __all__ = ["profile_steps"]
 
@@ -27,29 +28,29 @@ _SLOWDOWN = 2.0
 
 def profile_steps(
     framework: Framework, step: Step, step_seconds: float, keep_trace: bool, seconds_left: float = math.inf
-) -> dict[str, Any]:
-    """The operation tables of a step that takes `step_seconds` unprofiled.
+) -> Profile | NoProfile:
+    """The profile of a step that takes `step_seconds` unprofiled; with `keep_trace` it holds the trace.
 
-    Returns what `make_tables` returns with steps and slowdown (traced step / `step_seconds`), and with `keep_trace`
-    the trace file in base64 under the path where TensorBoard looks for it. Where the framework cannot be profiled,
-    its trace cannot be read, or it would take longer than the `seconds_left` of the point, `unavailable` says why: a
-    point that was measured is not lost to its profile.
+    Where the framework cannot be profiled, its trace cannot be read, or it would take longer than the `seconds_left` of
+    the point, NoProfile says why: a point that was measured is not lost to its profile.
     """
     fewest = _FEWEST if step_seconds < _LONG_STEP else 1
     steps = min(_MOST, max(fewest, math.ceil(_SECONDS / step_seconds)))
     expected = _SLOWDOWN * (steps + 1) * step_seconds
     if expected > seconds_left:
         reason = f"the profile may take {expected:.0f} s, measure.timeout leaves {seconds_left:.0f} s"
-        return {"unavailable": reason, "limited": True}
+        return NoProfile(reason, limited=True)
     try:
         return _profile(framework, step, steps, step_seconds, keep_trace)
+    except Unavailable as error:
+        return NoProfile(str(error))
     except Exception as error:
         traceback.print_exc()
         message = " ".join(str(error).split())[:300]
-        return {"unavailable": f"{type(error).__name__}: {message}".rstrip(": ")}
+        return NoProfile(f"{type(error).__name__}: {message}".rstrip(": "))
 
 
-def _profile(framework: Framework, step: Step, steps: int, step_seconds: float, keep_trace: bool) -> dict[str, Any]:
+def _profile(framework: Framework, step: Step, steps: int, step_seconds: float, keep_trace: bool) -> Profile:
     with tempfile.TemporaryDirectory(prefix="trace-", dir=".") as name:
         folder = Path(name)
         with framework.trace(folder) as marked:
@@ -60,8 +61,9 @@ def _profile(framework: Framework, step: Step, steps: int, step_seconds: float, 
                 step.run(steps)
                 seconds = time.perf_counter() - begin
         trace = framework.read_trace(folder)
-        found = make_tables(trace, steps, step.kernel_cost, HloCosts(trace.modules).cost)
+        slowdown = seconds / steps / step_seconds
+        profile = make_profile(trace, steps, slowdown, step.kernel_cost, HloCosts(trace.modules).cost)
         if keep_trace and trace.file:
             content = base64.b64encode(trace.file.read_bytes()).decode()
-            found["trace"] = {str(trace.file.relative_to(folder)): content}
-    return {**found, "steps": steps, "slowdown": seconds / steps / step_seconds}
+            profile = replace(profile, trace={str(trace.file.relative_to(folder)): content})
+    return profile

@@ -65,9 +65,9 @@ class Shape:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one execution of an operation costs; None where the shapes do not tell.
+    """What one execution of an operation costs; None where the shapes do not say.
 
-    `kind` is the operation's type in the framework's words, `category` in ours: matmul, convolution, elementwise,
+    `kind` is the operation's type by the framework's name, `category` by ours: matmul, convolution, elementwise,
     reduction, data movement, control, other. `product_flops` is the part of `flops` in matrix products and
     convolutions, `dtype` the type in which those multiply.
     """
@@ -107,7 +107,7 @@ def spatial_pairs(outputs: int, size: int, stride: int, padding: int, dilation: 
     """Pairs of an output and a kernel position, along one dimension, whose input is not a hole between its elements.
 
     A strided convolution's input gradient is a convolution over an input spread out by `base_dilation`; the
-    positions between are zeros that nobody multiplies.
+    positions between are zeros that are not multiplied.
     """
     if base_dilation <= 1:
         return outputs * size

@@ -6,11 +6,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from paradnn.worker.messages import Profile, Table
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.timeline import Usage, attribute
 from paradnn.worker.profile.trace import COMPILED, Trace
 
-__all__ = ["COLUMNS", "REMAINDER", "make_tables"]
+__all__ = ["COLUMNS", "REMAINDER", "make_profile"]
 
 #: Columns of the table of operations; that of the types lacks `operation`. All values are those of one step:
 #: executions, seconds of self time and of explained wall time, share of the step, FLOP, B, FLOP/s, B/s, FLOP/B.
@@ -35,13 +36,16 @@ REMAINDER = "(no operation)"
 Row = dict[str, Any]
 
 
-def make_tables(
-    trace: Trace, steps: int, kernel_cost: Callable[[str, str], Cost], compiled_cost: Callable[[str, str], Cost]
-) -> dict[str, Any]:
-    """Tables of `steps` traced steps; the costs are asked by name and type, and by names of instruction and module.
+def make_profile(
+    trace: Trace,
+    steps: int,
+    slowdown: float,
+    kernel_cost: Callable[[str, str], Cost],
+    compiled_cost: Callable[[str, str], Cost],
+) -> Profile:
+    """The profile of `steps` traced steps: rows by falling share, the remainder last.
 
-    Returns operations and operation_types ({"columns", "data"}, rows by falling share, the remainder last),
-    step_seconds (traced), unexplained_share, product_flops of one step, and product_types: type -> its share of them.
+    A cost is looked up by a kernel's name and type, or by the names of an instruction and its module.
     """
     usage, idle = attribute([*trace.kernels, *trace.compiled], 0.0, trace.seconds)
     rows, products = [], defaultdict[str, float](float)
@@ -56,14 +60,16 @@ def make_tables(
     rest: Row = dict.fromkeys(("operation", "type", "category"), REMAINDER)
     rest |= {"count": 0.0, "self_seconds": idle / steps, "wall_seconds": idle / steps, "share": idle / trace.seconds}
     total = sum(products.values())
-    return {
-        "operations": _table([*_sorted(rows), rest], COLUMNS),
-        "operation_types": _table([*_sorted(_types(rows)), rest], COLUMNS[1:]),
-        "step_seconds": trace.seconds / steps,
-        "unexplained_share": idle / trace.seconds,
-        "product_flops": total,
-        "product_types": {kind: flops / total for kind, flops in products.items()} if total else {},
-    }
+    return Profile(
+        operations=_table([*_sorted(rows), rest], COLUMNS),
+        operation_types=_table([*_sorted(_types(rows)), rest], COLUMNS[1:]),
+        step_seconds=trace.seconds / steps,
+        unexplained_share=idle / trace.seconds,
+        product_flops=total,
+        product_types={kind: flops / total for kind, flops in products.items()} if total else {},
+        steps=steps,
+        slowdown=slowdown,
+    )
 
 
 def _row(name: str, cost: Cost, used: Usage, steps: int, seconds: float) -> Row:
@@ -89,14 +95,14 @@ def _types(rows: Iterable[Row]) -> list[Row]:
     groups: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         groups[row["type"], row["category"]].append(row)
-    found = []
+    summed = []
     for (kind, category), members in groups.items():
         sums: Row = {"type": kind, "category": category}
         for name in ("count", "self_seconds", "wall_seconds", "share", "flops", "bytes"):
             known = [member[name] for member in members if member[name] is not None]
             sums[name] = sum(known) if known else None
-        found.append(_rates(sums))
-    return found
+        summed.append(_rates(sums))
+    return summed
 
 
 def _rates(row: Row) -> Row:
@@ -112,6 +118,6 @@ def _sorted(rows: Iterable[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: -row["share"])
 
 
-def _table(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> dict[str, Any]:
+def _table(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> Table:
     names = list(columns)
-    return {"columns": names, "data": [[row.get(name) for name in names] for row in rows]}
+    return Table(names, [[row.get(name) for name in names] for row in rows])

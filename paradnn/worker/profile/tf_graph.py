@@ -116,9 +116,9 @@ class GraphCosts:
         while match := _PREFIX.fullmatch(names[-1]):
             names.append(match[1])
         scopes = [self._main, *self._functions.values()]
-        found = [(scope, scope[entry]) for entry in names for scope in scopes if entry in scope]
-        same = [pair for pair in found if pair[1].kind == kind]
-        best = same or found
+        candidates = [(scope, scope[entry]) for entry in names for scope in scopes if entry in scope]
+        same = [pair for pair in candidates if pair[1].kind == kind]
+        best = same or candidates
         return best[0] if best else ({}, None)
 
     def _follow(self, scope: Mapping[str, _Node], path: str) -> tuple[Mapping[str, _Node], _Node] | None:
@@ -131,16 +131,16 @@ class GraphCosts:
                 continue
             branch = _BRANCH.match(rest)
             inner = self._functions.get(_called(caller, branch))
-            if inner is not None and (found := self._follow(inner, rest[branch.end() :] if branch else rest)):
-                return found
+            if inner is not None and (match := self._follow(inner, rest[branch.end() :] if branch else rest)):
+                return match
         return None
 
     def _fused_from(self, scope: Mapping[str, _Node], node: _Node, kind: str) -> _Node | None:
         """The product that a chain of elementwise operations ending in `node` began with."""
         nearest = {node.name: node}
         for _ in range(8):
-            if found := next((each for each in nearest.values() if each.kind == kind), None):
-                return found
+            if product := next((each for each in nearest.values() if each.kind == kind), None):
+                return product
             references = [reference for each in nearest.values() for reference in each.inputs]
             producers = [scope.get(_producer(reference)) for reference in references]
             nearest = {producer.name: producer for producer in producers if producer is not None}
@@ -256,24 +256,24 @@ _PRODUCTS: dict[str, Callable[[str, _Node, Sequence[Shape | None], Sequence[Shap
 
 
 def _scope(nodes: Any, arguments: Mapping[str, _Node]) -> dict[str, _Node]:
-    found = dict(arguments)
+    nodes_by_name = dict(arguments)
     for node in nodes:
         shapes = node.attr["_output_shapes"].list.shape if "_output_shapes" in node.attr else ()
         dtype = _output_type(node)
         outputs = tuple(_read(shape, dtype) for shape in shapes)
-        found[node.name] = _Node(node.name, node.op, tuple(node.input), outputs, node.attr)
-    return found
+        nodes_by_name[node.name] = _Node(node.name, node.op, tuple(node.input), outputs, node.attr)
+    return nodes_by_name
 
 
 def _arguments(function: Any) -> dict[str, _Node]:
     """A function's parameters, whose shapes stand in its argument attributes where they are known."""
-    found = {}
+    parameters = {}
     for index, argument in enumerate(function.signature.input_arg):
         attributes = function.arg_attr[index].attr if index in function.arg_attr else {}
         shapes = attributes["_output_shapes"].list.shape if "_output_shapes" in attributes else ()
         outputs = tuple(_read(shape, _DTYPES.get(argument.type, "unknown")) for shape in shapes)
-        found[argument.name] = _Node(argument.name, "_Arg", (), outputs, {})
-    return found
+        parameters[argument.name] = _Node(argument.name, "_Arg", (), outputs, {})
+    return parameters
 
 
 def _output_type(node: Any) -> str:

@@ -67,7 +67,7 @@ def attribute(events: Iterable[Event], start: float, end: float) -> tuple[dict[t
 
 def _innermost(events: Sequence[Event]) -> list[tuple[tuple[str, str], float, float]]:
     """The stretches of a lane in which an event is the innermost one."""
-    found: list[tuple[tuple[str, str], float, float]] = []
+    stretches: list[tuple[tuple[str, str], float, float]] = []
     stack: list[Event] = []
     since = 0.0
 
@@ -76,17 +76,17 @@ def _innermost(events: Sequence[Event]) -> list[tuple[tuple[str, str], float, fl
         while stack and stack[-1].end <= until:
             event = stack.pop()
             if event.end > since:
-                found.append(((event.name, event.kind), since, event.end))
+                stretches.append(((event.name, event.kind), since, event.end))
                 since = event.end
 
     for event in sorted(events, key=lambda event: (event.start, -event.end)):
         close(event.start)
         if stack and event.start > since:
-            found.append(((stack[-1].name, stack[-1].kind), since, event.start))
+            stretches.append(((stack[-1].name, stack[-1].kind), since, event.start))
         since = max(since, event.start)
         stack.append(event)
     close(float("inf"))
-    return found
+    return stretches
 
 
 def _divide(edges: Sequence[_Edge], usage: dict[tuple[str, str], Usage], start: float, end: float) -> float:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paradnn.worker.errors import Unavailable
 from paradnn.worker.profile.device import is_device, read_device
-from paradnn.worker.profile.protos import HloProto, XSpace
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.timeline import Event
 
@@ -48,7 +49,16 @@ class Trace:
 
 
 def read_trace(folder: Path) -> Trace:
-    """The newest trace under `folder`; ValueError where there is none or it lacks the annotated steps."""
+    """The newest trace under `folder`; ValueError where there is none or it lacks the annotated steps.
+
+    Raises Unavailable without the package protobuf, which the worker needs for nothing else.
+    """
+    try:
+        from paradnn.worker.profile.protos import HloProto, XSpace
+    except ModuleNotFoundError as error:
+        raise Unavailable(
+            f"reading the trace needs the package protobuf: {sys.executable} -m pip install protobuf"
+        ) from error
     files = sorted(folder.glob("**/*.xplane.pb"), key=lambda path: path.stat().st_mtime)
     if not files:
         raise ValueError(f"the profiler wrote no trace into {folder}")
@@ -56,7 +66,7 @@ def read_trace(folder: Path) -> Trace:
     space.ParseFromString(files[-1].read_bytes())
     origin, duration = _window(space)
     trace = Trace(duration * 1e-12, file=files[-1])
-    trace.modules, named = _modules(space)
+    trace.modules, named = _modules(space, HloProto)
     # Where a device has a plane of its own the host's events are only launches.
     devices = [plane for plane in space.planes if is_device(plane)]
     for plane in devices:
@@ -91,7 +101,7 @@ def _read_plane(plane: Any, trace: Trace, origin: int, named: ModuleName) -> Non
     programs = "hlo_op" in stats.values()
     wanted = {key for key, name in stats.items() if name in ("hlo_op", "hlo_module", "program_id", "_p", "_c")}
     ends: dict[int, float] = {}
-    found: list[tuple[str, str, str, float, float, int | None]] = []
+    instructions: list[tuple[str, str, str, float, float, int | None]] = []
     for number, line in enumerate(plane.lines):
         lane = f"{line.name}#{number}"
         for event in line.events:
@@ -107,12 +117,14 @@ def _read_plane(plane: Any, trace: Trace, origin: int, named: ModuleName) -> Non
                 producer = _number(values["_p"]) if "_p" in values else None
                 module = _string(values["hlo_module"], stats) if "hlo_module" in values else ""
                 program = _number(values["program_id"]) if "program_id" in values else None
-                found.append((lane, _string(values["hlo_op"], stats), named(module, program), start, end, producer))
+                instructions.append(
+                    (lane, _string(values["hlo_op"], stats), named(module, program), start, end, producer)
+                )
             elif name.startswith("end: ") and "_c" in values:
                 ends[_number(values["_c"])] = start
             elif kernel:
                 trace.kernels.append(Event(lane, *kernel, start, end))
-    for index, (lane, name, module, start, end, producer) in enumerate(found):
+    for index, (lane, name, module, start, end, producer) in enumerate(instructions):
         # An instruction that ends on another thread has an event of its own there, and runs on until then.
         finish = ends.get(producer, end) if producer is not None else end
         own = f"{lane}/{index}" if finish > end else lane
@@ -129,29 +141,30 @@ def _kernel(name: str) -> tuple[str, str] | None:
     return match[1], match[2]
 
 
-def _modules(space: Any) -> tuple[list[Any], ModuleName]:
+def _modules(space: Any, message: Callable[[], Any]) -> tuple[list[Any], ModuleName]:
     """The compiled programs, and how events should name them: by their numbers too where names are not enough.
 
+    `message` makes the empty HloProto that a program is parsed into.
     JAX without jit compiles a program for each operation and shape, and calls every product "jit_dot_general".
     """
-    found: list[tuple[int | None, Any]] = []
+    programs: list[tuple[int | None, Any]] = []
     for plane in space.planes:
         stats = {key: entry.name for key, entry in plane.stat_metadata.items()}
         for metadata in plane.event_metadata.values():
             values = {stats.get(stat.metadata_id, "").lower().replace("_", " "): stat for stat in metadata.stats}
             if "hlo proto" in values:
-                proto = HloProto()
+                proto = message()
                 proto.ParseFromString(values["hlo proto"].bytes_value)
                 program = _number(values["program id"]) if "program id" in values else None
-                found.append((program, proto.hlo_module))
+                programs.append((program, proto.hlo_module))
     # The same program may stand in several planes.
-    counts = Counter(name for name, _ in {(module.name, program) for program, module in found})
+    counts = Counter(name for name, _ in {(module.name, program) for program, module in programs})
 
     def named(module: str, program: int | None) -> str:
         return module if program is None or counts[module] < 2 else f"{module}({program})"
 
-    modules = [module for _, module in found]
-    for program, module in found:
+    modules = [module for _, module in programs]
+    for program, module in programs:
         module.name = named(module.name, program)
     return modules, named
 

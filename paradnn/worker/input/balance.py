@@ -13,13 +13,14 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from paradnn.worker.frameworks import FedStep
+from paradnn.worker.frameworks import FeedableStep
 from paradnn.worker.input.feed import Feed, with_threads
+from paradnn.worker.messages import InputMeasurement, PipelinePart, Timing
 
-__all__ = ["Fed", "measure_balance"]
+__all__ = ["FedStep", "measure_balance"]
 
 #: Pairs of segments, at least so long each; six pairs are what a 95% interval of a median takes.
 _ROUNDS, _SEGMENT = 6, 0.15
@@ -35,10 +36,10 @@ _BATCH = 32
 _STRIDE = 16
 
 
-class Fed:
+class FedStep:
     """A step with a batch from `feed` for each; `waits` are the seconds that it waited in each run."""
 
-    def __init__(self, step: FedStep, feed: Feed) -> None:
+    def __init__(self, step: FeedableStep, feed: Feed) -> None:
         self.step, self.source = step, feed
         self.waits: list[float] = []
         self._run = feed.runs(step)
@@ -50,22 +51,15 @@ class Fed:
         self.waits.append(self.source.waited)
         return loss
 
-    def measure(self, measured: Mapping[str, Any]) -> dict[str, Any]:
-        """See `measure_balance`; with `waits`, the seconds waited in each of the blocks that were `measured`."""
-        blocks = measured["blocks"]
-        seconds = self.waits[len(measured["calibration"]) + len(measured["warmup"]) - 1 :][: len(blocks)]
-        fed_step = statistics.median(blocks) / measured["steps_per_block"]
-        found = measure_balance(self.step, self.source, fed_step, sum(seconds) / sum(blocks))
-        return {"waits": seconds, **found}
+    def measure(self, timing: Timing) -> InputMeasurement:
+        """What the input of the blocks in `timing` cost."""
+        begin = len(timing.calibration) + len(timing.warmup) - 1
+        return measure_balance(self.step, self.source, timing, self.waits[begin:][: len(timing.blocks)])
 
 
-def measure_balance(step: FedStep, feed: Feed, step_seconds: float, waiting: float) -> dict[str, Any]:
-    """`step_seconds` is the fed step's time, `waiting` the share of it that was spent waiting.
-
-    Returns fed_step_seconds and free_step_seconds (lists, a pair a round), alone ({"examples", "seconds",
-    "cpu_seconds"} of each part), stages (name -> seconds an example on one core), threads, read and
-    damaged (examples), memory_bytes.
-    """
+def measure_balance(step: FeedableStep, feed: Feed, timing: Timing, waits: list[float]) -> InputMeasurement:
+    """What input costs a step, after the fed blocks in `timing`, in each of which it waited `waits` seconds."""
+    step_seconds, waiting = statistics.median(timing.blocks) / timing.steps_per_block, sum(waits) / sum(timing.blocks)
     fed = feed.runs(step)
     step.run(1)
     free_seconds = _timed(step.run, 1)
@@ -79,16 +73,21 @@ def measure_balance(step: FedStep, feed: Feed, step_seconds: float, waiting: flo
         if waiting > 0.01:
             feed.drain()
         pairs.append((free, _timed(fed, fed_steps)))
-    found: dict[str, Any] = {
-        "free_step_seconds": [free for free, _ in pairs],
-        "fed_step_seconds": [seconds for _, seconds in pairs],
-        "alone": _alone(feed),
-    }
+    alone = _alone(feed)
     feed.settle()
-    found["stages"] = _stages(feed)
+    stages = _stages(feed)
     read, damaged = feed.counts()
-    found |= {"threads": feed.threads, "read": read, "damaged": damaged, "memory_bytes": feed.memory_bytes}
-    return found
+    return InputMeasurement(
+        waits=waits,
+        free_step_seconds=[free for free, _ in pairs],
+        fed_step_seconds=[seconds for _, seconds in pairs],
+        alone=alone,
+        stages=stages,
+        threads=feed.threads,
+        read=read,
+        damaged=damaged,
+        memory_bytes=feed.memory_bytes,
+    )
 
 
 def _steps(seconds: float) -> int:
@@ -102,25 +101,20 @@ def _timed(run: Callable[[int], float | None], steps: int) -> float:
     return (time.perf_counter() - start) / steps
 
 
-def _alone(feed: Feed) -> list[dict[str, float]]:
+def _alone(feed: Feed) -> list[PipelinePart]:
     """Parts of the pipeline's work without the step; none is begun after `_ALONE_MOST`."""
     feed.drain()
     start = time.perf_counter()
     feed.take()
     batches = max(1, math.ceil(_ALONE / _PARTS / max(time.perf_counter() - start, 1e-6)))
-    parts: list[dict[str, float]] = []
+    parts: list[PipelinePart] = []
     begin = time.perf_counter()
     while len(parts) < _PARTS and (not parts or time.perf_counter() - begin < _ALONE_MOST):
         start, cpu = time.perf_counter(), time.process_time()
         for _ in range(batches):
             feed.take()
-        parts.append(
-            {
-                "examples": batches * feed.batch_size,
-                "seconds": time.perf_counter() - start,
-                "cpu_seconds": time.process_time() - cpu,
-            }
-        )
+        seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
+        parts.append(PipelinePart(batches * feed.batch_size, seconds, cpu_seconds))
     return parts
 
 

@@ -1,4 +1,4 @@
-"""`python -m tests.worker.spread_steps FRAMEWORK COMPILE DEVICES TRANSPORT SEED OUT.npz FAMILY...`
+"""`python -m tests.worker.distributed_steps FRAMEWORK COMPILE DEVICES TRANSPORT SEED OUT.npz FAMILY...`
 
 Steps over several devices: three of the paper's optimizer on weights of NumPy's, on the batch drawn from SEED. Writes
 for each family the losses, and the weights before and after. DEVICES is a number, or "shards of N": one device of
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from paradnn.worker import frameworks
-from paradnn.worker.device_layout import spread_of
-from paradnn.worker.process_group import Peers, Together
+from paradnn.worker.device_layout import layout_of
+from paradnn.worker.process_group import GroupStep, ProcessGroup
 from tests.worker.families import BATCH, MODELS
 from tests.worker.one_step import draw
 
@@ -83,11 +83,11 @@ def main(
         "transport": transport,
         "devices": 1 if shards else int(devices),
     }
-    spread = spread_of(point)
+    layout = layout_of(point)
 
     def serve(rank: int, channel: Any) -> None:
-        assert spread is not None
-        own = frameworks.over(plain, spread.of_rank(rank))
+        assert layout is not None
+        own = frameworks.distributed(plain, layout.of_rank(rank))
         own.open_device(point["platform"])
         for family in families:
             workload = fresh(own, family)
@@ -95,23 +95,23 @@ def main(
             for _ in range(STEPS):
                 channel.send(step.run(channel.recv()))
 
-    peers = Peers(spread.processes, serve) if spread and spread.processes > 1 else None
-    framework = frameworks.over(plain, spread) if spread else plain
+    group = ProcessGroup(layout.processes, serve) if layout and layout.processes > 1 else None
+    framework = frameworks.distributed(plain, layout) if layout else plain
     framework.open_device(point["platform"])
     found: dict[str, Any] = {}
     for family in families:
         workload = fresh(framework, family)
         batch = synthetic_batch(workload, BATCH, seed)
         step: Any = shards_in_turn(workload, batch, shards) if shards else framework.make_step(workload, batch, point)
-        running = Together(step, peers) if peers else step
+        running = GroupStep(step, group) if group else step
         found |= {f"{family}/start/{index}": values for index, values in enumerate(read(workload))}
         found[f"{family}/losses"] = [running.run(1) for _ in range(STEPS)]
         if name == "jax":
             step.write_back()
         found |= {f"{family}/weight/{index}": values for index, values in enumerate(read(workload))}
     np.savez(target, **found)
-    if peers:
-        peers.end()
+    if group:
+        group.close()
 
 
 if __name__ == "__main__":

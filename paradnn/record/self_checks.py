@@ -1,0 +1,61 @@
+"""Every result is checked against itself; a contradiction is a fault of this tool, and the run says so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from paradnn.config.point import Point
+from paradnn.costs import Costs
+from paradnn.record.input_pipeline import balance_checks
+from paradnn.worker.messages import Answer, Measurement
+
+__all__ = ["contradictions"]
+
+#: How far matmul and convolution FLOPs of a profile may be from the analytic count: a compiler pads, and drops or adds
+#: the products at the ends of a recurrence (docs/metrics.md).
+FLOPS_MARGIN = 0.1
+#: Where so much of the step has no known operation, FLOPs that are missing contradict nothing.
+UNSEEN_SHARE = 0.5
+
+
+def contradictions(
+    point: Point, costs: Costs, metrics: Mapping[str, float], answer: Answer, measurement: Measurement
+) -> list[str]:
+    """What contradicts itself in a measured point, a line each; nothing where all agrees."""
+    problems = []
+    built = measurement.parameters
+    if built != costs.parameters:
+        problems.append(f"the model has {built} parameters, the analytic count is {costs.parameters}")
+    rate = point.batch_size / (metrics["step_time_ms"] / 1e3)
+    if not math.isclose(rate, metrics["examples_per_second"], rel_tol=1e-9):
+        problems.append("examples_per_second is not batch_size / step time")
+    problems += balance_checks(metrics, answer.input, measurement.timing.blocks) if answer.input else []
+    shares = sum(value for key, value in metrics.items() if key.startswith("category_share."))
+    if shares and not math.isclose(shares + metrics["profile_unexplained_share"], 1.0, abs_tol=1e-3):
+        problems.append(f"the shares of the profile sum to {shares + metrics['profile_unexplained_share']:.4f}")
+    ratio = metrics.get("profile_flops_ratio")
+    if ratio is not None:
+        least, most = _sound_ratios(point, metrics)
+        if not least <= ratio <= most:
+            problems.append(f"the profile's FLOPs are {ratio:.3f} times the analytic ones")
+    peak = metrics.get("step_memory_bytes")
+    if point.platform.name == "cpu" and peak is not None and peak < costs.memory_lower_bound_bytes:
+        problems.append(f"the step took {peak:.0f} bytes, less than the lower bound {costs.memory_lower_bound_bytes}")
+    return problems
+
+
+def _sound_ratios(point: Point, metrics: Mapping[str, float]) -> tuple[float, float]:
+    """How much of the analytic FLOPs a sound profile shows at least and at most.
+
+    No bound below where products may be missing: TensorFlow does not trace a kernel that it knows to be cheap
+    (some thousand cycles), its work is in the unexplained share; XLA multiplies elementwise what is a product over
+    nothing, a weight's gradient of one example, and multiplies no padding where an image is smaller than its kernel.
+    None above for depthwise convolutions' gradients, which XLA's CPU compiler computes for all pairs of channels.
+    """
+    by_xla = point.compile == "xla" or (point.framework.name == "jax" and point.compile != "eager")
+    # The last group of convolutional networks has a pixel for each 32 of the image, under kernels of 3.
+    small = point.model.name != "vit" and 0 < getattr(point.model, "image_size", 0) <= 64
+    missing = metrics["profile_unexplained_share"] > UNSEEN_SHARE or (by_xla and (small or point.batch_size == 1))
+    dense = by_xla and point.platform.name == "cpu" and point.mode == "train" and point.model.name == "mobilenet"
+    return 0.0 if missing else 1 - FLOPS_MARGIN, math.inf if dense else 1 + FLOPS_MARGIN

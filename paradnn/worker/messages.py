@@ -1,0 +1,314 @@
+"""What driver and worker say to each other: frozen dataclasses, built on one side and validated on the other.
+
+One JSON object a line (`paradnn.worker.channel` writes and reads them). The driver writes requests to the worker's
+standard input:
+
+    {"protocol": 2, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
+
+and reads events, each with a key `event`, from its standard output:
+
+    ready    the framework is imported; the version of the protocol that the worker speaks
+    failed   the framework could not be imported: reason (the worker exits)
+    refused  the request cannot be served: reason (no child is forked)
+    started  a child was forked for the point: id, pid
+    phase    the child enters a phase: phase; answer, where what was measured is complete already: it counts should the
+             child not live to send its result
+    result   the child's answer
+    exited   the child has exited: exit_code or signal, peak memory as the kernel counted it
+
+A field's name here is its key there; every field is present in every message. NaN and infinities are strings. Standard
+error belongs to no protocol: frameworks write there as they like.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = [
+    "EVENTS",
+    "PROTOCOL_VERSION",
+    "Answer",
+    "ArrayRate",
+    "Event",
+    "Exited",
+    "Failed",
+    "InputMeasurement",
+    "Measurement",
+    "NoProfile",
+    "PeakRates",
+    "PhaseBegun",
+    "PipelinePart",
+    "ProductRate",
+    "Profile",
+    "Ready",
+    "Refused",
+    "Request",
+    "Result",
+    "Started",
+    "Table",
+    "Timing",
+    "Trial",
+]
+
+#: Driver and worker refuse each other where it differs.
+#:   1  the first.
+#:   2  what was measured is nested in the answer; every message is validated; requests bear the version.
+PROTOCOL_VERSION = 2
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial of the calibration: how many steps, and how long they took."""
+
+    steps: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Raw times of a point: seconds of each block of `steps_per_block` steps, of the warm-up and after it."""
+
+    steps_per_block: int
+    calibration: list[Trial]
+    warmup: list[float]
+    blocks: list[float]
+    steady: bool
+    steady_reason: str
+    final_loss: float | None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where no rate can be computed."""
+        if self.steps_per_block < 1 or not self.blocks or min(self.blocks) <= 0:
+            raise ValueError("there is no block of steps that took time")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What the timed steps gave, complete when the last block has ended; losses are None in inference."""
+
+    parameters: int
+    compile_note: str | None
+    first_loss: float | None
+    timing: Timing
+    energy_joules: float | None
+    energy_source: str
+
+
+@dataclass(frozen=True)
+class PipelinePart:
+    """A part of an input pipeline's work without the step: examples, elapsed and processor seconds."""
+
+    examples: int
+    seconds: float
+    cpu_seconds: float
+
+
+@dataclass(frozen=True)
+class InputMeasurement:
+    """What input cost: see docs/input.md.
+
+    `waits` are seconds waited within each block; the step times are pairs, one a round; `stages` are seconds that each
+    adds to an example on one core; `read` and `damaged` count examples.
+    """
+
+    waits: list[float]
+    free_step_seconds: list[float]
+    fed_step_seconds: list[float]
+    alone: list[PipelinePart]
+    stages: dict[str, float]
+    threads: int
+    read: int
+    damaged: int
+    memory_bytes: int | None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where no rate can be computed."""
+        pairs = [*self.free_step_seconds, *self.fed_step_seconds]
+        if len(self.free_step_seconds) != len(self.fed_step_seconds) or not pairs or min(pairs) <= 0:
+            raise ValueError("there are no pairs of step times")
+        if not self.alone or any(part.examples < 1 or part.seconds <= 0 for part in self.alone):
+            raise ValueError("there is no part of the pipeline alone that took time")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of values under named columns."""
+
+    columns: list[str]
+    data: list[list[Any]]
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where a row is not as long as the columns."""
+        if any(len(row) != len(self.columns) for row in self.data):
+            raise ValueError(f"a row does not have the {len(self.columns)} columns")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Each row as a mapping by column."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.data]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where the time of a step goes (`paradnn.worker.profile`); seconds and FLOPs are those of one step.
+
+    `slowdown` is traced step time / measured step time; `product_types` maps a type to its share of `product_flops`;
+    `trace` maps the path where TensorBoard looks for it to the trace's file in base64, empty where it is not kept;
+    `devices` are those that the profile sees, of a point on several.
+    """
+
+    operations: Table
+    operation_types: Table
+    step_seconds: float
+    unexplained_share: float
+    product_flops: float
+    product_types: dict[str, float]
+    steps: int
+    slowdown: float
+    trace: dict[str, str] = field(default_factory=dict)
+    devices: int = 1
+
+
+@dataclass(frozen=True)
+class NoProfile:
+    """Why a measured point has no profile; `limited`: under another limit of time or memory it may have one."""
+
+    unavailable: str
+    limited: bool = False
+
+
+@dataclass(frozen=True)
+class ProductRate:
+    """FLOP/s of square matrix products: median over blocks, with the quartiles."""
+
+    precision: str
+    size: int
+    compile: str
+    flops_per_second: float
+    low: float
+    high: float
+    blocks: int
+
+
+@dataclass(frozen=True)
+class ArrayRate:
+    """B/s of the sum of two arrays of `array_bytes` each, in place: median over blocks, with the quartiles."""
+
+    array_bytes: int
+    bytes_per_second: float
+    low: float
+    high: float
+    blocks: int
+
+
+@dataclass(frozen=True)
+class PeakRates:
+    """What the machine does at most (`paradnn.worker.peak_rates`)."""
+
+    matmul: list[ProductRate]
+    bandwidth: list[ArrayRate]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a request ended within the child, and what was measured before that.
+
+    `phases` are seconds by name; memory is in bytes, None where it is not known; `latencies` are seconds of single
+    steps. An outcome `ok` has a measurement, or peak rates where those were asked for.
+    """
+
+    outcome: str
+    reason: str | None
+    phases: dict[str, float]
+    baseline_memory_bytes: int | None = None
+    peak_memory_bytes: int | None = None
+    peak_device_memory_bytes: int | None = None
+    measurement: Measurement | None = None
+    latencies: list[float] | None = None
+    input: InputMeasurement | None = None
+    profile: Profile | NoProfile | None = None
+    peak_rates: PeakRates | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for an `ok` without what was asked for."""
+        if self.outcome == "ok" and self.measurement is None and self.peak_rates is None:
+            raise ValueError("the outcome is ok, but nothing was measured")
+
+
+@dataclass(frozen=True)
+class Request:
+    """Measure `point` (its key `task` may ask for ceilings instead); the child's standard error goes to `stderr`."""
+
+    protocol: int
+    id: int
+    point: dict[str, Any]
+    stderr: str | None
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The framework is imported."""
+
+    protocol: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The framework cannot be imported."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The request cannot be served."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Started:
+    """A child was forked for request `id`."""
+
+    id: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class PhaseBegun:
+    """The child enters a phase."""
+
+    phase: str
+    answer: Answer | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """The child's answer to request `id`."""
+
+    id: int
+    answer: Answer
+
+
+@dataclass(frozen=True)
+class Exited:
+    """The child of request `id` has exited, with a code or by a signal."""
+
+    id: int
+    exit_code: int | None
+    signal: int | None
+    max_resident_bytes: int
+
+
+Event = Ready | Failed | Refused | Started | PhaseBegun | Result | Exited
+
+#: Events by the name that they have on the pipe.
+EVENTS: dict[str, type[Event]] = {
+    "ready": Ready,
+    "failed": Failed,
+    "refused": Refused,
+    "started": Started,
+    "phase": PhaseBegun,
+    "result": Result,
+    "exited": Exited,
+}

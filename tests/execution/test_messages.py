@@ -1,0 +1,205 @@
+"""Messages on a real pipe: a worker that says nonsense, or speaks another version, is a fault with a reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paradnn.config.outcome import PointResult
+from paradnn.execution.pool import WorkerPool
+from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.worker_process import Limits
+from paradnn.worker.channel import MessageError, encode, plain, read_event, read_json, read_message
+from paradnn.worker.messages import (
+    PROTOCOL_VERSION,
+    Answer,
+    Exited,
+    InputMeasurement,
+    Measurement,
+    NoProfile,
+    PhaseBegun,
+    PipelinePart,
+    Profile,
+    Request,
+    Result,
+    Table,
+    Timing,
+    Trial,
+)
+from tests.conftest import ROOT
+
+TIMING = Timing(4, [Trial(1, 0.5)], [0.25], [0.25, 0.5], True, "why", float("inf"))
+TABLE = Table(["type", "share"], [["MatMul", 0.5], ["(no operation)", None]])
+ANSWER = Answer(
+    "ok",
+    None,
+    {"measure": 0.5},
+    baseline_memory_bytes=1,
+    measurement=Measurement(10, None, None, TIMING, 1.5, "rapl"),
+    input=InputMeasurement([0.1], [0.1], [0.2], [PipelinePart(8, 0.5, 0.25)], {"read": 0.1}, 2, 8, 0, None),
+    profile=Profile(TABLE, TABLE, 0.5, 0.25, 100.0, {"float32": 1.0}, 3, 1.5),
+)
+
+
+def event(name: str, message: Any) -> dict[str, Any]:
+    return {"event": name, **plain(message)}
+
+
+@pytest.mark.parametrize(
+    "answer", [ANSWER, replace(ANSWER, profile=NoProfile("no reason", True)), Answer("nan", "x", {})]
+)
+def test_an_answer_is_the_same_on_the_other_side(answer: Answer) -> None:
+    line = encode(event("result", Result(7, answer)))
+    assert line.count(b"\n") == 1
+    assert read_event(line) == Result(7, answer)
+    assert read_event(encode(event("phase", PhaseBegun("profile", answer)))) == PhaseBegun("profile", answer)
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """The whole answer as a result, but for one field; a value of `...` leaves the field out."""
+    content = event("result", Result(1, ANSWER))
+    *parents, last = path.split(".")
+    place: Any = content
+    for key in parents:
+        place = place[int(key)] if key.isdigit() else place[key]
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    return content
+
+
+FAULTS = [
+    (changed("id", ...), "result.id is missing"),
+    (changed("answer.outcome", "great"), "result.answer.outcome='great' is no outcome"),
+    (changed("answer.measurement.timing.blocks", []), "measurement.timing: there is no block of steps that took time"),
+    (changed("answer.input.alone.0.examples", 0), "input: there is no part of the pipeline alone that took time"),
+    (changed("answer.input.fed_step_seconds", []), "input: there are no pairs of step times"),
+    (changed("extra", 3), "result.extra=3 is not known"),
+    (changed("answer", None), "result.answer=null is not an object"),
+    (changed("answer.outcome", 3), "result.answer.outcome=3 is not a text"),
+    (changed("answer.phases.build", "long"), 'result.answer.phases.build="long" is not a number'),
+    (changed("answer.measurement", None), "result.answer: the outcome is ok, but nothing was measured"),
+    (changed("answer.measurement.parameters", 1.5), "result.answer.measurement.parameters=1.5 is not an integer"),
+    (changed("answer.measurement.timing.steady", 1), "result.answer.measurement.timing.steady=1 is not true or false"),
+    (changed("answer.measurement.timing.blocks", 2), "result.answer.measurement.timing.blocks=2 is not a list"),
+    (changed("answer.measurement.timing.blocks", [1, None]), "timing.blocks[1]=null is not a number"),
+    (changed("answer.measurement.timing.calibration.0.steps", True), "calibration[0].steps=true is not an integer"),
+    (changed("answer.profile.operations.data", [[1]]), "profile.operations: a row does not have the 2 columns"),
+    (changed("answer.profile.product_types", ["x"]), 'profile.product_types=["x"] is not an object'),
+    ({"event": "other"}, 'event="other" is not one of ready, failed, refused'),
+    ([1, 2], "event=null is not one of ready, failed, refused"),
+    ({"event": "started", "id": 7, "pid": 1}, "started.id=7: the request is 1"),
+    ({"event": "refused", "reason": "why"}, "it refuses the request: why"),
+]
+
+#: A worker that sends its command line's lines: before the request, and after it.
+WORKER = """#!{python}
+import sys
+before, after = {lines!r}
+print(*before, sep="\\n", flush=True)
+sys.stdin.readline()
+print(*after, sep="\\n", flush=True)
+sys.stdin.read()
+"""
+READY = {"event": "ready", "protocol": PROTOCOL_VERSION}
+EXITED = {"event": "exited", "id": 1, "exit_code": 0, "signal": None, "max_resident_bytes": 5}
+
+
+@pytest.fixture
+def answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What a point comes to whose worker sends these lines before and after the request."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def measure(before: list[Any], after: list[Any]) -> PointResult:
+        lines = [[line if isinstance(line, str) else json.dumps(line) for line in part] for part in (before, after)]
+        python = tmp_path / "python"
+        python.write_text(WORKER.format(python=sys.executable, lines=lines))
+        python.chmod(0o755)
+        with WorkerPool() as pool:
+            return pool.measure(
+                WorkerKey(str(python), "tensorflow", None, "cpu", ()), {}, Limits(20, None), lambda _: None
+            )
+
+    return measure
+
+
+@pytest.mark.parametrize(("message", "fault"), FAULTS, ids=[fault for _, fault in FAULTS])
+def test_a_message_that_is_wrong_is_a_crash_that_names_the_field(answered: Any, message: Any, fault: str) -> None:
+    result = answered([READY], [message])
+    assert result.outcome == "crash"
+    assert result.reason.startswith("a message of the worker cannot be understood: ")
+    assert fault in result.reason
+    assert result.answer is None
+
+
+def test_a_sound_answer_comes_through_the_pipe_with_garbage_around_it(answered: Any) -> None:
+    """A line that is no JSON was cut when a child was killed; it hides nothing that comes after it."""
+    result = answered(["garbage", READY], ["{", event("result", Result(1, ANSWER)), EXITED])
+    assert (result.outcome, result.answer, result.peak_memory_bytes) == ("ok", ANSWER, 5)
+
+
+@pytest.mark.parametrize("garbage", ['{"event": "result", "id": 1', "[" * 100_000, "\\xff"])
+def test_an_answer_that_is_no_json_is_a_crash(answered: Any, garbage: str) -> None:
+    result = answered([READY], [garbage, EXITED])
+    assert result.outcome == "crash"
+    assert result.reason.endswith("is no JSON")
+
+
+@pytest.mark.parametrize("version", [1, PROTOCOL_VERSION + 1, None])
+def test_a_worker_of_another_version_is_refused(answered: Any, version: int | None) -> None:
+    """Version 1 said more when it was ready; another may say less."""
+    ready = {"event": "ready", "protocol": version, "seconds": 3.0} if version else {"event": "ready"}
+    result = answered([ready], [])
+    assert result.outcome == "unavailable"
+    stated = json.dumps(version)
+    assert result.reason.endswith(f"ready.protocol={stated}: this side speaks {PROTOCOL_VERSION}")
+
+
+def test_a_request_of_another_version_is_refused(tmp_path: Path) -> None:
+    """By the real fork server, which then serves the next one."""
+    worker = [sys.executable, str(Path(__file__).with_name("profile_worker.py"))]
+    request = Request(PROTOCOL_VERSION, 2, {"profile": "ends", "peak": 1}, None)
+    lines = [
+        encode(plain(request) | {"protocol": 1}),
+        b"garbage\n",
+        encode(plain(request) | {"id": "x"}),
+        encode(request),
+    ]
+    with subprocess.Popen(worker, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(b"".join(lines))
+        process.stdin.flush()
+        events = []
+        while not events or not isinstance(events[-1], Exited):
+            if line := process.stdout.readline().strip():
+                events.append(read_event(line))
+        process.stdin.close()
+    names = "Ready Refused Refused Refused Started PhaseBegun PhaseBegun Result Exited"
+    assert [type(entry).__name__ for entry in events] == names.split()
+    assert [entry.reason for entry in events[1:4]] == [  # type: ignore[union-attr]
+        f"request.protocol=1: this side speaks {PROTOCOL_VERSION}",
+        '"garbage" is no JSON',
+        'request.id="x" is not an integer',
+    ]
+
+
+def test_messages_need_only_the_standard_library() -> None:
+    code = "import paradnn.worker.channel, sys; print('numpy' in sys.modules)"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-S", "-c", code], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_a_request_is_checked() -> None:
+    with pytest.raises(MessageError, match=r"request\.stderr is missing"):
+        read_message(Request, read_json(b'{"protocol": 2, "id": 1, "point": {}}'), "request")
