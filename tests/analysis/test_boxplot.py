@@ -94,7 +94,7 @@ def test_what_cannot_be_drawn_is_named() -> None:
         said(runs(), metric="example_per_second")
     with pytest.raises(ConfigError, match="--by=colour: these runs have no such hyperparameter"):
         said(runs(), by=("colour",))
-    with pytest.raises(ConfigError, match="--by=: names no column"):
+    with pytest.raises(ConfigError, match="--by='': names no column"):
         said(runs(), by=())
     unlike = runs().assign(environment_id=["a", "b"] * 436)
     with pytest.raises(SchemaError, match="these runs are unlike: environment_id"):
