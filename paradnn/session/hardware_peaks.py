@@ -116,7 +116,7 @@ def limits_of(point: Point, environment: Environment, ceilings: Ceilings | None)
     if ceilings:
         found["peak_flops_per_second"] = ceilings.flops_per_second.get(point.precision)
         found["peak_bytes_per_second"] = ceilings.bytes_per_second
-    if hardware := find_hardware(environment.device):
+    if hardware := find_hardware(environment.device, int(environment.hardware["cores"])):
         found["spec_flops_per_second"] = hardware.peak_flops.get(point.precision)
         found["spec_bytes_per_second"] = hardware.bandwidth
     return {key: chips * value for key, value in found.items() if value}
