@@ -24,7 +24,7 @@ from benchmarks.common import ROOT, save
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.record.record import Record, file_content
-from paradnn.tracking.base import Ticket
+from paradnn.tracking.base import Claim
 from paradnn.tracking.fallback import open_tracker
 from paradnn.tracking.offline import read_document
 from tests.cluster.postgres import postgres, server
@@ -57,11 +57,11 @@ def drive(uri: str, template: Path) -> None:
             tags = {**record.tags, "point_id": identity.point_id}
             open_tags = {key: value for key, value in tags.items() if key != "outcome"}
             moments = [time.perf_counter()]
-            ticket = tracker.begin(identity, record.name, open_tags, 600.0, lambda known: True)
-            assert isinstance(ticket, Ticket)
+            claim = tracker.begin(identity, record.name, open_tags, 600.0, lambda known: True)
+            assert isinstance(claim, Claim)
             moments.append(time.perf_counter())
             now = int(time.time() * 1000)
-            tracker.record(ticket, replace(record, tags=tags, start_time=ticket.start_time, end_time=now), dict)
+            tracker.record(claim, replace(record, tags=tags, start_time=claim.start_time, end_time=now), dict)
             moments.append(time.perf_counter())
             claims.append(moments[1] - moments[0])
             records.append(moments[2] - moments[1])

@@ -36,10 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     for problem in problems:
         print(f"refused: {problem}", file=sys.stderr)
-    known = counts["known"] + counts["needless"]
+    known = counts["known"] + counts["superseded"]
     print(f"{counts['logged']} logged, {known} in the store already, {len(problems)} refused")
-    if counts["needless"]:
-        print(f"{counts['needless']} of them another driver measured too, while the store was away; not logged twice")
+    if counts["superseded"]:
+        print(f"{counts['superseded']} of them another driver measured too, while the store was away; not logged twice")
     return 1 if problems else 0
 
 

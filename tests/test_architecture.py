@@ -41,14 +41,8 @@ def test_imports_run_one_way(path: Path) -> None:
         assert not heads(names) & (FRAMEWORKS | {"analysis"})
     elif place.parts[0] == "analysis":
         assert not heads(names) & FRAMEWORKS
-        # What both sides must agree on: faults, units, machines, the look of figures, and where the store is.
-        allowed = (
-            "paradnn.errors",
-            "paradnn.store.metrics",
-            "paradnn.hardware.specifications",
-            "paradnn.plotting",
-            "paradnn.store.address",
-        )
+        # What both sides must agree on: faults, machines, the look of figures, and the store.
+        allowed = ("paradnn.errors", "paradnn.store", "paradnn.hardware.specifications", "paradnn.plotting")
         assert all(name.startswith(allowed) for name in names if name.startswith("paradnn."))
 
 

@@ -51,7 +51,7 @@ class Finding:
 
 
 def evaluate(check: Check, data: Data) -> Finding:
-    """Find a check's numbers; what stands in the way is in the finding."""
+    """Find a check's numbers; where there are none, the finding says why."""
     try:
         return _EVALUATORS[type(check)](check, data)
     except ParadnnError as problem:

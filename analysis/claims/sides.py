@@ -22,7 +22,7 @@ __all__ = ["Data", "paired_operations", "paired_points", "points", "require", "s
 
 @dataclass
 class Data:
-    """A frame, how to read its operation tables, whether to pool heterogeneous runs, and how sure intervals are to be.
+    """A frame, how to read its operation tables, whether heterogeneous runs are pooled, and the level of intervals.
 
     `read_operations` takes runs and returns the rows of their operation tables with `run_id`; without it the shares
     in the frame's op_share.* columns stand for them. `used` gathers the ids of the runs that answers rest on, `pooled`
@@ -64,7 +64,7 @@ def require(frame: pd.DataFrame, conditions: Conditions, what: str = "run") -> p
 
 
 def side(data: Data, conditions: Conditions, metric: str | None = None) -> pd.DataFrame:
-    """The runs that meet the conditions, of one environment and protocol unless pooled.
+    """The runs that meet the conditions, homogeneous in environment and protocol unless pooled.
 
     With `metric` only ok runs that hold it. Raises NotEnoughData naming what there is none of, SchemaError for
     heterogeneous runs.

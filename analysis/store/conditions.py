@@ -83,7 +83,7 @@ def conditions_on(column: str, values: Sequence[Value], option: str) -> tuple[Co
 
 
 def select(frame: pd.DataFrame, texts: Iterable[str], option: str = "--where") -> pd.DataFrame:
-    """The rows that meet every condition as `parse` reads it, numbered anew; ConfigError as `choose`."""
+    """The rows that meet every condition as `parse` reads it, renumbered; ConfigError as `choose`."""
     return choose(frame, [parse(text, option) for text in texts], option).reset_index(drop=True)
 
 

@@ -1,7 +1,7 @@
 """The tidy frame every method starts from: one row a run, columns typed, units beside them.
 
 A reader fills `Records` with the store's text and numbers; `build` makes the frame, so that a run reads the same
-whichever way it came. `require_alike` refuses to treat unlike runs as one population, `aggregate_replicates` brings
+whichever way it came. `require_alike` refuses to pool heterogeneous runs, `aggregate_replicates` brings
 repetitions of a point down to one row with their spread.
 """
 
@@ -126,16 +126,16 @@ def families(frame: pd.DataFrame) -> list[str]:
 def require_alike(frame: pd.DataFrame, keys: Sequence[str] = IDENTITY, pool: bool = False) -> pd.DataFrame:
     """The frame, if all its rows agree in `keys`; else SchemaError says which differ and how.
 
-    With `pool` unlike rows pass, and `attrs["pooled"]` holds what would have been the message. A key that the frame
-    lacks is passed over; a missing value is a value of its own.
+    With `pool` heterogeneous rows pass, and `attrs["pooled"]` says how they differ. A key that the frame lacks is
+    passed over; a missing value is a value of its own.
     """
-    unlike = [key for key in keys if key in frame and frame[key].nunique(dropna=False) > 1]
-    if not unlike:
+    different = [key for key in keys if key in frame and frame[key].nunique(dropna=False) > 1]
+    if not different:
         return frame
-    text = "; ".join(_difference(frame, key) for key in unlike)
+    text = "; ".join(_difference(frame, key) for key in different)
     if not pool:
-        choice = " ".join(f"--tag {key}=..." for key in unlike)
-        raise SchemaError(f"these runs are unlike: {text}; choose with {choice}, or pool them with --pool")
+        choice = " ".join(f"--tag {key}=..." for key in different)
+        raise SchemaError(f"these runs are heterogeneous: {text}; choose with {choice}, or pool them with --pool")
     pooled = frame.copy(deep=False)
     pooled.attrs["pooled"] = text
     return pooled

@@ -4,8 +4,8 @@
 
 DIR holds the data files of the paper's artifact (github.com/Emma926/paradnn, folder scripts/data). `read_archive`
 turns them into `Row`s and names what is damaged, `import_archive` logs each row once as a run with the tag
-source=published. What the figures mean, and where they differ from this project's own, is told in
-docs/published-data.md.
+source=published. docs/published-data.md says what the figures mean, and where they differ from this
+project's own.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from paradnn.hardware.environment import Environment, describe_environment
 from paradnn.session.hardware_peaks import Ceilings, ceilings_identity
 from paradnn.store.schema import outcome_of
 from paradnn.tracking.base import Finished
-from paradnn.tracking.resume import ResumePolicy, first_that_counts, stand
+from paradnn.tracking.resume import ResumePolicy, first_accepted, point_statuses
 
 __all__ = ["Survey", "survey"]
 
@@ -88,16 +88,16 @@ def _states(
     }
 
     def done(point: Point, identity: Identity) -> Finished | None:
-        return first_that_counts(point, known.get(identity, ()), policy) if policy.looks else None
+        return first_accepted(point, known.get(identity, ()), policy) if policy.looks else None
 
-    standings = stand(points, lambda point: identities[id(point)], done)
+    statuses = point_statuses(points, lambda point: identities[id(point)], done)
     found = []
-    for standing, cost in zip(standings, costs, strict=True):
-        if standing.done:
-            found.append(("done", standing.done.tags["outcome"]))
-        elif standing.repeated:
+    for status, cost in zip(statuses, costs, strict=True):
+        if status.done:
+            found.append(("done", status.done.tags["outcome"]))
+        elif status.repeated:
             found.append(("repeated", ""))
-        elif exceeds_memory(standing.point, cost, limits[standing.point.measure.memory_limit]):
+        elif exceeds_memory(status.point, cost, limits[status.point.measure.memory_limit]):
             found.append(("oom_predicted", "oom_predicted"))
         else:
             found.append(("missing", "ok"))

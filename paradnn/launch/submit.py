@@ -211,7 +211,7 @@ def _known(
         return None
     for environment in environments:
         for run in known.get(Identity(name, environment, point.replicate), ()):
-            if resume.counts(point, run.tags):
+            if resume.accepts(point, run.tags):
                 return str(run.tags["outcome"])
     return None
 

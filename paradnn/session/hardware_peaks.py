@@ -24,7 +24,7 @@ from paradnn.hardware.specifications import find_hardware
 from paradnn.record.breakdown_figure import ceilings_figure
 from paradnn.record.record import Record, image, version_tags
 from paradnn.store.schema import CEILINGS_OUTCOME, SCHEMA_VERSION, outcome_of
-from paradnn.tracking.base import Busy, Finished, Tracker
+from paradnn.tracking.base import ClaimedElsewhere, Finished, Tracker
 from paradnn.worker.peak_rates import ARRAY_BYTES
 
 __all__ = [
@@ -116,7 +116,7 @@ def limits_of(point: Point, environment: Environment, ceilings: Ceilings | None)
     if ceilings:
         found["peak_flops_per_second"] = ceilings.flops_per_second.get(point.precision)
         found["peak_bytes_per_second"] = ceilings.bytes_per_second
-    if hardware := find_hardware(environment.device):
+    if hardware := find_hardware(environment.device, int(environment.hardware["cores"])):
         found["spec_flops_per_second"] = hardware.peak_flops.get(point.precision)
         found["spec_bytes_per_second"] = hardware.bandwidth
     return {key: chips * value for key, value in found.items() if value}
@@ -194,11 +194,11 @@ class CeilingsKeeper:
         earlier = next((run.run_id for run in known if outcome_of(run.tags) == "ok"), None)
         deadline = time.monotonic() + _TIMEOUT
         while time.monotonic() < deadline:
-            counts = None if anew else (lambda known: outcome_of(known) == "ok")
-            ticket = self._tracker.begin(identity, name, tags, _TIMEOUT, counts)
-            if isinstance(ticket, Finished):
-                return Ceilings.of(ticket.run_id, self._tracker.fetch(ticket.run_id)[0])
-            if not isinstance(ticket, Busy):
+            accepts = None if anew else (lambda known: outcome_of(known) == "ok")
+            claim = self._tracker.begin(identity, name, tags, _TIMEOUT, accepts)
+            if isinstance(claim, Finished):
+                return Ceilings.of(claim.run_id, self._tracker.fetch(claim.run_id)[0])
+            if not isinstance(claim, ClaimedElsewhere):
                 break
             # Two drivers that claimed at once both withdrew: they must not come back at the same moment.
             time.sleep(random.uniform(0.5, 1.5) * _LOOK)
@@ -209,11 +209,11 @@ class CeilingsKeeper:
         self._say(f"measuring the ceilings of {what}, once: about half a minute")
         try:
             answer = self._pool.measure(WorkerKey.of(point), _request(point), _limits(), lambda _: None)
-            record = make_ceilings_record(name, point, environment, answer, tags, ticket.start_time)
-            run_id = self._tracker.record(ticket, record, dict)
+            record = make_ceilings_record(name, point, environment, answer, tags, claim.start_time)
+            run_id = self._tracker.record(claim, record, dict)
         except BaseException:
             with contextlib.suppress(Exception):
-                self._tracker.abandon(ticket, "interrupted before its end")
+                self._tracker.abandon(claim, "interrupted before its end")
             raise
         if answer.outcome != "ok":
             self._say(f"no ceilings ({answer.outcome}: {answer.reason}): utilisation stays unknown")

@@ -33,9 +33,9 @@ from paradnn.session.progress import Reporter
 from paradnn.session.summary import Summary
 from paradnn.sweep.scheduler import restarts, task_name, task_tags, waiting_times
 from paradnn.sweep.tasks import SweepInfo
-from paradnn.tracking.base import Busy, Finished, Ticket, Tracker
+from paradnn.tracking.base import Claim, ClaimedElsewhere, Finished, Tracker
 from paradnn.tracking.fallback import open_tracker
-from paradnn.tracking.resume import ResumePolicy, first_that_counts, stand
+from paradnn.tracking.resume import ResumePolicy, first_accepted, point_statuses
 from paradnn.tracking.run_index import enter_task
 
 __all__ = ["Interrupted", "measure_ceilings", "measure_points", "report_problem"]
@@ -133,7 +133,7 @@ class _Session:
         return self._summary
 
     def _missing(self, points: Sequence[Point]) -> list[Point]:
-        """The points without an outcome that counts, each once; the others are counted as skipped."""
+        """The points without an outcome that is accepted, each once; the others are counted as skipped."""
         sweep_id = self._sweep.sweep_id if self._sweep and self._sweep.launched else None
         known: Mapping[Identity, Sequence[Finished]] = {}
         if self._resume.looks or sweep_id:
@@ -144,18 +144,18 @@ class _Session:
         own = {(run.tags["point_id"], int(run.tags["replicate"])): run for run in ours}
 
         def done(point: Point, identity: Identity) -> Finished | None:
-            return own.get((identity.point_id, identity.replicate)) or first_that_counts(
+            return own.get((identity.point_id, identity.replicate)) or first_accepted(
                 point, known.get(identity, ()), self._resume
             )
 
         todo = []
-        for standing in stand(points, self._identity, done):
-            if standing.done:
-                self._skip(standing.done)
-            elif standing.repeated:
+        for status in point_statuses(points, self._identity, done):
+            if status.done:
+                self._skip(status.done)
+            elif status.repeated:
                 self._summary.repeated += 1
             else:
-                todo.append(standing.point)
+                todo.append(status.point)
         return todo
 
     def _skip(self, done: Finished) -> None:
@@ -189,21 +189,21 @@ class _Session:
         # Measuring them is no cost of this point.
         self._free_since += time.perf_counter() - begin
         tags = {**point_tags(point, environment), **self._tags}
-        counts = (lambda known: self._resume.counts(point, known)) if self._resume.looks else None
+        accepts = (lambda known: self._resume.accepts(point, known)) if self._resume.looks else None
         self._reporter.begin(run_name(point))
-        ticket = self._tracker.begin(self._identity(point), run_name(point), tags, point.measure.timeout, counts)
-        if isinstance(ticket, Busy):
+        claim = self._tracker.begin(self._identity(point), run_name(point), tags, point.measure.timeout, accepts)
+        if isinstance(claim, ClaimedElsewhere):
             return False
-        if isinstance(ticket, Finished):
-            self._summary.skipped[ticket.tags["outcome"]] += 1
+        if isinstance(claim, Finished):
+            self._summary.skipped[claim.tags["outcome"]] += 1
             self._reporter.skipped(self._summary.skipped)
             return True
         try:
-            record = self._measure(point, environment, ceilings, ticket, tags)
-            run_id = self._tracker.record(ticket, record, lambda: self._late(record))
+            record = self._measure(point, environment, ceilings, claim, tags)
+            run_id = self._tracker.record(claim, record, lambda: self._late(record))
         except BaseException:
             with contextlib.suppress(Exception):
-                self._tracker.abandon(ticket, "interrupted before its end")
+                self._tracker.abandon(claim, "interrupted before its end")
             raise
         self._done(record, run_id)
         return True
@@ -212,7 +212,7 @@ class _Session:
         return Identity(point_id(point), self._surroundings.environment(point).environment_id, point.replicate)
 
     def _measure(
-        self, point: Point, environment: Environment, ceilings: Ceilings | None, ticket: Ticket, tags: Mapping[str, str]
+        self, point: Point, environment: Environment, ceilings: Ceilings | None, claim: Claim, tags: Mapping[str, str]
     ) -> Record:
         costs = costs_of(point)
         load = environments.load_average()
@@ -244,7 +244,7 @@ class _Session:
             tags=tags,
             limits=limits_of(point, environment, ceilings),
             load=load,
-            start_time=ticket.start_time,
+            start_time=claim.start_time,
             end_time=end,
         )
         return replace(record, tags={**record.tags, **overrun_tags(yardstick(point, environment), record.metrics)})

@@ -1,4 +1,4 @@
-"""What the session asks of whoever keeps its results; implemented on MLflow and on files."""
+"""What a session needs of a tracker, which keeps its results; implemented on MLflow and on files."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, Protocol
 from paradnn.config.identity import Identity
 from paradnn.record.record import Record
 
-__all__ = ["Busy", "Counts", "Finished", "Late", "Ticket", "Tracker"]
+__all__ = ["AcceptsRun", "Claim", "ClaimedElsewhere", "Finished", "RecordingMetrics", "Tracker"]
 
-#: Whether a stored run, given its tags, makes measuring the point again unnecessary.
-Counts = Callable[[Mapping[str, str]], bool]
+#: Whether a stored run, given its tags, is accepted as the measurement of the point that is to be claimed.
+AcceptsRun = Callable[[Mapping[str, str]], bool]
 #: Metrics of the recording itself, asked for at the last moment.
-Late = Callable[[], Mapping[str, float]]
+RecordingMetrics = Callable[[], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class Ticket:
+class Claim:
     """The right to measure a point. `start_time` is in Unix milliseconds; `repeats`: whatever the store holds."""
 
     run_id: str
@@ -29,14 +29,14 @@ class Ticket:
 
 @dataclass(frozen=True)
 class Finished:
-    """The store holds an outcome of the point; `tags` are those that the ledger knows."""
+    """The store holds an outcome of the point; `tags` are those that `RunIndex` reads."""
 
     run_id: str
     tags: Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Busy:
+class ClaimedElsewhere:
     """Another driver is measuring the point."""
 
     run_id: str
@@ -70,7 +70,7 @@ class Tracker(Protocol):
         """Remove the parent, to which nothing was recorded."""
 
     def report_task(self, task: int, report: Mapping[str, Any]) -> None:
-        """Tell the parent how one of its tasks ended; a later attempt's report replaces an earlier one's."""
+        """Report to the parent how one of its tasks ended; a later attempt's report replaces an earlier one's."""
 
     def task_reports(self) -> dict[int, dict[str, Any]]:
         """What the tasks of the sweep have reported."""
@@ -82,14 +82,14 @@ class Tracker(Protocol):
         """Close what a sweep left open, now that none of its tasks lives; how many runs there were."""
 
     def begin(
-        self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, counts: Counts | None
-    ) -> Ticket | Finished | Busy:
-        """Claim a point; with `counts` None it is measured whatever the store holds."""
+        self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: AcceptsRun | None
+    ) -> Claim | Finished | ClaimedElsewhere:
+        """Claim a point; with `accepts` None it is measured whatever the store holds."""
 
-    def record(self, ticket: Ticket, record: Record, late: Late) -> str:
+    def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
         """Keep a finished point; the run's id."""
 
-    def abandon(self, ticket: Ticket, reason: str) -> None:
+    def abandon(self, claim: Claim, reason: str) -> None:
         """Give a point back without an outcome."""
 
     def close_abandoned(self) -> int:

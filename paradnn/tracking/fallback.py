@@ -1,7 +1,7 @@
 """Nothing is lost when the store goes away: results are kept as files until it answers again.
 
 While it is away no claim can be made, so the driver first waits for it: a restart takes less than `tracking.patience`.
-After that it measures on without claims, looks from time to time, and brings in what it kept as soon as the store is
+After that it measures on without claims, looks from time to time, and uploads what it kept as soon as the store is
 back. What another driver recorded meanwhile is not recorded twice.
 """
 
@@ -16,10 +16,10 @@ from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.errors import DataError, StoreAwayError, StoreError, StoreRefusalError
 from paradnn.record.record import Record
-from paradnn.tracking.base import Busy, Counts, Finished, Late, Ticket, Tracker
+from paradnn.tracking.base import AcceptsRun, Claim, ClaimedElsewhere, Finished, RecordingMetrics, Tracker
 from paradnn.tracking.mlflow_tracker import MlflowTracker
 from paradnn.tracking.offline import OfflineTracker, default_folder
-from paradnn.tracking.upload import bring_in, sync_command
+from paradnn.tracking.upload import sync_command, upload_record
 
 __all__ = ["ResilientTracker", "open_tracker"]
 
@@ -32,7 +32,7 @@ _SOON, _LATER = 1.0, 30.0
 def open_tracker(settings: Tracking, notify: Callable[[str], None]) -> Tracker:
     """The tracker that the configuration asks for; raises StoreError when it cannot be opened.
 
-    `notify` is told, in one line, when results go into files instead.
+    `notify` is called with one line when results go into files instead.
     """
     folder = Path(settings.folder) if settings.folder else default_folder()
     if settings.name == "offline":
@@ -50,7 +50,7 @@ class ResilientTracker:
         self._patience = settings.patience
         self._command = sync_command(self._folder, settings)
         self._files: OfflineTracker | None = None
-        self._kept: list[Path] = []  # what is still to be brought in
+        self._kept: list[Path] = []  # what is still to be uploaded
         self._unclosed = False  # whether the end of the sweep went into a file
         self._away_since: float | None = None  # None while the store answers
         self._next_look = 0.0
@@ -96,45 +96,45 @@ class ResilientTracker:
         return self._patiently(lambda store: store.release(sweep_id))
 
     def report_task(self, task: int, report: Mapping[str, Any]) -> None:
-        # Without the store there is nobody to tell.
-        self._at_the_end(lambda store: store.report_task(task, report))
+        # Without the store there is no parent to report to.
+        self._finally(lambda store: store.report_task(task, report))
 
     def close_sweep(
         self, status: str, description: str, metrics: Mapping[str, float], table: Mapping[str, Any]
     ) -> None:
-        if status == "KILLED":  # who interrupts does not want to wait
+        if status == "KILLED":  # an interrupted sweep ends at once
             self._patience = 0.0
-        if not self._at_the_end(lambda store: store.close_sweep(status, description, metrics, table)):
+        if not self._finally(lambda store: store.close_sweep(status, description, metrics, table)):
             self._as_files().close_sweep(status, description, metrics, table)
             self._unclosed = True
 
     def begin(
-        self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, counts: Counts | None
-    ) -> Ticket | Finished | Busy:
+        self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: AcceptsRun | None
+    ) -> Claim | Finished | ClaimedElsewhere:
         while self._is_there():
             try:
-                answer = self._store.begin(identity, name, tags, timeout, counts)
+                answer = self._store.begin(identity, name, tags, timeout, accepts)
                 self._away_since, self._proven = None, True
                 return answer
             except StoreError as error:
                 if isinstance(error, StoreRefusalError) and not self._proven:
                     raise  # nothing was measured yet: the user can mend it now
                 self._lost(error)
-        return self._as_files().begin(identity, name, tags, timeout, counts)
+        return self._as_files().begin(identity, name, tags, timeout, accepts)
 
-    def record(self, ticket: Ticket, record: Record, late: Late) -> str:
+    def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
         """Keep a result at once, in a file where the store does not take it: waiting for it comes later."""
         if self._away_since is None:
             try:
-                return self._store.record(ticket, record, late)
+                return self._store.record(claim, record, recording_metrics)
             except StoreError as error:
                 self._lost(error)
-        run_id = self._as_files().record(ticket, record, late)
+        run_id = self._as_files().record(claim, record, recording_metrics)
         self._kept.append(self._folder / f"{run_id}.json")
         return run_id
 
-    def abandon(self, ticket: Ticket, reason: str) -> None:
-        (self._store if self._away_since is None else self._as_files()).abandon(ticket, reason)
+    def abandon(self, claim: Claim, reason: str) -> None:
+        (self._store if self._away_since is None else self._as_files()).abandon(claim, reason)
 
     def _patiently(self, ask: Callable[[MlflowTracker], T]) -> T:
         """The store's answer, once it gives one; raises StoreAwayError when it stays away."""
@@ -145,12 +145,12 @@ class ResilientTracker:
                 self._lost(error)
         raise StoreAwayError(f"{self._store.where}: does not answer")
 
-    def _at_the_end(self, say: Callable[[MlflowTracker], None]) -> bool:
-        """Say a last thing to the store, after all that was kept for it; whether it took that."""
+    def _finally(self, act: Callable[[MlflowTracker], None]) -> bool:
+        """Do a last thing with the store, after all that was kept for it was uploaded; whether it did."""
         while self._is_there():
             try:
-                say(self._store)
-                self._store.withdraw_lost(())
+                act(self._store)
+                self._store.delete_orphaned_claims(())
                 return True
             except StoreError as error:
                 self._lost(error)
@@ -169,18 +169,18 @@ class ResilientTracker:
         if self._away_since is None:
             self._away_since = now
             self._notify(
-                f"the store does not answer ({error}). Results go to files until it does; should it stay away, bring "
-                f"them in with:\n  {self._command}"
+                f"the store does not answer ({error}). Results go to files until it does; should it stay away, upload "
+                f"them with:\n  {self._command}"
             )
         if not isinstance(error, StoreAwayError) or now - self._away_since >= self._patience:
             self._next_look = now + _LATER
 
     def _is_there(self) -> bool:
-        """Whether the store can be asked; waits for one that went away lately, and brings in what was kept."""
+        """Whether the store can be asked; waits for one that went away lately, and uploads what was kept."""
         if self._away_since is None:
             return True
         while (now := time.monotonic()) >= self._next_look:
-            if self._store.is_back() and self._bring_in():
+            if self._store.is_back() and self._upload_kept():
                 return True
             if now - self._away_since >= self._patience:
                 self._next_look = now + _LATER
@@ -188,13 +188,13 @@ class ResilientTracker:
                 time.sleep(_SOON)
         return False
 
-    def _bring_in(self) -> bool:
-        """Log what was kept, and remove those files; False when the store went away again over it."""
+    def _upload_kept(self) -> bool:
+        """Upload what was kept, and remove those files; False when the store went away again meanwhile."""
         count = len(self._kept)
         while self._kept:
             path = self._kept[0]
             try:
-                bring_in(self._store, path)
+                upload_record(self._store, path)
                 path.unlink()
             except StoreAwayError:
                 return False
@@ -202,9 +202,9 @@ class ResilientTracker:
                 self._notify(f"{path} was not logged: {error}")
             self._kept.pop(0)
         try:
-            self._store.withdraw_lost(())
+            self._store.delete_orphaned_claims(())
         except StoreError:
             return False
         if count:
-            self._notify(f"the store answers again; {count} result(s) brought in")
+            self._notify(f"the store answers again; {count} result(s) uploaded")
         return True

@@ -25,7 +25,7 @@ from paradnn.store.client import open_experiment
 from paradnn.store.errors import is_listening, raises_store_errors
 from paradnn.store.reader import open_reader
 from paradnn.store.schema import OUTCOME_TAGS, SCHEMA_VERSION
-from paradnn.tracking.base import Busy, Counts, Finished, Late, Ticket
+from paradnn.tracking.base import AcceptsRun, Claim, ClaimedElsewhere, Finished, RecordingMetrics
 from paradnn.tracking.mlflow_sweeps import LaunchedSweeps
 from paradnn.tracking.run_index import Entry, RunIndex, owner_tag
 
@@ -99,40 +99,40 @@ class MlflowTracker(LaunchedSweeps):
 
     @raises_store_errors
     def begin(
-        self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, counts: Counts | None
-    ) -> Ticket | Finished | Busy:
+        self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: AcceptsRun | None
+    ) -> Claim | Finished | ClaimedElsewhere:
         """Claim a point and make its run.
 
         Two drivers that claim at once each see the other's run after making their own; both withdraw and come back
         later. A claim holds only when, once it was written, no other stood beside it.
         """
-        if counts is not None and (other := self._other(identity, counts)):
+        if accepts is not None and (other := self._other(identity, accepts)):
             return other
         expires = f"{time.time() + timeout + _CLAIM_MARGIN:.0f}"
-        ticket = self._create(identity, name, {**tags, "owner": self._owner, "claim_expires": expires}, _now())
-        if counts is None:
-            return replace(ticket, repeats=True)
-        if other := self._other(identity, counts, besides=ticket.run_id):
-            self._client.delete_run(ticket.run_id)
+        claim = self._create(identity, name, {**tags, "owner": self._owner, "claim_expires": expires}, _now())
+        if accepts is None:
+            return replace(claim, repeats=True)
+        if other := self._other(identity, accepts, besides=claim.run_id):
+            self._client.delete_run(claim.run_id)
             return other
-        return ticket
+        return claim
 
     @raises_store_errors
-    def record(self, ticket: Ticket, record: Record, late: Late) -> str:
-        self._write(ticket.run_id, record, late)
-        return ticket.run_id
+    def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
+        self._write(claim.run_id, record, recording_metrics)
+        return claim.run_id
 
     @raises_store_errors
-    def abandon(self, ticket: Ticket, reason: str) -> None:
-        self._client.set_tag(ticket.run_id, "reason", reason)
-        self._client.set_terminated(ticket.run_id, "KILLED")
+    def abandon(self, claim: Claim, reason: str) -> None:
+        self._client.set_tag(claim.run_id, "reason", reason)
+        self._client.set_terminated(claim.run_id, "KILLED")
 
     @raises_store_errors
     def close_abandoned(self) -> int:
         return sum(self._close_if_abandoned(entry) for entry in self._index.running())
 
     @raises_store_errors
-    def adopt(self, record: Record, run_id: str | None) -> str:
+    def upload(self, record: Record, run_id: str | None) -> str:
         """Log a record that was kept offline: into the run that was begun for it, or into a new one. Its id."""
         if run_id is None:
             identity = Identity(record.tags["point_id"], record.tags["environment_id"], int(record.tags["replicate"]))
@@ -144,7 +144,7 @@ class MlflowTracker(LaunchedSweeps):
 
     @raises_store_errors
     def finish(self, entries: Iterable[Entry], record: Record) -> None:
-        """End runs that hold this record whole, where the store went away before their end was written."""
+        """End runs that hold all of this record, where the store went away before their end was written."""
         for entry in entries:
             if entry.status == "RUNNING":
                 self._client.set_terminated(entry.run_id, _status(record.outcome), record.end_time)
@@ -162,8 +162,8 @@ class MlflowTracker(LaunchedSweeps):
             return False
 
     @raises_store_errors
-    def withdraw_lost(self, keep: Container[str]) -> None:
-        """Delete claims of this process that it never heard of: their run was made, the answer was lost."""
+    def delete_orphaned_claims(self, keep: Container[str]) -> None:
+        """Delete claims of this process that it does not know: their run was made, the answer was lost."""
         for entry in self._index.running():
             if entry.is_claim_of(self._owner) and entry.run_id not in keep:
                 self._client.delete_run(entry.run_id)
@@ -172,14 +172,14 @@ class MlflowTracker(LaunchedSweeps):
         """Let the runs that follow be children of a parent that is there already."""
         self._parent = run_id
 
-    def _create(self, identity: Identity, name: str, tags: Mapping[str, str], start: int) -> Ticket:
+    def _create(self, identity: Identity, name: str, tags: Mapping[str, str], start: int) -> Claim:
         parent = {_PARENT: self._parent} if self._parent else {}
         run = self._client.create_run(
             self._experiment_id, start_time=start, run_name=name, tags={**_SOURCE, **tags, **parent}
         )
-        return Ticket(run.info.run_id, identity, start)
+        return Claim(run.info.run_id, identity, start)
 
-    def _write(self, run_id: str, record: Record, late: Late) -> None:
+    def _write(self, run_id: str, record: Record, recording_metrics: RecordingMetrics) -> None:
         from mlflow.entities import Metric, Param, RunTag
 
         self._put_artifacts(run_id, record.artifacts)
@@ -187,25 +187,27 @@ class MlflowTracker(LaunchedSweeps):
         end = record.end_time
         self._client.log_batch(
             run_id,
-            metrics=[Metric(key, float(value), end, 0) for key, value in {**record.metrics, **late()}.items()],
+            metrics=[
+                Metric(key, float(value), end, 0) for key, value in {**record.metrics, **recording_metrics()}.items()
+            ],
             params=[Param(key, value) for key, value in record.params.items()],
             tags=[RunTag(key, value) for key, value in {**record.tags, _NOTE: record.description}.items()],
         )
         self._client.set_terminated(run_id, _status(record.outcome), record.end_time)
 
-    def _other(self, identity: Identity, counts: Counts, besides: str = "") -> Finished | Busy | None:
-        """What makes measuring the point needless now: an outcome that counts before a claim that stands."""
+    def _other(self, identity: Identity, accepts: AcceptsRun, besides: str = "") -> Finished | ClaimedElsewhere | None:
+        """Why the point need not be measured now: a run that is accepted, else the claim of a living driver."""
         busy = None
         for entry in self._index.of_point(identity):
             if entry.run_id == besides or self._close_if_abandoned(entry):
                 continue
             if entry.outcome:
-                if counts(entry.tags):
+                if accepts(entry.tags):
                     return Finished(entry.run_id, entry.tags)
             elif entry.is_claim_of(self._owner):  # the answer to an earlier request of ours was lost
                 self._client.delete_run(entry.run_id)
             elif entry.status == "RUNNING":
-                busy = Busy(entry.run_id)
+                busy = ClaimedElsewhere(entry.run_id)
         return busy
 
     @raises_store_errors
@@ -216,7 +218,7 @@ class MlflowTracker(LaunchedSweeps):
         return entry.is_abandoned() and self._close(entry)
 
     def _close(self, entry: Entry) -> bool:
-        """End a run that nobody works on any more; False where its outcome was recorded already."""
+        """End a run that no process works on; False where its outcome was recorded already."""
         if entry.outcome in OUTCOMES:  # it was recorded whole, only its end was not
             self._client.set_terminated(entry.run_id, _status(entry.outcome))
             return False

@@ -22,7 +22,7 @@ from paradnn.config.paths import HOME
 from paradnn.errors import DataError, StoreError
 from paradnn.record.record import Record
 from paradnn.store.schema import SCHEMA_VERSION
-from paradnn.tracking.base import Busy, Counts, Finished, Late, Ticket
+from paradnn.tracking.base import AcceptsRun, Claim, ClaimedElsewhere, Finished, RecordingMetrics
 from paradnn.tracking.run_index import Entry, owner_tag
 
 __all__ = ["FORMAT", "OfflineTracker", "default_folder", "read_document", "write_document"]
@@ -117,35 +117,35 @@ class OfflineTracker:
         self._sweep = None
 
     def begin(
-        self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, counts: Counts | None
-    ) -> Ticket | Finished | Busy:
-        ticket = Ticket(f"point-{uuid.uuid4().hex}", identity, int(time.time() * 1000), repeats=counts is None)
-        if counts is None:
-            return ticket
+        self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: AcceptsRun | None
+    ) -> Claim | Finished | ClaimedElsewhere:
+        claim = Claim(f"point-{uuid.uuid4().hex}", identity, int(time.time() * 1000), repeats=accepts is None)
+        if accepts is None:
+            return claim
         for attempt in range(2):
             for run in self._all(fresh=attempt > 0).get(identity, []):
-                if counts(run.tags):
+                if accepts(run.tags):
                     return run
             if self._claim(identity, timeout):
-                return ticket
-        return Busy(str(self._claim_path(identity)))
+                return claim
+        return ClaimedElsewhere(str(self._claim_path(identity)))
 
-    def record(self, ticket: Ticket, record: Record, late: Late) -> str:
-        run_id = ticket.run_id if ticket.run_id.startswith("point-") else f"point-{uuid.uuid4().hex}"
+    def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
+        run_id = claim.run_id if claim.run_id.startswith("point-") else f"point-{uuid.uuid4().hex}"
         content = asdict(record)
-        content["metrics"] = {**record.metrics, **late()}
-        begun = None if run_id == ticket.run_id else ticket.run_id
+        content["metrics"] = {**record.metrics, **recording_metrics()}
+        begun = None if run_id == claim.run_id else claim.run_id
         write_document(
             self.folder / f"{run_id}.json",
-            {"record": content, "offline_id": run_id, "run_id": begun, "sweep": self._sweep, "repeats": ticket.repeats},
+            {"record": content, "offline_id": run_id, "run_id": begun, "sweep": self._sweep, "repeats": claim.repeats},
         )
         if self._known is not None:
-            self._known.setdefault(ticket.identity, []).append(Finished(run_id, record.tags))
-        self._claim_path(ticket.identity).unlink(missing_ok=True)
+            self._known.setdefault(claim.identity, []).append(Finished(run_id, record.tags))
+        self._claim_path(claim.identity).unlink(missing_ok=True)
         return run_id
 
-    def abandon(self, ticket: Ticket, reason: str) -> None:
-        self._claim_path(ticket.identity).unlink(missing_ok=True)
+    def abandon(self, claim: Claim, reason: str) -> None:
+        self._claim_path(claim.identity).unlink(missing_ok=True)
 
     def close_abandoned(self) -> int:
         return sum(self._drop_if_stale(path) for path in self.folder.glob("*.claim"))

@@ -11,7 +11,7 @@ from paradnn.config.point import Point
 from paradnn.store.schema import outcome_of
 from paradnn.tracking.base import Finished
 
-__all__ = ["ResumePolicy", "Standing", "first_that_counts", "makes_needless", "stand", "wanted_extras"]
+__all__ = ["PointStatus", "ResumePolicy", "first_accepted", "point_statuses", "supersedes", "wanted_extras"]
 
 
 def wanted_extras(point: Point) -> set[str]:
@@ -32,12 +32,12 @@ class ResumePolicy:
         """Whether the store is asked at all."""
         return self.resume is not False
 
-    def counts(self, point: Point, tags: Mapping[str, str]) -> bool:
-        """Whether a run with these tags stands for `point`, whose identity it shares.
+    def accepts(self, point: Point, tags: Mapping[str, str]) -> bool:
+        """Whether a run with these tags is accepted as the measurement of `point`, whose identity it shares.
 
-        An outcome that a limit caused counts under the same limits alone: with more time or memory the point may end
-        otherwise. Where a profile or its trace is asked for, a measured run without it does not count; nor, under other
-        limits, one whose profile a limit ended.
+        An outcome that a limit caused is accepted under the same limits alone: with more time or memory the point may
+        end otherwise. Where a profile or its trace is asked for, a measured run without it is not accepted; nor, under
+        other limits, one whose profile a limit ended.
         """
         outcome = tags.get("outcome")
         if outcome is None:
@@ -51,11 +51,11 @@ class ResumePolicy:
         return not (self.resume == "retry" and outcome in self.retry)
 
 
-def makes_needless(known: Mapping[str, str], new: Mapping[str, str]) -> bool:
-    """Whether a stored run says all that another run of the same identity, made without a claim, has to say.
+def supersedes(known: Mapping[str, str], new: Mapping[str, str]) -> bool:
+    """Whether a stored run holds all that a new one of the same identity holds, which was made without a claim.
 
-    Both are tags. A measurement beside a failure has something to say, so has an outcome under other limits, and one
-    with a profile beside one without.
+    Both are tags. A measurement beside a failure adds something, so does an outcome under other limits, and one with a
+    profile beside one without.
     """
     outcome = outcome_of(known)
     if outcome is None or (outcome != "ok" and outcome_of(new) == "ok"):
@@ -66,28 +66,28 @@ def makes_needless(known: Mapping[str, str], new: Mapping[str, str]) -> bool:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """A point of a plan before it begins: `done` is the run that stands for it, `repeated` an earlier naming of it."""
+class PointStatus:
+    """A point of a plan before it begins: `done` is the accepted run, `repeated` says that it was named before."""
 
     point: Point
     done: Finished | None
     repeated: bool
 
 
-def first_that_counts(point: Point, runs: Iterable[Finished], policy: ResumePolicy) -> Finished | None:
-    """The first of runs with a point's identity that stands for it."""
-    return next((run for run in runs if policy.counts(point, run.tags)), None)
+def first_accepted(point: Point, runs: Iterable[Finished], policy: ResumePolicy) -> Finished | None:
+    """The first accepted one of runs with a point's identity."""
+    return next((run for run in runs if policy.accepts(point, run.tags)), None)
 
 
-def stand(
+def point_statuses(
     points: Iterable[Point],
     identity_of: Callable[[Point], Identity],
     done_of: Callable[[Point, Identity], Finished | None],
-) -> Iterator[Standing]:
+) -> Iterator[PointStatus]:
     """Every point with what the store knows of it; what has no run and is not repeated is to be measured."""
     seen: set[Identity] = set()
     for point in points:
         identity = identity_of(point)
         done = done_of(point, identity)
-        yield Standing(point, done, done is None and identity in seen)
+        yield PointStatus(point, done, done is None and identity in seen)
         seen.add(identity)

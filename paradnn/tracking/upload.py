@@ -1,4 +1,4 @@
-"""Logging results that were kept as files into the tracking store.
+"""Uploading results that were kept as files into the tracking store.
 
 It may be done again at any time: a file whose run the store holds already is passed over.
 """
@@ -18,13 +18,13 @@ from paradnn.errors import DataError
 from paradnn.record.record import Record
 from paradnn.store.address import without_credentials
 from paradnn.store.schema import SCHEMA_VERSION
-from paradnn.tracking.base import Ticket
+from paradnn.tracking.base import Claim
 from paradnn.tracking.mlflow_tracker import MlflowTracker
 from paradnn.tracking.offline import read_document
-from paradnn.tracking.resume import makes_needless
+from paradnn.tracking.resume import supersedes
 from paradnn.tracking.run_index import Entry
 
-__all__ = ["bring_in", "sync", "sync_command"]
+__all__ = ["sync", "sync_command", "upload_record"]
 
 
 def sync_command(folder: Path, settings: Tracking) -> str:
@@ -38,7 +38,7 @@ def sync_command(folder: Path, settings: Tracking) -> str:
 
 
 def sync(folder: Path, settings: Tracking) -> tuple[Counter[str], list[str]]:
-    """Log every result file below `folder`; counts of logged, known and needless, and the damaged files in words."""
+    """Log every result file below `folder`; counts of logged, known and superseded, and the damaged files in words."""
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; give the folder of a sweep with tracking=offline")
     tracker = MlflowTracker(settings)
@@ -50,17 +50,17 @@ def sync(folder: Path, settings: Tracking) -> tuple[Counter[str], list[str]]:
     with _progress() as progress:
         for path in progress.track(paths, description="logging"):
             try:
-                counts[bring_in(tracker, path, parents)] += 1
+                counts[upload_record(tracker, path, parents)] += 1
             except DataError as error:
                 problems.append(str(error))
         problems += parents.close(progress.track(sorted(folder.rglob("sweep-*.json")), description="sweeps"))
     return counts, problems
 
 
-def bring_in(tracker: MlflowTracker, path: Path, parents: _Parents | None = None) -> str:
-    """Log one file: "logged", "known" where the store holds it already, or "needless".
+def upload_record(tracker: MlflowTracker, path: Path, parents: _Parents | None = None) -> str:
+    """Log one file: "logged", "known" where the store holds it already, or "superseded".
 
-    The run that was begun for it before the store went away is used where it is there. Needless is a result, measured
+    The run that was begun for it before the store went away is used where it is there. Superseded is a result, measured
     while no claim could be made, of a point of which another driver recorded as much. Raises DataError for a damaged
     file. Without `parents` the run becomes a child of the tracker's open sweep.
     """
@@ -76,15 +76,15 @@ def bring_in(tracker: MlflowTracker, path: Path, parents: _Parents | None = None
     if begun and begun.outcome:  # the store had taken it, only its answer was lost, or the run's end
         tracker.finish([begun], record)
         return "known"
-    if not document.get("repeats") and any(makes_needless(entry.tags, record.tags) for entry in same):
+    if not document.get("repeats") and any(supersedes(entry.tags, record.tags) for entry in same):
         if begun:
-            ticket = Ticket(begun.run_id, identity, record.start_time)
-            tracker.abandon(ticket, "another driver measured the point while the store was away")
-        return "needless"
+            claim = Claim(begun.run_id, identity, record.start_time)
+            tracker.abandon(claim, "another driver measured the point while the store was away")
+        return "superseded"
     if parents:
         tracker.join_sweep(parents.of(document["sweep"]))
     marked = replace(record, tags={**record.tags, "offline_id": document["offline_id"]})
-    tracker.adopt(marked, begun.run_id if begun else None)
+    tracker.upload(marked, begun.run_id if begun else None)
     return "logged"
 
 
@@ -112,7 +112,7 @@ class _Parents:
         return self._ids[sweep_id]
 
     def close(self, paths: Any) -> list[str]:
-        """End the parents that this call used, or that nobody ended; damaged files in words."""
+        """End the parents that this call used, or that no process ended; damaged files in words."""
         problems = []
         for path in paths:
             try:

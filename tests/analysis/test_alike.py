@@ -93,10 +93,10 @@ def test_a_result_holds_what_differed_among_pooled_runs(name: str) -> None:
 def test_unlike_runs_are_not_pooled_unasked(name: str) -> None:
     if name == "claims":  # a check that cannot be made does not stop the others
         refused = answer(name)
-        assert "these runs are unlike" in refused.text()
+        assert "these runs are heterogeneous" in refused.text()
         assert not refused.pooled
         return
-    with pytest.raises(SchemaError, match="these runs are unlike"):
+    with pytest.raises(SchemaError, match="these runs are heterogeneous"):
         answer(name)
 
 

@@ -97,7 +97,7 @@ def test_what_cannot_be_drawn_is_named() -> None:
     with pytest.raises(ConfigError, match="--by='': names no column"):
         said(runs(), by=())
     unlike = runs().assign(environment_id=["a", "b"] * 436)
-    with pytest.raises(SchemaError, match="these runs are unlike: environment_id"):
+    with pytest.raises(SchemaError, match="these runs are heterogeneous: environment_id"):
         said(unlike)
     assert "Heterogeneous runs were pooled" in said(unlike, pool=True).text()
     with pytest.raises(NotEnoughData, match="no run matches"):

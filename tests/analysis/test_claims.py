@@ -287,7 +287,7 @@ def test_unlike_runs_are_pooled_only_when_asked() -> None:
     check = "{kind: trend, metric: examples_per_second, of: model.nodes, direction: rises}"
     found, missing = answer(check, frame)
     assert found == "not enough data"
-    assert missing.startswith("these runs are unlike: environment_id = env-")
+    assert missing.startswith("these runs are heterogeneous: environment_id = env-")
     assert answer(check, frame, pool=True)[0] == "supported"
 
 

@@ -65,7 +65,7 @@ def test_scaling_says_what_stays_serial(measured: str, capsys: pytest.CaptureFix
     assert table["fraction"].tolist() == pytest.approx([0.2] * 16)
     assert Path(files[1]).read_bytes().startswith(b"\x89PNG")
     error = run(capsys, "scaling", "--store", measured, code=2)
-    assert error.startswith("error: these runs are unlike: environment_id = env-2.")
+    assert error.startswith("error: these runs are heterogeneous: environment_id = env-2.")
     assert "Heterogeneous runs were pooled" not in out
 
 

@@ -166,7 +166,9 @@ def test_what_cannot_be_compared_is_named(options: dict[str, Any], error: type[E
 def test_a_side_of_unlike_runs_is_refused_unless_pooled() -> None:
     a, b = (frame.assign(environment_id=f"{name}1") for frame, name in zip(planted(1.5, 8, 1, 15), "ab", strict=True))
     a.loc[0, "environment_id"] = "a2"
-    with pytest.raises(SchemaError, match=r"A \(device=A\): these runs are unlike: environment_id = a1 \(7 runs\)"):
+    with pytest.raises(
+        SchemaError, match=r"A \(device=A\): these runs are heterogeneous: environment_id = a1 \(7 runs\)"
+    ):
         ask(a, b)
     text = ask(a, b, pool=True).text()
     assert "fc: A faster" in text

@@ -91,7 +91,7 @@ def test_unlike_runs_are_refused_and_the_message_says_why(store: str) -> None:
     with pytest.raises(SchemaError) as caught:
         require_alike(frame)
     assert str(caught.value) == (
-        "these runs are unlike: environment_id = env-a (30 runs), env-b (4 runs), differing in "
+        "these runs are heterogeneous: environment_id = env-a (30 runs), env-b (4 runs), differing in "
         "device (Test CPU, 2 cores / Test GPU), platform.name (cpu / gpu), version.tensorflow (2.21.0 / 2.20.0); "
         "choose with --tag environment_id=..., or pool them with --pool"
     )

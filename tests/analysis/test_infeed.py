@@ -76,7 +76,7 @@ def test_groups_without_infeed_are_named() -> None:
 
 def test_unlike_runs_are_refused_and_pooled_when_asked() -> None:
     frame = planted(environment_id=np.where(np.arange(len(POINTS)) % 2, "env-a", "env-b"))
-    with pytest.raises(SchemaError, match="these runs are unlike"):
+    with pytest.raises(SchemaError, match="these runs are heterogeneous"):
         infeed(frame)
     assert infeed(frame, pool=True).pooled
 

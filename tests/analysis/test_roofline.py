@@ -195,7 +195,7 @@ def test_families_with_other_hyperparameters_and_replicates() -> None:
 def test_unlike_runs_of_a_device_are_pooled_only_on_demand() -> None:
     frame = planted().assign(point_id="p", environment_id=["old"] * 15 + ["new"] * 16)
     frame["point_id"] = frame["run_id"]
-    with pytest.raises(SchemaError, match="these runs are unlike: environment_id"):
+    with pytest.raises(SchemaError, match="these runs are heterogeneous: environment_id"):
         said(frame)
     assert (
         "Heterogeneous runs were pooled: environment_id = new (16 runs), old (15 runs)" in said(frame, pool=True).text()

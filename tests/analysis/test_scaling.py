@@ -144,7 +144,7 @@ def test_points_that_no_other_count_has_are_not_enough() -> None:
 def test_unlike_runs_are_refused_and_pooled_when_asked() -> None:
     frame = planted(0.1)
     frame["environment_id"] = np.where(frame["devices"] == 8, "env-b", "env-a")
-    with pytest.raises(SchemaError, match="these runs are unlike: environment_id = env-a"):
+    with pytest.raises(SchemaError, match="these runs are heterogeneous: environment_id = env-a"):
         scaling(frame)
     assert scaling(frame, pool=True).pooled[0].startswith("environment_id = env-a (192 runs), env-b (64 runs)")
 

@@ -117,7 +117,7 @@ def test_what_cannot_be_compared_is_said() -> None:
 
 def test_each_side_must_be_alike() -> None:
     mixed = version("2.16", 2.0, protocol_id=np.where(np.arange(64) % 2, "p1", "p2"))
-    with pytest.raises(SchemaError, match="these runs are unlike: protocol_id"):
+    with pytest.raises(SchemaError, match="these runs are heterogeneous: protocol_id"):
         software(both(version("2.9"), mixed))
     assert software(both(version("2.9"), mixed), pool=True).pooled[0].startswith("protocol_id")
 

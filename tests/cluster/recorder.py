@@ -15,7 +15,7 @@ from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.record.record import Record
 from paradnn.store.schema import SCHEMA_VERSION
-from paradnn.tracking.base import Busy, Ticket
+from paradnn.tracking.base import Claim, ClaimedElsewhere
 from paradnn.tracking.fallback import open_tracker
 
 ENVIRONMENT = "e" * 16
@@ -31,17 +31,17 @@ def tags_of(identity: Identity) -> dict[str, str]:
     }
 
 
-def record_of(ticket: Ticket) -> Record:
-    number = int(ticket.identity.point_id)
+def record_of(claim: Claim) -> Record:
+    number = int(claim.identity.point_id)
     return Record(
         name=f"point {number}",
         outcome="ok",
         reason=None,
         params={"model.nodes": str(number)},
         metrics={f"metric_{index}": float(number) for index in range(40)},
-        tags={**tags_of(ticket.identity), "outcome": "ok"},
+        tags={**tags_of(claim.identity), "outcome": "ok"},
         artifacts={"blocks.json": [number] * 200},
-        start_time=ticket.start_time,
+        start_time=claim.start_time,
         end_time=int(time.time() * 1000),
     )
 
@@ -54,12 +54,12 @@ def main() -> None:
     recorded = 0
     while queue:
         identity = queue.popleft()
-        ticket = tracker.begin(identity, f"point {identity.point_id}", tags_of(identity), 60.0, lambda tags: True)
-        if isinstance(ticket, Busy):
+        claim = tracker.begin(identity, f"point {identity.point_id}", tags_of(identity), 60.0, lambda tags: True)
+        if isinstance(claim, ClaimedElsewhere):
             queue.append(identity)
             time.sleep(random.uniform(0.0, 0.02))
-        elif isinstance(ticket, Ticket):
-            tracker.record(ticket, record_of(ticket), dict)
+        elif isinstance(claim, Claim):
+            tracker.record(claim, record_of(claim), dict)
             recorded += 1
     print(recorded)
 

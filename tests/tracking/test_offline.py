@@ -18,10 +18,10 @@ import pytest
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
-from paradnn.tracking.base import Ticket
+from paradnn.tracking.base import Claim
 from paradnn.tracking.mlflow_tracker import MlflowTracker
 from paradnn.tracking.offline import OfflineTracker, read_document, write_document
-from paradnn.tracking.upload import bring_in
+from paradnn.tracking.upload import upload_record
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
 from tests.conftest import ROOT, TINY, Store, environment, run
 from tests.session.test_faults import driver, wait_for
@@ -72,18 +72,18 @@ def test_offline_files_are_logged_once_and_damaged_ones_are_named(store: Store, 
 
 @pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
 def test_a_run_that_was_recorded_but_for_its_end_is_ended(store: Store, tmp_path: Path) -> None:
-    """The server went away between the two; the result was kept as a file, and is known when that is brought in."""
+    """The server went away between the two; the result was kept as a file, and is known when that is uploaded."""
     tracker = MlflowTracker(Tracking(uri=store.uri))
     identity = Identity("1", ENVIRONMENT, 0)
-    ticket = tracker.begin(identity, "point 1", tags_of(identity), 60.0, lambda tags: True)
-    assert isinstance(ticket, Ticket)
-    record = record_of(ticket)
+    claim = tracker.begin(identity, "point 1", tags_of(identity), 60.0, lambda tags: True)
+    assert isinstance(claim, Claim)
+    record = record_of(claim)
     files = OfflineTracker(tmp_path)
-    kept = tmp_path / f"{files.record(ticket, record, dict)}.json"
-    tracker.record(ticket, record, dict)
+    kept = tmp_path / f"{files.record(claim, record, dict)}.json"
+    tracker.record(claim, record, dict)
     store.change("UPDATE runs SET status = 'RUNNING', end_time = NULL")
-    assert bring_in(tracker, kept) == "known"
-    assert store.query("SELECT run_uuid, status, end_time FROM runs") == [(ticket.run_id, "FINISHED", record.end_time)]
+    assert upload_record(tracker, kept) == "known"
+    assert store.query("SELECT run_uuid, status, end_time FROM runs") == [(claim.run_id, "FINISHED", record.end_time)]
 
 
 def test_a_folder_that_is_not_there_is_said_to_be(store: Store) -> None:

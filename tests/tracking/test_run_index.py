@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,11 +26,11 @@ from paradnn.session import hardware_peaks as peaks
 from paradnn.store import sql
 from paradnn.store.address import address_of
 from paradnn.store.reader import open_reader
-from paradnn.tracking.base import Ticket
+from paradnn.tracking.base import Claim
 from paradnn.tracking.mlflow_tracker import MlflowTracker
 from paradnn.tracking.offline import OfflineTracker
 from paradnn.tracking.run_index import RunIndex
-from paradnn.tracking.upload import bring_in
+from paradnn.tracking.upload import upload_record
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
 from tests.conftest import Store
 
@@ -56,9 +58,9 @@ def ceilings_of(environment: Environment, start: int) -> tuple[Identity, Mapping
 
 def keep_ceilings(tracker: MlflowTracker | OfflineTracker, environment: Environment) -> str:
     identity, tags, _ = ceilings_of(environment, 0)
-    ticket = tracker.begin(identity, "ceilings", tags, 60.0, lambda known: False)
-    assert isinstance(ticket, Ticket)
-    return tracker.record(ticket, ceilings_of(environment, ticket.start_time)[2], dict)
+    claim = tracker.begin(identity, "ceilings", tags, 60.0, lambda known: False)
+    assert isinstance(claim, Claim)
+    return tracker.record(claim, ceilings_of(environment, claim.start_time)[2], dict)
 
 
 def test_ceilings_are_found_again_and_are_no_point(store: Store, here: Environment) -> None:
@@ -92,24 +94,24 @@ def test_ceilings_of_earlier_versions_count_as_well(store: Store, here: Environm
 def test_ceilings_kept_as_a_file_are_uploaded_once(store: Store, here: Environment, tmp_path: Path) -> None:
     path = tmp_path / f"{keep_ceilings(OfflineTracker(tmp_path), here)}.json"
     tracker = MlflowTracker(Tracking(uri=store.uri))
-    assert [bring_in(tracker, path) for _ in range(2)] == ["logged", "known"]
+    assert [upload_record(tracker, path) for _ in range(2)] == ["logged", "known"]
     assert [run["ceilings_outcome"] for run in store.runs("ceilings")] == ["ok"]
     assert store.query("SELECT run_uuid FROM tags WHERE key = 'outcome'") == []
     again = tmp_path / f"{keep_ceilings(OfflineTracker(tmp_path / 'other'), here)}.json"
-    assert bring_in(tracker, tmp_path / "other" / again.name) == "needless"
+    assert upload_record(tracker, tmp_path / "other" / again.name) == "superseded"
 
 
 def recorded(store: Store, number: int = 1, **metrics: float) -> tuple[MlflowTracker, str]:
     """A tracker, and the run of a point that it recorded."""
     tracker = MlflowTracker(Tracking(uri=store.uri))
     identity = Identity(str(number), ENVIRONMENT, 0)
-    ticket = tracker.begin(identity, "point", {**tags_of(identity), "device": "d"}, 60.0, lambda tags: True)
-    assert isinstance(ticket, Ticket)
-    record = record_of(ticket)
+    claim = tracker.begin(identity, "point", {**tags_of(identity), "device": "d"}, 60.0, lambda tags: True)
+    assert isinstance(claim, Claim)
+    record = record_of(claim)
     tags = {**record.tags, "device": "d", "source": "measured"}
     given = {**record.metrics, "step_time_ms": 1.0, **metrics}
     whole = Record(**{**vars(record), "tags": tags, "metrics": given, "end_time": int(time.time() * 1000)})
-    return tracker, tracker.record(ticket, whole, dict)
+    return tracker, tracker.record(claim, whole, dict)
 
 
 def test_both_ways_of_reading_tell_the_same(store: Store) -> None:
@@ -157,3 +159,17 @@ def test_a_store_is_not_made_nor_written_by_reading_it(store: Store, tmp_path: P
     engine = sql.engine_of(address_of(store.uri))
     with engine.connect() as connection, pytest.raises(sql.SQLAlchemyError, match="readonly database"):
         connection.exec_driver_sql("DELETE FROM experiments")
+
+
+def test_a_store_whose_writer_was_killed_is_read(store: Store, tmp_path: Path) -> None:
+    """Its journal is rolled back, which an opening for reading alone could not do."""
+    _, run_id = recorded(store)
+    code = (
+        "import os, sqlite3, sys\ndatabase = sqlite3.connect(sys.argv[1])\ndatabase.execute('PRAGMA cache_size = 1')\n"
+        "database.execute('DELETE FROM tags')\ndatabase.execute('DELETE FROM latest_metrics')\nos._exit(9)"
+    )
+    copy = tmp_path / "copy.db"  # without a write-ahead log
+    store.query("VACUUM INTO ?", str(copy))
+    subprocess.run([sys.executable, "-c", code, str(copy)], check=False)
+    assert (tmp_path / "copy.db-journal").exists()
+    assert list(load(f"sqlite:///{copy}")["run_id"]) == [run_id]
