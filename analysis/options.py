@@ -122,7 +122,7 @@ class Options(Arguments):
     `store` is the tracking URI from which tables of operations are read; the runs themselves come as a frame.
     """
 
-    pool: bool = option(False, "treat runs of different environments or protocols as one sample", group=_RUNS)
+    pool: bool = option(False, "pool runs of different environments or protocols", group=_RUNS)
     store: str | None = option(None, shared=True)
 
 

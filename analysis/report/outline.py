@@ -100,6 +100,13 @@ def outline(population: Population) -> list[Item | Missing]:
             "be gained.",
         ),
         _operations(population),
+        *_around_the_step(rows),
+    ]
+
+
+def _around_the_step(rows: pd.DataFrame) -> list[Item]:
+    """Where time goes, what devices and software bring, how large the models are, what the measuring costs."""
+    return [
         Item(
             breakdown,
             BreakdownOptions(),

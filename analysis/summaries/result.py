@@ -47,9 +47,9 @@ class Result(ABC):
     def _paragraphs(self) -> Iterable[Paragraph]:
         """The findings in words, without what was pooled."""
 
-    @abstractmethod
     def _figure(self) -> Figure:
-        """The picture of what was found."""
+        """The picture of what was found, where there is one."""
+        raise ParadnnError("there is nothing to draw; choose other runs")
 
     @property
     def drawable(self) -> bool:
@@ -67,9 +67,7 @@ class Result(ABC):
 
     def figure(self) -> Figure:
         """The picture; ParadnnError where there is nothing to draw, or more than a figure holds."""
-        if not self.drawable:
-            raise ParadnnError("there is nothing to draw; choose other runs")
-        return self._figure()
+        return self._figure() if self.drawable else Result._figure(self)
 
     def __repr__(self) -> str:
         return self.text()

@@ -9,10 +9,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from analysis.options import Options, option
-from analysis.summaries.operation_roofline import OperationRooflineResult, operations_of
+from analysis.summaries.operation_roofline import OperationRooflineResult, operations_of, percent, roof_in_words
 from analysis.summaries.pooling import pooled_within, require_runs
 from analysis.summaries.result import Paragraph, Result
-from analysis.summaries.roofs import percent, roof_in_words
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:

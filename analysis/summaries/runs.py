@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 
 from analysis.options import Options
 from analysis.summaries.result import Paragraph, Result
-from paradnn.errors import ParadnnError
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 __all__ = ["RunsOptions", "RunsResult", "runs"]
 
@@ -38,9 +36,6 @@ class RunsResult(Result):
     @property
     def drawable(self) -> bool:
         return False
-
-    def _figure(self) -> Figure:
-        raise ParadnnError("counts of runs have no figure")
 
     def _paragraphs(self) -> Iterator[Paragraph]:
         if self.sources:

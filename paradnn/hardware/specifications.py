@@ -118,21 +118,22 @@ HARDWARE: tuple[Hardware, ...] = (
 _VARIANT = r"(?![ -](?:pcie|nvl|sxm\d?-32gb|sxm-64gb|ti|super|d\b|laptop|max-q|mobile))"
 
 
-def find_hardware(device: str) -> Hardware | None:
+def find_hardware(device: str, cores: int | None = None) -> Hardware | None:
     """The part that a device's name speaks of, such as "NVIDIA H200" or "TPU v2"; None where it is not known.
 
-    A CPU is found only with all cores of one socket: a virtual machine with some of them has another peak, which
-    nobody specifies.
+    A CPU is found only with all cores of one socket: a virtual machine with some of them has another peak, which is
+    not specified. `cores` is how many the host has; without it the device's name must end in them, as in stored runs.
     """
     text = device.lower()
     if re.search(r"\bmig\b", text):  # a slice of a board
         return None
-    cores = re.search(r", (\d+) cores?$", text)
+    if cores is None and (named := re.search(r", (\d+) cores?$", text)):
+        cores = int(named[1])
     found = [
         (len(alias), entry)
         for entry in HARDWARE
         for alias in entry.aliases
         if re.search(rf"(?<![a-z0-9]){re.escape(alias)}(?![a-z0-9]){_VARIANT}", text)
-        and (entry.kind != "cpu" or entry.cores is None or (cores and entry.cores == int(cores[1])))
+        and (entry.kind != "cpu" or entry.cores in (None, cores))
     ]
     return max(found, key=lambda pair: pair[0])[1] if found else None

@@ -120,7 +120,7 @@ def device_peaks(point: Point, environment: Environment, ceilings: Ceilings | No
     if ceilings:
         peaks["peak_flops_per_second"] = ceilings.flops_per_second.get(point.precision)
         peaks["peak_bytes_per_second"] = ceilings.bytes_per_second
-    if hardware := find_hardware(environment.device):
+    if hardware := find_hardware(environment.device, int(environment.hardware["cores"])):
         peaks["spec_flops_per_second"] = hardware.peak_flops.get(point.precision)
         peaks["spec_bytes_per_second"] = hardware.bandwidth
     return {key: chips * value for key, value in peaks.items() if value}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -157,3 +159,17 @@ def test_a_store_is_not_made_nor_written_by_reading_it(store: Store, tmp_path: P
     engine = sql.engine_of(address_of(store.uri))
     with engine.connect() as connection, pytest.raises(sql.SQLAlchemyError, match="readonly database"):
         connection.exec_driver_sql("DELETE FROM experiments")
+
+
+def test_a_store_whose_writer_was_killed_is_read(store: Store, tmp_path: Path) -> None:
+    """Its journal is rolled back, which an opening for reading alone could not do."""
+    _, run_id = recorded(store)
+    code = (
+        "import os, sqlite3, sys\ndatabase = sqlite3.connect(sys.argv[1])\ndatabase.execute('PRAGMA cache_size = 1')\n"
+        "database.execute('DELETE FROM tags')\ndatabase.execute('DELETE FROM latest_metrics')\nos._exit(9)"
+    )
+    copy = tmp_path / "copy.db"  # without a write-ahead log
+    store.query("VACUUM INTO ?", str(copy))
+    subprocess.run([sys.executable, "-c", code, str(copy)], check=False)
+    assert (tmp_path / "copy.db-journal").exists()
+    assert list(load(f"sqlite:///{copy}")["run_id"]) == [run_id]
