@@ -170,7 +170,7 @@ def test_a_profile_that_a_limit_ended_is_tried_again_under_another_limit() -> No
         tags = profile_tags(NoProfile("timeout: over 3 s", limited), "float32")
         tags |= {"outcome": "ok", "limits_id": limits_id(asked.measure)}
         assert tags["profile"] == "unavailable: timeout: over 3 s"
-        assert [policy.counts(point, tags) for point in (POINT, asked, more)] == counts
+        assert [policy.accepts(point, tags) for point in (POINT, asked, more)] == counts
 
 
 def test_frameworks_are_told_their_device_and_threads_before_they_are_imported() -> None:
