@@ -216,7 +216,7 @@ class _Server:
         if found is None:
             return None
         number = str(found.experiment_id)
-        return cls(address.public, client, number, Ledger(address, client, number))
+        return cls(address.public, client, number, Ledger(address, lambda: client, number))
 
     def finished(self, environment_ids: Collection[str]) -> dict[Identity, list[Finished]]:
         with _server_answers(self.where):

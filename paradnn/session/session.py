@@ -34,7 +34,7 @@ from paradnn.session.summary import Summary
 from paradnn.sweep.scheduler import restarts, task_name, task_tags, waiting_times
 from paradnn.sweep.tasks import SweepInfo
 from paradnn.tracking.base import Busy, Finished, Ticket, Tracker
-from paradnn.tracking.fallback import open_tracker
+from paradnn.tracking.fallback import looks_quickly, open_tracker
 from paradnn.tracking.resume import ResumePolicy, first_that_counts, stand
 from paradnn.tracking.run_index import enter_task
 
@@ -56,9 +56,8 @@ def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo
     reporter = Reporter(len(points), sweep.name if sweep else None)
     enter_task(task_name(sweep), restarts())
     with _interruptible(), Surroundings(points, reporter.say) as surroundings, WorkerPool() as pool:
-        # The framework's import runs while the driver imports MLflow and opens the store.
-        if first := next((point for point in points if not surroundings.problem(point)), None):
-            pool.prepare(WorkerKey.of(first))
+        if not looks_quickly(settings.tracking):
+            _prepare_first(points, surroundings, pool)
         tracker = open_tracker(settings.tracking, reporter.say)
         session = _Session(pool, tracker, surroundings, reporter, settings, sweep, Summary(len(points)))
         try:
@@ -86,6 +85,12 @@ def measure_ceilings(point: Point, settings: Settings) -> tuple[Ceilings | None,
         tracker = open_tracker(settings.tracking, reporter.say)
         tracker.close_abandoned()
         return CeilingsKeeper(pool, tracker, reporter.say).of(point, environment, anew=True), tracker.where
+
+
+def _prepare_first(points: Sequence[Point], surroundings: Surroundings, pool: WorkerPool) -> None:
+    """Start the first worker: the framework's import runs while the driver imports MLflow and opens the sweep."""
+    if first := next((point for point in points if not surroundings.problem(point)), None):
+        pool.prepare(WorkerKey.of(first))
 
 
 class _Session:
@@ -118,6 +123,7 @@ class _Session:
         self._parent.enter()
         todo = self._missing(points)
         if todo:
+            _prepare_first(todo, self._surroundings, self._pool)
             self._parent.open()
         self._tags = task_tags(self._sweep)
         self._waited = waiting_times(self._sweep.launched if self._sweep else None)

@@ -131,10 +131,7 @@ def _locked_database(address: StoreAddress) -> Iterator[None]:
         return
     import sqlalchemy as sa
 
-    try:
-        engine = sa.create_engine(address.uri, poolclass=sa.pool.NullPool)
-    except ImportError as error:
-        raise StoreError(f"{address.public}: {error}; install it with pip install 'paradnn[postgres]'") from error
+    engine = sa.create_engine(address.uri, poolclass=sa.pool.NullPool)
     with engine.connect() as connection:  # the lock ends with the connection
         connection.execute(sa.text("SELECT pg_advisory_lock(:key)"), {"key": _LOCK_KEY})
         yield

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from paradnn.errors import StoreAwayError, StoreError, StoreRefusalError
+from paradnn.errors import ParadnnError, StoreAwayError, StoreError, StoreRefusalError
 from paradnn.store import address as store
 
 __all__ = ["is_listening", "one_line_of", "translated"]
@@ -26,13 +26,11 @@ def translated(method: F) -> F:
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        from mlflow.exceptions import MlflowException
-        from requests.exceptions import RequestException
-        from sqlalchemy.exc import SQLAlchemyError
-
         try:
             return method(self, *args, **kwargs)
-        except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
+        except Exception as error:
+            if isinstance(error, ParadnnError) or not _is_of_store(error):
+                raise
             raise _translation(self.where, error) from error
 
     return call  # type: ignore[return-value]
@@ -56,6 +54,15 @@ def one_line_of(error: BaseException) -> str:
     """The innermost cause on one line, without addresses that may hold secrets."""
     *_, cause = _causes(error)
     return store.without_secrets(" ".join(str(cause).split()))[:300] or type(cause).__name__
+
+
+def _is_of_store(error: Exception) -> bool:
+    """Imports MLflow, which takes seconds, where something is wrong only: most commands read a database directly."""
+    from mlflow.exceptions import MlflowException
+    from requests.exceptions import RequestException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return isinstance(error, (MlflowException, RequestException, SQLAlchemyError, OSError))
 
 
 def _translation(where: str, error: BaseException) -> StoreError:

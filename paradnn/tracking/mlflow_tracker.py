@@ -7,6 +7,7 @@ finished, whatever its status says.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import tempfile
@@ -14,7 +15,7 @@ import time
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paradnn.config.identity import Identity
 from paradnn.config.outcome import OUTCOMES
@@ -22,10 +23,13 @@ from paradnn.config.point import Tracking
 from paradnn.errors import StoreError, StoreRefusalError
 from paradnn.record.record import SCHEMA_VERSION, Record, file_content
 from paradnn.store import address as store
-from paradnn.store.errors import is_listening, translated
+from paradnn.store.errors import is_listening, one_line_of, translated
 from paradnn.tracking.base import Busy, Counts, Finished, Late, Ticket
 from paradnn.tracking.mlflow_sweeps import LaunchedSweeps
-from paradnn.tracking.run_index import Entry, Ledger, owner_tag
+from paradnn.tracking.run_index import Entry, Ledger, find_experiment, owner_tag
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 __all__ = ["MlflowTracker"]
 
@@ -76,8 +80,7 @@ class MlflowTracker(LaunchedSweeps):
 
     @translated
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
-        run = self._client.get_run(run_id)
-        return dict(run.data.metrics), dict(run.data.tags)
+        return self._ledger.fetch(run_id)
 
     @translated
     def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
@@ -250,9 +253,9 @@ class MlflowTracker(LaunchedSweeps):
                 raise
             return str(experiment.experiment_id)
 
-    @translated
-    def _open(self) -> None:
-        """Connect, and make database and experiment where they are not there yet."""
+    @functools.cached_property
+    def _client(self) -> MlflowClient:  # type: ignore[override]
+        """MLflow's own client, whose import takes seconds: connected when first something is written, or by HTTP."""
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
         # MLflow prints each run's address, the password in it included.
         os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
@@ -260,26 +263,39 @@ class MlflowTracker(LaunchedSweeps):
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
         from mlflow import MlflowClient
+        from mlflow.exceptions import MlflowException
 
         # After the import, which sets its own levels: that tables are made is no news to a user.
         for name in ("alembic", "mlflow", "mlflow.store.db.utils"):
             logging.getLogger(name).setLevel(logging.ERROR)
-        with store.locked(self._address):
-            self._client = MlflowClient(self._address.uri)
-            experiment = self._client.get_experiment_by_name(self._experiment)
-            if experiment is None:
-                store.use_write_ahead_log(self._address)
-                # The kind makes the UI show runs, with their descriptions, rather than traces.
-                about = {"mlflow.experimentKind": "custom_model_development", _NOTE: _ABOUT}
-                place = self._address.artifact_location
-                self._experiment_id = self._make_experiment(place, about)
-            elif experiment.lifecycle_stage != "active":
-                raise StoreError(f"{self.where}: experiment {self._experiment} was deleted there")
-            elif self._address.is_sql and experiment.artifact_location.startswith("mlflow-artifacts:"):
-                raise StoreError(f"{self.where}: a server keeps the files of {self._experiment}; record through it")
-            else:
-                self._experiment_id = experiment.experiment_id
-        self._ledger = Ledger(self._address, self._client, self._experiment_id)
+        try:
+            return MlflowClient(self._address.uri)
+        except MlflowException as error:  # tables of another version, say: nothing can be written, now or later
+            raise StoreRefusalError(f"{self.where}: {one_line_of(error)}") from error
+
+    @translated
+    def _open(self) -> None:
+        """Find the experiment; make it, and the database, where they are not there yet."""
+        experiment = find_experiment(self._address, self._experiment) if self._address.is_sql else None
+        if experiment is None:
+            with store.locked(self._address):
+                experiment = self._find_or_make()
+        self._experiment_id, stage, place = experiment
+        if stage != "active":
+            raise StoreError(f"{self.where}: experiment {self._experiment} was deleted there")
+        if self._address.is_sql and place.startswith("mlflow-artifacts:"):
+            raise StoreError(f"{self.where}: a server keeps the files of {self._experiment}; record through it")
+        self._ledger = Ledger(self._address, lambda: self._client, self._experiment_id)
+
+    def _find_or_make(self) -> tuple[str, str, str]:
+        """Id, life cycle stage and artifact location of the experiment, through MLflow."""
+        if experiment := self._client.get_experiment_by_name(self._experiment):
+            return experiment.experiment_id, experiment.lifecycle_stage, experiment.artifact_location
+        store.use_write_ahead_log(self._address)
+        # The kind makes the UI show runs, with their descriptions, rather than traces.
+        about = {"mlflow.experimentKind": "custom_model_development", _NOTE: _ABOUT}
+        place = self._address.artifact_location
+        return self._make_experiment(place, about), "active", place or ""
 
 
 def _status(outcome: str | None) -> str:

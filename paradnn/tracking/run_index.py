@@ -7,23 +7,25 @@ stores through `search_runs`.
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from paradnn.config.identity import Identity
+from paradnn.errors import StoreError
 from paradnn.store.address import StoreAddress
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["Entry", "Ledger", "enter_task", "owner_tag"]
+__all__ = ["Entry", "Ledger", "enter_task", "find_experiment", "owner_tag"]
 
 _KEYS = (
     "point_id",
@@ -109,19 +111,54 @@ def owner_tag() -> str:
     return json.dumps(who | _attempt)
 
 
-class Ledger:
-    """Reads identities and claims from the store, the newest run first; a SQL store needs no `client`."""
+def find_experiment(address: StoreAddress, name: str) -> tuple[str, str, str] | None:
+    """Id, life cycle stage and artifact location, read from a SQL store; None where it is not there or not made yet."""
+    from sqlalchemy import inspect, text
 
-    def __init__(self, address: StoreAddress, client: MlflowClient | None, experiment_id: str) -> None:
+    if address.database and not address.database.exists():
+        return None
+    engine = _engine(address)
+    if not inspect(engine).has_table("experiments"):
+        return None
+    query = text("SELECT experiment_id, lifecycle_stage, artifact_location FROM experiments WHERE name = :name")
+    with engine.connect() as connection:
+        row = connection.execute(query, {"name": name}).fetchone()
+    return (str(row[0]), row[1], row[2]) if row else None
+
+
+def _engine(address: StoreAddress) -> Any:
+    import sqlalchemy
+
+    # A writer holds a SQLite database for a moment: wait for it rather than fail.
+    waiting = {"timeout": 60} if address.uri.startswith("sqlite") else {}
+    try:
+        return sqlalchemy.create_engine(address.uri, connect_args=waiting)
+    except ImportError as error:
+        raise StoreError(f"{address.public}: {error}; install it with pip install 'paradnn[postgres]'") from error
+
+
+class Ledger:
+    """Reads identities and claims from the store, the newest run first; `client` is called where SQL does not serve."""
+
+    def __init__(self, address: StoreAddress, client: Callable[[], MlflowClient] | None, experiment_id: str) -> None:
         self._client = client
         self._experiment_id = experiment_id
-        self._engine: Any = None
-        if address.is_sql:
-            import sqlalchemy
+        self._engine: Any = _engine(address) if address.is_sql else None
 
-            # A writer holds a SQLite database for a moment: wait for it rather than fail.
-            waiting = {"timeout": 60} if address.uri.startswith("sqlite") else {}
-            self._engine = sqlalchemy.create_engine(address.uri, connect_args=waiting)
+    def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
+        """Metrics and tags of one run."""
+        if self._engine is None:
+            assert self._client is not None
+            run = self._client().get_run(run_id)
+            return dict(run.data.metrics), dict(run.data.tags)
+        from sqlalchemy import text
+
+        metrics = text("SELECT key, value, is_nan FROM latest_metrics WHERE run_uuid = :run")
+        tags = text("SELECT key, value FROM tags WHERE run_uuid = :run")
+        with self._engine.connect() as connection:
+            values = connection.execute(metrics, {"run": run_id}).fetchall()
+            labels = connection.execute(tags, {"run": run_id}).fetchall()
+        return {key: math.nan if is_nan else value for key, value, is_nan in values}, dict(map(tuple, labels))
 
     def of_environment(self, environment_id: str) -> list[Entry]:
         """Every point of one environment: finished, running or abandoned."""
@@ -173,7 +210,7 @@ class Ledger:
         assert self._client is not None
         token, seen = None, set()
         while True:
-            page = self._client.search_runs(
+            page = self._client().search_runs(
                 [self._experiment_id],
                 condition,
                 max_results=1000,
