@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import fcntl
+import importlib
+import io
 import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+from paradnn.execution.pool import WorkerPool
+from paradnn.session import session
 
 #: Files whose tests take longest begin first, so that no process is left alone with one at the end.
 LONGEST = (
@@ -118,9 +124,6 @@ def store(tmp_path: Path, empty_database: Path) -> Store:
     return Store(folder)
 
 
-Command = Callable[..., subprocess.CompletedProcess[str]]
-
-
 def environment(store: Store | None = None) -> dict[str, str]:
     """The environment of a command; it must not see the developer's own store."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "HYDRA_"))}
@@ -129,17 +132,67 @@ def environment(store: Store | None = None) -> dict[str, str]:
     return environ
 
 
-def run(arguments: Sequence[str], store: Store | None = None, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    """`python -m ...` in the checkout."""
+def process(arguments: Sequence[str], store: Store | None = None) -> subprocess.CompletedProcess[str]:
+    """`python -m ...` in the checkout, as a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", *arguments],
         cwd=ROOT,
         env=environment(store),
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=300,
         check=False,
     )
+
+
+def run(arguments: Sequence[str], store: Store | None = None) -> subprocess.CompletedProcess[str]:
+    """The same in this process, with workers that are kept for the next command: no framework is imported twice.
+
+    Only what `process` gives is missing: an interpreter that starts and ends. Output is no terminal here either.
+    """
+    name, *rest = arguments
+    module = importlib.import_module(name)
+    out, errors = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(errors):
+        kept = _kept_workers()
+        for variable in os.environ.keys() - environment(store).keys():
+            patch.delenv(variable)
+        for variable, value in environment(store).items():
+            patch.setenv(variable, value)
+        patch.chdir(ROOT)
+        patch.setattr(sys, "argv", [name, *rest])
+        patch.setattr(sys, "orig_argv", [sys.executable, "-m", name, *rest])
+        patch.setattr(session, "WorkerPool", kept)
+        try:
+            code = module.main()
+        except SystemExit as end:
+            code = end.code
+    return subprocess.CompletedProcess(list(arguments), code or 0, out.getvalue(), errors.getvalue())
+
+
+class _KeptPool(WorkerPool):
+    """Is not closed with its session."""
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+_pools: dict[frozenset[tuple[str, str]], WorkerPool] = {}
+
+
+def _kept_workers() -> Callable[[], WorkerPool]:
+    """The pool of workers that began in this environment; a test that changes it gets workers of its own."""
+    own = ("PYTEST_", "MLFLOW_")
+    return partial(
+        _pools.setdefault, frozenset(entry for entry in os.environ.items() if not entry[0].startswith(own)), _KeptPool()
+    )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _closed_pools() -> Iterator[None]:
+    yield
+    for pool in _pools.values():
+        pool.close()
 
 
 def children_of(pid: int) -> list[int]:

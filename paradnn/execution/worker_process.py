@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 from paradnn.config.outcome import Ending, classify
-from paradnn.config.paths import PACKAGE_PARENT
+from paradnn.config.paths import PACKAGE
 from paradnn.config.point import Point
 from paradnn.execution.scratch import Scratch
 from paradnn.software.stack import interpreter_of
@@ -72,7 +72,6 @@ class WorkerKey:
         """The worker's environment: the driver's own, with what the key says, without what opens the store."""
         own = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
         environ = dict(own, KERAS_BACKEND=self.framework, PYTHONUNBUFFERED="1")
-        environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PACKAGE_PARENT), environ.get("PYTHONPATH")]))
         environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         if self.platform == "cpu":
             environ["CUDA_VISIBLE_DEVICES"] = "-1"
@@ -132,6 +131,11 @@ class Worker:
         self._ready = False
         self.alive = True
         self.reached_point = True  # whether the latest point had a child, or the import itself failed
+        environ = key.environ()
+        # A folder that holds this package alone: beside it, in site-packages, are frameworks that are not under test.
+        (self._folder.path / PACKAGE.name).symlink_to(PACKAGE)
+        path = [str(self._folder.path), environ.get("PYTHONPATH")]
+        environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         command = [key.python, "-m", "paradnn.worker", "--framework", key.framework, "--driver", str(os.getpid())]
         with self._log.open("wb") as log:
             try:
@@ -141,7 +145,7 @@ class Worker:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
-                    env=key.environ(),
+                    env=environ,
                     start_new_session=True,
                     cwd=self._folder.path,
                 )

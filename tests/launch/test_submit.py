@@ -69,7 +69,6 @@ def sweep_of(store: Store, count: int) -> Sweep:
     return Sweep(SweepInfo("20260101-1", "fc", "python -m paradnn.train -m batch_size=1,2"), plan, points, settings, ())
 
 
-@pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
 def test_tasks_that_a_launcher_lost_are_told_with_the_command(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     def launch(tasks: Sequence[Sequence[str]]) -> Sequence[Any]:
         assert len(tasks) == 2

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.tracking.base import Ticket
@@ -70,7 +68,6 @@ def test_offline_files_are_logged_once_and_damaged_ones_are_named(store: Store, 
     assert "3 skipped" in online.stdout
 
 
-@pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
 def test_a_run_that_was_recorded_but_for_its_end_is_ended(store: Store, tmp_path: Path) -> None:
     """The server went away between the two; the result was kept as a file, and is known when that is brought in."""
     tracker = MlflowTracker(Tracking(uri=store.uri))
