@@ -1,7 +1,7 @@
 """`python -m paradnn.ceilings`: measure what this machine can do at most, and record it. Wiring only.
 
 The configuration and its keys are those of `python -m paradnn.train`; what counts is platform and framework. A sweep
-measures ceilings itself where the store has none, so this is for looking, and for measuring them anew.
+measures ceilings itself where the store has none, so this is for looking, and to re-measure them.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def interpreter_of(software: Software) -> str:
 
 
 def open_stack(stack: Stack, say: Say) -> OpenStack:
-    """The stack, checked; made first where it is not there or not as it was made. `say` is told what takes long.
+    """The stack, checked; made first where it is not there or not as it was made. `say` gets what takes long.
 
     Raises WorkerError with the installer's last line.
     """
@@ -144,10 +144,10 @@ def _ready(stack: Stack, making: int, using: int, say: Say) -> tuple[str, ...]:
     """The packages of the stack, which is there and locked against removal when this returns."""
     packages, problem = _check(stack)
     if problem:
-        anew = f": the one there {problem}" if stack.folder.exists() else ""
+        why = f": the one there {problem}" if stack.folder.exists() else ""
         say(
             f"making the software stack {stack.name} (Python {stack.python_version}, "
-            f"{', '.join(stack.requirements)}), once: some minutes{anew}"
+            f"{', '.join(stack.requirements)}), once: some minutes{why}"
         )
         fcntl.flock(using, fcntl.LOCK_EX)  # whoever uses the one that is there ends first
         packages = _make(stack, making)

@@ -36,7 +36,7 @@ _PACKED = "packed:"
 
 @dataclass(frozen=True)
 class Launched:
-    """What a task is told by the process that submitted it.
+    """What a task gets from the process that submitted it.
 
     launcher: the name of Hydra's launcher. parent: run id of the sweep's parent. task: number of the task, from 0.
     submitted: Unix seconds. processes: how many tasks of the sweep one host measures at the same time.

@@ -17,6 +17,7 @@ from paradnn.config.point import Software, read_point
 from paradnn.errors import ConfigError, WorkerError
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_process import WorkerKey
+from paradnn.software.installer import _problem
 from paradnn.software.stack import OpenStack, Stack, open_stack
 from tests.conftest import ROOT, TINY, Store, run
 from tests.execution.test_worker_process import workers
@@ -167,6 +168,25 @@ def test_every_installer_that_failed_is_quoted(cache: Path) -> None:
     ) as error:
         opened(MISSING)
     assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        (
+            "error: No solution found\n  cause: Because you require x==9, there is none.\n\nhint: `--find-links <uri>`",
+            "No solution found cause: Because you require x==9, there is none.",
+        ),
+        (
+            "  \u00d7 No solution found:\n  ╰─▶ Because you require\n      x==9, there is none.\n",
+            "No solution found: Because you require x==9, there is none.",
+        ),
+        ("  \u00d7 Failed to build `x`\n  ├─▶ None\n  ╰─▶ in /tmp/Ω\n", "Failed to build `x` None in /tmp/Ω"),
+        ("", ""),
+    ],
+)
+def test_uv_is_quoted_whatever_it_draws(said: str, problem: str) -> None:
+    assert _problem("uv", said) == problem
 
 
 @pytest.mark.usefixtures("uv")
