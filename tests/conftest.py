@@ -14,6 +14,7 @@ from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -124,12 +125,10 @@ def store(tmp_path: Path, empty_database: Path) -> Store:
     return Store(folder)
 
 
-def environment(store: Store | None = None) -> dict[str, str]:
+def environment(store: Store | None = None, **further: str) -> dict[str, str]:
     """The environment of a command; it must not see the developer's own store."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "HYDRA_"))}
-    if store:
-        environ["MLFLOW_TRACKING_URI"] = store.uri
-    return environ
+    return environ | ({"MLFLOW_TRACKING_URI": store.uri} if store else {}) | further
 
 
 def process(arguments: Sequence[str], store: Store | None = None) -> subprocess.CompletedProcess[str]:
@@ -145,7 +144,7 @@ def process(arguments: Sequence[str], store: Store | None = None) -> subprocess.
     )
 
 
-def run(arguments: Sequence[str], store: Store | None = None) -> subprocess.CompletedProcess[str]:
+def run(arguments: Sequence[str], store: Store | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
     """The same in this process, with workers that are kept for the next command: no framework is imported twice.
 
     Only what `process` gives is missing: an interpreter that starts and ends. Output is no terminal here either.
@@ -153,12 +152,13 @@ def run(arguments: Sequence[str], store: Store | None = None) -> subprocess.Comp
     name, *rest = arguments
     module = importlib.import_module(name)
     out, errors = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(errors):
-        kept = _kept_workers()
-        for variable in os.environ.keys() - environment(store).keys():
-            patch.delenv(variable)
-        for variable, value in environment(store).items():
-            patch.setenv(variable, value)
+    kept = _kept_workers()
+    with (
+        mock.patch.dict(os.environ, environment(store, **variables), clear=True),
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stdout(out),
+        redirect_stderr(errors),
+    ):
         patch.chdir(ROOT)
         patch.setattr(sys, "argv", [name, *rest])
         patch.setattr(sys, "orig_argv", [sys.executable, "-m", name, *rest])
