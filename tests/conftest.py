@@ -21,17 +21,6 @@ import pytest
 from paradnn.execution.pool import WorkerPool
 from paradnn.session import session
 
-#: Files whose tests take longest begin first, so that no process is left alone with one at the end.
-LONGEST = (
-    "worker",
-    "session/test_limits",
-    "software/test_stack",
-    "session/test_faults",
-    "sweep/test_tasks",
-    "tracking/test_offline",
-    "test_notebook",
-)
-
 ROOT = Path(__file__).resolve().parent.parent
 
 #: Axes that make a point as short as it can be.
@@ -49,20 +38,29 @@ TINY = [
 ]
 
 
+#: Files that take longest, in seconds: they begin first, so that no process is left alone with one at the end.
+LONGEST = {"worker/test_models": 110}
+#: Fixtures that measure.
+MEASURED = {"special", "swept"}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if MEASURED & set(getattr(item, "fixturenames", ())):
+        item.add_marker(pytest.mark.framework)
+
+
 @pytest.hookimpl(tryfirst=True)  # before the plugin reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With several processes (`make test`) each file stays in one, and all that import a framework in the same."""
+    """With several processes (`make test`) each file stays in one, and the longest begin first."""
     if not config.pluginmanager.hasplugin("xdist"):
         return
 
     def group(item: pytest.Item) -> str:
-        place = item.path.relative_to(ROOT / "tests").with_suffix("")
-        return "worker" if place.parts[0] == "worker" else str(place)
+        return str(item.path.relative_to(ROOT / "tests").with_suffix(""))
 
     for item in items:
         item.add_marker(pytest.mark.xdist_group(group(item)))
-    if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: (*LONGEST, group(item)).index(group(item)))
+    items.sort(key=lambda item: -LONGEST.get(group(item), 0))
 
 
 @dataclass(frozen=True)

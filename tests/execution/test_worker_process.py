@@ -40,6 +40,7 @@ def workers() -> set[psutil.Process]:
     return found
 
 
+@pytest.mark.framework
 def test_a_worker_that_dies_in_its_sleep_is_replaced() -> None:
     key, limits, phases, before = WorkerKey.of(POINT), Limits(60, None), [], workers()
     with WorkerPool() as pool:

@@ -19,6 +19,8 @@ from paradnn.config.point import Measure, Point
 from paradnn.tracking.resume import ResumePolicy
 from tests.conftest import ROOT, TINY, Store, children_of, environment, run
 
+pytestmark = pytest.mark.framework
+
 PLAIN = "model: fc, model.layers: 1, model.input_size: 16, model.output_size: 4, batch_size: 4"
 GRIDS = ",".join(
     f"{{{PLAIN}, {fault}}}"

@@ -35,6 +35,7 @@ def table(path: Path) -> list[dict]:
     return [dict(zip(content["columns"], row, strict=True)) for row in content["data"]]
 
 
+@pytest.mark.framework
 def test_profile_and_ceilings_of_a_sweep(store: Store, tmp_path: Path) -> None:
     """Two points without network, one set of ceilings; later commands find them, in files and in the store."""
     # Products that last: TensorFlow traces no kernel that it knows to be cheap.
@@ -115,6 +116,7 @@ def test_ceilings_that_changed_are_told() -> None:
     ]
 
 
+@pytest.mark.framework
 def test_a_profile_that_is_asked_for_later_is_measured(store: Store) -> None:
     assert "ok" in run(["paradnn.train", *TINY], store).stdout
     assert run(["paradnn.train", *TINY, "measure.keep_trace=true"], store).returncode == 0

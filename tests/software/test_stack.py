@@ -206,6 +206,7 @@ def test_a_stack_in_use_is_not_removed(cache: Path) -> None:
 
 
 @pytest.mark.usefixtures("cache", "uv")
+@pytest.mark.framework
 def test_a_sweep_goes_on_without_the_stacks_that_cannot_be_made(store: Store) -> None:
     """This interpreter, a stack that lacks the framework, and one that cannot be made, two points each."""
     stacks = "software.requirements=choice([],['tinystack==1.0'],['nosuch-package==9'])"
@@ -268,6 +269,7 @@ def test_the_same_requirements_are_the_same_stack() -> None:
     assert Stack("../../etc", "3.11", ("x",)).folder.parent == one.folder.parent
 
 
+@pytest.mark.framework
 def test_workers_are_kept_while_there_is_memory() -> None:
     before = workers()
     keys = [WorkerKey.of(read_point({"model": {"name": "fc"}, "platform": {"threads": n}})) for n in (1, 2, 3, 4, 5)]

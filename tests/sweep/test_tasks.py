@@ -98,6 +98,7 @@ def test_a_sweep_without_ceilings_measures_none(swept: Store) -> None:
     assert swept.runs("ceilings") == []
 
 
+@pytest.mark.framework
 def test_a_single_point_says_what_it_found(store: Store) -> None:
     done = run(["paradnn.train", "mode=inference", "compile=xla", *TINY], store)
     assert done.returncode == 0, done.stderr
@@ -109,6 +110,7 @@ def test_a_single_point_says_what_it_found(store: Store) -> None:
     assert "final_loss" not in store.values("latest_metrics", point["run_id"])
 
 
+@pytest.mark.framework
 def test_compile_modes_precisions_and_optimizers_all_train(store: Store) -> None:
     axes = ["compile=graph,xla,eager", "precision=float32,float16", "optimizer=rmsprop,momentum,sgd,adam"]
     done = run(["paradnn.train", "-m", *axes, *TINY], store)

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.tracking.base import Ticket
@@ -28,6 +30,7 @@ AXES = [entry for entry in TINY if "nodes" not in entry]
 SECRET = "hunter2-is-secret"
 
 
+@pytest.mark.framework
 def test_offline_files_are_logged_once_and_damaged_ones_are_named(store: Store, tmp_path: Path) -> None:
     folder = tmp_path / "results"
     sweep = ["paradnn.train", "-m", "model.nodes=8,9,10", *AXES, "tracking=offline", f"tracking.folder={folder}"]
@@ -128,6 +131,7 @@ def answers(port: int) -> bool:
         return False
 
 
+@pytest.mark.framework
 def test_two_drivers_on_a_server_that_goes_away(store: Store, tmp_path: Path) -> None:
     """Nothing lost, nothing doubled, and no password anywhere."""
     with socket.socket() as probe:

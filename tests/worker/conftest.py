@@ -3,5 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
+
+import pytest
 
 collect_ignore = [] if all(map(importlib.util.find_spec, ("jax", "torch"))) else ["test_frameworks.py"]
+#: Files that need no framework; the others import it as soon as they are read.
+LIGHT = ("test_kineto.py", "test_measure.py")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`make test FAST=1` does not even read the tests of models."""
+    fast = config.option.markexpr == "not framework"
+    return (fast and collection_path.name.startswith("test_") and collection_path.name not in LIGHT) or None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.path.name not in LIGHT:
+        item.add_marker(pytest.mark.framework)
