@@ -16,7 +16,7 @@ __all__ = ["main"]
 
 
 def _measure_ceilings(config: DictConfig) -> int:
-    """Measure what the composed configuration names, and say what was found."""
+    """Measure what the composed configuration names, and print them."""
     from paradnn.config.point import read_point, read_settings
     from paradnn.errors import ConfigError
     from paradnn.session.progress import si

@@ -9,10 +9,9 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -129,12 +128,12 @@ def environment(store: Store | None = None, **further: str) -> dict[str, str]:
     return environ | ({"MLFLOW_TRACKING_URI": store.uri} if store else {}) | further
 
 
-def process(arguments: Sequence[str], store: Store | None = None) -> subprocess.CompletedProcess[str]:
+def process(arguments: Sequence[str], store: Store | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
     """`python -m ...` in the checkout, as a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", *arguments],
         cwd=ROOT,
-        env=environment(store),
+        env=environment(store, **variables),
         capture_output=True,
         text=True,
         timeout=300,
@@ -160,7 +159,7 @@ def run(arguments: Sequence[str], store: Store | None = None, **variables: str) 
         patch.chdir(ROOT)
         patch.setattr(sys, "argv", [name, *rest])
         patch.setattr(sys, "orig_argv", [sys.executable, "-m", name, *rest])
-        patch.setattr(session, "WorkerPool", kept)
+        patch.setattr(session, "WorkerPool", lambda: kept)
         try:
             code = module.main()
         except SystemExit as end:
@@ -178,12 +177,12 @@ class _KeptPool(WorkerPool):
 _pools: dict[frozenset[tuple[str, str]], WorkerPool] = {}
 
 
-def _kept_workers() -> Callable[[], WorkerPool]:
+def _kept_workers() -> WorkerPool:
     """The pool of workers that began in this environment; a test that changes it gets workers of its own."""
-    own = ("PYTEST_", "MLFLOW_")
-    return partial(
-        _pools.setdefault, frozenset(entry for entry in os.environ.items() if not entry[0].startswith(own)), _KeptPool()
-    )
+    environ = frozenset(entry for entry in os.environ.items() if not entry[0].startswith(("PYTEST_", "MLFLOW_")))
+    if environ not in _pools:
+        _pools[environ] = _KeptPool()
+    return _pools[environ]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -191,6 +190,12 @@ def _closed_pools() -> Iterator[None]:
     yield
     for pool in _pools.values():
         pool.close()
+
+
+@pytest.fixture(scope="session")
+def pool() -> WorkerPool:
+    """Real workers, which other tests use too: where a framework was imported and has its threads, nothing can fork."""
+    return _kept_workers()
 
 
 def children_of(pid: int) -> list[int]:

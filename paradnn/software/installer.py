@@ -78,12 +78,12 @@ def _interpreter(version: str) -> str:
     """An interpreter of that version: this one, or one on the path."""
     if version == running_version():
         return sys.executable
-    found = shutil.which(f"python{version}")
+    python = shutil.which(f"python{version}")
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
-    if found:
-        done = subprocess.run([found, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    if python:
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60, check=False)
         if done.stdout.strip() == version:
-            return found
+            return python
     raise InstallError(
         f"needs Python {version}, this is {running_version()} and no python{version} on the path runs; "
         f"install uv, which fetches it, or Python {version}"

@@ -147,6 +147,7 @@ def test_two_processes_make_it_once(cache: Path) -> None:
 
 
 @pytest.mark.usefixtures("pip")
+@pytest.mark.slow
 def test_what_cannot_be_made_says_why_and_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(WorkerError, match=r"pip: ERROR: No matching distribution found for nosuch-package==9$"):
         opened(MISSING)
@@ -194,7 +195,7 @@ def test_a_stack_in_use_is_not_removed(cache: Path) -> None:
     found = open_stack(TINYSTACK, lambda _: None)
     refused = run(["paradnn.stacks", "remove", "tiny"])
     assert refused.returncode == 2
-    assert "is in use; remove it when the sweep has ended" in refused.stderr
+    assert "is in use; remove it when the sweep is over" in refused.stderr
     found.close()
     listed = run(["paradnn.stacks"]).stdout
     assert f"{TINYSTACK.key}: made" in listed
