@@ -1,6 +1,6 @@
 # The commands that people and CI use; each does all the set-up it needs.
 #   make demo       install, sweep a few points of every family, write report.html
-#   make test       install, then lint, type-check and test
+#   make test       install, then lint, type-check and test; FAST=1 leaves out what needs a framework or computes for long
 #   make test-frameworks   the same models in TensorFlow, JAX and PyTorch: installs the extras, in an environment of its own
 #   make test-cluster      sweeps on Slurm, Ray, joblib and PostgreSQL, with jobs and nodes lost: installs what it needs
 #   make ui         the MLflow UI on http://127.0.0.1:5000
@@ -35,7 +35,7 @@ demo: install
 
 # Two processes: a driver's test is mostly one process that waits for another. Each file stays in one of them.
 test: install-dev lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(if $(FAST),-m 'not framework and not slow')
 
 FRAMEWORKS := .venv-frameworks
 test-frameworks: $(FRAMEWORKS)/.installed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import runpy
+import importlib
 import sys
 
 __all__ = ["main"]
@@ -14,21 +14,22 @@ COMMANDS = {
     "ceilings": "paradnn.ceilings",
     "stacks": "paradnn.stacks",
     "sync": "paradnn.sync",
-    "analysis": "analysis",
+    "analysis": "analysis.cli",
 }
 
 
-def main() -> None:
-    """Run the command named first as if its module had been; a word that is none lists them and exits with 2."""
+def main() -> int:
+    """Run the command named first; the process' exit code. A word that is none lists them."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in ("-h", "--help"):
         print(f"paradnn COMMAND ...; commands: {', '.join(COMMANDS)}; each has --help")
-        return
+        return 0
     if name not in COMMANDS:
-        sys.exit(f"error: {name or 'no command'}: choose one of {', '.join(COMMANDS)}; each has --help")
+        print(f"error: {name or 'no command'}: choose one of {', '.join(COMMANDS)}; each has --help", file=sys.stderr)
+        return 2
     del sys.argv[1]
-    runpy.run_module(COMMANDS[name], run_name="__main__", alter_sys=True)
+    return int(importlib.import_module(COMMANDS[name]).main())
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

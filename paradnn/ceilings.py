@@ -1,7 +1,7 @@
 """`python -m paradnn.ceilings`: measure what this machine can do at most, and record it. Wiring only.
 
 The configuration and its keys are those of `python -m paradnn.train`; what counts is platform and framework. A sweep
-measures ceilings itself where the store has none, so this is for looking, and for re-measuring them.
+measures ceilings itself where the store has none, so this is for looking, and to re-measure them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["main"]
 
 
 def _measure_ceilings(config: DictConfig) -> int:
-    """Measure what the composed configuration names, and say what was found."""
+    """Measure what the composed configuration names, and print them."""
     from paradnn.config.point import read_point, read_settings
     from paradnn.errors import ConfigError
     from paradnn.session.progress import si

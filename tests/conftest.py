@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import fcntl
+import importlib
+import io
 import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-#: Files whose tests take longest begin first, so that no process is left alone with one at the end.
-LONGEST = (
-    "worker",
-    "session/test_limits",
-    "software/test_stack",
-    "session/test_faults",
-    "sweep/test_tasks",
-    "tracking/test_offline",
-    "test_notebook",
-)
+from paradnn.execution.pool import WorkerPool
+from paradnn.session import session
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -42,20 +37,29 @@ TINY = [
 ]
 
 
+#: Files that take longest, in seconds: they begin first, so that no process is left alone with one at the end.
+LONGEST = {"worker/test_models": 110}
+#: Fixtures that measure.
+MEASURED = {"special", "swept"}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if MEASURED & set(getattr(item, "fixturenames", ())):
+        item.add_marker(pytest.mark.framework)
+
+
 @pytest.hookimpl(tryfirst=True)  # before the plugin reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With several processes (`make test`) each file stays in one, and all that import a framework in the same."""
+    """With several processes (`make test`) each file stays in one, and the longest begin first."""
     if not config.pluginmanager.hasplugin("xdist"):
         return
 
     def group(item: pytest.Item) -> str:
-        place = item.path.relative_to(ROOT / "tests").with_suffix("")
-        return "worker" if place.parts[0] == "worker" else str(place)
+        return str(item.path.relative_to(ROOT / "tests").with_suffix(""))
 
     for item in items:
         item.add_marker(pytest.mark.xdist_group(group(item)))
-    if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: (*LONGEST, group(item)).index(group(item)))
+    items.sort(key=lambda item: -LONGEST.get(group(item), 0))
 
 
 @dataclass(frozen=True)
@@ -118,28 +122,80 @@ def store(tmp_path: Path, empty_database: Path) -> Store:
     return Store(folder)
 
 
-Command = Callable[..., subprocess.CompletedProcess[str]]
-
-
-def environment(store: Store | None = None) -> dict[str, str]:
+def environment(store: Store | None = None, **further: str) -> dict[str, str]:
     """The environment of a command; it must not see the developer's own store."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "HYDRA_"))}
-    if store:
-        environ["MLFLOW_TRACKING_URI"] = store.uri
-    return environ
+    return environ | ({"MLFLOW_TRACKING_URI": store.uri} if store else {}) | further
 
 
-def run(arguments: Sequence[str], store: Store | None = None, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    """`python -m ...` in the checkout."""
+def process(arguments: Sequence[str], store: Store | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`python -m ...` in the checkout, as a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", *arguments],
         cwd=ROOT,
-        env=environment(store),
+        env=environment(store, **variables),
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=300,
         check=False,
     )
+
+
+def run(arguments: Sequence[str], store: Store | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The same in this process, with workers that are kept for the next command: no framework is imported twice.
+
+    Only what `process` gives is missing: an interpreter that starts and ends. Output is no terminal here either.
+    """
+    name, *rest = arguments
+    module = importlib.import_module(name)
+    out, errors = io.StringIO(), io.StringIO()
+    kept = _kept_workers()
+    with (
+        mock.patch.dict(os.environ, environment(store, **variables), clear=True),
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stdout(out),
+        redirect_stderr(errors),
+    ):
+        patch.chdir(ROOT)
+        patch.setattr(sys, "argv", [name, *rest])
+        patch.setattr(sys, "orig_argv", [sys.executable, "-m", name, *rest])
+        patch.setattr(session, "WorkerPool", lambda: kept)
+        try:
+            code = module.main()
+        except SystemExit as end:
+            code = end.code
+    return subprocess.CompletedProcess(list(arguments), code or 0, out.getvalue(), errors.getvalue())
+
+
+class _KeptPool(WorkerPool):
+    """Is not closed with its session."""
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+_pools: dict[frozenset[tuple[str, str]], WorkerPool] = {}
+
+
+def _kept_workers() -> WorkerPool:
+    """The pool of workers that began in this environment; a test that changes it gets workers of its own."""
+    environ = frozenset(entry for entry in os.environ.items() if not entry[0].startswith(("PYTEST_", "MLFLOW_")))
+    if environ not in _pools:
+        _pools[environ] = _KeptPool()
+    return _pools[environ]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _closed_pools() -> Iterator[None]:
+    yield
+    for pool in _pools.values():
+        pool.close()
+
+
+@pytest.fixture(scope="session")
+def pool() -> WorkerPool:
+    """Real workers, which other tests use too: where a framework was imported and has its threads, nothing can fork."""
+    return _kept_workers()
 
 
 def children_of(pid: int) -> list[int]:

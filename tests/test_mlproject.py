@@ -39,6 +39,7 @@ def test_every_parameter_is_passed_on_and_documented() -> None:
             assert f"`{parameter}`" in text
 
 
+@pytest.mark.framework
 def test_a_sweep_under_mlflow_run_leaves_the_projects_run_alone(store: Store) -> None:
     overrides = f"model.nodes=8,9 batch_size=4 {AXES.replace('model.nodes=8', '')}"
     arguments = ["-e", "sweep", "--experiment-name", "paradnn", "-P", "experiment=none", "-P", f"overrides={overrides}"]
@@ -94,6 +95,7 @@ def git_url(tmp_path: Path) -> Iterator[str]:
         yield address
 
 
+@pytest.mark.framework
 def test_a_point_from_a_git_address(store: Store, git_url: str, tmp_path: Path) -> None:
     mlflow_run(
         store,

@@ -14,8 +14,6 @@ from tests.conftest import ROOT, Store
 
 NOTEBOOK = ROOT / "notebooks" / "analysis.ipynb"
 
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
-
 
 def speed(device: str, nodes: int, batch: int) -> float:
     """Examples per second; the TPU is ahead where batch / nodes is above 1."""

@@ -78,7 +78,7 @@ class Slurm(_Published):
 
 
 class Ray(_Published):
-    """hydra-ray-launcher. Where one task is lost for good, those that still run are ended."""
+    """hydra-ray-launcher. Where one task is lost for good, those that still run are killed."""
 
     _preset, _extra = "ray_cluster", "ray"
     _module = "hydra_plugins.hydra_ray_launcher.ray_launcher"

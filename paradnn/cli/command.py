@@ -38,7 +38,7 @@ def run_command(action: Callable[[DictConfig], int]) -> int:
     """Run Hydra with `action` and turn what the user can mend into one line; the process' exit code."""
     OmegaConf.register_new_resolver("paradnn_help", help_text, replace=True)
     verbose = os.environ.get("HYDRA_FULL_ERROR") == "1"
-    # Hydra prints errors its own way and exits with 1, unless it is told to let them through.
+    # Hydra prints errors its own way and exits with 1, unless this lets them through.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     task = _Task(action)
 

@@ -63,12 +63,12 @@ def help_text() -> str:
 
 def known_keys() -> list[str]:
     """Every dotted key that the command line takes, of all families."""
-    found = [*_dotted(config.Point, ""), *_dotted(config.Settings, "")]
+    keys = [*_dotted(config.Point, ""), *_dotted(config.Settings, "")]
     for family in FAMILIES.values():
-        found += _dotted(family.options, "model.")
+        keys += _dotted(family.options, "model.")
     for data in INPUTS.values():
-        found += _dotted(data, "data.")
-    return sorted(set(found))
+        keys += _dotted(data, "data.")
+    return sorted(set(keys))
 
 
 def _dotted(cls: type, prefix: str) -> Iterator[str]:

@@ -28,16 +28,16 @@ _PARSERS = {"hydra", "omegaconf", "antlr4", "yaml", "argparse.py"}
 
 def split_overrides(arguments: Sequence[str]) -> list[str]:
     """`overrides="a=1 b=2"` as the overrides it holds: a project's parameter arrives as one word."""
-    found: list[str] = []
+    overrides: list[str] = []
     for argument in arguments:
         if argument.startswith("overrides="):
             try:
-                found += shlex.split(argument.removeprefix("overrides="))
+                overrides += shlex.split(argument.removeprefix("overrides="))
             except ValueError as error:
                 raise ConfigError("overrides", argument, f"cannot be split ({error})", "close the quotation") from None
         else:
-            found.append(argument)
-    return found
+            overrides.append(argument)
+    return overrides
 
 
 def as_axes(arguments: Sequence[str]) -> list[str]:
@@ -49,15 +49,15 @@ def as_axes(arguments: Sequence[str]) -> list[str]:
     if not {"-m", "--multirun"} & set(arguments):
         return list(arguments)
     parser = OverridesParser.create()
-    found = []
+    axes = []
     for argument in arguments:
         key, equals, value = argument.partition("=")
         try:
             single = key.startswith("model.") and equals and not parser.parse_override(argument).is_sweep_override()
         except HydraException:
             single = False  # Hydra itself will say what is wrong with it
-        found.append(f"{key}=choice({value})" if single else argument)
-    return found
+        axes.append(f"{key}=choice({value})" if single else argument)
+    return axes
 
 
 def is_input_error(error: BaseException) -> bool:

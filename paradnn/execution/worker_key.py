@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from paradnn.config.paths import PACKAGE_PARENT
 from paradnn.config.point import Point
 from paradnn.software.stack import interpreter_of
 
@@ -47,7 +46,6 @@ class WorkerKey:
         """The worker's environment: the driver's own, with what the key says, without what opens the store."""
         own = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
         environ = dict(own, KERAS_BACKEND=self.framework, PYTHONUNBUFFERED="1")
-        environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PACKAGE_PARENT), environ.get("PYTHONPATH")]))
         environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         if self.platform == "cpu":
             environ["CUDA_VISIBLE_DEVICES"] = "-1"

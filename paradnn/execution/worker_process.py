@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 
 from paradnn.config.outcome import OUTCOMES, Ending, PointResult, classify
+from paradnn.config.paths import PACKAGE
 from paradnn.execution.scratch import Scratch
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.worker.channel import BrokenLine, MessageError, encode, read_event
@@ -87,6 +88,11 @@ class Worker:
         self._python = key.python
         self.alive = True
         self.reached_point = True  # whether the latest point had a child, or the import itself failed
+        environ = key.environ()
+        # A folder that holds this package alone: beside it, in site-packages, are frameworks that are not under test.
+        (self._folder.path / PACKAGE.name).symlink_to(PACKAGE)
+        path = [str(self._folder.path), environ.get("PYTHONPATH")]
+        environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         command = [key.python, "-m", "paradnn.worker", "--framework", key.framework, "--driver", str(os.getpid())]
         with self._log.open("wb") as log:
             try:
@@ -96,7 +102,7 @@ class Worker:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
-                    env=key.environ(),
+                    env=environ,
                     start_new_session=True,
                     cwd=self._folder.path,
                 )

@@ -7,6 +7,7 @@ versions of the software under test. Host name, load, governor and kernel are re
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import os
 import platform
@@ -20,8 +21,9 @@ from typing import Any
 import psutil
 
 from paradnn.config.identity import digest
-from paradnn.config.paths import PACKAGE_PARENT
+from paradnn.config.paths import CHECKOUT
 from paradnn.errors import ConfigError, WorkerError
+from paradnn.worker import versions as worker_versions
 from paradnn.worker.versions import versions
 
 __all__ = ["Environment", "available_memory", "describe_environment", "load_average", "software_versions"]
@@ -97,17 +99,10 @@ def software_versions(python: str, framework: str) -> Mapping[str, str]:
     """
     if python == sys.executable:
         return _require(versions(framework), framework, python)
-    code = f"import json; from paradnn.worker.versions import versions; print(json.dumps(versions({framework!r})))"
-    path = os.pathsep.join(filter(None, [str(PACKAGE_PARENT), os.environ.get("PYTHONPATH")]))
+    # As text: on the interpreter's path, the folder of this package would show it this environment's distributions.
+    code = f"{inspect.getsource(worker_versions)}\nimport json\nprint(json.dumps(versions({framework!r})))"
     try:
-        done = subprocess.run(
-            [python, "-c", code],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env={**os.environ, "PYTHONPATH": path},
-            check=False,
-        )
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
         raise ConfigError(
             "software.python", python, f"does not run ({error})", "give the path of a Python interpreter"
@@ -212,11 +207,13 @@ def _host() -> Mapping[str, Any]:
 
 
 def _git_commit() -> str:
-    """Commit of this checkout, with a mark where files are changed."""
+    """Commit of this checkout, with a mark where files are changed; an installed package is in nobody's checkout."""
+    if CHECKOUT is None:
+        return "unknown"
     try:
         done = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-            cwd=PACKAGE_PARENT,
+            cwd=CHECKOUT,
             capture_output=True,
             text=True,
             timeout=10,

@@ -1,6 +1,6 @@
 """What Slurm's queue says of our jobs, for submitit, which otherwise asks the accounting database.
 
-`squeue` answers from the controller itself, at once and on every cluster; a job that it no longer knows has ended.
+`squeue` answers from the controller itself, at once and on every cluster; a job that it no longer knows is over.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def queue_watcher() -> Any:
 
     class QueueWatcher(SlurmInfoWatcher):  # type: ignore[misc]
         def update(self) -> None:
-            """Ask once for all jobs that have not ended; without an answer everything stays as it was."""
+            """Ask once for all jobs that are not over; without an answer everything stays as it was."""
             self._num_calls += 1
             self._last_status_check = time.time()
             waiting = self._registered - self._finished
@@ -38,11 +38,11 @@ def queue_watcher() -> Any:
                     self._finished.add(job)
 
         def is_done(self, job_id: str, mode: str = "standard") -> bool:
-            """Whether a job has ended for good."""
+            """Whether a job is over for good."""
             return self.get_state(job_id, mode=mode) in _ENDED
 
         def wait_for_all(self) -> None:
-            """Return when every job has ended."""
+            """Return when every job is over."""
             while self._registered - self._finished:
                 time.sleep(2.0)
                 self.update()

@@ -35,7 +35,7 @@ from paradnn.session.summary import Row, Summary
 from paradnn.sweep.scheduler import restarts, task_name, task_tags, waiting_times
 from paradnn.sweep.tasks import SweepInfo
 from paradnn.tracking.base import Claim, ClaimedElsewhere, Finished, Tracker
-from paradnn.tracking.fallback import open_tracker
+from paradnn.tracking.fallback import looks_quickly, open_tracker
 from paradnn.tracking.resume import ResumePolicy, first_accepted, point_statuses
 from paradnn.tracking.run_index import enter_task
 
@@ -57,9 +57,8 @@ def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo
     reporter = Reporter(len(points), sweep.name if sweep else None)
     enter_task(task_name(sweep), restarts())
     with _interruptible(), WorkerEnvironments(points, reporter.say) as environments, WorkerPool() as pool:
-        # The framework's import runs while the driver imports MLflow and opens the store.
-        if first := next((point for point in points if not environments.problem(point)), None):
-            pool.prepare(WorkerKey.of(first))
+        if not looks_quickly(settings.tracking):
+            _prepare_first(points, environments, pool)
         tracker = open_tracker(settings.tracking, reporter.say)
         session = _Session(pool, tracker, environments, reporter, settings, sweep, Summary(len(points)))
         try:
@@ -87,6 +86,12 @@ def measure_ceilings(point: Point, settings: Settings) -> tuple[Ceilings | None,
         tracker = open_tracker(settings.tracking, reporter.say)
         tracker.close_abandoned()
         return CeilingsKeeper(pool, tracker, reporter.say).of(point, environment, again=True), tracker.where
+
+
+def _prepare_first(points: Sequence[Point], environments: WorkerEnvironments, pool: WorkerPool) -> None:
+    """Start the first worker: the framework's import runs while the driver imports MLflow and opens the sweep."""
+    if first := next((point for point in points if not environments.problem(point)), None):
+        pool.prepare(WorkerKey.of(first))
 
 
 class _Session:
@@ -119,6 +124,7 @@ class _Session:
         self._parent.enter()
         todo = self._missing(points)
         if todo:
+            _prepare_first(todo, self._environments, self._pool)
             self._parent.open()
         self._tags = task_tags(self._sweep)
         self._waited = waiting_times(self._sweep.launched if self._sweep else None)

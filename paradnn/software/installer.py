@@ -23,7 +23,7 @@ __all__ = ["InstallError", "install", "running_version"]
 
 #: Seconds that an installer may take.
 _TIMEOUT = 3600.0
-#: Variables that would lead an installer to another place than the one it is told.
+#: Variables that would lead an installer to another place than the one it is given.
 _MISLEADING = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_ROOT")
 _UNREACHED = ("Connection", "name resolution", "timed out", "dns error", "Network is unreachable", "tcp connect error")
 _LONGEST = 300
@@ -41,7 +41,7 @@ def running_version() -> str:
 def install(folder: Path, python_version: str, requirements: Sequence[str], lock: int) -> str:
     """Make `folder` an environment with `python_version` and `requirements`; which installer did it.
 
-    `lock` is a descriptor that installers inherit: should this process be killed, the lock lasts until they have ended.
+    `lock` is a descriptor that installers inherit: should this process be killed, it holds until they have exited.
     Raises InstallError.
     """
     installers: list[tuple[str, Callable[..., None]]] = [("pip", _with_pip)]
@@ -78,12 +78,12 @@ def _interpreter(version: str) -> str:
     """An interpreter of that version: this one, or one on the path."""
     if version == running_version():
         return sys.executable
-    found = shutil.which(f"python{version}")
+    python = shutil.which(f"python{version}")
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
-    if found:
-        done = subprocess.run([found, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    if python:
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60, check=False)
         if done.stdout.strip() == version:
-            return found
+            return python
     raise InstallError(
         f"needs Python {version}, this is {running_version()} and no python{version} on the path runs; "
         f"install uv, which fetches it, or Python {version}"
@@ -115,21 +115,17 @@ def _run(command: Sequence[str], folder: Path, lock: int) -> None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     if process.returncode:
-        raise InstallError(_last_words(output) or f"ended with code {process.returncode}")
+        raise InstallError(_problem(command[0], output) or f"exited with code {process.returncode}")
 
 
-def _last_words(output: str) -> str:
-    """What an installer said last, where it says why: pip on its last line, uv as an error with causes and hints."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors, causes = (
-        [line.removeprefix(word).strip() for line in lines if line.startswith(word)] for word in ("error:", "cause:")
-    )
-    if errors and causes:
-        text = f"{errors[-1]}: {causes[-1]}"
-    elif "╰─▶ " in output:  # older versions of uv break their reason into lines
-        text = " ".join(output.rpartition("╰─▶ ")[2].split())
-    else:
-        text = lines[-1] if lines else ""
+def _problem(installer: str, output: str) -> str:
+    """Why it failed, on one line: the last that pip said; all that uv said, which when quiet says nothing else.
+
+    Versions of uv break their words into lines and draw between them, each in its own way: letters and ASCII stay.
+    """
+    lines = [line.strip() for line in output.splitlines() if line.strip()] or [""]
+    whole = " ".join(re.sub(r"[^\w\x20-\x7e]+", " ", output.partition("hint:")[0]).split()).removeprefix("error: ")
+    text = whole if installer == "uv" else lines[-1]
     text = without_secrets(re.sub(r"(\w+://)(?:[^/@\s]*@)?([^/\s'\"`)]*)[^\s'\"`)]*", r"\1\2/...", text))
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
     unreached = any(word in output for word in _UNREACHED)

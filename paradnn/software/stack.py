@@ -50,8 +50,8 @@ _WAITING = "waiting for another process that makes the software stack {}"
 #: What an interpreter has installed, from the distributions' own metadata: nothing of it is imported.
 _DESCRIBE = """
 import importlib.metadata, json, platform
-found = {entry.metadata["Name"]: entry.version for entry in importlib.metadata.distributions()}
-packages = sorted(f"{name}=={version}" for name, version in found.items() if name and name != "pip")
+versions = {entry.metadata["Name"]: entry.version for entry in importlib.metadata.distributions()}
+packages = sorted(f"{name}=={version}" for name, version in versions.items() if name and name != "pip")
 print(json.dumps({"python": platform.python_version(), "packages": packages}))
 """
 
@@ -118,7 +118,7 @@ def interpreter_of(software: Software) -> str:
 
 
 def open_stack(stack: Stack, say: Say) -> OpenStack:
-    """The stack, checked; made first where it is not there or not as it was made. `say` is told what takes long.
+    """The stack, checked; made first where it is not there or not as it was made. `say` gets what takes long.
 
     Raises WorkerError with the installer's last line.
     """
@@ -144,10 +144,10 @@ def _ready(stack: Stack, making: int, using: int, say: Say) -> tuple[str, ...]:
     """The packages of the stack, which is there and locked against removal when this returns."""
     packages, problem = _check(stack)
     if problem:
-        anew = f": the one there {problem}" if stack.folder.exists() else ""
+        why = f": the one there {problem}" if stack.folder.exists() else ""
         say(
             f"making the software stack {stack.name} (Python {stack.python_version}, "
-            f"{', '.join(stack.requirements)}), once: some minutes{anew}"
+            f"{', '.join(stack.requirements)}), once: some minutes{why}"
         )
         fcntl.flock(using, fcntl.LOCK_EX)  # whoever uses the one that is there ends first
         packages = _make(stack, making)
@@ -183,12 +183,12 @@ def _check(stack: Stack) -> tuple[tuple[str, ...], str]:
     except (OSError, ValueError):
         return (), "is incomplete"
     try:
-        found = _describe(stack.python)
+        description = _describe(stack.python)
     except WorkerError:
         return (), "does not run any more"
-    if any(found[name] != marker.get(name) for name in found):
+    if any(description[name] != marker.get(name) for name in description):
         return (), "was changed since it was made"
-    return tuple(found["packages"]), ""
+    return tuple(description["packages"]), ""
 
 
 def _make(stack: Stack, lock: int) -> tuple[str, ...]:
@@ -199,7 +199,7 @@ def _make(stack: Stack, lock: int) -> tuple[str, ...]:
     folder = stacks_folder() / f"{stack.key}{_MAKING}{os.getpid()}"
     try:
         installer = install(folder, stack.python_version, stack.requirements, lock)
-        found = _describe(folder / "bin" / "python")
+        description = _describe(folder / "bin" / "python")
         marker = {
             "name": stack.name,
             "key": stack.key,
@@ -207,7 +207,7 @@ def _make(stack: Stack, lock: int) -> tuple[str, ...]:
             "installer": installer,
             "made": int(begin),
             "seconds": round(time.time() - begin, 1),
-            **found,
+            **description,
         }
         (folder / _MARKER).write_text(json.dumps(marker, indent=1))
         folder.rename(stack.folder)
@@ -215,7 +215,7 @@ def _make(stack: Stack, lock: int) -> tuple[str, ...]:
         raise WorkerError(str(error)) from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return tuple(found["packages"])
+    return tuple(description["packages"])
 
 
 def _describe(python: Path) -> dict[str, Any]:
@@ -224,10 +224,10 @@ def _describe(python: Path) -> dict[str, Any]:
         done = subprocess.run(
             [str(python), "-I", "-c", _DESCRIBE], capture_output=True, text=True, timeout=120, check=True
         )
-        found: dict[str, Any] = json.loads(done.stdout)
+        description: dict[str, Any] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise WorkerError(f"{python} cannot describe itself ({type(error).__name__})") from None
-    return found
+    return description
 
 
 def _slug(name: str) -> str:
@@ -286,14 +286,14 @@ def _state(folder: Path) -> str:
 def remove_stacks(name: str) -> Iterator[str]:
     """Remove every stack of that name; raises WorkerError for one that is in use."""
     pattern = re.compile(rf"({re.escape(_slug(name))}-[0-9a-f]{{16}})({re.escape(_MAKING)}\d+)?")
-    found = [(folder, match[1]) for folder in _folders() if (match := pattern.fullmatch(folder.name))]
+    matching = [(folder, match[1]) for folder in _folders() if (match := pattern.fullmatch(folder.name))]
 
     def refuse() -> None:
-        raise WorkerError(f"{folder} is in use; remove it when the sweep has ended")
+        raise WorkerError(f"{folder} is in use; remove it when the sweep is over")
 
-    for folder, key in found:
+    for folder, key in matching:
         with _locked(key, _TO_MAKE, refuse), _locked(key, _TO_USE, refuse):
             shutil.rmtree(folder)
         yield f"removed {folder}"
-    if not found:
+    if not matching:
         yield f"no stack {name} in {stacks_folder()}"

@@ -9,13 +9,13 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from paradnn.errors import StoreError
+from paradnn.errors import NoStoreError, StoreError
 from paradnn.store.address import StoreAddress
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["client_of", "open_experiment"]
+__all__ = ["client_of", "find_experiment", "open_experiment"]
 
 #: Any number, as long as it is the same for every driver.
 _LOCK_KEY = 7_275_672
@@ -41,6 +41,27 @@ def client_of(address: StoreAddress) -> MlflowClient:
     return MlflowClient(address.uri)
 
 
+def find_experiment(address: StoreAddress, name: str) -> str | None:
+    """Id of an experiment that a database holds, read in milliseconds; None where MLflow must be asked or make it.
+
+    StoreError for one that was deleted, or whose files a server keeps.
+    """
+    if not address.is_sql:
+        return None
+    from paradnn.store.sql import SqlReader
+
+    try:
+        tables = SqlReader(address)
+        row = None if tables.unexpected else tables.experiment(name)
+    except NoStoreError:
+        return None
+    if row is None:
+        return None
+    experiment_id, stage, location = row
+    _require_usable(address, name, stage, location)
+    return experiment_id
+
+
 def open_experiment(
     address: StoreAddress, name: str, about: Mapping[str, str] | None = None
 ) -> tuple[MlflowClient, str]:
@@ -56,11 +77,15 @@ def open_experiment(
         if experiment is None:
             _use_write_ahead_log(address)
             return client, _make_experiment(client, address, name, about or {})
-    if experiment.lifecycle_stage != "active":
-        raise StoreError(f"{address.public}: experiment {name} was deleted there; restore it or name another")
-    if address.is_sql and experiment.artifact_location.startswith("mlflow-artifacts:"):
-        raise StoreError(f"{address.public}: a server keeps the files of {name}; record through it")
+    _require_usable(address, name, experiment.lifecycle_stage, experiment.artifact_location)
     return client, str(experiment.experiment_id)
+
+
+def _require_usable(address: StoreAddress, name: str, stage: str, location: str) -> None:
+    if stage != "active":
+        raise StoreError(f"{address.public}: experiment {name} was deleted there; restore it or name another")
+    if address.is_sql and location.startswith("mlflow-artifacts:"):
+        raise StoreError(f"{address.public}: a server keeps the files of {name}; record through it")
 
 
 def _make_experiment(client: MlflowClient, address: StoreAddress, name: str, about: Mapping[str, str]) -> str:

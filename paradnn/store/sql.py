@@ -31,7 +31,7 @@ __all__ = ["TABLES", "SqlReader", "engine_of"]
 
 #: The columns that are read.
 TABLES = {
-    "experiments": ("experiment_id", "name", "lifecycle_stage"),
+    "experiments": ("experiment_id", "name", "lifecycle_stage", "artifact_location"),
     "runs": (
         "run_uuid",
         "name",
@@ -111,6 +111,14 @@ class SqlReader:
         chosen = sa.select(_EXPERIMENTS.c.name).where(_EXPERIMENTS.c.lifecycle_stage == "active", *self._workspace())
         with self._answers(), self._engine.connect() as connection:
             return sorted(connection.execute(chosen).scalars())
+
+    def experiment(self, name: str) -> tuple[str, str, str] | None:
+        """Id, life cycle stage and artifact location of an experiment; None where it is not there."""
+        columns = (_EXPERIMENTS.c.experiment_id, _EXPERIMENTS.c.lifecycle_stage, _EXPERIMENTS.c.artifact_location)
+        chosen = sa.select(*columns).where(_EXPERIMENTS.c.name == name, *self._workspace())
+        with self._answers(), self._engine.connect() as connection:
+            row = connection.execute(chosen).first()
+        return (str(row[0]), row[1], row[2] or "") if row else None
 
     def read(self, query: Query) -> Records:
         """The runs of a query. Tags are read before the rest.

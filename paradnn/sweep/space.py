@@ -111,7 +111,7 @@ class _Builder:
 
     def axes(self, strings: Sequence[str]) -> list[_Axis]:
         """One axis for each key; where a key comes twice, the later one counts."""
-        found: dict[str, _Axis] = {}
+        axes: dict[str, _Axis] = {}
         for override in self._parser.parse_overrides(list(strings)):
             key = override.get_key_element()
             if key.lstrip("+~").split(".")[0] in SETTINGS_KEYS:
@@ -119,8 +119,8 @@ class _Builder:
                     value = str(override.input_line).partition("=")[2]
                     raise ConfigError(key, value, "is no axis of a point", "give it one value")
                 continue
-            found[key] = self._axis(key, override)
-        return list(found.values())
+            axes[key] = self._axis(key, override)
+        return list(axes.values())
 
     def of_families(self, grids: Sequence[Mapping[str, Any]], arguments: Sequence[str]) -> list[dict[str, Any]]:
         """The grids of the families that the command line asks for: `experiment=quick model=fc` is quick's fc part."""
@@ -128,16 +128,16 @@ class _Builder:
         if not grids or not asked:
             return [dict(grid) for grid in grids]
         wanted = {str(value) for value in asked[0].values}
-        found = []
+        grids_left = []
         for grid in grids:
             families = [name.strip() for name in str(grid.get("model", "")).split(",")]
             if kept := [name for name in families if name in wanted]:
-                found.append({**grid, "model": ",".join(kept)})
-        if not found:
+                grids_left.append({**grid, "model": ",".join(kept)})
+        if not grids_left:
             raise ConfigError(
                 "model", ",".join(sorted(wanted)), "is no family of this experiment", "choose another experiment"
             )
-        return found
+        return grids_left
 
     def point(self, axes: Sequence[_Axis], choice: Sequence[int]) -> tuple[int, dict[str, Any]]:
         """The base and the values of one combination."""

@@ -36,7 +36,7 @@ _PACKED = "packed:"
 
 @dataclass(frozen=True)
 class Launched:
-    """What a task is told by the process that submitted it.
+    """What a task gets from the process that submitted it.
 
     launcher: the name of Hydra's launcher. parent: run id of the sweep's parent. task: number of the task, from 0.
     submitted: Unix seconds. processes: how many tasks of the sweep one host measures at the same time.
@@ -84,8 +84,7 @@ def make_sweep(loader: ConfigLoader, master: DictConfig, arguments: Sequence[str
     read_settings(next(plan.configs()))
     settings = read_settings(plain(master))
     name = settings.sweep.name or "+".join(dict.fromkeys(point.model.name for point in points))
-    command = " ".join(["python", *map(_quoted, sys.orig_argv[1:])])
-    info = SweepInfo(_sweep_id(), f"{name}, {len(points)} points", command)
+    info = SweepInfo(_sweep_id(), f"{name}, {len(points)} points", _command())
     return Sweep(info, plan, points, settings, tuple(_of_settings(arguments)))
 
 
@@ -133,6 +132,13 @@ def _of_settings(arguments: Sequence[str]) -> list[str]:
 def _sweep_id() -> str:
     """Sortable by time, and unique over hosts."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+def _command() -> str:
+    """The command line as it was typed: `python -m paradnn.train ...`, or the program `paradnn train ...`."""
+    words = sys.orig_argv[1:]
+    named = words[:1] == [sys.argv[0]] and Path(sys.argv[0]).name == "paradnn"
+    return " ".join(map(_quoted, ["paradnn", *words[1:]] if named else ["python", *words]))
 
 
 def _quoted(argument: str) -> str:

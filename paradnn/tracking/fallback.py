@@ -16,12 +16,13 @@ from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.errors import DataError, StoreAwayError, StoreError, StoreRefusalError
 from paradnn.record.record import Record
+from paradnn.store.address import address_of
 from paradnn.tracking.base import AcceptsRun, Claim, ClaimedElsewhere, Finished, RecordingMetrics, Tracker
 from paradnn.tracking.mlflow_tracker import MlflowTracker
 from paradnn.tracking.offline import OfflineTracker, default_folder
 from paradnn.tracking.upload import sync_command, upload_record
 
-__all__ = ["ResilientTracker", "open_tracker"]
+__all__ = ["ResilientTracker", "looks_quickly", "open_tracker"]
 
 T = TypeVar("T")
 
@@ -38,6 +39,14 @@ def open_tracker(settings: Tracking, notify: Callable[[str], None]) -> Tracker:
     if settings.name == "offline":
         return OfflineTracker(folder)
     return ResilientTracker(MlflowTracker(settings), folder, notify, settings)
+
+
+def looks_quickly(settings: Tracking) -> bool:
+    """Whether the tracker opens and answers in milliseconds, without importing MLflow."""
+    if settings.name == "offline":
+        return True
+    address = address_of(settings.uri)
+    return address.is_sql and (address.database is None or address.database.exists())
 
 
 class ResilientTracker:

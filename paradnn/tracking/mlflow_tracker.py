@@ -7,13 +7,14 @@ finished, whatever its status says.
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 import time
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paradnn.config.identity import Identity
 from paradnn.config.outcome import OUTCOMES
@@ -21,13 +22,16 @@ from paradnn.config.point import Tracking
 from paradnn.errors import StoreError, StoreRefusalError
 from paradnn.record.record import Record, file_content
 from paradnn.store.address import locate
-from paradnn.store.client import open_experiment
-from paradnn.store.errors import is_listening, raises_store_errors
+from paradnn.store.client import client_of, find_experiment, open_experiment
+from paradnn.store.errors import is_listening, one_line_of, raises_store_errors
 from paradnn.store.reader import open_reader
 from paradnn.store.schema import OUTCOME_TAGS, SCHEMA_VERSION
 from paradnn.tracking.base import AcceptsRun, Claim, ClaimedElsewhere, Finished, RecordingMetrics
 from paradnn.tracking.mlflow_sweeps import LaunchedSweeps
 from paradnn.tracking.run_index import Entry, RunIndex, owner_tag
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 __all__ = ["MlflowTracker"]
 
@@ -71,8 +75,7 @@ class MlflowTracker(LaunchedSweeps):
 
     @raises_store_errors
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
-        run = self._client.get_run(run_id)
-        return dict(run.data.metrics), dict(run.data.tags)
+        return self._index.fetch(run_id)
 
     @raises_store_errors
     def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
@@ -240,9 +243,24 @@ class MlflowTracker(LaunchedSweeps):
         """Connect, and make database and experiment where they are not there yet."""
         # The kind makes the UI show runs, with their descriptions, rather than traces.
         about = {"mlflow.experimentKind": "custom_model_development", _NOTE: _ABOUT}
-        self._client, self._experiment_id = open_experiment(self._address, self._experiment, about)
-        reader = open_reader(self._address, client=self._client, pooled=True)
+        if known := find_experiment(self._address, self._experiment):
+            # MLflow's import takes seconds: what is only read needs none of it.
+            self._experiment_id = known
+            reader = open_reader(self._address, pooled=True)
+        else:
+            self._client, self._experiment_id = open_experiment(self._address, self._experiment, about)
+            reader = open_reader(self._address, client=self._client, pooled=True)
         self._index = RunIndex(reader, self._experiment)
+
+    @functools.cached_property
+    def _client(self) -> MlflowClient:  # type: ignore[override]
+        """MLflow's own client, opened when first something is written."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return client_of(self._address)
+        except MlflowException as error:  # tables of another version, say: nothing can be written, now or later
+            raise StoreRefusalError(f"{self.where}: {one_line_of(error)}") from error
 
 
 def _status(outcome: str | None) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 
 from paradnn.config.identity import Identity
+from paradnn.errors import StoreError
 from paradnn.store.query import Query, Values
 from paradnn.store.reader import Reader
 from paradnn.store.schema import OUTCOME_TAGS, outcome_of
@@ -129,6 +130,13 @@ class RunIndex:
             if entry.outcome:
                 finished.setdefault(entry.identity, []).append(Finished(entry.run_id, entry.tags))
         return finished
+
+    def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
+        """Metrics and tags of one run; StoreError where it is not there."""
+        query = Query((self._experiment,), run_id=run_id, columns={"params": ()}, unfinished=True)
+        for row in self._reader.read(query).rows():
+            return dict(row.metrics), dict(row.tags)
+        raise StoreError(f"no run {run_id}")
 
     def of_point(self, identity: Identity) -> list[Entry]:
         """The runs of one measurement."""

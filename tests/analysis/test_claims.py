@@ -62,6 +62,7 @@ def test_a_trend_of_a_speedup_is_that_of_the_pairs() -> None:
     assert answer(check, two_sides(BATCH**-0.2))[0] == "refuted"
 
 
+@pytest.mark.slow
 def test_trends_without_effect_are_decided_at_the_stated_rate() -> None:
     """Of frames in which a hyperparameter has no effect, 5% may call it one."""
     claims = parse_claims(

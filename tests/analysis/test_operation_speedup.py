@@ -49,6 +49,7 @@ def test_planted_gains_are_recovered() -> None:
     assert set(found.operations["operation_type"]) == {"MatMul", "Conv2D", "Mul", "Odd", "AllReduce"}
 
 
+@pytest.mark.slow
 def test_the_gain_covers_at_its_rate() -> None:
     covered = 0
     for seed in range(100):

@@ -82,6 +82,7 @@ def test_the_fractions_interval_covers_at_its_stated_rate() -> None:
     assert 0.93 <= covered / 1000 <= 0.97
 
 
+@pytest.mark.slow
 def test_the_whole_method_covers_the_planted_fraction() -> None:
     """Forty sweeps, each as a family of its own."""
     own = [np.random.default_rng(seed + 1000).normal(0.3, 0.05, len(POINTS)) for seed in range(40)]

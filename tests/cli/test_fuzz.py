@@ -51,6 +51,7 @@ def check(point: Point) -> None:
     assert run_name(point)
 
 
+@pytest.mark.slow
 def test_300_command_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Everything up to the first measurement, on the real command line's path; a point that passes has its costs."""
     accepted: list[Point] = []

@@ -11,7 +11,7 @@ import pytest
 
 from paradnn import train
 from paradnn.cli.help import known_keys
-from tests.conftest import ROOT, Store, environment, run
+from tests.conftest import ROOT, Store, environment, process, run
 
 
 def test_help_explains_every_key_and_group() -> None:
@@ -76,7 +76,7 @@ def test_wrong_input_is_one_line_and_exit_code_2(
 
 
 def test_wrong_input_on_the_command_line(tmp_path: Path) -> None:
-    done = run(["paradnn.train", "model.nodez=1"], Store(tmp_path))
+    done = process(["paradnn.train", "model.nodez=1"], Store(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: model.nodez=1: no such key; did you mean model.nodes?")
     assert len(done.stderr.strip().splitlines()) == 1
@@ -95,7 +95,8 @@ def test_an_interpreter_without_the_framework_is_named(tmp_path: Path) -> None:
 
 
 def test_a_closed_address_is_no_store(store: Store) -> None:
-    done = run(["paradnn.train", "tracking.uri=http://user:secret@127.0.0.1:9"], store)
+    given = "tracking.uri=http://user:secret@127.0.0.1:9"
+    done = run(["paradnn.train", given], store, MLFLOW_HTTP_REQUEST_MAX_RETRIES="0")
     assert done.returncode == 2
     assert done.stderr.startswith("error: tracking.uri=http://***@127.0.0.1:9: ")
     assert "secret" not in done.stderr

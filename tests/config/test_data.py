@@ -97,6 +97,7 @@ def test_metrics_are_worked_out_by_hand() -> None:
     assert len(balance_checks(found | {"infeed_fraction": 1.5}, INPUT, [1.0])) == 2
 
 
+@pytest.mark.framework
 def test_a_point_with_input_is_a_run_like_others(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     tiny = [

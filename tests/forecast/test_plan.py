@@ -97,7 +97,6 @@ def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert not (place / "files").exists()
 
 
-@pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
 def test_offline_results_and_servers_tell_the_same(swept: Store, tmp_path: Path) -> None:
     done = run(["paradnn.plan", *SWEEP, BATCHES, "tracking=offline", f"tracking.folder={swept.folder}/files"])
     assert done.returncode == 0, done.stderr

@@ -29,6 +29,7 @@ def test_a_planted_law_is_recovered() -> None:
     assert np.quantile(np.abs(np.log(ratio)), 0.9) < 0.2
 
 
+@pytest.mark.slow
 def test_intervals_cover_over_many_plantings() -> None:
     """Points are covered, and so are sums, in which the points' common errors must not average out."""
     each, sums = [], []

@@ -28,6 +28,7 @@ from tests.conftest import ROOT, TINY, Store, run
 AXES = ["model.nodes=8,9,10", "sweep.chunk=2", *[entry for entry in TINY if "nodes" not in entry]]
 
 
+@pytest.mark.framework
 def test_tasks_of_a_chunk_each_share_one_parent(store: Store) -> None:
     done = run(["paradnn.train", "-m", *AXES], store)
     assert done.returncode == 0, done.stderr
@@ -48,6 +49,7 @@ def test_tasks_of_a_chunk_each_share_one_parent(store: Store) -> None:
     assert len(store.runs("sweep")) == 1, "a sweep in which nothing was measured has no parent"
 
 
+@pytest.mark.framework
 def test_offline_tasks_leave_one_parent_to_be_logged(store: Store, tmp_path: Path) -> None:
     folder = tmp_path / "results"
     done = run(["paradnn.train", "-m", *AXES, "tracking=offline", f"tracking.folder={folder}"], store)
@@ -69,7 +71,6 @@ def sweep_of(store: Store, count: int) -> Sweep:
     return Sweep(SweepInfo("20260101-1", "fc", "python -m paradnn.train -m batch_size=1,2"), plan, points, settings, ())
 
 
-@pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
 def test_tasks_that_a_launcher_lost_are_told_with_the_command(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     def launch(tasks: Sequence[Sequence[str]]) -> Sequence[Any]:
         assert len(tasks) == 2

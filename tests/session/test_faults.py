@@ -19,6 +19,8 @@ from paradnn.config.point import Measure, Point
 from paradnn.tracking.resume import ResumePolicy
 from tests.conftest import ROOT, TINY, Store, children_of, environment, run
 
+pytestmark = pytest.mark.framework
+
 PLAIN = "model: fc, model.layers: 1, model.input_size: 16, model.output_size: 4, batch_size: 4"
 GRIDS = ",".join(
     f"{{{PLAIN}, {fault}}}"
@@ -101,7 +103,7 @@ def is_running(store: Store, name: str) -> bool:
 
 
 def test_each_outcome_in_one_sweep_of_good_points(store: Store) -> None:
-    with driver(store, "-m", f"sweep.grids=[{GRIDS}]", *MEASURE) as process:
+    with driver(store, "-m", f"sweep.grids=[{GRIDS}]", "ceilings=false", *MEASURE) as process:
         assert wait_for(lambda: is_running(store, "fc 1x14 "))
         assert wait_for(lambda: measuring_child(process))
         time.sleep(1.0)  # into the point's build or measurement
@@ -173,13 +175,13 @@ def test_a_driver_killed_while_processes_meet_over_grpc_leaves_none_of_them(stor
 
 
 def test_two_drivers_share_a_sweep(store: Store) -> None:
-    axes = ["-m", "model.nodes=range(8,20)", "sweep.order=given", *(entry for entry in TINY if "nodes" not in entry)]
+    axes = ["-m", "model.nodes=range(8,16)", "sweep.order=given", *(entry for entry in TINY if "nodes" not in entry)]
     with driver(store, *axes) as one, driver(store, *axes) as two:
         for process in (one, two):
             _, errors = process.communicate(timeout=120)
             assert process.returncode == 0, errors
     measured = Counter(entry["point_id"] for entry in store.runs() if "outcome" in entry)
-    assert len(measured) == 12
+    assert len(measured) == 8
     assert set(measured.values()) == {1}
     assert not [entry for entry in store.runs() if entry["status"] == "RUNNING"]
 

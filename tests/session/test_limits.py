@@ -35,15 +35,23 @@ def table(path: Path) -> list[dict]:
     return [dict(zip(content["columns"], row, strict=True)) for row in content["data"]]
 
 
-def test_profile_and_ceilings_of_a_sweep(store: Store) -> None:
-    """Two points, one set of ceilings; a later command measures neither of them again."""
+@pytest.mark.framework
+def test_profile_and_ceilings_of_a_sweep(store: Store, tmp_path: Path) -> None:
+    """Two points without network, one set of ceilings; later commands find them, in files and in the store."""
     # Products that last: TensorFlow traces no kernel that it knows to be cheap.
     size = ["model.nodes=256", "model.input_size=512", "batch_size=64"]
     command = ["paradnn.train", "-m", *WITH_CEILINGS, *size, "compile=graph,xla", "measure.profile=true"]
-    done = run(command, store)
+    files = ["tracking=offline", f"tracking.folder={tmp_path / 'files'}"]
+    done = run([*command, *files], store)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("measuring the ceilings") == 1
+    assert "Measure it again" not in done.stdout
+    again = run(["paradnn.train", *WITH_CEILINGS, *files, "batch_size=5"], store)
+    assert again.returncode == 0, again.stderr
+    assert "measuring the ceilings" not in again.stderr
+    assert run(["paradnn.sync", str(tmp_path / "files"), "--uri", store.uri], store).returncode == 0
     [ceilings] = store.runs("ceilings")
+    assert [point["ceilings_run"] for point in store.runs()] == [ceilings["offline_id"]] * 3
     assert ceilings["status"] == "FINISHED"
     peaks = store.values("latest_metrics", ceilings["run_id"])
     folder = artifacts(store, ceilings["run_id"])
@@ -51,12 +59,12 @@ def test_profile_and_ceilings_of_a_sweep(store: Store) -> None:
     assert peaks["peak_flops_per_second.float32"] == max(rates)
     assert peaks["peak_bytes_per_second"] == table(folder / "bandwidth.json")[-1]["bytes_per_second"]
     assert (folder / "ceilings.png").read_bytes().startswith(PNG)
-    assert len(store.runs()) == 2
-    for point in store.runs():
+    profiled = [point for point in store.runs() if "extras" in point]
+    assert len(profiled) == 2
+    for point in profiled:
         metrics = store.values("latest_metrics", point["run_id"])
         folder = artifacts(store, point["run_id"])
         assert point["checks"] == "passed"
-        assert point["ceilings_run"] == ceilings["run_id"]
         assert point["matmul_types"] == "float32 100.0%"
         assert metrics["peak_flops_per_second"] == max(rates)
         assert metrics["flops_utilization"] == metrics["flops_per_second"] / max(rates)
@@ -67,7 +75,6 @@ def test_profile_and_ceilings_of_a_sweep(store: Store) -> None:
         assert json.loads(point["mlflow.loggedArtifacts"])[0] == {"path": "operations.json", "type": "table"}
         assert point["energy_source"].startswith(("rapl", "unavailable: "))
         assert ("energy_per_step_joules" in metrics) == (point["energy_source"] == "rapl")
-    assert "Measure it again" not in done.stdout
     exceeded(store, command)
 
 
@@ -109,6 +116,7 @@ def test_ceilings_that_changed_are_reported() -> None:
     ]
 
 
+@pytest.mark.framework
 def test_a_profile_that_is_asked_for_later_is_measured(store: Store) -> None:
     assert "ok" in run(["paradnn.train", *TINY], store).stdout
     assert run(["paradnn.train", *TINY, "measure.keep_trace=true"], store).returncode == 0
@@ -196,23 +204,6 @@ def test_ceilings_that_another_driver_never_finishes_are_missed_aloud(
         assert CeilingsKeeper(pool, tracker, said.append).of(point, environment) is None
     [line] = said
     assert line.startswith("no ceilings: another driver")
-
-
-def test_ceilings_are_kept_as_a_file_and_logged_later(store: Store, tmp_path: Path) -> None:
-    """A second command without network finds them; sync logs them as the run that the points name."""
-    command = ["paradnn.train", *WITH_CEILINGS, "tracking=offline", f"tracking.folder={tmp_path / 'files'}"]
-    first = run(command, store)
-    assert first.returncode == 0, first.stderr
-    assert "measuring the ceilings" in first.stderr
-    second = run([*command, "batch_size=5"], store)
-    assert second.returncode == 0, second.stderr
-    assert "measuring the ceilings" not in second.stderr
-    done = run(["paradnn.sync", str(tmp_path / "files"), "--uri", store.uri], store)
-    assert done.returncode == 0, done.stderr
-    [ceilings] = store.runs("ceilings")
-    assert ceilings["status"] == "FINISHED"
-    assert (artifacts(store, ceilings["run_id"]) / "ceilings.png").read_bytes().startswith(PNG)
-    assert [point["ceilings_run"] for point in store.runs()] == [ceilings["offline_id"]] * 2
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from paradnn.config.point import Software, read_point
 from paradnn.errors import ConfigError, WorkerError
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
+from paradnn.software.installer import _problem
 from paradnn.software.stack import OpenStack, Stack, open_stack
 from tests.conftest import ROOT, TINY, Store, run
 from tests.execution.test_worker_process import workers
@@ -121,7 +122,7 @@ def test_half_made_and_changed_stacks_are_made_anew(cache: Path) -> None:
 @pytest.mark.usefixtures("uv")
 def test_two_processes_make_it_once(cache: Path) -> None:
     code = (
-        "from paradnn.stacks import Stack, open_stack; "
+        "from paradnn.software.stack import Stack, open_stack; "
         f"print(open_stack({TINYSTACK!r}, lambda text: print(text, flush=True)).packages, flush=True); input()"
     )
     # The lock is held here until both have said what they wait for. The first to get it then uses the stack for long.
@@ -146,6 +147,7 @@ def test_two_processes_make_it_once(cache: Path) -> None:
 
 
 @pytest.mark.usefixtures("pip")
+@pytest.mark.slow
 def test_what_cannot_be_made_says_why_and_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(WorkerError, match=r"pip: ERROR: No matching distribution found for nosuch-package==9$"):
         opened(MISSING)
@@ -169,12 +171,31 @@ def test_every_installer_that_failed_is_quoted(cache: Path) -> None:
     assert len(str(error.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        (
+            "error: No solution found\n  cause: Because you require x==9, there is none.\n\nhint: `--find-links <uri>`",
+            "No solution found cause: Because you require x==9, there is none.",
+        ),
+        (
+            "  \u00d7 No solution found:\n  ╰─▶ Because you require\n      x==9, there is none.\n",
+            "No solution found: Because you require x==9, there is none.",
+        ),
+        ("  \u00d7 Failed to build `x`\n  ├─▶ None\n  ╰─▶ in /tmp/Ω\n", "Failed to build `x` None in /tmp/Ω"),
+        ("", ""),
+    ],
+)
+def test_uv_is_quoted_whatever_it_draws(said: str, problem: str) -> None:
+    assert _problem("uv", said) == problem
+
+
 @pytest.mark.usefixtures("uv")
 def test_a_stack_in_use_is_not_removed(cache: Path) -> None:
     found = open_stack(TINYSTACK, lambda _: None)
     refused = run(["paradnn.stacks", "remove", "tiny"])
     assert refused.returncode == 2
-    assert "is in use; remove it when the sweep has ended" in refused.stderr
+    assert "is in use; remove it when the sweep is over" in refused.stderr
     found.close()
     listed = run(["paradnn.stacks"]).stdout
     assert f"{TINYSTACK.key}: made" in listed
@@ -186,6 +207,7 @@ def test_a_stack_in_use_is_not_removed(cache: Path) -> None:
 
 
 @pytest.mark.usefixtures("cache", "uv")
+@pytest.mark.framework
 def test_a_sweep_goes_on_without_the_stacks_that_cannot_be_made(store: Store) -> None:
     """This interpreter, a stack that lacks the framework, and one that cannot be made, two points each."""
     stacks = "software.requirements=choice([],['tinystack==1.0'],['nosuch-package==9'])"
@@ -248,14 +270,16 @@ def test_the_same_requirements_are_the_same_stack() -> None:
     assert Stack("../../etc", "3.11", ("x",)).folder.parent == one.folder.parent
 
 
+@pytest.mark.framework
 def test_workers_are_kept_while_there_is_memory() -> None:
+    before = workers()
     keys = [WorkerKey.of(read_point({"model": {"name": "fc"}, "platform": {"threads": n}})) for n in (1, 2, 3, 4, 5)]
     with WorkerPool() as pool:
         for key in keys:
             pool.prepare(key)
-        assert len(workers()) == 5
+        assert len(workers() - before) == 5
     with WorkerPool(share=0.0) as pool:
         for key in keys[:2]:
             pool.prepare(key)
-        assert len(workers()) == 1
-    assert workers() == []
+        assert len(workers() - before) == 1
+    assert workers() == before

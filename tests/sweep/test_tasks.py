@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from paradnn.store.metrics import metric
-from tests.conftest import TINY, Store, run
+from paradnn.sweep import tasks
+from tests.conftest import TINY, Store, process, run
 
 PAPER = ("fc", "residual", "bottleneck", "rnn", "lstm", "gru")
 FAST = [entry for entry in TINY if entry.startswith(("measure", "ceilings"))]
@@ -88,16 +90,35 @@ def test_the_same_command_measures_nothing_again(swept: Store) -> None:
     assert done.returncode == 0
     assert "2 skipped, the store holds their outcome already (2 ok)" in done.stdout
     assert len(swept.runs()) == before
-    single = run(["paradnn.train", "model=lstm", *axes[1:]], swept)
+    single = process(["paradnn.train", "model=lstm", *axes[1:]], swept, PYTHONPROFILEIMPORTTIME="1")
+    imported = {line.rpartition("|")[2].strip() for line in single.stderr.splitlines()}
+    assert "sqlalchemy" in imported, "the database is read"
+    assert not {"mlflow", "pandas", "keras"} & imported, "whose import takes seconds"
     assert "The store held this outcome already; resume=false re-measures it." in single.stdout
     assert len(swept.runs()) == before
     assert len(swept.runs("sweep")) == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "program", "command"),
+    [
+        ("python -m paradnn.train -m a=1,2", "/checkout/paradnn/train.py", "python -m paradnn.train -m a=1,2"),
+        ("python /bin/paradnn train -m a=[1]", "/bin/paradnn", "paradnn train -m 'a=[1]'"),
+    ],
+)
+def test_the_command_is_kept_as_it_was_typed(
+    typed: str, program: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "orig_argv", typed.split())
+    monkeypatch.setattr(sys, "argv", [program])
+    assert tasks._command() == command
 
 
 def test_a_sweep_without_ceilings_measures_none(swept: Store) -> None:
     assert swept.runs("ceilings") == []
 
 
+@pytest.mark.framework
 def test_a_single_point_says_what_it_found(store: Store) -> None:
     done = run(["paradnn.train", "mode=inference", "compile=xla", *TINY], store)
     assert done.returncode == 0, done.stderr
@@ -109,6 +130,7 @@ def test_a_single_point_says_what_it_found(store: Store) -> None:
     assert "final_loss" not in store.values("latest_metrics", point["run_id"])
 
 
+@pytest.mark.framework
 def test_compile_modes_precisions_and_optimizers_all_train(store: Store) -> None:
     axes = ["compile=graph,xla,eager", "precision=float32,float16", "optimizer=rmsprop,momentum,sgd,adam"]
     done = run(["paradnn.train", "-m", *axes, *TINY], store)

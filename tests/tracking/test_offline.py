@@ -30,6 +30,7 @@ AXES = [entry for entry in TINY if "nodes" not in entry]
 SECRET = "hunter2-is-secret"
 
 
+@pytest.mark.framework
 def test_offline_files_are_logged_once_and_damaged_ones_are_named(store: Store, tmp_path: Path) -> None:
     folder = tmp_path / "results"
     sweep = ["paradnn.train", "-m", "model.nodes=8,9,10", *AXES, "tracking=offline", f"tracking.folder={folder}"]
@@ -70,7 +71,6 @@ def test_offline_files_are_logged_once_and_damaged_ones_are_named(store: Store, 
     assert "3 skipped" in online.stdout
 
 
-@pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
 def test_a_run_that_was_recorded_but_for_its_end_is_ended(store: Store, tmp_path: Path) -> None:
     """The server went away between the two; the result was kept as a file, and is known when that is uploaded."""
     tracker = MlflowTracker(Tracking(uri=store.uri))
@@ -131,6 +131,7 @@ def answers(port: int) -> bool:
         return False
 
 
+@pytest.mark.framework
 def test_two_drivers_on_a_server_that_goes_away(store: Store, tmp_path: Path) -> None:
     """Nothing lost, nothing doubled, and no password anywhere."""
     with socket.socket() as probe:

@@ -15,10 +15,10 @@ from analysis.store.frame import is_ok
 from analysis.store.load import load
 from paradnn.config.families.synthetic import FullyConnected
 from paradnn.config.identity import Identity
+from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, Tracking
 from paradnn.errors import NoStoreError
 from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_process import Answer
 from paradnn.forecast.history import open_history
 from paradnn.hardware.environment import Environment, describe_environment
 from paradnn.record.record import Record
@@ -31,16 +31,14 @@ from paradnn.tracking.mlflow_tracker import MlflowTracker
 from paradnn.tracking.offline import OfflineTracker
 from paradnn.tracking.run_index import RunIndex
 from paradnn.tracking.upload import upload_record
+from paradnn.worker.messages import Answer, ArrayRate, PeakRates, ProductRate
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
 from tests.conftest import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
 
 POINT = Point(FullyConnected())
-ROWS = {
-    "matmul": [{"precision": "float32", "compile": "graph", "size": 8, "flops_per_second": 1e12}],
-    "bandwidth": [{"array_bytes": peaks.ARRAY_BYTES[-1], "bytes_per_second": 1e11}],
-}
+RATES = PeakRates([ProductRate("float32", "graph", 8, 1e12)], [ArrayRate(peaks.ARRAY_BYTES[-1], 1e11)])
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +50,8 @@ def ceilings_of(environment: Environment, start: int) -> tuple[Identity, Mapping
     """What a driver claims and records of ceilings, but for their measuring."""
     identity = peaks.ceilings_identity(POINT, environment)
     tags = peaks.claim_tags(identity, environment)
-    answer = Answer("ok", None, ROWS, {})
-    return identity, tags, peaks.make_ceilings_record("ceilings", POINT, environment, answer, tags, start)
+    result = PointResult("ok", None, Answer("ok", None, {}, peak_rates=RATES))
+    return identity, tags, peaks.make_ceilings_record("ceilings", POINT, environment, result, tags, start)
 
 
 def keep_ceilings(tracker: MlflowTracker | OfflineTracker, environment: Environment) -> str:

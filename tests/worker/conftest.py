@@ -29,3 +29,18 @@ def without_protobuf(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(BLOCKER)
     return folder
+
+
+#: Files that need no framework; the others import it as soon as they are read.
+LIGHT = ("test_kineto.py", "test_measure.py")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`make test FAST=1` does not even read the tests of models."""
+    fast = "not framework" in config.option.markexpr
+    return (fast and collection_path.name.startswith("test_") and collection_path.name not in LIGHT) or None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.path.name not in LIGHT:
+        item.add_marker(pytest.mark.framework)

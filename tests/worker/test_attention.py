@@ -215,13 +215,6 @@ def test_dropout_is_for_training_alone() -> None:
     assert np.abs(drawn[0] - drawn[1]).max() > 1e-3
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    """A real worker: this process' TensorFlow has its threads already and cannot be forked."""
-    with WorkerPool() as workers:
-        yield workers
-
-
 #: Sequences so short that scores are small beside the rest, and so long that they are most of what a step stores.
 LARGE = [
     (transformer(width=256, heads=4, feed_forward=512, sequence_length=64, vocab_size=2000), 32, "graph"),

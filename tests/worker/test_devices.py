@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -24,12 +24,6 @@ from tests.worker.families import BATCH, MODELS
 #: Of a loss after three updates, as a share of it: sums over shards are rounded in another order.
 LOSS_TOLERANCE = 1e-5
 CORES = len(os.sched_getaffinity(0))
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool() as workers:
-        yield workers
 
 
 def measure(pool: WorkerPool, family: str = "fc", on_phase: Any = lambda phase: None, **changes: Any) -> PointResult:

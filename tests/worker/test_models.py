@@ -6,7 +6,6 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -230,13 +229,6 @@ BIG = [
     (cnn("bottleneck", filters=16, image_size=96), 32),
     (rnn("lstm", 1, 256, 40, 64), 128),
 ]
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    """A real worker: this process' TensorFlow has its threads already and cannot be forked."""
-    with WorkerPool() as workers:
-        yield workers
 
 
 @pytest.mark.parametrize("mode", ["train", "inference"])

@@ -1,0 +1,90 @@
+"""The wheel, built and installed for real: the same commands in an empty folder, without the checkout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, TINY, Store, environment
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    [path] = folder.glob("*.whl")
+    return path
+
+
+def uv(*command: str | Path) -> None:
+    program = Path(sys.executable).parent / "uv"
+    subprocess.run([program, *command, "--offline", "--no-cache"], check=True, capture_output=True, env=environment())
+
+
+def environment_of(folder: Path) -> Path:
+    """The programs of a new environment that sees the packages which are installed here.
+
+    A path in a `.pth` file is added as it is: the checkout, which this environment names in one of its own, is not.
+    """
+    uv("venv", "--python", sys.executable, folder)
+    [packages] = folder.glob("lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment that has the wheel."""
+    programs = environment_of(tmp_path_factory.mktemp("installed") / "venv")
+    uv("pip", "install", "--python", programs / "python", "--no-deps", wheel)
+    return programs
+
+
+def run(installed: Path, folder: Path, *command: str) -> str:
+    environ = {name: value for name, value in environment().items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [installed / command[0], *command[1:]], cwd=folder, env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_configuration_is_inside_the_package(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {
+        "analysis",
+        "hydra_plugins",
+        "paradnn",
+    }
+    assert {name.removeprefix("paradnn/") for name in names if name.startswith("paradnn/conf/")} == {
+        str(path.relative_to(ROOT)) for path in (ROOT / "conf").rglob("*.yaml")
+    }
+
+
+def test_every_command_has_help(installed: Path, tmp_path: Path) -> None:
+    assert "model.nodes=" in run(installed, tmp_path, "paradnn", "train", "--help")
+    for command in ("plan", "ceilings", "stacks", "sync", "analysis"):
+        assert run(installed, tmp_path, "paradnn", command, "--help").strip()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.framework
+def test_results_are_in_the_folder_where_it_is_run(installed: Path, tmp_path: Path) -> None:
+    """In another interpreter, which has a framework of its own; it must not find the driver's before that."""
+    [packages] = installed.parent.glob("lib/python*/site-packages")
+    (packages / "keras.py").write_text("raise ImportError('the Keras beside the driver')\n")
+    other = environment_of(tmp_path / "other")
+    work = tmp_path / "work"
+    work.mkdir()
+    assert ": ok\n" in run(installed, work, "paradnn", "train", *TINY, f"software.python={other / 'python'}")
+    assert [path.name for path in work.iterdir()] == ["mlruns"]
+    [point] = Store(work / "mlruns").runs()
+    assert (point["outcome"], point["git_commit"]) == ("ok", "unknown")
+    assert "1 runs, 1 of them measured" in run(installed, work, "paradnn", "analysis", "runs")
