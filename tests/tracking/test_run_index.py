@@ -38,7 +38,9 @@ from tests.conftest import Store
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
 
 POINT = Point(FullyConnected())
-RATES = PeakRates([ProductRate("float32", "graph", 8, 1e12)], [ArrayRate(peaks.ARRAY_BYTES[-1], 1e11)])
+RATES = PeakRates(
+    [ProductRate("float32", 8, "graph", 1e12, 1e12, 1e12, 5)], [ArrayRate(peaks.ARRAY_BYTES[-1], 1e11, 1e11, 1e11, 5)]
+)
 
 
 @pytest.fixture(scope="module")
