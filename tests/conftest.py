@@ -38,7 +38,20 @@ TINY = [
 
 
 #: Files that take longest, in seconds: they begin first, so that no process is left alone with one at the end.
-LONGEST = {"worker/test_models": 110}
+LONGEST = {
+    "worker/test_models": 100,
+    "worker/test_profile": 100,
+    "worker/test_attention": 90,
+    "session/test_faults": 70,
+    "session/test_limits": 50,
+    "worker/test_learning": 47,
+    "software/test_stack": 40,
+    "tracking/test_offline": 35,
+    "sweep/test_tasks": 30,
+    "cli/test_fuzz": 22,
+    "worker/test_input": 22,
+    "analysis/test_report": 20,
+}
 #: Fixtures that measure.
 MEASURED = {"special", "swept"}
 

@@ -113,7 +113,7 @@ class _Run:
         self._answer = replace(self._answer, measurement=measurement)
         if point["mode"] == "inference":
             with phases("latency"):
-                self._answer = replace(self._answer, latencies=_latencies(run))
+                self._answer = replace(self._answer, latencies=_latencies(run, point["measure"]["max_seconds"]))
         if fed:
             with phases("balance"):
                 self._answer = replace(self._answer, input=fed.measure(timing))
@@ -185,11 +185,11 @@ def _prepare(point: Mapping[str, Any], framework: Framework) -> tuple[Workload, 
     return workload, framework.make_step(workload, synthetic_batch(workload, point["batch_size"], point["seed"]), point)
 
 
-def _latencies(run: Callable[[int], float | None]) -> list[float]:
-    """Seconds of single synchronised steps."""
+def _latencies(run: Callable[[int], float | None], longest: float) -> list[float]:
+    """Seconds of single synchronised steps, for no longer than `longest` seconds, the cap of the measurement."""
     seconds: list[float] = []
     begin = now = time.perf_counter()
-    while len(seconds) < _LATENCY_STEPS and now - begin < _LATENCY_SECONDS:
+    while len(seconds) < _LATENCY_STEPS and now - begin < min(_LATENCY_SECONDS, longest):
         run(1)
         end = time.perf_counter()
         seconds.append(end - now)

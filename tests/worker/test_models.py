@@ -319,7 +319,7 @@ def point(model: dict[str, Any], batch: int, compile_mode: str, mode: str) -> di
     protocol = {
         "min_seconds": 0.0,
         "min_blocks": 1,
-        "max_seconds": 1.0,
+        "max_seconds": 0.1,
         "block_seconds": 0.0,
         "warmup_seconds": 0.0,
         "profile": False,
