@@ -164,3 +164,21 @@ def test_truth_takes_a_byte() -> None:
     costs = GraphCosts(graph.as_graph_def(add_shapes=True))
     assert costs.cost("NotEqual", "NotEqual").bytes == 32 * 4 + 4 + 32
     assert costs.cost("Any", "Any").bytes == 32 + 2 * 4 + 1
+
+
+def test_a_filters_gradient_with_the_biass_fused_in_is_the_filters() -> None:
+    """oneDNN's kernel on some processors: `WithBias` is no operation of the graph."""
+    with tf.Graph().as_default() as graph:
+        image, gradient = tf.ones([8, 32, 32, 3]), tf.ones([8, 4, 4, 32])
+        tf.raw_ops.Conv2DBackpropFilter(
+            input=image,
+            filter_sizes=[8, 8, 3, 32],
+            out_backprop=gradient,
+            strides=[1, 8, 8, 1],
+            padding="VALID",
+            name="g",
+        )
+    costs = GraphCosts(graph.as_graph_def(add_shapes=True))
+    for kind in ("Conv2DBackpropFilter", "_MklNativeConv2DBackpropFilterWithBias"):
+        cost = costs.cost("g", kind)
+        assert (cost.category, cost.product_flops) == ("convolution", 2 * 8 * 4 * 4 * 32 * 8 * 8 * 3)

@@ -90,7 +90,8 @@ class GraphCosts:
 
     def cost(self, name: str, kind: str) -> Cost:
         """The cost of a kernel, by its name and type as a trace has them."""
-        bare = re.sub(r"^_(Mkl(Native)?)?(Fused)?", "", kind)
+        # oneDNN's kernels do what the graph's operation does, some of them with the bias's part fused in.
+        bare = re.sub(r"^_(Mkl(Native)?)?(Fused)?|WithBias$", "", kind)
         category = categorise(bare)
         scope, node = self._find(name, bare)
         if node is None:
