@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
 import sys
 from typing import Any
 
@@ -19,9 +17,9 @@ from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
-from paradnn.worker.models import build
+from paradnn.worker.models import Workload, build
 from paradnn.worker.optimizers import make_optimizer
-from paradnn.worker.point import POLICIES
+from paradnn.worker.point import POLICIES, answer_request
 from tests.worker.counter import counted_flops
 
 STEP = {"batch_size": 4, "precision": "float32", "mode": "train", "optimizer": "rmsprop"}
@@ -275,34 +273,23 @@ def test_the_memory_bound_grows_with_the_batch_as_a_real_step_does(
     assert measured / 5 < bound < measured
 
 
-BROKEN = """
-import json, sys
-import tensorflow as tf
-from paradnn.worker import point
-from paradnn.worker.frameworks.tensorflow import TensorFlow
+def test_a_step_that_cannot_be_compiled_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss that XLA has no kernel for."""
 
-build = point.build
+    def broken(model: dict[str, Any]) -> Workload:
+        workload = build(model)
 
-def broken(model):
-    workload = build(model)
-    def loss(targets, outputs):
-        return tf.reduce_sum(tf.cast(tf.strings.length(tf.strings.as_string(outputs)), tf.float32))
+        def loss(targets: Any, outputs: Any) -> Any:
+            return tf.reduce_sum(tf.cast(tf.strings.length(tf.strings.as_string(outputs)), tf.float32))
 
-    return type(workload)(workload.model, workload.inputs, workload.targets, loss)
+        return type(workload)(workload.model, workload.inputs, workload.targets, loss)
 
-point.build = broken
-print(json.dumps(point.answer(json.load(sys.stdin), TensorFlow(), lambda phase: None)))
-"""
-
-
-def test_a_step_that_cannot_be_compiled_is_an_outcome() -> None:
-    """A loss that XLA has no kernel for, through the worker's own path."""
-    settings = json.dumps(point(fc(), 4, "xla", "train"))
-    done = subprocess.run([sys.executable, "-c", BROKEN], input=settings, capture_output=True, text=True, check=True)
-    answer = json.loads(done.stdout)
-    assert answer["outcome"] == "compile_error"
-    assert answer["reason"].startswith("compile: ")
-    assert "\n" not in answer["reason"]
+    monkeypatch.setattr("paradnn.worker.point.build", broken)
+    answer = answer_request(point(fc(), 4, "xla", "train"), TensorFlow(), lambda *_: None)
+    assert answer.outcome == "compile_error"
+    assert answer.reason is not None
+    assert answer.reason.startswith("compile: ")
+    assert "\n" not in answer.reason
 
 
 def test_exhausted_memory_is_told_apart_by_device() -> None:
