@@ -35,7 +35,7 @@ demo: install
 
 # Two processes: a driver's test is mostly one process that waits for another. Each file stays in one of them.
 test: install-dev lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(if $(FAST),-m 'not framework and not slow')
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(if $(FAST),-m 'not framework and not slow')
 
 FRAMEWORKS := .venv-frameworks
 test-frameworks: $(FRAMEWORKS)/.installed
