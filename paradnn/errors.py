@@ -1,6 +1,6 @@
 """Every error a user can cause, in one tree.
 
-A `ParadnnError` is the user's to mend: the command line prints its one-line message and exits with `exit_code`,
+A `ParadnnError` is something the user can fix: the command line prints its one-line message and exits with `exit_code`,
 without a traceback. Any other exception that reaches the top is a fault of this tool.
 
     ParadnnError

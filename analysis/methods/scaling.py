@@ -107,7 +107,7 @@ def scaling(
         raise ConfigError("--metric", metric, "is no rate that grows with devices", f"choose {' or '.join(METRICS)}")
     measured = frame[is_ok(frame)]
     if by not in measured or measured[by].notna().sum() == 0:
-        raise NotEnoughData(f"{by}: no measured run says how many; measure points with {by}=1 and more")
+        raise NotEnoughData(f"{by}: no measured run records how many; measure points with {by}=1 and more")
     if not pd.api.types.is_numeric_dtype(measured[by]):
         raise ConfigError("--by", by, "holds no numbers", "name the column that counts devices")
     measured = measured[measured[by].notna()]

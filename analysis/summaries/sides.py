@@ -129,7 +129,7 @@ def _apart(attrs: Mapping[Any, Any], sides: Sides, what: str) -> Iterator[str]:
         if name != "device" and name not in f"{sides.name_a} {sides.name_b}"
     ]
     if differ:
-        yield f"A and B also differ in {', '.join(differ)}: the ratios hold the effect of all that."
+        yield f"A and B also differ in {', '.join(differ)}: the ratios include these effects."
     for key, column in (("source", "source"), ("protocol", "protocol_id")):
         values = [sorted(set(side[column].dropna())) if column in side else [] for side in (sides.a, sides.b)]
         if values[0] != values[1] and all(values):

@@ -156,7 +156,7 @@ class Point:
     )
     transport: str = option(
         "local",
-        "how several devices meet: local (in one process) or grpc (a process for each, TensorFlow on a CPU)",
+        "how several devices communicate: local (in one process) or grpc (a process for each, TensorFlow on a CPU)",
         choices=("local", "grpc"),
     )
     optimizer: Optimizer = field(default_factory=Optimizer)
@@ -168,7 +168,7 @@ class Point:
     replicate: int = option(
         0, "repetition of the same point; sweep it for the spread between processes", low=0, high=2**31
     )
-    seed: int = option(0, "of weights and data", low=0, high=2**31 - 1)
+    seed: int = option(0, "random seed of weights and data", low=0, high=2**31 - 1)
 
 
 @dataclass(frozen=True)
