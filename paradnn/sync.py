@@ -39,9 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = counts["known"] + counts["superseded"]
     print(f"{counts['logged']} logged, {known} in the store already, {len(problems)} refused")
     if counts["superseded"]:
-        print(
-            f"{counts['superseded']} of them were measured by another driver too, meanwhile; not logged twice"
-        )
+        print(f"{counts['superseded']} of them were measured by another driver too, meanwhile; not logged twice")
     return 1 if problems else 0
 
 

@@ -207,9 +207,8 @@ class CeilingsKeeper:
             # Two drivers that claimed at once both withdrew: they must not claim again at the same moment.
             time.sleep(random.uniform(0.5, 1.5) * _LOOK)
         else:
-            self._say(
-                f"no ceilings: another driver has been measuring them for over {_TIMEOUT:.0f} s; no utilisation is reported"
-            )
+            problem = f"another driver has been measuring them for over {_TIMEOUT:.0f} s"
+            self._say(f"no ceilings: {problem}; no utilisation is reported")
             return None
         what = f"{environment.device} ({point.framework.name}{stack})"
         self._say(f"measuring the ceilings of {what}, once: about half a minute")

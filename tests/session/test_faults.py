@@ -197,5 +197,6 @@ def test_limits_that_change_measure_again_and_retry_names_outcomes(store: Store)
     short, long = (Point(FullyConnected(), measure=Measure(timeout=seconds)) for seconds in (0.2, 600.0))
     usual, again = ResumePolicy(True, ()), ResumePolicy("retry", ("timeout",))
     assert [
-        [policy.counts(asked, run) for policy in (usual, again) for asked in (short, long)] for run in (*stopped, whole)
+        [policy.accepts(asked, run) for policy in (usual, again) for asked in (short, long)]
+        for run in (*stopped, whole)
     ] == [[True, False, False, False]] * 2 + [[True] * 4]

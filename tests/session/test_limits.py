@@ -131,8 +131,8 @@ def test_a_profile_that_is_asked_for_later_is_measured(store: Store) -> None:
     policy = ResumePolicy(True, ())
     for asked in ({}, {"profile": True}, {"keep_trace": True}):
         point = Point(FullyConnected(), measure=Measure(**asked))
-        assert policy.counts(point, kept)
-        assert policy.counts(point, bare) == (not asked)
+        assert policy.accepts(point, kept)
+        assert policy.accepts(point, bare) == (not asked)
     # The timing is the same measurement with and without a profile.
     assert kept["protocol_id"] == bare["protocol_id"]
 
