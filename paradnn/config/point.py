@@ -212,7 +212,7 @@ class Settings:
 
     resume: bool | str = option(
         True,
-        "true: skip what has an outcome; false: measure anew; retry: measure the outcomes named in retry again",
+        "skip what has an outcome; re-measure everything; or re-measure the outcomes named in retry",
         choices=("retry",),
     )
     ceilings: bool = option(
@@ -246,9 +246,9 @@ def read_point(config: Mapping[str, Any]) -> Point:
             "devices",
             point.devices,
             f"does not divide batch_size={point.batch_size}",
-            "batch_size is that of the whole step: choose a multiple of devices, so that each has as many examples",
+            "choose a batch_size that is a multiple of devices: each gets as many examples",
         )
-    # One device meets nobody: it is the same point either way.
+    # One device communicates with no other: it is the same point either way.
     return point if point.devices > 1 else replace(point, transport="local")
 
 
