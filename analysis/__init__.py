@@ -6,9 +6,8 @@
     weights = sensitivity(frame, SensitivityOptions(log_scale="both"))
     weights.table, weights.figure()
 
-Every analysis is a function of a frame and a dataclass of options, and answers with a typed result; `python -m
-analysis`
-calls the same functions. A name is imported when it is first used, so that each part costs only itself.
+Every analysis is a function of a frame and a dataclass of options, and answers with a typed result; the command
+`python -m analysis` calls the same functions. A name is imported when it is first used: each part costs only itself.
 """
 
 from __future__ import annotations

@@ -7,14 +7,14 @@ import sys
 
 __all__ = ["main"]
 
-#: Each is also a module of its own: `python -m paradnn.train`, `python -m analysis`.
+#: Command -> its module, which `python -m` runs too, and what it does.
 COMMANDS = {
-    "train": "paradnn.train",
-    "plan": "paradnn.plan",
-    "ceilings": "paradnn.ceilings",
-    "stacks": "paradnn.stacks",
-    "sync": "paradnn.sync",
-    "analysis": "analysis.cli",
+    "train": ("paradnn.train", "measure a point, or with -m a sweep"),
+    "plan": ("paradnn.plan", "how long a sweep would take; measures nothing"),
+    "ceilings": ("paradnn.ceilings", "measure what this machine can do at most"),
+    "stacks": ("paradnn.stacks", "list, install and remove software stacks"),
+    "sync": ("paradnn.sync", "upload results that were kept as files"),
+    "analysis": ("analysis.cli", "analyse the runs in a tracking store, make a report"),
 }
 
 
@@ -22,13 +22,14 @@ def main() -> int:
     """Run the command named first; the process' exit code. A word that is none lists them."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in ("-h", "--help"):
-        print(f"paradnn COMMAND ...; commands: {', '.join(COMMANDS)}; each has --help")
+        print("usage: paradnn COMMAND ...; each command has --help\n")
+        print("\n".join(f"  {command:<10}{text}" for command, (_, text) in COMMANDS.items()))
         return 0
     if name not in COMMANDS:
         print(f"error: {name or 'no command'}: choose one of {', '.join(COMMANDS)}; each has --help", file=sys.stderr)
         return 2
     del sys.argv[1]
-    return int(importlib.import_module(COMMANDS[name]).main())
+    return int(importlib.import_module(COMMANDS[name][0]).main())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Every error a user can cause, in one tree.
 
-A `ParadnnError` is the user's to mend: the command line prints its one-line message and exits with `exit_code`,
+A `ParadnnError` is something the user can fix: the command line prints its one-line message and exits with `exit_code`,
 without a traceback. Any other exception that reaches the top is a fault of this tool.
 
     ParadnnError
@@ -10,7 +10,7 @@ without a traceback. Any other exception that reaches the top is a fault of this
         StoreRefusalError  it answers, and does not accept who asks
         NoStoreError       there is none at that address
       WorkerError          the interpreter under test cannot be started
-      SchemaError          stored runs of another schema, or unlike runs about to be pooled
+      SchemaError          stored runs of another schema, or heterogeneous runs about to be pooled
       DataError            a file that is damaged or not what it claims to be
 """
 

@@ -1,4 +1,4 @@
-"""One look for every figure: colours that a colour-blind reader tells apart, markers besides, readable axes."""
+"""One look for every figure: colours that colour-blind readers distinguish, markers besides, readable axes."""
 
 from __future__ import annotations
 

@@ -32,14 +32,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on", file=sys.stderr)
+        print("interrupted; the same command continues", file=sys.stderr)
         return 130
     for problem in problems:
         print(f"refused: {problem}", file=sys.stderr)
     known = counts["known"] + counts["superseded"]
     print(f"{counts['logged']} logged, {known} in the store already, {len(problems)} refused")
     if counts["superseded"]:
-        print(f"{counts['superseded']} of them another driver measured too, while the store was away; not logged twice")
+        print(f"{counts['superseded']} of them were measured by another driver too, meanwhile; not logged twice")
     return 1 if problems else 0
 
 

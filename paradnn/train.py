@@ -45,7 +45,7 @@ def _measure(config: DictConfig) -> int:
         for row in summary.rows:
             print(describe_point(row, summary.where))
     if summary.interrupted:
-        print("interrupted; the same command goes on with what is missing", file=sys.stderr)
+        print("interrupted; the same command measures what is missing", file=sys.stderr)
     return summary.exit_code
 
 

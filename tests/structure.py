@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import html
 import textwrap
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,10 +26,17 @@ Arrows = dict[str, set[str]]
 WIDTH, BOX, GAP, ROW, MARGIN = 1500, 78, 16, 128, 24
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    """A file's syntax tree."""
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports_of(path: Path) -> set[str]:
     """Dotted names of every import in a file, those inside functions too."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -69,7 +77,7 @@ def floors(house: Arrows) -> dict[str, int]:
 def captions() -> dict[str, str]:
     """The first sentence of every room's docstring."""
     files = {room: MODULES.get(f"paradnn.{room}") or MODULES.get(room) for room in arrows()}
-    texts = {room: ast.get_docstring(ast.parse(path.read_text())) or "" for room, path in files.items() if path}
+    texts = {room: ast.get_docstring(tree(path)) or "" for room, path in files.items() if path}
     # A namespace package has no docstring.
     texts["hydra_plugins"] = "What Hydra finds by itself: the sweeper that plans, and the launchers."
     return {

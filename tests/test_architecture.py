@@ -6,12 +6,12 @@ import ast
 import json
 import subprocess
 import sys
-from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.structure import MODULES, PICTURE, ROOT, arrows, draw, floors, imports_of, tree
 
 #: The rooms of `paradnn`, its files and folders, on their floors: a room imports only rooms on lower floors.
 FLOORS = (
@@ -27,7 +27,7 @@ FLOORS = (
 )
 #: What `analysis` shares with the driver: faults, the look of figures, machines, where the store is, what can be run.
 SHARED = ("errors", "plotting", "hardware", "store", "config.families")
-MOST_ROOMS = 24
+MOST_ROOMS, MOST_ARROWS = 24, 90
 #: Functions of over 50 lines beside their docstring: one picture, drawn from top to bottom.
 LONG = {"draw_claims"}
 
@@ -40,29 +40,8 @@ DRIVERS_OWN = {
 #: What takes seconds to import, and no command needs before it knows that there is work.
 SLOW = {"mlflow", "pandas", "scipy", "statsmodels", "matplotlib"}
 
-MODULES = sorted(path for name in ("paradnn", "analysis", "hydra_plugins") for path in (ROOT / name).rglob("*.py"))
-BY_PATH = pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-
-
-def dotted(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-
-
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
-@cache
-def imports_of(path: Path) -> set[str]:
-    """Dotted names of every import in a file, those inside functions too."""
-    names: set[str] = set()
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
-    return names
+CODE = sorted(path for name, path in MODULES.items() if not name.startswith("benchmarks"))
+BY_PATH = pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
 
 
 def heads(names: set[str]) -> set[str]:
@@ -73,15 +52,15 @@ def rooms(names: set[str]) -> set[str]:
     return {name.split(".")[1] for name in names if name.startswith("paradnn.")}
 
 
-def room_names() -> set[str]:
-    paths = [path for path in (ROOT / "paradnn").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
-    return {path.stem for path in paths if not path.stem.startswith("__")}
-
-
 def test_every_room_has_a_floor_and_there_are_few() -> None:
-    assert room_names() == set().union(*FLOORS)
-    assert sum(map(len, FLOORS)) == len(room_names())
-    assert len(room_names() | {"analysis", "hydra_plugins", "benchmarks"}) <= MOST_ROOMS
+    house = arrows()
+    assert set(house) - {"analysis", "hydra_plugins", "benchmarks"} == set().union(*FLOORS)
+    assert (len(house), max(floors(house).values())) <= (MOST_ROOMS, len(FLOORS))
+    assert sum(map(len, house.values())) <= MOST_ARROWS
+
+
+def test_the_picture_in_the_documentation_is_of_this_code() -> None:
+    assert draw() == PICTURE.read_text(), "draw it again: python -m tests.structure"
 
 
 @BY_PATH
@@ -110,19 +89,8 @@ def test_modules_and_functions_are_small_and_say_what_they_are(path: Path) -> No
 
 
 def test_no_import_cycles() -> None:
-    names = {dotted(path): path for path in MODULES}
-    edges = {name: {other for other in imports_of(path) if other in names} for name, path in names.items()}
-    done: set[str] = set()
-
-    def visit(name: str, trail: tuple[str, ...]) -> None:
-        assert name not in trail, f"import cycle: {' -> '.join([*trail, name])}"
-        if name not in done:
-            for other in edges[name]:
-                visit(other, (*trail, name))
-            done.add(name)
-
-    for name in edges:
-        visit(name, ())
+    edges = {name: imports_of(path) & set(MODULES) - {name} for name, path in MODULES.items()}
+    assert list(TopologicalSorter(edges).static_order())  # CycleError names the modules of a circle
 
 
 #: Imports groups of modules, one after the other, in an interpreter of its own: what it holds then, what is not there.
@@ -144,8 +112,11 @@ def test_processes_hold_only_what_they_need() -> None:
 
     The worker's modules for a framework, whose imports are late, are tested where they are used.
     """
-    names = [dotted(path) for path in MODULES if path.stem != "__main__" and "paradnn/worker" not in str(path)]
-    driver = [name for name in names if name.startswith("paradnn")]
+    driver = [
+        name
+        for name in MODULES
+        if name.split(".")[0] == "paradnn" and not name.startswith("paradnn.worker") and not name.endswith("__main__")
+    ]
     groups = [["paradnn.worker.__main__"], ["paradnn.train", "paradnn.cli.command"], driver]
     command = [sys.executable, "-c", IMPORTER, json.dumps(groups)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

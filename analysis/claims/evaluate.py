@@ -71,7 +71,7 @@ def _finding(
         missing = (
             f"undecided: {count} points are too few for an interval with two ends"
             if unknown
-            else "undecided: the interval holds both sides; measure more points"
+            else "undecided: the interval includes the bound; measure more points"
         )
     return Finding(check, answer, quantity, *worst, needed or str(bound), count, missing)
 

@@ -56,7 +56,7 @@ def parse_claims(text: str, source: str) -> tuple[Claim, ...]:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "cannot be read"
-        raise DataError(f"{source}{where}: is not YAML: {' '.join(str(problem).split())}; mend that line") from None
+        raise DataError(f"{source}{where}: is not YAML: {' '.join(str(problem).split())}; fix that line") from None
     if not isinstance(entries, list) or not entries:
         raise DataError(f"{source}: holds no list of claims; begin each with '- id: ...', see observations.yaml")
     claims = [_claim(entry, number, source) for number, entry in enumerate(entries, 1)]

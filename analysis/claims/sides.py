@@ -15,7 +15,7 @@ from analysis.methods.pairing import RESULT_COLUMNS, join_columns, pair
 from analysis.methods.quantiles import LEVEL
 from analysis.methods.regression import NotEnoughData
 from analysis.store.conditions import Condition, Conditions, choose, in_words
-from analysis.store.frame import aggregate_replicates, is_ok, require_alike
+from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 
 __all__ = ["Data", "paired_operations", "paired_points", "points", "require", "side", "versions"]
 
@@ -77,7 +77,7 @@ def side(data: Data, conditions: Conditions, metric: str | None = None) -> pd.Da
         if metric not in rows or rows[metric].notna().sum() == 0:
             raise NotEnoughData(f"no {metric} was measured in these {len(rows)} runs")
         rows = rows[rows[metric].notna()]
-    rows = require_alike(rows, pool=data.pool)
+    rows = require_homogeneous(rows, pool=data.pool)
     data.used.update(rows["run_id"])
     if rows.attrs.get("pooled"):
         data.pooled.add(rows.attrs["pooled"])

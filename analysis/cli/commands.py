@@ -213,7 +213,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         ReportOptions,
-        summary="all that the runs can carry as one HTML page: figures, numbers, what is missing",
+        summary="every analysis the runs allow as one HTML page: figures, numbers, what is missing",
         description="Write one self-contained HTML page: what was measured where, every analysis that the runs can\n"
         "carry with its figure, its numbers in words and its table, comparisons, claims, and what is\n"
         "missing. Heterogeneous runs stand in populations of their own. Opens without network.",

@@ -26,7 +26,7 @@ from analysis.methods.columns import (
     settings,
 )
 from analysis.methods.regression import Lacking, NotEnoughData
-from analysis.store.frame import aggregate_replicates, is_ok, require_alike
+from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.errors import ConfigError
 
 __all__ = ["MEMORY", "Axis", "HeatMap", "HeatMaps", "heat_maps"]
@@ -128,7 +128,7 @@ def heat_maps(
     (across, place_x), (up, place_y) = (_axis(both, column, bins) for column in columns)
     maps, used = [], []
     for group in groups(both):
-        rows = require_alike(group.rows, pool=pool)
+        rows = require_homogeneous(group.rows, pool=pool)
         if not (is_ok(rows) & rows[metric].notna()).any() and not rows["outcome"].isin(MEMORY).any():
             lacking.append(Lacking(group.name, f"no measured run has {metric}"))
             continue

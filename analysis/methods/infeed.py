@@ -18,7 +18,7 @@ from scipy import stats
 from analysis.methods.columns import Group, GroupKey, groups, hyperparameters, settings
 from analysis.methods.quantiles import LEVEL, Estimate, quantile_interval, share_interval
 from analysis.methods.regression import Lacking, NotEnoughData
-from analysis.store.frame import aggregate_replicates, is_ok, require_alike
+from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.errors import ConfigError
 
 __all__ = ["SIZES", "THRESHOLD", "GroupInfeed", "Infeed", "infeed", "rank_correlation"]
@@ -93,7 +93,7 @@ def infeed(
             lacking.append(Lacking(group.name, f"no measured run has both infeed_fraction and {against}"))
             continue
         used += list(rows["run_id"])
-        rows = require_alike(rows, pool=pool)
+        rows = require_homogeneous(rows, pool=pool)
         pooled += [rows.attrs["pooled"]] if rows.attrs.get("pooled") else []
         points = _judged(aggregate_replicates(rows), group, against, threshold)
         parts.append(points)

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from analysis.methods.pairing import RESULT_COLUMNS, pair
 from analysis.methods.quantiles import LEVEL, Estimate, bootstrap_ratio, quantile_interval
 from analysis.methods.regression import NotEnoughData
-from analysis.store.frame import families, is_ok, require_alike
+from analysis.store.frame import families, is_ok, require_homogeneous
 from paradnn.errors import ConfigError
 
 __all__ = ["METRICS", "FamilyScaling", "Scaling", "amdahl_fraction", "amdahl_speedup", "scaling"]
@@ -107,11 +107,11 @@ def scaling(
         raise ConfigError("--metric", metric, "is no rate that grows with devices", f"choose {' or '.join(METRICS)}")
     measured = frame[is_ok(frame)]
     if by not in measured or measured[by].notna().sum() == 0:
-        raise NotEnoughData(f"{by}: no measured run says how many; measure points with {by}=1 and more")
+        raise NotEnoughData(f"{by}: no measured run records how many; measure points with {by}=1 and more")
     if not pd.api.types.is_numeric_dtype(measured[by]):
         raise ConfigError("--by", by, "holds no numbers", "name the column that counts devices")
     measured = measured[measured[by].notna()]
-    checked = [require_alike(rows, pool=pool) for _, rows in measured.groupby("family", dropna=False)]
+    checked = [require_homogeneous(rows, pool=pool) for _, rows in measured.groupby("family", dropna=False)]
     pooled = tuple(rows.attrs["pooled"] for rows in checked if rows.attrs.get("pooled"))
     counts = sorted({int(count) for count in measured[by]})
     # One device exchanges nothing: it is what devices of every transport are held against.

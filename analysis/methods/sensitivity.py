@@ -26,7 +26,7 @@ from analysis.methods.columns import (
 )
 from analysis.methods.columns import settings as varying_settings
 from analysis.methods.regression import Lacking, NotEnoughData, Regression, regress
-from analysis.store.frame import aggregate_replicates, is_ok, require_alike
+from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.errors import ConfigError
 
 __all__ = ["Fit", "Sensitivity", "Settings", "encode", "sensitivity"]
@@ -177,7 +177,7 @@ def _fit(group: Group, metric: str, chosen: list[str] | None, settings: Settings
     measured = group.rows[ok & group.rows[metric].notna()]
     if measured.empty:
         raise NotEnoughData(f"no measured run has {metric}")
-    measured = require_alike(measured, pool=settings.pool)
+    measured = require_homogeneous(measured, pool=settings.pool)
     names = [name for name in chosen or hyperparameters(measured) if measured[name].notna().any()]
     rows = measured if settings.keep_replicates else aggregate_replicates(measured)
     complete = rows[names].notna().all(axis=1) if names else pd.Series(True, index=rows.index)

@@ -17,7 +17,7 @@ import pandas as pd
 from analysis.methods.pairing import pair
 from analysis.methods.quantiles import quantile_interval, share_interval
 from analysis.methods.regression import Lacking, NotEnoughData
-from analysis.store.frame import families, is_ok, require_alike
+from analysis.store.frame import families, is_ok, require_homogeneous
 from paradnn.errors import ConfigError
 
 __all__ = ["COLUMNS", "EVERY", "PREFERRED", "Software", "Verdict", "order", "software", "verdict"]
@@ -156,7 +156,7 @@ def _compare(
     for value in values:
         if value == base:
             continue
-        sides = [require_alike(rows[text == wanted], pool=pool) for wanted in (value, base)]
+        sides = [require_homogeneous(rows[text == wanted], pool=pool) for wanted in (value, base)]
         pooled.update(side.attrs["pooled"] for side in sides if side.attrs.get("pooled"))
         pairs = pair(sides[0], sides[1], metric)
         if pairs.empty:

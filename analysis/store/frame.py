@@ -1,7 +1,7 @@
 """The tidy frame every method starts from: one row a run, columns typed, units beside them.
 
 A reader fills `Records` with the store's text and numbers; `build` makes the frame, so that a run reads the same
-whichever way it came. `require_alike` refuses to pool heterogeneous runs, `aggregate_replicates` brings
+whichever way it came. `require_homogeneous` refuses to pool heterogeneous runs, `aggregate_replicates` brings
 repetitions of a point down to one row with their spread.
 """
 
@@ -20,7 +20,7 @@ from paradnn.store.metrics import metric
 from paradnn.store.records import Records
 from paradnn.store.schema import LATER_PARAMS
 
-__all__ = ["CORE", "IDENTITY", "aggregate_replicates", "build", "families", "is_ok", "require_alike", "units"]
+__all__ = ["CORE", "IDENTITY", "aggregate_replicates", "build", "families", "is_ok", "require_homogeneous", "units"]
 
 #: Columns that every frame has, whatever the store holds; they stand first.
 CORE = (
@@ -124,7 +124,7 @@ def families(frame: pd.DataFrame) -> list[str]:
     return generated + sorted(present.difference(generated))
 
 
-def require_alike(frame: pd.DataFrame, keys: Sequence[str] = IDENTITY, pool: bool = False) -> pd.DataFrame:
+def require_homogeneous(frame: pd.DataFrame, keys: Sequence[str] = IDENTITY, pool: bool = False) -> pd.DataFrame:
     """The frame, if all its rows agree in `keys`; else SchemaError says which differ and how.
 
     With `pool` heterogeneous rows pass, and `attrs["pooled"]` says how they differ. A key that the frame lacks is

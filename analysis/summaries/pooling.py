@@ -16,10 +16,10 @@ def pooled_within(frame: pd.DataFrame, by: Sequence[str], pool: bool) -> str:
 
     SchemaError where anything differs, unless `pool`.
     """
-    from analysis.store.frame import require_alike
+    from analysis.store.frame import require_homogeneous
 
     groups = (group for _, group in frame.groupby(list(by), sort=True, dropna=False))
-    return joined(require_alike(group, pool=pool).attrs.get("pooled", "") for group in groups)
+    return joined(require_homogeneous(group, pool=pool).attrs.get("pooled", "") for group in groups)
 
 
 def joined(differences: Iterable[str]) -> str:

@@ -198,7 +198,7 @@ def _of_runs(fit: Fit) -> str:
     if not fit.left_out:
         return runs
     listed = ", ".join(f"{count} {outcome}" for outcome, count in fit.left_out.items())
-    return f"{runs}; runs without a measurement are left out ({listed}), so this speaks of models that ran"
+    return f"{runs}; runs without a measurement are left out ({listed}), so this covers only models that ran"
 
 
 def _reading(of: Sensitivity) -> str:

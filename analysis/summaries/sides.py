@@ -63,14 +63,14 @@ def choose_sides(frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], names:
     in messages. ConfigError for a condition that no run meets, SchemaError for a side of heterogeneous runs unless
     `pool`.
     """
-    from analysis.store.frame import require_alike
+    from analysis.store.frame import require_homogeneous
 
     chosen, pooled = [], []
     for conditions, name in zip((a, b), names, strict=True):
         parts = [part.strip() for text in conditions for part in text.split(" & ")]
         rows = _rows(frame, parts, name)
         try:
-            rows = require_alike(rows, pool=pool)
+            rows = require_homogeneous(rows, pool=pool)
         except SchemaError as error:
             raise SchemaError(f"{name} ({' & '.join(parts)}): {error}") from None
         pooled += [f"{name}: {rows.attrs['pooled']}"] if "pooled" in rows.attrs else []
@@ -129,7 +129,7 @@ def _apart(attrs: Mapping[Any, Any], sides: Sides, what: str) -> Iterator[str]:
         if name != "device" and name not in f"{sides.name_a} {sides.name_b}"
     ]
     if differ:
-        yield f"A and B also differ in {', '.join(differ)}: the ratios hold the effect of all that."
+        yield f"A and B also differ in {', '.join(differ)}: the ratios include these effects."
     for key, column in (("source", "source"), ("protocol", "protocol_id")):
         values = [sorted(set(side[column].dropna())) if column in side else [] for side in (sides.a, sides.b)]
         if values[0] != values[1] and all(values):

@@ -97,11 +97,12 @@ def _keys(cls: type, prefix: str, skip: tuple[str, ...]) -> Iterator[str]:
             continue
         default = entry.default if entry.default is not dataclasses.MISSING else {}
         if isinstance(default, tuple):
-            default = default[0] if default else "[]"
+            default = default[0] if len(set(default)) == 1 else f"[{','.join(map(str, default))}]"
         shown = "null" if default is None else str(default).lower() if isinstance(default, bool) else default
         text = entry.metadata["help"]
         if choices := entry.metadata.get("choices"):
-            text = f"{' | '.join(choices)}: {text}"
+            also = ("true", "false") if isinstance(default, bool) else ()
+            text = f"{' | '.join((*also, *choices))}: {text}"
         yield from _entry(f"{key}={shown}", text)
 
 

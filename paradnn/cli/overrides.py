@@ -90,7 +90,9 @@ def one_line(error: BaseException) -> str:
 
 def _unknown_key(key: str) -> str:
     given = next((entry for entry in sys.orig_argv if entry.lstrip("+~").startswith(f"{key}=")), key)
-    close = difflib.get_close_matches(key, known_keys(), n=1)
+    # A key without its group, before one that is spelt like it.
+    ends = [known for known in known_keys() if known.rpartition(".")[2] == key]
+    close = ends or difflib.get_close_matches(key, known_keys(), n=1)
     hint = f"did you mean {close[0]}? " if close else ""
     return f"{given}: no such key; {hint}python -m paradnn.train --help lists them"
 

@@ -98,6 +98,8 @@ def _value(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
             return None
         kinds = [entry for entry in get_args(kind) if entry is not NoneType]
         kind = next((entry for entry in kinds if isinstance(value, entry)), kinds[0])
+        if bool in kinds and "choices" in bounds:
+            bounds = {**bounds, "shown": ("true", "false", *bounds["choices"])}
     if get_origin(kind) is tuple:
         inner = get_args(kind)[0]
         if inner is str:
@@ -134,12 +136,12 @@ def _number(value: Any, key: str) -> float:
 def _bounded(value: Any, bounds: Mapping[str, Any], key: str) -> Any:
     low, high = bounds.get("low"), bounds.get("high")
     if low is not None and value < low:
-        raise ConfigError(key, value, f"must be at least {low}", f"raise {key}")
+        raise ConfigError(key, value, f"must be at least {low}", "choose a larger value")
     if high is not None and value > high:
-        raise ConfigError(key, value, f"must be at most {high}", f"lower {key}")
+        raise ConfigError(key, value, f"must be at most {high}", "choose a smaller value")
     # A number beyond 2**63 fits no framework's shape and no store's column.
     if isinstance(value, int) and abs(value) >= 2**63:
-        raise ConfigError(key, value, "is too large", f"lower {key}")
+        raise ConfigError(key, value, "is too large", "choose a smaller value")
     return value
 
 
@@ -179,7 +181,7 @@ def _strings(value: Any, bounds: Mapping[str, Any], key: str) -> dict[str, str]:
 def _text(value: Any, bounds: Mapping[str, Any], key: str) -> str:
     choices = bounds.get("choices")
     if choices is not None and value not in choices:
-        raise ConfigError(key, value, "no such choice", f"choose one of {', '.join(choices)}")
+        raise ConfigError(key, value, "no such choice", f"choose one of {', '.join(bounds.get('shown', choices))}")
     if not isinstance(value, str) or not value.isprintable() or len(value) > bounds.get("longest", 4000):
         raise ConfigError(key, value, "expects a line of text", f"quote it: {key}='...'")
     expression, remedy = bounds.get("pattern", (None, ""))

@@ -90,7 +90,7 @@ def classify(
     if ending.stopped == "worker":
         return "crash", f"the worker died in phase {ending.phase}"
     if ending.signal == _PEER_GONE:
-        return "crash", f"another process of the point ended in phase {ending.phase}: {last}"
+        return "crash", f"another process of the point exited in phase {ending.phase}: {last}"
     if ending.signal is not None:
         return "crash", f"{_signal_name(ending.signal)} in phase {ending.phase}: {last}"
     return "crash", f"exit code {ending.exit_code} in phase {ending.phase}: {last}"

@@ -156,7 +156,7 @@ class Point:
     )
     transport: str = option(
         "local",
-        "how several devices meet: local (in one process) or grpc (a process for each, TensorFlow on a CPU)",
+        "how several devices communicate: local (in one process) or grpc (a process for each, TensorFlow on a CPU)",
         choices=("local", "grpc"),
     )
     optimizer: Optimizer = field(default_factory=Optimizer)
@@ -168,7 +168,7 @@ class Point:
     replicate: int = option(
         0, "repetition of the same point; sweep it for the spread between processes", low=0, high=2**31
     )
-    seed: int = option(0, "of weights and data", low=0, high=2**31 - 1)
+    seed: int = option(0, "random seed of weights and data", low=0, high=2**31 - 1)
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class Settings:
 
     resume: bool | str = option(
         True,
-        "true: skip what has an outcome; false: measure anew; retry: measure the outcomes named in retry again",
+        "skip what has an outcome; re-measure everything; or re-measure the outcomes named in retry",
         choices=("retry",),
     )
     ceilings: bool = option(
@@ -246,9 +246,9 @@ def read_point(config: Mapping[str, Any]) -> Point:
             "devices",
             point.devices,
             f"does not divide batch_size={point.batch_size}",
-            "batch_size is that of the whole step: choose a multiple of devices, so that each has as many examples",
+            "choose a batch_size that is a multiple of devices: each gets as many examples",
         )
-    # One device meets nobody: it is the same point either way.
+    # One device communicates with no other: it is the same point either way.
     return point if point.devices > 1 else replace(point, transport="local")
 
 

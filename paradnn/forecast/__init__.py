@@ -1,3 +1,3 @@
-"""How long a sweep will take: from what the store knows of its like, and from the cost model where it knows nothing."""
+"""How long a sweep will take: from past runs like it, and from the cost model where there are none."""
 
 from __future__ import annotations

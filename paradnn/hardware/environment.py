@@ -207,7 +207,7 @@ def _host() -> Mapping[str, Any]:
 
 
 def _git_commit() -> str:
-    """Commit of this checkout, with a mark where files are changed; an installed package is in nobody's checkout."""
+    """Commit of this checkout, with a mark where files are changed; an installed package is in no checkout."""
     if CHECKOUT is None:
         return "unknown"
     try:

@@ -15,7 +15,7 @@ __all__ = ["HARDWARE", "Hardware", "find_hardware"]
 
 @dataclass(frozen=True)
 class Hardware:
-    """One part. `peak_flops`: precision -> FLOP/s; `bandwidth` in B/s; `memory_bytes`; None where nobody says.
+    """One part. `peak_flops`: precision -> FLOP/s; `bandwidth` in B/s; `memory_bytes`; None where no source says.
 
     `aliases` are lower-case parts of the names under which frameworks and systems report it; the longest that occurs
     in a name decides. `source` is where the numbers stand.

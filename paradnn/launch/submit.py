@@ -119,7 +119,7 @@ class _Submitter:
         if self._processes > 1:
             _say(
                 f"{self._processes} processes measure on this host at the same time and take cores, caches and memory "
-                "from each other: use these runs for finding out what works, and not for comparing speeds"
+                "from each other: use these runs to see what works, not to compare speeds"
             )
         interrupted = self._launch(launch, tasks)
         if not interrupted:
@@ -193,7 +193,7 @@ class _Submitter:
         for problem in self._problems:
             _say(problem)
         if summary.interrupted and self._launcher != _BASIC:
-            _say(f"interrupted; tasks that {self._launcher} has begun or queued may go on without this process")
+            _say(f"interrupted; tasks that {self._launcher} has begun or queued may continue")
         if summary.missing:
             _say(
                 f"{summary.missing} of {summary.total} points have no outcome; the same command measures them:\n"

@@ -207,7 +207,8 @@ class CeilingsKeeper:
             # Two drivers that claimed at once both withdrew: they must not claim again at the same moment.
             time.sleep(random.uniform(0.5, 1.5) * _LOOK)
         else:
-            self._say(f"no ceilings: another driver is at them for over {_TIMEOUT:.0f} s; utilisation stays unknown")
+            problem = f"another driver has been measuring them for over {_TIMEOUT:.0f} s"
+            self._say(f"no ceilings: {problem}; no utilisation is reported")
             return None
         what = f"{environment.device} ({point.framework.name}{stack})"
         self._say(f"measuring the ceilings of {what}, once: about half a minute")
@@ -220,7 +221,7 @@ class CeilingsKeeper:
                 self._tracker.abandon(claim, "interrupted before its end")
             raise
         if result.outcome != "ok":
-            self._say(f"no ceilings ({result.outcome}: {result.reason}): utilisation stays unknown")
+            self._say(f"no ceilings ({result.outcome}: {result.reason}): no utilisation is reported")
             return None
         measured = Ceilings.of(run_id, record.metrics)
         for line in changes(Ceilings.of(earlier, self._tracker.fetch(earlier)[0]), measured) if earlier else ():

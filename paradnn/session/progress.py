@@ -100,7 +100,7 @@ def describe_point(row: Row, where: str) -> str:
     metrics = row.metrics
     lines = [f"{row.name}: {row.outcome}" + (f" ({row.reason})" if row.reason else "")]
     if row.outcome == "ok":
-        steady = "steady" if row.tags["steady"] == "true" else "NOT steady: raise measure.warmup_seconds"
+        steady = "steady" if row.tags["steady"] == "true" else "not steady: increase measure.warmup_seconds"
         interval = ""
         if "examples_per_second_low" in metrics:
             low, high = metrics["examples_per_second_low"], metrics["examples_per_second_high"]
@@ -119,7 +119,7 @@ def describe_point(row: Row, where: str) -> str:
         lines.append(f"  SELF-CHECK   {row.tags['checks']}: please report this")
     lines.append(f"  run          {row.run_id} in {where}")
     if row.known:
-        lines.append("  The store held this outcome already; resume=false re-measures it.")
+        lines.append("  Already in the store, not measured again; resume=false re-measures it.")
     return "\n".join(lines)
 
 

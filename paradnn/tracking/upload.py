@@ -79,7 +79,7 @@ def upload_record(tracker: MlflowTracker, path: Path, parents: _Parents | None =
     if not document.get("repeats") and any(supersedes(entry.tags, record.tags) for entry in same):
         if begun:
             claim = Claim(begun.run_id, identity, record.start_time)
-            tracker.abandon(claim, "another driver measured the point while the store was away")
+            tracker.abandon(claim, "another driver measured the point while the store was unreachable")
         return "superseded"
     if parents:
         tracker.join_sweep(parents.of(document["sweep"]))

@@ -274,7 +274,7 @@ def test_a_scaling_claim_bounds_the_fitted_fraction(fraction: float, expected: s
         (TREND + "of: precision, direction: rises}", "precision is a word, not a number"),
         (
             "{kind: scaling, at_least: 0.1}",
-            "devices: no measured run says how many; measure points with devices=1 and more",
+            "devices: no measured run records how many; measure points with devices=1 and more",
         ),
     ],
 )

@@ -142,7 +142,7 @@ def test_the_command_says_what_else_differs_and_what_failed() -> None:
     a, b = planted(1.5, 8, 1, seed=13)
     b.loc[0, "outcome"] = "oom_device"
     text = ask(a.assign(precision="bfloat16", source="published"), b.assign(source="measured")).text()
-    assert "A and B also differ in precision (bfloat16 / float32): the ratios hold the effect of all that." in text
+    assert "A and B also differ in precision (bfloat16 / float32): the ratios include these effects." in text
     assert "They were not timed in the same way: source published / measured, see docs/published-data.md." in text
     assert "Without a counterpart: 1 points of A, 0 of B.\nOf B's runs 1 have no measurement (1 oom_device)." in text
     assert "No cell is tested: that takes 3 replicates of a point on both sides" in text

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.store.frame import CORE, aggregate_replicates, build, families, require_alike
+from analysis.store.frame import CORE, aggregate_replicates, build, families, require_homogeneous
 from analysis.store.load import load
 from paradnn.errors import SchemaError
 from paradnn.store.records import Records, Run
@@ -89,24 +89,24 @@ def test_families_come_in_the_papers_order(store: str) -> None:
 def test_unlike_runs_are_refused_and_the_message_says_why(store: str) -> None:
     frame = load(store)
     with pytest.raises(SchemaError) as caught:
-        require_alike(frame)
+        require_homogeneous(frame)
     assert str(caught.value) == (
         "these runs are heterogeneous: environment_id = env-a (30 runs), env-b (4 runs), differing in "
         "device (Test CPU, 2 cores / Test GPU), platform.name (cpu / gpu), version.tensorflow (2.21.0 / 2.20.0); "
         "choose with --tag environment_id=..., or pool them with --pool"
     )
-    pooled = require_alike(frame, pool=True)
+    pooled = require_homogeneous(frame, pool=True)
     assert pooled.attrs["pooled"].startswith("environment_id = env-a (30 runs), env-b (4 runs)")
     assert "pooled" not in frame.attrs
-    assert require_alike(frame[frame["family"] == "fc"]) is not None
+    assert require_homogeneous(frame[frame["family"] == "fc"]) is not None
 
 
 def test_the_remedy_names_the_keys_that_differ() -> None:
     frame = pd.DataFrame({"environment_id": "e", "protocol_id": ["p", "q"], "schema_version": ["1", "1"]})
     with pytest.raises(SchemaError, match=r"protocol_id = .*; choose with --tag protocol_id=\.\.\., or pool"):
-        require_alike(frame)
+        require_homogeneous(frame)
     with pytest.raises(SchemaError, match=r"; choose with --tag environment_id=\.\.\. --tag protocol_id=\.\.\., or"):
-        require_alike(frame.assign(environment_id=["e", "f"]))
+        require_homogeneous(frame.assign(environment_id=["e", "f"]))
 
 
 def test_many_environments_are_counted_and_a_missing_one_is_one_of_them() -> None:
@@ -115,7 +115,7 @@ def test_many_environments_are_counted_and_a_missing_one_is_one_of_them() -> Non
     with pytest.raises(
         SchemaError, match=r"= a \(2 runs\), .* and 2 more, differing in host \(n1 / n2 / n3 / 2 more\);"
     ):
-        require_alike(frame)
+        require_homogeneous(frame)
 
 
 def test_replicates_become_their_median_with_count_and_spread() -> None:

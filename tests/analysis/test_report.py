@@ -155,7 +155,7 @@ def test_populations_are_apart_and_compared_and_every_figure_says_what_it_shows(
 def test_what_is_missing_is_named_with_its_remedy(page: str) -> None:
     missing = Page(page[page.index('<section id="missing">') :].partition("</section>")[0] + "</section>").text
     assert "Scaling over devices" in missing
-    assert "no measured run says how many" in missing
+    assert "no measured run records how many" in missing
     assert "platform.threads=1,2" in missing
     assert "Waiting for input" in missing
     assert "fault of this tool" not in page

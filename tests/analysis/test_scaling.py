@@ -121,10 +121,10 @@ def test_slower_and_superlinear_measurements_are_counted() -> None:
 @pytest.mark.parametrize(
     ("frame", "options", "message"),
     [
-        (planted(0.1).drop(columns="devices"), {}, "devices: no measured run says how many"),
+        (planted(0.1).drop(columns="devices"), {}, "devices: no measured run records how many"),
         (planted(0.1).query("devices == 1"), {}, "devices = 1: scaling needs points on 1 and on more"),
         (planted(0.1).query("devices > 1"), {}, "devices = 2, 4, 8: scaling needs points on 1 and on more"),
-        (planted(0.1).assign(outcome="oom_device"), {}, "devices: no measured run says how many"),
+        (planted(0.1).assign(outcome="oom_device"), {}, "devices: no measured run records how many"),
         (planted(0.1), {"by": "family"}, "--by=family: holds no numbers; name the column that counts devices"),
         (planted(0.1), {"metric": "step_time_ms"}, "--metric=step_time_ms: is no rate that grows with devices"),
     ],

@@ -41,11 +41,13 @@ def test_every_configuration_says_how_to_run_it() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ("nodes=64", "nodes=64: no such key; did you mean model.nodes?"),
+        ("resume=again", "resume=again: no such choice; choose one of true, false, retry"),
         ("model.nodez=1", "model.nodez=1: no such key; did you mean model.nodes?"),
         ("+model.x=3", "model.x=3: no such key; keys of model: name, layers"),
         ("foo=1", "foo=1: no such key"),
-        ("model.nodes=0", "model.nodes=0: must be at least 1; raise model.nodes"),
-        ("batch_size=-1", "batch_size=-1: must be at least 1; raise batch_size"),
+        ("model.nodes=0", "model.nodes=0: must be at least 1; choose a larger value"),
+        ("batch_size=-1", "batch_size=-1: must be at least 1; choose a larger value"),
         ("precision=int3", "precision=int3: no such choice; choose one of float32, bfloat16, float16"),
         ("model=foo", "model=foo: no such option; choose one of bottleneck, densenet121, fc, gpt"),
         ("model.nodes=1,2", "model.nodes=1,2: several values are a sweep; add -m"),

@@ -14,7 +14,7 @@ FC = {"model": {"name": "fc"}}
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"model": {"name": "fc", "nodes": 0}}, "model.nodes=0: must be at least 1; raise model.nodes"),
+        ({"model": {"name": "fc", "nodes": 0}}, "model.nodes=0: must be at least 1; choose a larger value"),
         (
             {"model": {"name": "fc", "nodes": "x"}},
             "model.nodes=x: expects a whole number; write for example model.nodes=64",

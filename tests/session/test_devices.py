@@ -43,8 +43,8 @@ def test_the_batch_is_that_of_the_step_and_is_shared_evenly() -> None:
     with pytest.raises(ConfigError) as caught:
         point(devices=3)
     assert str(caught.value) == (
-        "devices=3: does not divide batch_size=4; batch_size is that of the whole step: choose a multiple of devices, "
-        "so that each has as many examples"
+        "devices=3: does not divide batch_size=4; "
+        "choose a batch_size that is a multiple of devices: each gets as many examples"
     )
 
 

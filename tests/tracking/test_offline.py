@@ -65,7 +65,7 @@ def test_offline_files_are_logged_once_and_damaged_ones_are_named(store: Store, 
         write_document(folder / f"{name}.json", document)
     third = run(["paradnn.sync", str(folder)], store)
     assert "1 logged, 4 in the store already, 0 refused" in third.stdout
-    assert "1 of them another driver measured too" in third.stdout
+    assert "1 of them were measured by another driver too" in third.stdout
     assert [point["outcome"] for point in store.runs()] == ["ok"] * 4
     online = run(["paradnn.train", "-m", "model.nodes=8,9,10", *AXES], store)
     assert "3 skipped" in online.stdout

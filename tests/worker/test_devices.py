@@ -151,7 +151,7 @@ def test_a_process_that_dies_ends_the_point(pool: WorkerPool, phase: str) -> Non
     long = {"min_seconds": 100.0, "max_seconds": 100.0, "warmup_seconds": 100.0, "min_blocks": 10**6}
     result = measure(pool, "fc", end_the_peer(phase), transport="grpc", measure=long)
     assert result.outcome == "crash"
-    assert (result.reason or "").startswith(f"another process of the point ended in phase {phase}: ")
+    assert (result.reason or "").startswith(f"another process of the point exited in phase {phase}: ")
     assert no_process_is_left()
 
 

@@ -29,7 +29,7 @@ class Transformer:
 
     @property
     def size(self) -> str:
-        """What a person tells its models apart by."""
+        """Short description of the model's size."""
         return f"{self.layers}x{self.width} h{self.heads} ff{self.feed_forward} t{self.sequence_length}"
 
 
@@ -49,7 +49,7 @@ class LanguageModel:
 
     @property
     def size(self) -> str:
-        """What a person tells its models apart by."""
+        """Short description of the model's size."""
         return f"{self.layers}x{self.width} h{self.heads} t{self.sequence_length}"
 
 
@@ -74,7 +74,7 @@ class VisionTransformer:
 
     @property
     def size(self) -> str:
-        """What a person tells its models apart by."""
+        """Short description of the model's size."""
         return f"{self.layers}x{self.width} h{self.heads} p{self.patch} {self.image_size}px"
 
 

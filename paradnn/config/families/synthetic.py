@@ -21,7 +21,7 @@ class FullyConnected:
 
     @property
     def size(self) -> str:
-        """What a person tells its models apart by."""
+        """Short description of the model's size."""
         return f"{self.layers}x{self.nodes}"
 
 
@@ -41,7 +41,7 @@ class Convolutional:
 
     @property
     def size(self) -> str:
-        """What a person tells its models apart by."""
+        """Short description of the model's size."""
         same = len(set(self.blocks)) == 1
         count = str(self.blocks[0]) if same else "-".join(map(str, self.blocks))
         return f"{count}x{self.filters} {self.image_size}px"
@@ -59,5 +59,5 @@ class Recurrent:
 
     @property
     def size(self) -> str:
-        """What a person tells its models apart by."""
+        """Short description of the model's size."""
         return f"{self.layers}x{self.embedding_size} t{self.sequence_length}"

@@ -19,7 +19,7 @@ class Classifier:
 
     @property
     def size(self) -> str:
-        """What a person tells its models apart by."""
+        """Short description of the model's size."""
         return f"{self.image_size}px"
 
 
@@ -34,7 +34,7 @@ class MobileNet:
 
     @property
     def size(self) -> str:
-        """What a person tells its models apart by."""
+        """Short description of the model's size."""
         return f"{self.alpha:g}x {self.image_size}px"
 
 
@@ -50,5 +50,5 @@ class RetinaNet:
 
     @property
     def size(self) -> str:
-        """What a person tells its models apart by."""
+        """Short description of the model's size."""
         return f"{self.image_size}px"
