@@ -132,10 +132,10 @@ class RunIndex:
         return finished
 
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
-        """Metrics and tags of one run; StoreError where it is not there."""
+        """Metrics and tags of one run, its name as MLflow's own tag; StoreError where it is not there."""
         query = Query((self._experiment,), run_id=run_id, columns={"params": ()}, unfinished=True)
-        for row in self._reader.read(query).rows():
-            return dict(row.metrics), dict(row.tags)
+        for run, _, tags, metrics in self._reader.read(query).rows():
+            return dict(metrics), {**tags, **({"mlflow.runName": run.run_name} if run.run_name else {})}
         raise StoreError(f"no run {run_id}")
 
     def of_point(self, identity: Identity) -> list[Entry]:

@@ -137,7 +137,7 @@ def test_a_stopped_sweep_ends_cleanly_and_goes_on(store: Store, number: signal.S
         output, errors = process.communicate(timeout=30)
     assert process.returncode == 130, errors
     assert "2 not measured" in output
-    assert "the same command continues" in errors
+    assert "the same command measures what is missing" in errors
     assert wait_for(lambda: not any(psutil.pid_exists(pid) for pid in started), 10)
     assert [run["status"] for run in store.runs()] == ["KILLED"]
     assert [run["status"] for run in store.runs("sweep")] == ["KILLED"]

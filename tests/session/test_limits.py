@@ -127,7 +127,7 @@ def test_a_profile_that_is_asked_for_later_is_measured(store: Store) -> None:
     assert len(traces) == 1
     assert traces[0].stat().st_size > 1000
     # The trace brings the profile along, and stands for the bare timing; that stands for neither of them.
-    assert "held this outcome already" in run(["paradnn.train", *TINY, "measure.profile=true"], store).stdout
+    assert "Already in the store" in run(["paradnn.train", *TINY, "measure.profile=true"], store).stdout
     policy = ResumePolicy(True, ())
     for asked in ({}, {"profile": True}, {"keep_trace": True}):
         point = Point(FullyConnected(), measure=Measure(**asked))

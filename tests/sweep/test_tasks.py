@@ -94,6 +94,7 @@ def test_the_same_command_measures_nothing_again(swept: Store) -> None:
     imported = {line.rpartition("|")[2].strip() for line in single.stderr.splitlines()}
     assert "sqlalchemy" in imported, "the database is read"
     assert not {"mlflow", "pandas", "keras"} & imported, "whose import takes seconds"
+    assert single.stdout.startswith("lstm "), "by its name, not its id"
     assert "Already in the store, not measured again; resume=false re-measures it." in single.stdout
     assert len(swept.runs()) == before
     assert len(swept.runs("sweep")) == 1
