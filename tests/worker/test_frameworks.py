@@ -3,6 +3,7 @@ its own outcomes and tables. Each runs in processes of its own; `make test-frame
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -171,6 +172,18 @@ def test_two_devices_come_to_what_one_does(
             assert np.abs(found[after] - expected[after]).max() <= DISTRIBUTED_TOLERANCE * moved, after
         elif "/losses" in name:
             np.testing.assert_allclose(values, expected[name], rtol=DISTRIBUTED_LOSS_TOLERANCE, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("mode", "devices", "families"),
+    [("train", 1, list(MODELS)), ("inference", 1, ["fc", "residual"]), ("train", 2, ["fc", "residual"])],
+)
+def test_jax_compiles_one_program_once(mode: str, devices: int, families: list[str]) -> None:
+    environ = WorkerKey(sys.executable, "jax", None, "cpu", ()).environ()
+    command = [sys.executable, "-m", "tests.worker.compilations", mode, str(devices), *families]
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {family: [1, 0, 0] for family in families}
 
 
 def test_pytorch_has_one_device(pool: WorkerPool) -> None:

@@ -160,8 +160,7 @@ def train(task: Task) -> tuple[Workload, list[float], Batch]:
     further = source if task.distinct is None else itertools.islice(source, task.distinct - 1)
     order = further if task.distinct is None else itertools.islice(itertools.cycle([first, *further]), 1, None)
     for arrays in itertools.islice(order, task.steps - 1):
-        inputs, targets = ([tf.constant(array) for array in group] for group in arrays)
-        losses.append(float(step.function(inputs, targets)))
+        losses.append(float(step.function(*(tf.constant(array) for group in arrays for array in group))))
     return workload, losses, next(source)
 
 

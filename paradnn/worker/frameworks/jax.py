@@ -65,7 +65,7 @@ class Jax:
         if point["mode"] == "train":
             optimizer = make_optimizer(point["optimizer"], point["precision"])
             optimizer.build(workload.model.trainable_variables)
-        return CompiledStep(workload, optimizer, inputs, targets, eager=point["compile"] == "eager")
+        return CompiledStep(workload, optimizer, inputs, targets, self._device, eager=point["compile"] == "eager")
 
     def make_kernel(self, name: str, size: int, precision: str, compile: str) -> Callable[[int], None]:
         if name == "matmul":
@@ -112,7 +112,9 @@ class Jax:
 class CompiledStep:
     """A compiled step, with the state that it hands from call to call.
 
-    `outputs` is the sharding of what comes out; None: that of what goes in.
+    The state is put on `device`, a device or a sharding, where what comes out of a step will be: state that is not
+    committed to one makes the first step a program of its own, and the second is compiled again. `outputs` is the
+    sharding of what comes out; None: that of what goes in.
     """
 
     def __init__(
@@ -121,6 +123,7 @@ class CompiledStep:
         optimizer: Any,
         inputs: Sequence[Any],
         targets: Sequence[Any],
+        device: Any,
         eager: bool,
         outputs: Any = None,
     ) -> None:
@@ -137,7 +140,7 @@ class CompiledStep:
             self.function, self._constants = _training_step(workload, optimizer), (inputs, targets)
             donated = (0, 1, 2)
         self._variables = groups
-        self._state = tuple([variable.value for variable in group] for group in groups)
+        self._state = tuple([jax.device_put(variable.value, device) for variable in group] for group in groups)
         if not eager:
             shardings = {} if outputs is None else {"out_shardings": outputs}
             self.function = jax.jit(self.function, donate_argnums=donated, **shardings)

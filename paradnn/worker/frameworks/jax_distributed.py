@@ -68,7 +68,7 @@ class DistributedJax(Jax):
             variable.assign(jax.device_put(variable.value, everywhere))
         outputs = sharded if optimizer is None else everywhere
         eager = point["compile"] == "eager"
-        return CompiledStep(workload, optimizer, inputs, targets, eager=eager, outputs=outputs)
+        return CompiledStep(workload, optimizer, inputs, targets, everywhere, eager=eager, outputs=outputs)
 
     def peak_device_memory(self) -> int | None:
         peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in self._devices]

@@ -6,6 +6,7 @@ Keras' own `fit` reads the loss back at every step and so waits for the device e
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.tf_graph import GraphCosts, categorise
 from paradnn.worker.profile.trace import WINDOW, Trace, read_trace
 
-__all__ = ["CompiledStep", "TensorFlow", "inference_step", "make"]
+__all__ = ["CompiledStep", "TensorFlow", "inference_step", "make", "wait_for"]
 
 
 class TensorFlow:
@@ -63,14 +64,15 @@ class TensorFlow:
         self._compiled = point["compile"] == "xla"
         with self._placed():
             inputs, targets = ([tf.identity(tf.constant(array)) for array in arrays] for arrays in batch)
-            arguments: tuple[Any, ...] = (inputs, targets)
+            arguments: tuple[Any, ...] = (*inputs, *targets)
+            compiled = point["compile"] != "eager"
             if point["mode"] == "train":
                 optimizer = make_optimizer(point["optimizer"], point["precision"])
                 optimizer.build(workload.model.trainable_variables)
                 function = _training_step(workload, optimizer, dense=point["compile"] == "xla")
             else:
-                function, arguments = inference_step(workload), (inputs,)
-        if point["compile"] != "eager":
+                function, arguments = inference_step(workload, compiled), tuple(inputs)
+        if compiled:
             function = tf.function(function, jit_compile=_jit(point["compile"]))
         return CompiledStep(function, arguments, self._placed, point)
 
@@ -78,7 +80,7 @@ class TensorFlow:
         with self._placed():
             if name == "matmul":
                 left, right = (tf.cast(tf.random.normal([size, size]), precision) for _ in range(2))
-                function, arguments = tf.function(tf.matmul, jit_compile=_jit(compile)), [left, right]
+                function, arguments = tf.function(_product, jit_compile=_jit(compile)), [left, right]
             else:
                 function, arguments = _repeated_add(size, precision), [tf.ones([size], precision)]
 
@@ -86,7 +88,7 @@ class TensorFlow:
             with self._placed():
                 for _ in range(times):
                     output = function(*arguments)
-                float(tf.cast(tf.reshape(output, [-1])[0], tf.float32))
+                wait_for(output)
 
         return run
 
@@ -133,7 +135,7 @@ class TensorFlow:
 
 
 class CompiledStep:
-    """A function over a batch that stays on the device."""
+    """A function over a batch that stays on the device, of flat arguments: nested ones take longer to pass."""
 
     def __init__(self, function: Any, arguments: tuple[Any, ...], placed: Any, point: Mapping[str, Any]) -> None:
         self.function = function
@@ -148,17 +150,16 @@ class CompiledStep:
         with self._placed():
             for _ in range(steps):
                 output = function(*arguments)
-            # Reading one number back waits for all that was queued before it on the device's stream.
-            value = float(tf.reshape(tf.nest.flatten(output)[0], [-1])[0])
-        return value if self._training else None
+            value = wait_for(output)
+        return float(value) if self._training else None
 
     def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
         function = self.function
         with self._placed():
             for _ in range(steps):
-                output = function(*take())
-            value = float(tf.reshape(tf.nest.flatten(output)[0], [-1])[0])
-        return value if self._training else None
+                output = function(*itertools.chain.from_iterable(take()))
+            value = wait_for(output)
+        return float(value) if self._training else None
 
     def kernel_cost(self, name: str, kind: str) -> Cost:
         if not self._traced:
@@ -169,8 +170,23 @@ class CompiledStep:
         return self._costs.cost(name, kind)
 
 
+def wait_for(output: Any) -> Any:
+    """The first tensor of `output` as a NumPy value: reading it waits for all that its device's stream has queued.
+
+    What is compiled returns a number first. To take one out of a tensor here would be operations of their own, which
+    take longer than many a step: half a millisecond.
+    """
+    return (output[0] if isinstance(output, tuple) else output).numpy()
+
+
 def _jit(compile: str) -> bool | None:
     return True if compile == "xla" else None
+
+
+def _product(left: tf.Tensor, right: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """A number of the product, and all of it, so that no less is computed."""
+    product = tf.matmul(left, right)
+    return product[0, 0], product
 
 
 def _repeated_add(size: int, precision: str) -> Any:
@@ -191,9 +207,10 @@ def _training_step(workload: Workload, optimizer: keras.optimizers.Optimizer, de
     TensorFlow gives it as slices, which Keras' optimizers add up by an operation that XLA cannot compile.
     """
     model, loss_of = workload.model, workload.loss
-    variables = model.trainable_variables
+    variables, count = model.trainable_variables, len(workload.inputs)
 
-    def train_step(inputs: list[tf.Tensor], targets: list[tf.Tensor]) -> tf.Tensor:
+    def train_step(*batch: tf.Tensor) -> tf.Tensor:
+        inputs, targets = list(batch[:count]), list(batch[count:])
         with tf.GradientTape() as tape:
             outputs = model(inputs[0] if len(inputs) == 1 else inputs, training=True)
             loss = loss_of(targets, outputs)
@@ -207,13 +224,14 @@ def _training_step(workload: Workload, optimizer: keras.optimizers.Optimizer, de
     return train_step
 
 
-def inference_step(workload: Workload) -> Any:
-    """The forward pass as a function of the inputs, a list of tensors."""
+def inference_step(workload: Workload, compiled: bool) -> Any:
+    """The forward pass as a function of the inputs; `compiled`: it returns one number before all outputs."""
     model = workload.model
 
-    def step(inputs: list[tf.Tensor]) -> Any:
+    def step(*inputs: tf.Tensor) -> Any:
         # All of them: what is not returned is not computed.
-        return model(inputs[0] if len(inputs) == 1 else inputs, training=False)
+        outputs = tf.nest.flatten(model(inputs[0] if len(inputs) == 1 else list(inputs), training=False))
+        return (outputs[0][(0,) * outputs[0].shape.rank], *outputs) if compiled else tuple(outputs)
 
     return step
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from paradnn.worker.device_layout import DeviceLayout
 from paradnn.worker.frameworks import Framework, Step, Unavailable
-from paradnn.worker.frameworks.tensorflow import CompiledStep, TensorFlow, inference_step
+from paradnn.worker.frameworks.tensorflow import CompiledStep, TensorFlow, inference_step, wait_for
 from paradnn.worker.models import Workload
 from paradnn.worker.optimizers import make_optimizer
 
@@ -62,7 +62,7 @@ class DistributedTensorFlow(TensorFlow):
     ) -> Step:
         self._compiled = False  # a trace holds the all-reduce whatever is compiled
         inputs, targets = ([self._place(array, point["batch_size"]) for array in arrays] for arrays in batch)
-        arguments: tuple[Any, ...] = (inputs, targets)
+        arguments: tuple[Any, ...] = (*inputs, *targets)
         jit = point["compile"] == "xla"
         if point["mode"] == "train":
             with self.scope():
@@ -70,7 +70,7 @@ class DistributedTensorFlow(TensorFlow):
                 optimizer.build(workload.model.trainable_variables)
             replica = _replica_step(workload, optimizer, self._layout.devices, jit)
         else:
-            replica, arguments = inference_step(workload), (inputs,)
+            replica, arguments = inference_step(workload, point["compile"] != "eager"), tuple(inputs)
             replica = _for_each_replica(replica) if jit else replica
         strategy = self._strategy
 
@@ -147,16 +147,17 @@ class _DistributedStep(CompiledStep):
             output = self.function(*self.arguments)
         # Every device is waited for; the mean of the local shards' losses.
         shards = self._strategy.experimental_local_results(tf.nest.flatten(output)[0])
-        values = [float(tf.reshape(one, [-1])[0]) for one in shards]
-        return sum(values) / len(values) if self._training else None
+        values = [wait_for(shard) for shard in shards]
+        return sum(map(float, values)) / len(values) if self._training else None
 
 
 def _replica_step(workload: Workload, optimizer: keras.optimizers.Optimizer, devices: int, jit: bool) -> Any:
     """One replica's forward pass, gradients and update. With `jit` the first two are one XLA program."""
     model, loss_of = workload.model, workload.loss
-    variables = model.trainable_variables
+    variables, count = model.trainable_variables, len(workload.inputs)
 
-    def gradients_of(inputs: list[tf.Tensor], targets: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    def gradients_of(*batch: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        inputs, targets = list(batch[:count]), list(batch[count:])
         with tf.GradientTape() as tape:
             outputs = model(inputs[0] if len(inputs) == 1 else inputs, training=True)
             loss = loss_of(targets, outputs)
@@ -166,8 +167,8 @@ def _replica_step(workload: Workload, optimizer: keras.optimizers.Optimizer, dev
 
     compute = _for_each_replica(gradients_of) if jit else gradients_of
 
-    def train_step(inputs: list[tf.Tensor], targets: list[tf.Tensor]) -> tf.Tensor:
-        loss, gradients = compute(inputs, targets)
+    def train_step(*batch: tf.Tensor) -> tf.Tensor:
+        loss, gradients = compute(*batch)
         optimizer.apply(gradients, variables)
         return loss
 

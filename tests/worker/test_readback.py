@@ -1,0 +1,56 @@
+"""TensorFlow's steps and kernels wait by reading a number of the compiled function: nothing else is run to do so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import pytest
+from tensorflow.python.framework import op_callbacks
+
+from paradnn.worker.data import synthetic_batch
+from paradnn.worker.frameworks.tensorflow import TensorFlow
+from paradnn.worker.models import build
+from tests.worker.families import BATCH, MODELS
+
+RULE = {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0}
+
+
+def operations_of(run: Any, steps: int) -> list[str]:
+    """Names of the operations that TensorFlow runs from Python; calls of compiled functions are none of them."""
+    seen: list[str] = []
+
+    def note(op_type: str | bytes, *_: Any, **__: Any) -> None:
+        seen.append(op_type.decode() if isinstance(op_type, bytes) else op_type)
+
+    run(1)
+    op_callbacks.add_op_callback(note)
+    try:
+        run(steps)
+    finally:
+        op_callbacks.remove_op_callback(note)
+    return [name for name in seen if not name.startswith("__inference")]
+
+
+@pytest.mark.parametrize("mode", ["train", "inference"])
+@pytest.mark.parametrize("compile", ["graph", "xla"])
+@pytest.mark.parametrize("family", ["fc", "transformer"])
+def test_a_compiled_step_runs_nothing_but_itself(family: str, compile: str, mode: str) -> None:
+    framework, workload = TensorFlow(), build(MODELS[family])
+    point = {"mode": mode, "compile": compile, "precision": "float32", "optimizer": RULE}
+    step = framework.make_step(workload, synthetic_batch(workload, BATCH, 0), point)
+    assert operations_of(step.run, 2) == []
+    keras.backend.clear_session()
+
+
+@pytest.mark.parametrize(("name", "compile"), [("matmul", "graph"), ("matmul", "xla"), ("add", "graph")])
+def test_a_kernel_runs_nothing_but_itself(name: str, compile: str) -> None:
+    assert operations_of(TensorFlow().make_kernel(name, 64, "bfloat16", compile), 2) == []
+
+
+def test_operations_of_an_eager_step_are_seen() -> None:
+    """The oracle of the tests above sees operations where there are some."""
+    framework, workload = TensorFlow(), build(MODELS["fc"])
+    point = {"mode": "inference", "compile": "eager", "precision": "float32", "optimizer": RULE}
+    step = framework.make_step(workload, synthetic_batch(workload, BATCH, 0), point)
+    assert "MatMul" in operations_of(step.run, 1)
