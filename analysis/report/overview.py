@@ -126,5 +126,5 @@ def _failures(rows: pd.DataFrame) -> str:
     unsteady = int((~rows.loc[is_ok(rows), "steady"].astype("boolean").fillna(True)).sum()) if "steady" in rows else 0
     said = [f"Not measured: {listed}."] if listed else []
     if unsteady:
-        said.append(f"{unsteady:,} of the measured points did not reach a steady state in their warm-up.")
+        said.append(f"{unsteady:,} of the measured points were not steady.")
     return " ".join(said)

@@ -27,9 +27,9 @@ __all__ = [
 LIMIT_KEYS = ("timeout", "memory_limit", "predict_oom")
 #: Keys of `measure` that ask for more than the timing, and leave that as it is.
 EXTRA_KEYS = ("profile", "keep_trace")
-#: Keys of a point that came later, with the value that says what was always meant: a point that was stored before them
-#: is still the same, and its run is read as if it held them (`paradnn.store.schema`).
-LATER_KEYS = {"devices": 1, "transport": "local"}
+#: Keys of a point that came later, dotted, with the value that says what was always meant: a point that was stored
+#: before them is still the same, and its run is read as if it held them (`paradnn.store.schema`).
+LATER_KEYS: Mapping[str, Any] = {"devices": 1, "transport": "local", "measure.relative_interval": None}
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,7 @@ def point_id(point: Point) -> str:
     parts = asdict(point)
     for key in ("replicate", "software", "measure"):
         parts.pop(key)
-    parts = {key: value for key, value in parts.items() if key not in LATER_KEYS or value != LATER_KEYS[key]}
-    return digest([parts, _protocol(point.measure)])
+    return digest([_told(parts), _protocol(point.measure)])
 
 
 def protocol_id(measure: Measure) -> str:
@@ -95,4 +94,10 @@ def _text(value: Any) -> str:
 
 
 def _protocol(measure: Measure) -> dict[str, Any]:
-    return {key: value for key, value in asdict(measure).items() if key not in LIMIT_KEYS + EXTRA_KEYS}
+    values = {f"measure.{key}": value for key, value in asdict(measure).items() if key not in LIMIT_KEYS + EXTRA_KEYS}
+    return {key.removeprefix("measure."): value for key, value in _told(values).items()}
+
+
+def _told(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the keys that came later and say what was always meant."""
+    return {key: value for key, value in values.items() if key not in LATER_KEYS or value != LATER_KEYS[key]}

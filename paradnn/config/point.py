@@ -125,6 +125,12 @@ class Measure:
         0.1, "shortest block: enough steps between two synchronisations to last it", low=0.0, high=3600.0
     )
     warmup_seconds: float = option(10.0, "stop warming up after this long, steady or not", low=0.0, high=86_400.0)
+    relative_interval: float | None = option(
+        None,
+        "measure on until half the 95% interval is below this share of the median, within max_seconds; null: do not",
+        low=0.0001,
+        high=1.0,
+    )
     timeout: float = option(600.0, "seconds for a whole point; longer is outcome timeout", low=0.001, high=864_000.0)
     memory_limit: str | int = option(
         "auto", "host memory a point may take: bytes, 8GiB, 500MB, or auto (90% of what is free)"

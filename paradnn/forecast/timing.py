@@ -95,12 +95,15 @@ def warmup_seconds(blocks: Blocks, settings: MeasureColumns, extra: Array) -> Ar
 
 
 def extra_blocks(warmup_blocks: Array, blocks: Blocks) -> Array:
-    """From the recorded number of blocks before the measured ones, how many came after the first possible verdict."""
+    """From the recorded number of blocks before the measured ones, how many came after the first possible verdict.
+
+    Blocks that were not steady and were measured again are among them.
+    """
     return np.maximum(0.0, warmup_blocks + 1 - blocks.trials - FIRST_VERDICT)
 
 
 def measure_seconds(blocks: Blocks, settings: MeasureColumns) -> Array:
-    """Seconds of the measured blocks."""
+    """Seconds of the measured blocks, steady at once and without `measure.relative_interval`: else it takes longer."""
     enough = np.maximum(np.ceil(settings.min_seconds / blocks.seconds), settings.min_blocks)
     longest = np.ceil(settings.max_seconds / blocks.seconds)
     return np.asarray(np.maximum(1.0, np.minimum(enough, longest)) * blocks.seconds)

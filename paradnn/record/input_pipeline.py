@@ -8,8 +8,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from paradnn.record.statistics import median_interval
 from paradnn.worker.messages import InputMeasurement
+from paradnn.worker.series import median_interval
 
 __all__ = ["balance_checks", "balance_metrics"]
 

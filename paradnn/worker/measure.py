@@ -1,7 +1,8 @@
-"""How a step is timed: calibrated blocks, warm-up to a verdict, then blocks until enough.
+"""How a step is timed: calibrated blocks, warm-up until windows agree, blocks until enough, a verdict on those.
 
 A block is a number of steps between two synchronisations, long enough that neither the clock nor the host's dispatch
-is what is measured. Nothing here knows a framework: `run(steps)` runs that many steps, waits for the device and
+is what is measured. Where the measured blocks are not steady they become warm-up and twice as many are measured, twice
+at most. Nothing here knows a framework: `run(steps)` runs that many steps, waits for the device and
 returns the last loss. Every block is kept; summaries are the driver's.
 """
 
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paradnn.worker.messages import Timing, Trial
+from paradnn.worker.series import FEWEST, block_interval, find_change
 
 __all__ = ["NotFinite", "Protocol", "is_steady", "measure_steps"]
 
@@ -25,6 +27,8 @@ WINDOW = 4
 TOLERANCE = 0.05
 #: Their median absolute deviations may differ by so much of the median.
 SPREAD_TOLERANCE = 0.10
+#: How often blocks that are not steady are measured again.
+REPEATS = 2
 #: A block counts no more steps than this, however short a step is.
 MAX_STEPS = 1_000_000
 
@@ -37,18 +41,19 @@ class NotFinite(Exception):
 
 @dataclass(frozen=True)
 class Protocol:
-    """The numbers of the protocol; seconds, or counts of blocks."""
+    """The numbers of the protocol: seconds, counts of blocks, and a share of the median or None."""
 
     min_seconds: float
     min_blocks: int
     max_seconds: float
     block_seconds: float
     warmup_seconds: float
+    relative_interval: float | None = None
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Protocol:
         """The protocol in the request's `measure` group."""
-        return cls(**{name: settings[name] for name in cls.__dataclass_fields__})
+        return cls(**{name: settings[name] for name in cls.__dataclass_fields__ if name in settings})
 
 
 def measure_steps(
@@ -58,27 +63,72 @@ def measure_steps(
     clock: Callable[[], float] = time.perf_counter,
     before: Callable[[], None] | None = None,
 ) -> Timing:
-    """Calibrate, warm up and measure; `before` is called just before the first measured block. Raises NotFinite."""
+    """Calibrate, warm up and measure; `before` is called just before the first block of a measurement.
+
+    Raises NotFinite.
+    """
     timed = _Timed(run, clock)
     with phase("warmup"):
         begin = clock()
         steps, calibration = _calibrate(timed, protocol.block_seconds)
         warmup = [calibration[-1].seconds]
-        verdict, reason = False, ""
-        while not verdict:
-            if clock() - begin >= protocol.warmup_seconds:
-                break
+        while clock() - begin < protocol.warmup_seconds and not is_steady(warmup)[0]:
             warmup.append(timed(steps))
-            verdict, reason = is_steady(warmup)
     with phase("measure"):
-        blocks: list[float] = []
-        if before:
-            before()
         begin = clock()
-        while not _enough(clock() - begin, len(blocks), protocol):
-            blocks.append(timed(steps))
-    agreement = "two successive windows agree" if verdict else f"warm-up cap reached: {reason or 'too few blocks'}"
-    return Timing(steps, calibration, warmup, blocks, verdict, agreement, timed.loss)
+        scale = 1
+        while True:
+            if before:
+                before()
+            start = clock()
+            blocks = _blocks(lambda: timed(steps), protocol, scale, begin, clock)
+            steady, reason = _verdict(warmup, blocks)
+            now = clock()
+            again = len(warmup) + len(blocks) >= FEWEST and now - begin + 2 * (now - start) <= protocol.max_seconds
+            if steady or scale == 2**REPEATS or not again:
+                break
+            warmup += blocks
+            scale *= 2
+    return Timing(steps, calibration, warmup, blocks, steady, reason, timed.loss)
+
+
+def _blocks(
+    block: Callable[[], float], protocol: Protocol, scale: int, begin: float, clock: Callable[[], float]
+) -> list[float]:
+    """One measurement, `scale` times as long as the least; none goes on for longer than allowed since `begin`."""
+    blocks: list[float] = []
+    start = clock()
+    looked = 0
+    while True:
+        blocks.append(block())
+        now = clock()
+        if now - begin >= protocol.max_seconds:
+            return blocks
+        if now - start < scale * protocol.min_seconds or len(blocks) < scale * protocol.min_blocks:
+            continue
+        # Looking takes longer the more blocks there are: every twentieth of them is often enough.
+        if protocol.relative_interval is None or len(blocks) >= 1.05 * looked:
+            looked = len(blocks)
+            if protocol.relative_interval is None or _half_width(blocks) <= protocol.relative_interval:
+                return blocks
+
+
+def _half_width(blocks: Sequence[float]) -> float:
+    """Half the 95% interval of the median, as a share of it; infinite where there is none."""
+    interval = block_interval(blocks)
+    return (interval[1] - interval[0]) / 2 / statistics.median(blocks) if interval else math.inf
+
+
+def _verdict(warmup: Sequence[float], blocks: Sequence[float]) -> tuple[bool, str]:
+    """Whether the measured blocks, and the two windows before them, are steady; and what says so.
+
+    The windows before make it a longer series: in ten blocks alone a drift does not show.
+    """
+    series = [*warmup[-2 * WINDOW :], *blocks]
+    if len(series) < FEWEST:
+        return False, f"too few blocks to tell: {len(series)} of {FEWEST}"
+    change = find_change(series)
+    return not change.matters, f"{'' if change.matters else 'no change that matters: '}{change}"
 
 
 def is_steady(blocks: Sequence[float], window: int = WINDOW) -> tuple[bool, str]:
@@ -125,12 +175,6 @@ def _calibrate(timed: _Timed, block_seconds: float) -> tuple[int, list[Trial]]:
         # Sized from the trial with a tenth in reserve, but at most tenfold.
         wanted = math.ceil(1.1 * block_seconds * steps / max(seconds, 1e-9))
         steps = min(MAX_STEPS, max(2 * steps, min(wanted, 10 * steps)))
-
-
-def _enough(elapsed: float, blocks: int, protocol: Protocol) -> bool:
-    if blocks == 0:
-        return False
-    return elapsed >= protocol.max_seconds or (elapsed >= protocol.min_seconds and blocks >= protocol.min_blocks)
 
 
 def _deviation(values: Sequence[float]) -> float:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from paradnn.config.identity import point_id
-from paradnn.config.point import read_point
+from paradnn.config.identity import digest, point_id, protocol_id
+from paradnn.config.point import Measure, read_point
 from paradnn.errors import ConfigError
 from paradnn.record.input_pipeline import balance_checks, balance_metrics
 from paradnn.worker.messages import InputMeasurement, PipelinePart
@@ -121,3 +122,10 @@ def test_a_point_with_input_is_a_run_like_others(store: Store, tmp_path: Path, m
     assert {"infeed_gain", "input_stage_ms.decode", "phase_input_seconds", "phase_balance_seconds"} <= set(metrics)
     assert metrics["input_threads"] == 1
     assert store.values("params", found["run_id"])["data.examples"] == "8"
+
+
+def test_a_protocol_is_that_of_before_unless_it_stops_at_an_interval() -> None:
+    plain = Measure()
+    keys = ("min_seconds", "min_blocks", "max_seconds", "block_seconds", "warmup_seconds")
+    assert protocol_id(plain) == digest({key: getattr(plain, key) for key in keys})
+    assert protocol_id(replace(plain, relative_interval=0.02)) != protocol_id(plain)

@@ -45,7 +45,6 @@ def test_profile_and_ceilings_of_a_sweep(store: Store, tmp_path: Path) -> None:
     done = run([*command, *files], store)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("measuring the ceilings") == 1
-    assert "Measure it again" not in done.stdout
     again = run(["paradnn.train", *WITH_CEILINGS, *files, "batch_size=5"], store)
     assert again.returncode == 0, again.stderr
     assert "measuring the ceilings" not in again.stderr

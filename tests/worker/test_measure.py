@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from paradnn.worker.measure import NotFinite, Protocol, is_steady, measure_steps
+from paradnn.worker.measure import REPEATS, NotFinite, Protocol, is_steady, measure_steps
 from paradnn.worker.messages import Timing
+from paradnn.worker.series import block_interval
 
 PROTOCOL = Protocol(min_seconds=1.0, min_blocks=10, max_seconds=60.0, block_seconds=0.1, warmup_seconds=5.0)
 
@@ -70,11 +74,69 @@ def test_warm_up_lasts_while_steps_get_faster() -> None:
 
 
 def test_a_machine_that_never_settles_is_said_not_to() -> None:
-    machine = Machine(lambda n: 0.05 * (1 + n % 7))
+    machine = Machine(lambda n: 0.01 * 1.0005**n)
     result = measured(machine)
     assert not result.steady
-    assert "warm-up cap reached" in result.steady_reason
-    assert result.blocks
+    assert "drift of +" in result.steady_reason
+    assert len(result.blocks) >= 2**REPEATS * PROTOCOL.min_blocks
+
+
+@pytest.mark.parametrize("at", [130, 200, 250])
+def test_a_jump_is_measured_again_after_it(at: int) -> None:
+    """Whether it comes in the measured blocks or in those just before them: what is reported is after it."""
+    machine = Machine(lambda n: 0.01 if n < at else 0.015)
+    result = measured(machine)
+    assert result.steady
+    assert [block / result.steps_per_block for block in result.blocks] == pytest.approx([0.015] * len(result.blocks))
+
+
+def test_energy_starts_again_with_the_blocks() -> None:
+    """What is called before the first block of a measurement is called before that of the next."""
+    machine, starts = Machine(lambda n: 0.01 if n < 200 else 0.015), []
+    result = measure_steps(
+        machine.run, PROTOCOL, machine.phase, machine.clock, before=lambda: starts.append(machine.now)
+    )
+    assert len(starts) == 2
+    assert machine.now - starts[-1] == pytest.approx(sum(result.blocks))
+
+
+def test_no_measurement_is_repeated_beyond_the_longest_time() -> None:
+    machine = Machine(lambda n: 0.01 * 1.0005**n)
+    result = measured(machine, replace(PROTOCOL, max_seconds=2.5))
+    assert not result.steady
+    assert len(result.blocks) < 2 * PROTOCOL.min_blocks
+
+
+def restless(seed: int, noise: float = 0.05) -> Machine:
+    """Steps whose times differ at random by five per cent, each for some blocks."""
+    random = np.random.default_rng(seed)
+    return Machine(lambda _: 0.1 * (1 + noise * float(random.standard_normal())))
+
+
+def half_width(result: Timing) -> float:
+    interval = block_interval(result.blocks)
+    assert interval is not None
+    return (interval[1] - interval[0]) / 2 / statistics.median(result.blocks)
+
+
+@pytest.mark.parametrize("wanted", [0.05, 0.02, 0.01])
+def test_a_point_is_measured_until_its_interval_is_narrow(wanted: float) -> None:
+    for seed in range(5):
+        result = measured(restless(seed), replace(PROTOCOL, relative_interval=wanted))
+        assert half_width(result) <= wanted
+        assert len(result.blocks) >= PROTOCOL.min_blocks
+
+
+def test_the_longest_time_ends_a_wide_interval() -> None:
+    machine = restless(0)
+    result = measured(machine, replace(PROTOCOL, relative_interval=0.0001, max_seconds=8.0))
+    assert sum(result.blocks) == pytest.approx(8.0, abs=0.2)
+    assert half_width(result) > 0.0001
+
+
+def test_a_narrow_interval_does_not_end_a_measurement_before_its_least() -> None:
+    plain, narrow = measured(Machine(lambda _: 0.003)), Machine(lambda _: 0.003)
+    assert measured(narrow, replace(PROTOCOL, relative_interval=0.5)).blocks == plain.blocks
 
 
 def test_a_slow_step_stops_at_the_longest_time() -> None:
@@ -82,6 +144,7 @@ def test_a_slow_step_stops_at_the_longest_time() -> None:
     result = measured(machine)
     assert result.steps_per_block == 1
     assert len(result.blocks) == 3  # 75 s are the first to exceed 60 s
+    assert (result.steady, result.steady_reason) == (False, "too few blocks to tell: 4 of 6")
 
 
 def test_a_loss_that_is_not_finite_ends_the_point() -> None:

@@ -1,0 +1,152 @@
+"""Planted series through the real protocol, on a clock that is turned by hand: false and missed alarms, coverage.
+
+    python -m benchmarks.steadiness [--series 400]     # the tables of docs/method.md
+    python -m benchmarks.steadiness --table            # the critical values of paradnn/worker/series.py
+
+Noise is Gaussian and AR(1) from block to block. `false`: a series without a change that is called unsteady; `missed`:
+one with a change that is called steady, with the reported step time beside the true one at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from benchmarks.common import save
+from paradnn.worker.measure import Protocol, measure_steps
+from paradnn.worker.messages import Timing
+from paradnn.worker.series import FEWEST, block_interval, find_change, median_interval
+
+__all__ = ["PLANTED", "PROTOCOLS", "Machine", "ar1", "coverage", "planted"]
+
+RHO = (0.0, 0.5, 0.7, 0.9)
+PROTOCOLS = {"standard": Protocol(1.0, 10, 120.0, 0.1, 10.0), "quick": Protocol(0.5, 6, 20.0, 0.05, 2.0)}
+#: Step time at a second of the measurement, with blocks of so many seconds, over that of a machine at rest.
+PLANTED: dict[str, Callable[[float, float], float]] = {
+    "nothing": lambda now, block: 1.0,
+    "drift of 5%/s": lambda now, block: 1 + 0.05 * now,
+    "jump of 50%": lambda now, block: 1.0 if now < 16 * block else 1.5,
+    "slow warm-up": lambda now, block: 1 + 0.5 * math.exp(-now / 2),
+}
+
+
+def ar1(length: int, rho: float, random: np.random.Generator) -> list[float]:
+    """A stationary Gaussian AR(1) series with mean 0 and variance 1."""
+    values = [float(random.standard_normal())]
+    for shock in random.standard_normal(length - 1) * math.sqrt(1 - rho**2):
+        values.append(rho * values[-1] + float(shock))
+    return values
+
+
+class Machine:
+    """Runs steps of some 10 ms in simulated time, its noise one value a block."""
+
+    def __init__(self, shape: Callable[[float], float], rho: float, noise: float, random: np.random.Generator) -> None:
+        self.now = 0.0
+        self._shape, self._noise = shape, noise
+        self._values = iter(ar1(3000, rho, random))
+
+    def run(self, steps: int) -> None:
+        self.now += steps * 0.01 * self._shape(self.now) * (1 + self._noise * next(self._values))
+
+    def clock(self) -> float:
+        return self.now
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        yield
+
+
+def planted(
+    name: str, protocol: Protocol, rho: float, noise: float, series: int, seed: int = 0
+) -> tuple[list[Timing], list[float]]:
+    """The timings of so many machines with a planted change, and the true step time at the end of each, in seconds."""
+    timings, truths = [], []
+    for child in np.random.default_rng(seed).spawn(series):
+        shape = functools.partial(PLANTED[name], block=protocol.block_seconds)
+        machine = Machine(shape, rho, noise, child)
+        timings.append(measure_steps(machine.run, protocol, machine.phase, machine.clock))
+        truths.append(0.01 * shape(machine.now))
+    return timings, truths
+
+
+def coverage(length: int, rho: float, series: int, seed: int = 0) -> tuple[float, float]:
+    """Share of intervals that hold the true median, and their width over that for independent values (median)."""
+    random = np.random.default_rng(seed)
+    held, widths = 0, []
+    for _ in range(series):
+        values = [1 + 0.02 * value for value in ar1(length, rho, random)]
+        interval, plain = block_interval(values), median_interval(values)
+        if interval and plain:
+            held += interval[0] <= 1 <= interval[1]
+            widths.append((interval[1] - interval[0]) / (plain[1] - plain[0]))
+    return held / series, statistics.median(widths)
+
+
+def print_alarms(series: int) -> None:
+    """Verdicts on planted machines, and what they cost."""
+    rows: list[dict[str, object]] = []
+    for (label, protocol), name, noise, rho in itertools.product(PROTOCOLS.items(), PLANTED, (0.01, 0.03), RHO):
+        timings, truths = planted(name, protocol, rho, noise, series)
+        steady = [timing.steady for timing in timings]
+        errors = [
+            abs(statistics.median(timing.blocks) / timing.steps_per_block / truth - 1)
+            for timing, truth in zip(timings, truths, strict=True)
+            if timing.steady
+        ]
+        row: dict[str, object] = {"protocol": label, "planted": name, "noise": noise, "rho": rho}
+        row["called steady"] = f"{sum(steady) / series:.1%}"
+        row["seconds"] = f"{statistics.fmean(sum(timing.warmup) + sum(timing.blocks) for timing in timings):.1f}"
+        row["error of the steady"] = f"{statistics.median(errors):.1%}" if errors else ""
+        print("  ".join(f"{value!s:>14}" for value in row.values()), flush=True)
+        rows.append(row)
+    save("steadiness", rows)
+
+
+def print_coverage(series: int) -> None:
+    """Coverage of the 95% interval of the median, and its width beside that of the sign test."""
+    for length in (FEWEST, 10, 20, 30, 40, 60, 80, 120):
+        cells = [coverage(length, rho, series) for rho in RHO]
+        print(f"n={length:<4}", "  ".join(f"{held:.1%} ({wider:.2f})" for held, wider in cells), flush=True)
+
+
+def print_table(series: int) -> None:
+    """The critical values: what chance explains in one of ten, by length and correlation of the residuals."""
+    random = np.random.default_rng(0)
+    for length in (6, 8, 10, 14, 20, 30, 40, 60, 80, 160, 320):
+        changes = [
+            find_change([1 + 0.01 * value for value in ar1(length, rho, random)]) for rho in RHO for _ in range(series)
+        ]
+        explained = np.array([change.explained for change in changes])
+        found = np.array([change.correlation for change in changes])
+        row: list[float] = []
+        for column in (-0.2, 0.0, 0.2, 0.4, 0.6):
+            # Where such series hardly ever come to a correlation, those that are nearest to it.
+            distance = np.abs(np.clip(found, -0.2, 0.6) - column)
+            near = distance <= max(0.1, float(np.sort(distance)[len(distance) // 100]))
+            row.append(float(np.quantile(explained[near], 0.9)))
+        print(f"    ({', '.join(f'{value:.2f}' for value in row)}),", flush=True)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--series", type=int, default=400, help="series a cell; ten times as many for --table")
+    parser.add_argument("--table", action="store_true", help="draw the critical values instead")
+    arguments = parser.parse_args()
+    if arguments.table:
+        print_table(10 * arguments.series)
+        return
+    print_alarms(arguments.series)
+    print_coverage(10 * arguments.series)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""A series of block times in the order in which they were taken: is it steady, and how well is its median known.
+
+Blocks of one process are not independent: at lag one they correlate by 0.6 to 0.8 on a shared machine. Both questions
+allow for that as for an autoregression of first order, AR(1). Pure Python: worker and driver both ask.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+__all__ = ["FEWEST", "Change", "block_interval", "find_change", "median_interval"]
+
+#: Fewer values than this carry neither verdict nor interval.
+FEWEST = 6
+#: A change of less than this share of the median does not matter, however clear it is.
+SMALLEST_CHANGE = 0.02
+
+#: Share of the variance that the best line or jump explains by chance in one of ten steady series: rows by their
+#: length, columns by the lag-one correlation of the residuals. Drawn by `python -m benchmarks.steadiness --table` from
+#: AR(1) series whose coefficient is 0, 0.5, 0.7 or 0.9, equally often.
+_LENGTHS = (6, 8, 10, 14, 20, 30, 40, 60, 80, 160, 320)
+_CORRELATIONS = (-0.2, 0.0, 0.2, 0.4, 0.6)
+_CRITICAL = (
+    (0.87, 0.89, 0.89, 0.86, 0.86),
+    (0.83, 0.84, 0.82, 0.82, 0.81),
+    (0.78, 0.80, 0.80, 0.80, 0.66),
+    (0.71, 0.75, 0.77, 0.72, 0.65),
+    (0.47, 0.69, 0.73, 0.72, 0.62),
+    (0.23, 0.41, 0.60, 0.68, 0.66),
+    (0.16, 0.22, 0.44, 0.60, 0.65),
+    (0.10, 0.12, 0.27, 0.37, 0.58),
+    (0.08, 0.09, 0.20, 0.26, 0.51),
+    (0.04, 0.05, 0.09, 0.12, 0.36),
+    (0.02, 0.02, 0.03, 0.06, 0.22),
+)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What most changed over a series: a jump before value `at`, or a drift (`at` is None) from end to end.
+
+    `size` is a share of the series' median, `explained` the share of the variance, `correlation` the residuals' at lag
+    one, `usual` the share that chance may explain.
+    """
+
+    size: float
+    at: int | None
+    explained: float
+    correlation: float
+    usual: float
+
+    @property
+    def matters(self) -> bool:
+        """Whether the series is not steady."""
+        return abs(self.size) > SMALLEST_CHANGE and self.explained > self.usual
+
+    def __str__(self) -> str:
+        what = "drift" if self.at is None else f"jump before block {self.at + 1}"
+        seen = f"explains {self.explained:.0%} of the variance, chance up to {self.usual:.0%}"
+        return f"{what} of {self.size:+.1%} {seen}"
+
+
+def find_change(values: Sequence[float]) -> Change:
+    """The line or the jump that explains most of a series of `FEWEST` values or more.
+
+    A line is fitted by least squares, and so is a jump before each value that has at least two, and a tenth, on either
+    side. What remains says how correlated the noise is, and so how much chance would have explained.
+    """
+    n, mean = len(values), statistics.fmean(values)
+    centred = [value - mean for value in values]
+    times = [index - (n - 1) / 2 for index in range(n)]
+    slope = sum(time * value for time, value in zip(times, centred, strict=True)) / sum(time**2 for time in times)
+    rest = [value - slope * time for time, value in zip(times, centred, strict=True)]
+    size, at = slope * (n - 1), None
+    sums, edge = [0.0, *accumulate(centred)], max(2, n // 10)
+    best = max(range(edge, n - edge + 1), key=lambda k: sums[k] ** 2 / (k * (n - k)))
+    before, after = sums[best] / best, -sums[best] / (n - best)
+    stepped = [value - (before if index < best else after) for index, value in enumerate(centred)]
+    if _power(stepped) < _power(rest):
+        rest, size, at = stepped, after - before, best
+    whole, correlation = _power(centred), _lag_one(rest)
+    explained = 1 - _power(rest) / whole if whole else 0.0
+    return Change(size / statistics.median(values), at, explained, correlation, _critical(n, correlation))
+
+
+def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
+    """Nonparametric interval of the median of independent values (the sign test's), or None where n is too small.
+
+    With B ~ Binomial(n, 1/2), the interval from the k-th smallest to the k-th largest value covers the median with
+    probability 1 - 2 P(B < k); k is the largest that keeps this at `confidence` or more. For 95% n must be 6 or more.
+    Source: Conover, Practical Nonparametric Statistics, section 3.2. The values are taken as independent.
+    """
+    ordered = sorted(values)
+    n, tail, k = len(ordered), 0.0, 0
+    while k < n // 2:
+        tail += math.exp(math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2))
+        if tail > (1 - confidence) / 2:
+            break
+        k += 1
+    return (ordered[k - 1], ordered[n - k]) if k else None
+
+
+def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """95% interval of the median of positive values that are correlated in time, or None for fewer than six.
+
+    `median_interval`, widened on either side (in logarithms) by sqrt((1 + r) / (1 - r)), the factor by which an AR(1)
+    widens the error of a mean. r comes from the lag-one correlation of the values' normal scores, which a short series
+    underestimates: (n r + 5) / (n - 6), more cautious than Kendall's (n r + 1) / (n - 3) since the estimate scatters
+    too; less for n under 20, and at most 1 - 0.3 / n. Found by simulation (`python -m benchmarks.steadiness`): of
+    Gaussian AR(1) series with a coefficient of 0 .. 0.9 it covers 94 to 98% for n of 20 and more; for n = 10 99% at 0,
+    95% at 0.5, 92% at 0.7, 84% at 0.9; for n = 6 98, 92, 85 and 70%. At 0 it is wider than `median_interval` by 25%
+    (n = 10), 34% (20), 8% (60), 4% (120) in the median.
+    """
+    interval, n = median_interval(values), len(values)
+    if interval is None:
+        return None
+    normal, scores = statistics.NormalDist(), [0.0] * n
+    for rank, index in enumerate(sorted(range(n), key=values.__getitem__)):
+        scores[index] = normal.inv_cdf((rank + 0.5) / n)
+    r = (n * _lag_one(scores) + min(5.0, n / 4)) / (n - min(6.0, 0.3 * n))
+    r = min(max(r, 0.0), 1 - 0.3 / n)
+    middle, wider = statistics.median(values), math.sqrt((1 + r) / (1 - r))
+    low, high = (middle * (end / middle) ** wider for end in interval)
+    return low, high
+
+
+def _power(values: Sequence[float]) -> float:
+    return sum(value**2 for value in values)
+
+
+def _lag_one(centred: Sequence[float]) -> float:
+    power = _power(centred)
+    return sum(first * second for first, second in pairwise(centred)) / power if power else 0.0
+
+
+def _critical(n: int, correlation: float) -> float:
+    """`_CRITICAL`, interpolated in the logarithm of n and in the correlation; beyond its ends, their values."""
+    row, down = _position([math.log(length) for length in _LENGTHS], math.log(n))
+    column, across = _position(_CORRELATIONS, correlation)
+    upper, lower = (
+        (1 - across) * _CRITICAL[index][column] + across * _CRITICAL[index][column + 1] for index in (row, row + 1)
+    )
+    return (1 - down) * upper + down * lower
+
+
+def _position(grid: Sequence[float], value: float) -> tuple[int, float]:
+    """The cell of a grid in which a value lies, and how far into it, 0..1."""
+    cell = min(max(bisect.bisect(grid, value) - 1, 0), len(grid) - 2)
+    return cell, min(max((value - grid[cell]) / (grid[cell + 1] - grid[cell]), 0.0), 1.0)
