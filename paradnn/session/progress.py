@@ -100,7 +100,7 @@ def describe_point(row: Row, where: str) -> str:
     metrics = row.metrics
     lines = [f"{row.name}: {row.outcome}" + (f" ({row.reason})" if row.reason else "")]
     if row.outcome == "ok":
-        steady = "steady" if row.tags["steady"] == "true" else "not steady: increase measure.warmup_seconds"
+        steady = "steady" if row.tags["steady"] == "true" else f"not steady ({row.tags['steady_reason']})"
         interval = ""
         if "examples_per_second_low" in metrics:
             low, high = metrics["examples_per_second_low"], metrics["examples_per_second_high"]
