@@ -71,13 +71,12 @@ def _plan(config: DictConfig, options: Options) -> int:
     from paradnn.forecast.status import sweep_status
     from paradnn.forecast.text import describe, write_points
     from paradnn.launch.submit import chunk_of
-    from paradnn.record.record import run_name
     from paradnn.sweep.space import plain
     from paradnn.sweep.tasks import read_plan
 
     content = plain(config)
     settings = read_settings(content)
-    chunk = None
+    name = chunk = None
     if settings.sweep.plan:
         points, sweep = read_plan(settings)
         name, chunk = sweep.name, chunk_of(config, settings, len(points))
@@ -85,7 +84,6 @@ def _plan(config: DictConfig, options: Options) -> int:
         if settings.sweep.grids:
             raise ConfigError("experiment", settings.sweep.name, "describes a sweep", "add -m")
         points = [read_point(content)]
-        name = run_name(points[0])
     history = open_history(settings.tracking)
     expected = forecast(sweep_status(points, settings, history), settings, history)
     describe(expected, name, history.where, options.hosts, chunk)

@@ -26,8 +26,11 @@ _MOST_LEVELS = 12
 _COSTS = ("parameters", "forward_flops", "flops_per_step", "bytes_per_step", "memory_lower_bound_bytes")
 
 
-def describe(forecast: Forecast, name: str, where: str, hosts: Sequence[int], chunk: int | None) -> None:
-    """Print counts, expected times by family and axis, and the wall time for each number of hosts."""
+def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[int], chunk: int | None) -> None:
+    """Print counts, expected times by family and axis, and the wall time for each number of hosts.
+
+    `name` is the sweep's; a single point has its own.
+    """
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=120)
@@ -49,10 +52,10 @@ def describe(forecast: Forecast, name: str, where: str, hosts: Sequence[int], ch
         console.print("Nothing is left to measure.")
 
 
-def _head(forecast: Forecast, name: str, where: str) -> Iterator[str]:
+def _head(forecast: Forecast, name: str | None, where: str) -> Iterator[str]:
     status = forecast.status
     counts = Counter(status.status)
-    yield f"{name}; the store is {where}"
+    yield f"{name or run_name(status.points[0])}; the store is {where}"
     known = ", ".join(f"{family} {count:,}" for family, count in forecast.runs.items() if family)
     others = forecast.runs.get("", 0)
     base = [f"{known} in this environment"] if known else []
