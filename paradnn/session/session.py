@@ -42,7 +42,16 @@ from paradnn.tracking.run_index import enter_task
 __all__ = ["Interrupted", "measure_ceilings", "measure_points", "report_problem"]
 
 #: Tags that are shown at once.
-_SHOWN = ("steady", "checks", "emulation_note", "precision_note", "ceilings_note", "ceilings_remedy", "profile")
+_SHOWN = (
+    "steady",
+    "steady_reason",
+    "checks",
+    "emulation_note",
+    "precision_note",
+    "ceilings_note",
+    "ceilings_remedy",
+    "profile",
+)
 
 
 class Interrupted(KeyboardInterrupt):

@@ -262,3 +262,13 @@ def test_every_specification_has_a_source_and_sound_numbers() -> None:
         assert find_hardware(f"{entry.aliases[0]}, {entry.cores} cores" if entry.cores else entry.aliases[0])
         if {"float32", "float16"} <= set(entry.peak_flops):
             assert entry.peak_flops["float16"] > entry.peak_flops["float32"]
+
+
+@pytest.mark.framework
+def test_what_is_not_steady_says_why(store: Store) -> None:
+    few = ["measure.min_blocks=1", "measure.min_seconds=0", "measure.warmup_seconds=0", "measure.max_seconds=0.001"]
+    done = run(
+        ["paradnn.train", *(entry for entry in TINY if not entry.startswith("measure.")), *few, "ceilings=false"], store
+    )
+    assert done.returncode == 0, done.stderr
+    assert "not steady (too few blocks to tell: " in done.stdout
