@@ -1,7 +1,7 @@
 """What an analysis and a choice of runs take: frozen dataclasses whose fields say how they are given.
 
 A field made by `option` holds its help text, its bounds and how it stands on a command line. `arguments` reads that
-back for whoever makes a parser of it (`analysis.cli.arguments`); `command_line` writes options as such a line.
+back for the module that makes a parser of it (`analysis.cli.arguments`); `command_line` writes options as such a line.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def _time(of: OperationRoofline) -> Iterator[str]:
 
 
 def _savings(of: OperationRoofline) -> Iterator[str]:
-    """What the operations would save at their roofs, which are above theirs, which are not drawn."""
+    """What the operations would save at their own roofs, and which of them are above those or not drawn."""
     operations = of.operations[of.operations["roof_share"].notna()]
     saved = operations["share"] * (1 - operations["roof_share"].clip(upper=1))
     if saved.sum() > 0:

@@ -295,7 +295,7 @@ def _description(point: Point, environment: Environment, result: PointResult, me
         )
     used = f", {metrics['flops_utilization']:.0%} of the measured peak" if "flops_utilization" in metrics else ""
     waits = f", {metrics['infeed_fraction']:.0%} of it waiting for input" if "infeed_gain" in metrics else ""
-    steady = "steady" if measurement.timing.steady else f"NOT steady: {measurement.timing.steady_reason}"
+    steady = "steady" if measurement.timing.steady else f"not steady: {measurement.timing.steady_reason}"
     return (
         f"{what}\n\n**{metrics['examples_per_second']:,.1f} examples/s**{interval}, "
         f"{metrics['step_time_ms']:.3f} ms a step{waits}, {metrics['flops_per_second'] / 1e9:,.2f} GFLOP/s{used}; "

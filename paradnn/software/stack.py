@@ -149,7 +149,7 @@ def _ready(stack: Stack, making: int, using: int, say: Say) -> tuple[str, ...]:
             f"making the software stack {stack.name} (Python {stack.python_version}, "
             f"{', '.join(stack.requirements)}), once: some minutes{why}"
         )
-        fcntl.flock(using, fcntl.LOCK_EX)  # whoever uses the one that is there ends first
+        fcntl.flock(using, fcntl.LOCK_EX)  # drivers that use the one that is there exit first
         packages = _make(stack, making)
     fcntl.flock(using, fcntl.LOCK_SH)
     return packages

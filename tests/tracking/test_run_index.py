@@ -1,4 +1,4 @@
-"""What resume and claims see of a store: its tables as written, whoever wrote them, and nothing that is not a point."""
+"""What resume and claims see of a store: its tables as any version wrote them, and nothing that is not a point."""
 
 from __future__ import annotations
 
