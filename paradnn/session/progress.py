@@ -29,8 +29,10 @@ _ROWS = 60
 class Reporter:
     """The progress of a session: points done, outcome counts, time left."""
 
-    def __init__(self, total: int, title: str | None) -> None:
+    def __init__(self, total: int, title: str | None, *, at_most: bool = False) -> None:
+        self.standing = ""  # what is known so far, for the progress line
         self._total = total
+        self._left = "left at most" if at_most else "left"
         self._title = title
         self._console = Console(stderr=True, highlight=False)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
@@ -91,7 +93,9 @@ class Reporter:
         done, left = measured + self._skipped, self._total - measured - self._skipped
         parts = [f"[{done}/{self._total}]", *(f"{count} {name}" for name, count in self._counts.most_common())]
         if measured and left > 0:
-            parts.append(f"{_duration((time.monotonic() - self._begin) / measured * left)} left")
+            parts.append(f"{_duration((time.monotonic() - self._begin) / measured * left)} {self._left}")
+        if self.standing:
+            parts.append(f"({self.standing})")
         return " ".join(parts)
 
 

@@ -28,6 +28,7 @@ from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
 from paradnn.hardware.environment import Environment, load_average
 from paradnn.record.record import Record, make_record, point_tags, run_name
+from paradnn.session.course import Course
 from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, device_peaks, overrun_tags, single_device
 from paradnn.session.parent_run import ParentRun
 from paradnn.session.progress import Reporter
@@ -39,7 +40,7 @@ from paradnn.tracking.fallback import looks_quickly, open_tracker
 from paradnn.tracking.resume import ResumePolicy, first_accepted, point_statuses
 from paradnn.tracking.run_index import enter_task
 
-__all__ = ["Interrupted", "measure_ceilings", "measure_points", "report_problem"]
+__all__ = ["Interrupted", "follow_course", "measure_ceilings", "measure_points", "report_problem"]
 
 #: Tags that are shown at once.
 _SHOWN = (
@@ -64,14 +65,32 @@ def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo
     Raises ParadnnError for what the user can correct before anything is measured.
     """
     reporter = Reporter(len(points), sweep.name if sweep else None)
+    with _opened(points, len(points), reporter, settings, sweep) as session:
+        return session.run(points)
+
+
+def follow_course(course: Course, settings: Settings, sweep: SweepInfo) -> Summary:
+    """Measure what `course` asks for, each time anew, batch after batch, until it asks for nothing more.
+
+    Raises ParadnnError as `measure_points` does.
+    """
+    reporter = Reporter(course.most, sweep.name, at_most=True)
+    with _opened(course.points, course.most, reporter, replace(settings, resume=False), sweep) as session:
+        return session.follow(course)
+
+
+@contextlib.contextmanager
+def _opened(
+    points: Sequence[Point], total: int, reporter: Reporter, settings: Settings, sweep: SweepInfo | None
+) -> Iterator[_Session]:
+    """A session with its workers and its tracker, for as long as it lasts."""
     enter_task(task_name(sweep), restarts())
     with _interruptible(), WorkerEnvironments(points, reporter.say) as environments, WorkerPool() as pool:
         if not looks_quickly(settings.tracking):
             _prepare_first(points, environments, pool)
         tracker = open_tracker(settings.tracking, reporter.say)
-        session = _Session(pool, tracker, environments, reporter, settings, sweep, Summary(len(points)))
         try:
-            return session.run(points)
+            yield _Session(pool, tracker, environments, reporter, settings, sweep, Summary(total))
         finally:
             reporter.close()
 
@@ -135,10 +154,7 @@ class _Session:
         if todo:
             _prepare_first(todo, self._environments, self._pool)
             self._parent.open()
-        self._tags = task_tags(self._sweep)
-        self._waited = waiting_times(self._sweep.launched if self._sweep else None)
-        self._free_since = time.perf_counter()
-        self._reporter.start(self._summary.skipped)
+        self._start()
         try:
             self._work(todo)
         except KeyboardInterrupt:
@@ -147,6 +163,33 @@ class _Session:
         self._parent.end(self._summary, self._environments.environment_ids)
         self._summary.where = self._tracker.where
         return self._summary
+
+    def follow(self, course: Course) -> Summary:
+        """Measure what the course asks for; what it concludes stands on the parent run."""
+        begin = time.perf_counter()
+        self._tracker.close_abandoned()
+        self._summary.parent = self._parent.open()
+        self._start()
+        try:
+            rows: Sequence[Row] = ()
+            while visits := course.batch(rows):
+                for visit in visits:
+                    self._one(visit.point, visit.tags)
+                rows = self._summary.rows[-len(visits) :]
+                self._reporter.standing = course.standing
+        except KeyboardInterrupt:
+            self._summary.interrupted = True
+        self._summary.total = self._summary.measured
+        self._summary.seconds = time.perf_counter() - begin
+        self._parent.end(self._summary, self._environments.environment_ids, course.conclusion())
+        self._summary.where = self._tracker.where
+        return self._summary
+
+    def _start(self) -> None:
+        self._tags = task_tags(self._sweep)
+        self._waited = waiting_times(self._sweep.launched if self._sweep else None)
+        self._free_since = time.perf_counter()
+        self._reporter.start(self._summary.skipped)
 
     def _missing(self, points: Sequence[Point]) -> list[Point]:
         """The points without an outcome that is accepted, each once; the others are counted as skipped."""
@@ -198,15 +241,15 @@ class _Session:
                 self._reporter.begin(f"waiting for {len(queue)} point(s) that another driver measures")
                 time.sleep(random.uniform(0.5, 1.5))
 
-    def _one(self, point: Point) -> bool:
-        """Claim, measure and record one point; False when another driver holds it."""
+    def _one(self, point: Point, further: Mapping[str, str] | None = None) -> bool:
+        """Claim, measure and record one point, with `further` tags; False when another driver holds it."""
         environment = self._environments.environment(point)
         begin = time.perf_counter()
         usable = not self._environments.problem(point)
         ceilings = self._ceilings.of(point, environment) if self._ceilings and usable else None
         # Measuring them is no cost of this point.
         self._free_since += time.perf_counter() - begin
-        tags = {**point_tags(point, environment), **self._tags}
+        tags = {**point_tags(point, environment), **self._tags, **(further or {})}
         accepts = (lambda known: self._resume.accepts(point, known)) if self._resume.looks else None
         self._reporter.begin(run_name(point))
         claim = self._tracker.begin(self._identity(point), run_name(point), tags, point.measure.timeout, accepts)

@@ -42,7 +42,7 @@ class Summary:
     """Rows of the measured points, and counts of those that needed no measuring.
 
     skipped: outcomes that the store held already, this sweep's or another driver's. repeated: points that the sweep
-    names twice.
+    names twice. parent: id of the parent run, where it is told.
     """
 
     total: int
@@ -52,6 +52,7 @@ class Summary:
     interrupted: bool = False
     seconds: float = 0.0
     where: str = ""
+    parent: str = ""
 
     @property
     def outcomes(self) -> Counter[str]:

@@ -88,6 +88,11 @@ _ALL = (
     Metric("input_threads", "1", None, "input", "threads of the pipeline's pool"),
     Metric("input_damaged", "1", "lower", "input", "examples that could not be decoded and were skipped"),
     Metric("input_memory_bytes", "B", "lower", "input", "resident memory that the pipeline took to fill its buffers"),
+    # Two sides (docs/compare.md)
+    Metric("speed_ratio", "1", None, "comparison", "examples/s of the first side / the second's, mean over rounds"),
+    Metric("speed_ratio_low", "1", None, "comparison", "lower end of its 95% interval, whenever one stops"),
+    Metric("speed_ratio_high", "1", None, "comparison", "upper end of its 95% interval, whenever one stops"),
+    Metric("comparison_rounds", "1", None, "comparison", "rounds in which both sides were measured"),
     # Memory and energy
     Metric("peak_memory_bytes", "B", "lower", "memory", "peak resident memory of the point's processes, summed"),
     Metric("step_memory_bytes", "B", "lower", "memory", "peak resident memory less that of the loaded framework"),

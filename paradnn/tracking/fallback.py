@@ -109,12 +109,12 @@ class ResilientTracker:
         self._finally(lambda store: store.report_task(task, report))
 
     def close_sweep(
-        self, status: str, description: str, metrics: Mapping[str, float], table: Mapping[str, Any]
+        self, status: str, description: str, metrics: Mapping[str, float], artifacts: Mapping[str, Any]
     ) -> None:
         if status == "KILLED":  # an interrupted sweep ends at once
             self._patience = 0.0
-        if not self._finally(lambda store: store.close_sweep(status, description, metrics, table)):
-            self._as_files().close_sweep(status, description, metrics, table)
+        if not self._finally(lambda store: store.close_sweep(status, description, metrics, artifacts)):
+            self._as_files().close_sweep(status, description, metrics, artifacts)
             self._unclosed = True
 
     def begin(
