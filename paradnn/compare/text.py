@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -12,7 +11,7 @@ from rich.table import Table
 from paradnn.compare.comparison import Comparison, Result
 from paradnn.compare.verdict import FEWEST, Estimate, Verdict
 
-__all__ = ["describe", "round_table", "sentences", "verdict_table"]
+__all__ = ["describe", "describe_estimate", "round_table", "sentences", "verdict_table"]
 
 _VERDICTS = {
     Verdict.FASTER: "faster",
@@ -86,25 +85,28 @@ def round_table(comparison: Comparison) -> dict[str, Any]:
     return {"columns": columns, "data": rows}
 
 
-def _sentence(result: Result, labels: Sequence[str], margin: float) -> str:
-    first, second = labels
+def _sentence(result: Result, labels: tuple[str, str], margin: float) -> str:
     if result.problem:
         return f"no verdict: {result.problem}"
-    found = result.estimate
-    if found is None:
+    if result.estimate is None:
         return f"not settled: {_rounds(len(result.rounds))}, and fewer than {FEWEST} carry no interval"
-    basis = _rounds(found.rounds)
+    return describe_estimate(result.estimate, labels, margin)
+
+
+def describe_estimate(found: Estimate, labels: tuple[str, str], margin: float) -> str:
+    """The verdict in words: what is faster, by how much, how sure that is."""
+    first, second = labels
     match found.verdict(margin):
         case Verdict.FASTER:
             return _faster(found, first, second, margin)
         case Verdict.SLOWER:
             return _faster(found.inverse(), second, first, margin)
         case Verdict.EQUIVALENT:
-            ratio = f"ratio {_number(found.ratio, found)}, 95% interval {_interval(found)}, {basis}"
-            return f"no difference: {first} and {second} are equally fast within {_percent(margin)} ({ratio})"
+            basis = f"ratio {_number(found.ratio, found)}, 95% interval {_interval(found)}, {_rounds(found.rounds)}"
+            return f"no difference: {first} and {second} are equally fast within {_percent(margin)} ({basis})"
     seen = f"{first} is {_number(found.low, found)} .. {_number(found.high, found)} times as fast as {second}"
     wanted = f"some {found.rounds_needed(margin):,} rounds would tell"
-    return f"not settled: {seen} (95% interval, {basis}); {wanted}"
+    return f"not settled: {seen} (95% interval, {_rounds(found.rounds)}); {wanted}"
 
 
 def _faster(found: Estimate, faster: str, slower: str, margin: float) -> str:
@@ -118,12 +120,12 @@ def _interval(found: Estimate) -> str:
 
 
 def _number(value: float, found: Estimate) -> str:
-    """A ratio with as many digits as its interval bears; an end beside 1 is not rounded onto it."""
+    """A ratio with as many digits as its interval bears, two at least; an end beside 1 is not rounded onto it."""
     width = found.ratio * found.half
     digits = max(0, -math.floor(math.log10(width))) if width else 4
     while digits < 6 and any(end != 1 and round(end, digits) == 1 for end in (found.low, found.high)):
         digits += 1
-    return f"{value:.{min(digits, 6)}f}"
+    return f"{value:.{min(max(digits, 1 - math.floor(math.log10(value))), 6)}f}"
 
 
 def _percent(share: float) -> str:

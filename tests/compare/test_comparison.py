@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 from paradnn.compare.comparison import Comparison, Pair, pairs_of
-from paradnn.compare.text import round_table, sentences, verdict_table
-from paradnn.compare.verdict import Rule, Verdict
+from paradnn.compare.text import describe_estimate, round_table, sentences, verdict_table
+from paradnn.compare.verdict import Estimate, Rule, Verdict
 from paradnn.config.families.synthetic import FullyConnected
 from paradnn.config.point import Point
 from paradnn.errors import ConfigError
@@ -186,6 +186,19 @@ def test_tables_hold_the_verdicts_and_every_round() -> None:
             one["compile=graph examples_per_second"] / one["compile=xla examples_per_second"]
         )
     assert math.log(values["ratio"]) == pytest.approx(sum(math.log(one["ratio"]) for one in rounds) / 5)
+
+
+@pytest.mark.parametrize(
+    ("low", "ratio", "high", "text"),
+    [
+        (1.28, 1.31, 1.34, "1.31 times as fast as compile=xla (95% interval 1.28 .. 1.34, 10 rounds)"),
+        (1.0003, 1.004, 1.0077, "1.0040 times as fast as compile=xla (95% interval 1.0003 .. 1.0077, 10 rounds)"),
+        (23.1, 41.4, 74.2, "41 times as fast as compile=xla (95% interval 23 .. 74, 10 rounds)"),
+    ],
+)
+def test_numbers_have_the_digits_that_their_interval_bears(low: float, ratio: float, high: float, text: str) -> None:
+    found = Estimate(math.log(ratio), (math.log(high) - math.log(low)) / 2, 10)
+    assert describe_estimate(found, LABELS, 0.0) == f"compile=graph is {text}"
 
 
 def test_sides_that_do_not_pair_are_refused() -> None:
