@@ -7,7 +7,6 @@ from paradnn.compare.figure import comparison_figure
 from paradnn.compare.text import round_table, sentences, verdict_table
 from paradnn.record.record import image
 from paradnn.session.course import Conclusion
-from paradnn.store.metrics import metric
 
 __all__ = ["RecordedComparison"]
 
@@ -22,8 +21,6 @@ class RecordedComparison(Comparison):
         metrics = {"comparison_rounds": float(len(whole.rounds))}
         if found := whole.estimate:
             metrics |= {"speed_ratio": found.ratio, "speed_ratio_low": found.low, "speed_ratio_high": found.high}
-        for name in metrics:
-            metric(name)  # a metric without a unit is a fault of this tool
         artifacts = {"verdicts.json": verdict_table(self), "rounds.json": round_table(self)}
         if any(result.rounds for result in results):
             artifacts["comparison.png"] = image(comparison_figure(self))

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
+from paradnn.store.metrics import metric_names
 from tests.conftest import ROOT, TINY, Store, environment, run
 
 FEW = ["--most", "5", "--within", "0.5"]
@@ -51,6 +52,7 @@ def test_every_point_is_compared_and_everything_is_recorded(store: Store) -> Non
     metrics = store.values("latest_metrics", parent["run_id"])
     assert metrics["speed_ratio"] == pytest.approx(stats.gmean([*ratios.values()]))
     assert metrics["comparison_rounds"] == 5
+    assert {name for name in metrics if not name.startswith("points")} == set(metric_names("comparison"))
     rounds = json.loads(artifact(store, parent["run_id"], "rounds.json").read_text())
     assert sorted(values[-1] for values in rounds["data"]) == pytest.approx(sorted(ratios.values()))
     verdicts = json.loads(artifact(store, parent["run_id"], "verdicts.json").read_text())
