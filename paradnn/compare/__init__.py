@@ -1,1 +1,1 @@
-"""One question: two settings, stacks or frameworks of this machine by turns, until the interval says enough."""
+"""Which of two is faster: settings, stacks or frameworks of this machine by turns, until the interval is enough."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from paradnn.compare.comparison import Comparison
@@ -17,8 +18,6 @@ _MOST = 9
 
 def comparison_figure(comparison: Comparison) -> Figure:
     """Ratios over rounds, a colour and a marker for each of the first nine points; bands are the 95% intervals."""
-    import math
-
     from paradnn.plotting import COLOURS, MARKERS, figure, finish
 
     drawn, axes = figure(7.0, 4.0)

@@ -1,4 +1,4 @@
-"""Every `python -m paradnn.train`, `.plan` and `.compare` in the documentation names groups, options and keys that exist."""
+"""Every `python -m paradnn.train`, `.plan`, `.compare` in the documentation: groups, options and keys that exist."""
 
 from __future__ import annotations
 
