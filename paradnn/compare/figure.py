@@ -32,6 +32,9 @@ def comparison_figure(comparison: Comparison) -> Figure:
             ends = numbers[0] - 0.5, numbers[-1] + 0.5
             axes.fill_between(ends, found.low, found.high, color=colour, alpha=0.15, linewidth=0)
             axes.plot(ends, [found.ratio] * 2, color=colour, linewidth=1.2)
+    ratios = [math.exp(one.log_ratio) for result in results for one in result.rounds]
+    if max(ratios) > 3 * min(ratios):
+        axes.set_yscale("log")
     first, second = comparison.labels
     finish(axes, f"{first} over {second}", "round", "ratio of examples/s")
     if len(results) > 1:

@@ -23,7 +23,7 @@ TYPED = sorted(
 @pytest.mark.parametrize("line", TYPED)
 def test_documented_overrides_exist(line: str) -> None:
     # A side of a comparison may be several overrides in one quoted word.
-    words = [part for word in shlex.split(line, comments=True) for part in shlex.split(word)]
+    words = [part for word in shlex.split(line, comments=True) for part in re.split(r" (?=[\w.]+=)", word)]
     overrides = [word for word in words if not word.startswith("-")]
     for override in OverridesParser.create().parse_overrides([word for word in overrides if "=" in word]):
         group, value = CONFIG / override.key_or_group, str(override.input_line).partition("=")[2]

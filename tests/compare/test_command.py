@@ -14,6 +14,7 @@ import pytest
 from scipy import stats
 
 from paradnn.store.metrics import metric_names
+from paradnn.tracking.offline import write_document
 from tests.conftest import ROOT, TINY, Store, environment, run
 
 FEW = ["--most", "5", "--within", "0.5"]
@@ -81,11 +82,17 @@ def test_one_side_against_itself_is_kept_as_files_too(tmp_path: Path) -> None:
     kept = json.loads(json.loads(path.read_text())["body"])
     assert set(kept["artifacts"]) == {"sweep.json", "verdicts.json", "rounds.json", "comparison.png"}
     assert kept["sweep"]["metrics"]["comparison_rounds"] == 5
-    fresh = Store(tmp_path)
-    done = run(["paradnn.sync", str(tmp_path)], fresh)
-    assert done.returncode == 0, done.stderr
-    [parent] = fresh.runs("sweep")
-    assert artifact(fresh, parent["run_id"], "comparison.png").read_bytes().startswith(b"\x89PNG")
+    earlier = {key: value for key, value in kept.items() if key != "artifacts"}
+    for name, document in (("now", kept), ("earlier", {**earlier, "table": kept["artifacts"]["sweep.json"]})):
+        write_document(path, document)
+        (tmp_path / name).mkdir()
+        fresh = Store(tmp_path / name)
+        done = run(["paradnn.sync", str(tmp_path)], fresh)
+        assert done.returncode == 0, done.stderr
+        [parent] = fresh.runs("sweep")
+        table = json.loads(artifact(fresh, parent["run_id"], "sweep.json").read_text())
+        assert len(table["data"]) == 10
+    assert not artifact(fresh, parent["run_id"], "comparison.png").exists()
 
 
 @pytest.mark.framework
