@@ -78,8 +78,16 @@ class ParentRun:
             f"`{without_secrets(sweep.command)}`\n\nA sweep of {summary.total} points, {state} after "
             f"{summary.seconds:.0f} s: {summary.counts()}."
         )
+        if summary.drift and summary.drift.matters:
+            text += f"\n\nDrift: {summary.drift}."
         metrics = {"points": float(summary.total)}
         metrics |= {f"points.{name}": float(count) for name, count in summary.outcomes.items()}
+        if drift := summary.drift:
+            metrics |= {
+                "drift_per_hour": drift.per_hour,
+                "drift_per_hour_low": drift.low,
+                "drift_per_hour_high": drift.high,
+            }
         tables = (row.cells() for row in summary.rows)
         rows = [{key: cells[key] for key in cells if not key.startswith(_UNSHOWN)} for cells in tables]
         columns = list(dict.fromkeys(key for row in rows for key in row))

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paradnn.session.drift import DriftEstimate
 
 __all__ = ["Row", "Summary"]
 
@@ -42,7 +45,7 @@ class Summary:
     """Rows of the measured points, and counts of those that needed no measuring.
 
     skipped: outcomes that the store held already, this sweep's or another driver's. repeated: points that the sweep
-    names twice.
+    names twice. drift: how step times changed meanwhile, where points were measured in several processes.
     """
 
     total: int
@@ -52,6 +55,7 @@ class Summary:
     interrupted: bool = False
     seconds: float = 0.0
     where: str = ""
+    drift: DriftEstimate | None = None
 
     @property
     def outcomes(self) -> Counter[str]:
