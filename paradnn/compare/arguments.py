@@ -39,6 +39,7 @@ side that cannot be measured), 2 wrong input, 130 interrupted.
 #: What a comparison decides itself, with the reason.
 _OWN = {
     "replicate": "the rounds are the replicates",
+    "measure.processes": "every round is a process",
     "resume": "a comparison always measures anew",
     "retry": "a comparison always measures anew",
     "sweep.sample": "every point is compared",

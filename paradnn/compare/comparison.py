@@ -177,7 +177,9 @@ class Comparison:
         return Result("", tuple(means), _estimate(means))
 
     def _visit(self, index: int, side: int) -> Visit:
-        point = replace(self._pairs[index].points[side], replicate=self._number)
+        point = self._pairs[index].points[side]
+        # The rounds are the processes.
+        point = replace(point, replicate=self._number, measure=replace(point.measure, processes=1))
         return Visit(point, {"comparison": self._name, "side": self.labels[side]})
 
     def _take(self, rows: Sequence[Row]) -> None:

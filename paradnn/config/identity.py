@@ -29,7 +29,13 @@ LIMIT_KEYS = ("timeout", "memory_limit", "predict_oom")
 EXTRA_KEYS = ("profile", "keep_trace")
 #: Keys of a point that came later, dotted, with the value that says what was always meant: a point that was stored
 #: before them is still the same, and its run is read as if it held them (`paradnn.store.schema`).
-LATER_KEYS: Mapping[str, Any] = {"devices": 1, "transport": "local", "measure.relative_interval": None}
+LATER_KEYS: Mapping[str, Any] = {
+    "devices": 1,
+    "transport": "local",
+    "measure.relative_interval": None,
+    "measure.processes": 1,
+    "measure.max_processes": 30,
+}
 
 
 @dataclass(frozen=True)

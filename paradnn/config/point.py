@@ -127,11 +127,22 @@ class Measure:
     warmup_seconds: float = option(10.0, "stop warming up after this long, steady or not", low=0.0, high=86_400.0)
     relative_interval: float | None = option(
         None,
-        "measure on until half the 95% interval is below this share of the median, within max_seconds; null: do not",
+        "measure on until half the 95% interval is below this share, within max_seconds or max_processes; null: do not",
         low=0.0001,
         high=1.0,
     )
-    timeout: float = option(600.0, "seconds for a whole point; longer is outcome timeout", low=0.001, high=864_000.0)
+    processes: int = option(
+        1,
+        "short processes of a point, spread over the sweep: the interval holds the spread between them",
+        low=1,
+        high=1000,
+    )
+    max_processes: int = option(
+        30, "with several processes and relative_interval: measure in more of them, up to so many", low=1, high=1000
+    )
+    timeout: float = option(
+        600.0, "seconds for a process of a point; longer is outcome timeout", low=0.001, high=864_000.0
+    )
     memory_limit: str | int = option(
         "auto", "host memory a point may take: bytes, 8GiB, 500MB, or auto (90% of what is free)"
     )
@@ -208,6 +219,9 @@ class Sweep:
     name: str | None = option(None, "name of the parent run; null: the date and the families")
     chunk: int | None = option(
         None, "points of one task; null: all of them here, 5 to 50 with a launcher such as slurm", low=1
+    )
+    reference_points: int = option(
+        1, "points of a long sweep that are measured again all along it, to tell how the machine drifts", low=0, high=24
     )
     plan: str | None = option(None, "internal: the points of a launched task", longest=2**26)
 

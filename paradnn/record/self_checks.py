@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from paradnn.config.point import Point
 from paradnn.costs import Costs
 from paradnn.record.input_pipeline import balance_checks
-from paradnn.worker.messages import Answer, Measurement
+from paradnn.worker.messages import Answer
 
 __all__ = ["contradictions"]
 
@@ -19,10 +19,11 @@ FLOPS_MARGIN = 0.1
 UNSEEN_SHARE = 0.5
 
 
-def contradictions(
-    point: Point, costs: Costs, metrics: Mapping[str, float], answer: Answer, measurement: Measurement
-) -> list[str]:
-    """What contradicts itself in a measured point, a line each; nothing where all agrees."""
+def contradictions(point: Point, costs: Costs, metrics: Mapping[str, float], answer: Answer) -> list[str]:
+    """What contradicts itself in one process of a measured point, a line each; nothing where all agrees."""
+    measurement = answer.measurement
+    if measurement is None:
+        return ["the outcome is ok, but nothing was measured"]
     problems = []
     built = measurement.parameters
     if built != costs.parameters:

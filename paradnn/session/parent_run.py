@@ -77,9 +77,17 @@ class ParentRun:
         state = "interrupted" if summary.interrupted else "finished"
         text = f"A sweep of {summary.total} points, {state} after {summary.seconds:.0f} s: {summary.counts()}."
         text = "\n\n".join(filter(None, (f"`{without_secrets(sweep.command)}`", conclusion.text, text)))
+        if summary.drift and summary.drift.matters:
+            text += f"\n\nDrift: {summary.drift}."
         metrics = {"points": float(summary.total)}
         metrics |= {f"points.{name}": float(count) for name, count in summary.outcomes.items()}
         metrics |= conclusion.metrics
+        if drift := summary.drift:
+            metrics |= {
+                "drift_per_hour": drift.per_hour,
+                "drift_per_hour_low": drift.low,
+                "drift_per_hour_high": drift.high,
+            }
         tables = (row.cells() for row in summary.rows)
         rows = [{key: cells[key] for key in cells if not key.startswith(_UNSHOWN)} for cells in tables]
         columns = list(dict.fromkeys(key for row in rows for key in row))

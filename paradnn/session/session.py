@@ -1,5 +1,7 @@
 """One session measures points one after the other and records each: claim, measure, record, say so.
 
+Points that are measured in several processes are open together, a group at a time: each is measured once, then each
+once more in another order, so that minutes lie between the processes of a point and drift shows in its interval.
 Nothing else runs while a child measures. What the stack itself costs is part of the record: every second between two
 points falls into one of the phases schedule, start and record.
 """
@@ -8,15 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import random
-import signal
-import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from paradnn.config.identity import Identity, point_id, request_of
+from paradnn.config.identity import Identity, point_id
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, Settings
 from paradnn.costs import Costs
@@ -26,37 +25,27 @@ from paradnn.execution.environments import WorkerEnvironments
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
-from paradnn.hardware.environment import Environment, load_average
-from paradnn.record.record import Record, make_record, point_tags, run_name
-from paradnn.session.course import Course
-from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, device_peaks, overrun_tags, single_device
+from paradnn.record.record import Record, point_tags, run_name
+from paradnn.session.course import Conclusion, Course
+from paradnn.session.drift import Drift
+from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper
+from paradnn.session.interruption import Interrupted, interruptible
+from paradnn.session.open_point import OpenPoint
 from paradnn.session.parent_run import ParentRun
+from paradnn.session.partial import PartialResults
 from paradnn.session.progress import Reporter
 from paradnn.session.summary import Row, Summary
 from paradnn.sweep.scheduler import restarts, task_name, task_tags, waiting_times
 from paradnn.sweep.tasks import SweepInfo
-from paradnn.tracking.base import Claim, ClaimedElsewhere, Finished, Tracker
+from paradnn.tracking.base import ClaimedElsewhere, Finished, Tracker
 from paradnn.tracking.fallback import looks_quickly, open_tracker
 from paradnn.tracking.resume import ResumePolicy, first_accepted, point_statuses
 from paradnn.tracking.run_index import enter_task
 
 __all__ = ["Interrupted", "follow_course", "measure_ceilings", "measure_points", "report_problem"]
 
-#: Tags that are shown at once.
-_SHOWN = (
-    "steady",
-    "steady_reason",
-    "checks",
-    "emulation_note",
-    "precision_note",
-    "ceilings_note",
-    "ceilings_remedy",
-    "profile",
-)
-
-
-class Interrupted(KeyboardInterrupt):
-    """The user or the system asked the sweep to end (Ctrl-C, SIGTERM)."""
+#: How many points are open together. A killed driver on another host blocks them for as long as they may take.
+GROUP = 24
 
 
 def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo | None) -> Summary:
@@ -75,7 +64,7 @@ def follow_course(course: Course, settings: Settings, sweep: SweepInfo) -> Summa
     Raises ParadnnError as `measure_points` does.
     """
     reporter = Reporter(course.most, sweep.name, at_most=True)
-    with _opened(course.points, course.most, reporter, replace(settings, resume=False), sweep) as session:
+    with _opened(course.points, 0, reporter, replace(settings, resume=False), sweep) as session:
         return session.follow(course)
 
 
@@ -85,7 +74,7 @@ def _opened(
 ) -> Iterator[_Session]:
     """A session with its workers and its tracker, for as long as it lasts."""
     enter_task(task_name(sweep), restarts())
-    with _interruptible(), WorkerEnvironments(points, reporter.say) as environments, WorkerPool() as pool:
+    with interruptible(), WorkerEnvironments(points, reporter.say) as environments, WorkerPool() as pool:
         if not looks_quickly(settings.tracking):
             _prepare_first(points, environments, pool)
         tracker = open_tracker(settings.tracking, reporter.say)
@@ -106,7 +95,7 @@ def report_problem(settings: Settings, sweep: SweepInfo, problem: str) -> None:
 def measure_ceilings(point: Point, settings: Settings) -> tuple[Ceilings | None, str]:
     """Re-measure the ceilings of a point's platform; also where they are recorded."""
     reporter = Reporter(1, None)
-    with _interruptible(), WorkerEnvironments([point], reporter.say) as environments, WorkerPool() as pool:
+    with interruptible(), WorkerEnvironments([point], reporter.say) as environments, WorkerPool() as pool:
         if problem := environments.problem(point):
             raise WorkerError(problem)
         environment = environments.environment(point)
@@ -137,11 +126,16 @@ class _Session:
         self._tracker = tracker
         self._environments = environments
         self._reporter = reporter
+        self._settings = settings
         self._resume = ResumePolicy(settings.resume, settings.retry)
+        self._partial = PartialResults(settings.tracking)
         self._ceilings = CeilingsKeeper(pool, tracker, reporter.say) if settings.ceilings else None
         self._summary = summary
         self._sweep = sweep
         self._parent = ParentRun(tracker, sweep)
+        self._random = random.Random(settings.sweep.seed)
+        self._open: list[OpenPoint] = []
+        self._drift = Drift()
         self._tags: Mapping[str, str] = {}
         self._waited: Mapping[str, float] = {}
         self._free_since = time.perf_counter()
@@ -154,42 +148,46 @@ class _Session:
         if todo:
             _prepare_first(todo, self._environments, self._pool)
             self._parent.open()
-        self._start()
-        try:
-            self._work(todo)
-        except KeyboardInterrupt:
-            self._summary.interrupted = True
-        self._summary.seconds = time.perf_counter() - begin
-        self._parent.end(self._summary, self._environments.environment_ids)
-        self._summary.where = self._tracker.where
-        return self._summary
+        processes = sum(point.measure.processes for point in todo)
+        return self._carry_out(lambda: self._work(todo), processes, begin, Conclusion)
 
     def follow(self, course: Course) -> Summary:
         """Measure what the course asks for; what it concludes stands on the parent run."""
         begin = time.perf_counter()
         self._tracker.close_abandoned()
         self._summary.parent = self._parent.open()
-        self._start()
-        try:
-            rows: Sequence[Row] = ()
-            while visits := course.batch(rows):
-                for visit in visits:
-                    self._one(visit.point, visit.tags)
-                rows = self._summary.rows[-len(visits) :]
-                self._reporter.standing = course.standing
-        except KeyboardInterrupt:
-            self._summary.interrupted = True
-        self._summary.total = self._summary.measured
-        self._summary.seconds = time.perf_counter() - begin
-        self._parent.end(self._summary, self._environments.environment_ids, course.conclusion())
-        self._summary.where = self._tracker.where
-        return self._summary
+        return self._carry_out(lambda: self._visit(course), course.most, begin, course.conclusion)
 
-    def _start(self) -> None:
+    def _visit(self, course: Course) -> None:
+        rows: Sequence[Row] = ()
+        while visits := course.batch(rows):
+            self._summary.total += len(visits)
+            for visit in visits:
+                self._enter(visit.point, further=visit.tags)
+            rows = self._summary.rows[-len(visits) :]
+            self._reporter.standing = course.standing
+
+    def _carry_out(
+        self, work: Callable[[], None], processes: int, begin: float, conclude: Callable[[], Conclusion]
+    ) -> Summary:
+        """Do the work and close what was opened for it, also after an interruption."""
         self._tags = task_tags(self._sweep)
         self._waited = waiting_times(self._sweep.launched if self._sweep else None)
         self._free_since = time.perf_counter()
-        self._reporter.start(self._summary.skipped)
+        self._reporter.start(self._summary.skipped, processes)
+        try:
+            work()
+        except KeyboardInterrupt:
+            self._summary.interrupted = True
+        finally:
+            for entry in self._open:
+                with contextlib.suppress(Exception):
+                    self._tracker.abandon(entry.claim, "interrupted before its end")
+        self._summary.seconds = time.perf_counter() - begin
+        self._summary.drift = self._drift.estimate()
+        self._parent.end(self._summary, self._environments.environment_ids, conclude())
+        self._summary.where = self._tracker.where
+        return self._summary
 
     def _missing(self, points: Sequence[Point]) -> list[Point]:
         """The points without an outcome that is accepted, each once; the others are counted as skipped."""
@@ -227,22 +225,51 @@ class _Session:
             self._summary.rows.append(row)
 
     def _work(self, todo: Sequence[Point]) -> None:
-        """Measure point after point; what another driver holds comes again at the end."""
-        queue = deque(todo)
-        waiting = 0  # points in a row that were held by others
+        """Measure group after group; what another driver holds comes again at the end."""
+        queue, elsewhere = deque(todo), 0  # points in a row that were held by others
+        self._open_reference(queue)
         while queue:
-            point = queue.popleft()
-            if self._one(point):
-                waiting = 0
-                continue
-            queue.append(point)
-            waiting += 1
-            if waiting >= len(queue):
+            for _ in range(min(GROUP, len(queue))):
+                point = queue.popleft()
+                if self._enter(point):
+                    elsewhere = 0
+                else:
+                    queue.append(point)
+                    elsewhere += 1
+            self._further_rounds()
+            if elsewhere and elsewhere >= len(queue):
                 self._reporter.begin(f"waiting for {len(queue)} point(s) that another driver measures")
                 time.sleep(random.uniform(0.5, 1.5))
+        for entry in self._open:
+            entry.last_group = True
+        self._further_rounds()
 
-    def _one(self, point: Point, further: Mapping[str, str] | None = None) -> bool:
-        """Claim, measure and record one point, with `further` tags; False when another driver holds it."""
+    def _open_reference(self, queue: deque[Point]) -> None:
+        """Open the points that are measured once more with every group: the middle ones of a sample, by their FLOPs."""
+        count = self._settings.sweep.reference_points
+        if len(queue) <= GROUP or not count:
+            return
+        usable = [point for point in list(queue)[: 8 * GROUP] if not self._environments.problem(point)]
+        usable.sort(key=lambda point: costs_of(point).flops_per_step)
+        for share in range(1, count + 1):
+            if usable:
+                point = usable.pop(len(usable) * share // (count + 1))
+                queue.remove(point)
+                if not self._enter(point, reference=True):
+                    queue.append(point)
+
+    def _further_rounds(self) -> None:
+        """Measure what is open in further processes, each once a round, until all is complete; and the references."""
+        while waiting := [entry for entry in self._open if not entry.reference or entry.last_group]:
+            if self._settings.sweep.order == "random":
+                self._random.shuffle(waiting)
+            for entry in waiting:
+                self._process(entry)
+        for entry in list(self._open):
+            self._process(entry)
+
+    def _enter(self, point: Point, reference: bool = False, further: Mapping[str, str] | None = None) -> bool:
+        """Claim a point, measure it in its first process; False when another driver holds it. `further` are tags."""
         environment = self._environments.environment(point)
         begin = time.perf_counter()
         usable = not self._environments.problem(point)
@@ -252,56 +279,55 @@ class _Session:
         tags = {**point_tags(point, environment), **self._tags, **(further or {})}
         accepts = (lambda known: self._resume.accepts(point, known)) if self._resume.looks else None
         self._reporter.begin(run_name(point))
-        claim = self._tracker.begin(self._identity(point), run_name(point), tags, point.measure.timeout, accepts)
+        # Its processes are spread over those of the whole group.
+        longest = point.measure.timeout * (GROUP if point.measure.processes > 1 or reference else 1)
+        identity = self._identity(point)
+        claim = self._tracker.begin(identity, run_name(point), tags, longest, accepts)
         if isinstance(claim, ClaimedElsewhere):
             return False
         if isinstance(claim, Finished):
+            self._partial.remove(identity)
             self._summary.skipped[claim.tags["outcome"]] += 1
-            self._reporter.skipped(self._summary.skipped)
+            self._reporter.skipped(self._summary.skipped, point.measure.processes)
             return True
-        try:
-            record = self._measure(point, environment, ceilings, claim, tags)
-            run_id = self._tracker.record(claim, record, lambda: self._late(record))
-        except BaseException:
-            with contextlib.suppress(Exception):
-                self._tracker.abandon(claim, "interrupted before its end")
-            raise
-        self._done(record, run_id)
+        entry = OpenPoint(point, environment, ceilings, claim, tags, costs_of(point), reference)
+        if not claim.repeats:
+            entry.results += self._partial.load(identity)
+        self._open.append(entry)
+        self._process(entry)
         return True
 
     def _identity(self, point: Point) -> Identity:
         return Identity(point_id(point), self._environments.environment(point).environment_id, point.replicate)
 
-    def _measure(
-        self, point: Point, environment: Environment, ceilings: Ceilings | None, claim: Claim, tags: Mapping[str, str]
-    ) -> Record:
-        costs = costs_of(point)
-        load = load_average()
+    def _process(self, entry: OpenPoint) -> None:
+        """Measure a point in one more process; record it once it is complete."""
+        if not entry.is_complete:
+            wanted = entry.point.measure.processes
+            self._reporter.begin(run_name(entry.point), len(entry.results) + 1 if wanted > 1 else None)
+            entry.results.append(self._measure(entry))
+            self._reporter.process_ended()
+        if not entry.is_complete:
+            if not entry.claim.repeats:
+                self._partial.save(entry.claim.identity, entry.results)
+            return
+        record = entry.record()
+        run_id = self._tracker.record(entry.claim, record, lambda: self._late(record))
+        self._open.remove(entry)
+        if len(entry.results) > 1:
+            self._partial.remove(entry.claim.identity)
+        self._drift.add(entry.steps())
+        self._done(record, run_id, entry.wanted)
+
+    def _measure(self, entry: OpenPoint) -> PointResult:
+        point = entry.point
         limits = Limits(point.measure.timeout, memory_limit(point))
-        schedule = time.perf_counter() - self._free_since
+        schedule, begun = time.perf_counter() - self._free_since, time.time()
         problem = self._environments.problem(point)
-        result = PointResult("unavailable", problem) if problem else self._predicted(point, costs, limits)
-        result = result or self._pool.measure(WorkerKey.of(point), request_of(point), limits, self._reporter.phase)
+        result = PointResult("unavailable", problem) if problem else self._predicted(point, entry.costs, limits)
+        result = result or self._pool.measure(WorkerKey.of(point), entry.request(), limits, self._reporter.phase)
         self._free_since = time.perf_counter()
-        result = replace(result, phases={**result.phases, "schedule": schedule})
-        end = int(time.time() * 1000)
-        if ceilings:
-            tags = {**tags, "ceilings_run": ceilings.run_id}
-            if share := ceilings.emulated(point.precision):
-                note = f"{point.precision} products are emulated here: {share:.2f} of float32's rate"
-                tags = {**tags, "emulation_note": note}
-        record = make_record(
-            point,
-            environment,
-            costs,
-            result,
-            tags=tags,
-            peaks=device_peaks(point, environment, ceilings),
-            load=load,
-            start_time=claim.start_time,
-            end_time=end,
-        )
-        return replace(record, tags={**record.tags, **overrun_tags(single_device(point, environment), record.metrics)})
+        return replace(result, phases={**result.phases, "schedule": schedule}, begun=begun)
 
     @staticmethod
     def _predicted(point: Point, costs: Costs, limits: Limits) -> PointResult | None:
@@ -317,26 +343,7 @@ class _Session:
         self._free_since = now
         return {"phase_record_seconds": spent, "overhead_seconds": overhead, **self._waited}
 
-    def _done(self, record: Record, run_id: str) -> None:
-        tags = {key: record.tags[key] for key in _SHOWN if key in record.tags}
-        family = record.params["model.name"]
-        row = Row(run_id, record.name, family, record.outcome, record.reason, record.metrics, tags)
+    def _done(self, record: Record, run_id: str, spared: int) -> None:
+        row = Row.of_record(run_id, record)
         self._summary.rows.append(row)
-        self._reporter.done(row)
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM and a closed terminal end the session as Ctrl-C does."""
-
-    def stop(*_: Any) -> None:
-        raise Interrupted
-
-    # Only the main thread may ask for signals; a launcher may run its tasks in another.
-    signals = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
-    previous = [signal.signal(number, stop) for number in signals]
-    try:
-        yield
-    finally:
-        for number, handler in zip(signals, previous, strict=True):
-            signal.signal(number, handler)
+        self._reporter.done(row, spared)
