@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from paradnn.record.record import Record
     from paradnn.session.drift import DriftEstimate
-
-from paradnn.record.record import Record
 
 __all__ = ["Row", "Summary"]
 
