@@ -1,7 +1,7 @@
 """python -m benchmarks.fidelity [--frameworks tensorflow,jax,torch] [--families fc,lstm] [--rounds 60] [--starts 3]
 
 ParaDnn's step beside a hand-written loop, for each framework and family. Four programs live at the same time, each in
-a process of its own, and take turns with blocks of some 0.1 s while the others sleep, in an order drawn anew in every
+a process of its own, and take turns with short blocks while the others sleep, in an order drawn anew in every
 round:
 
 - `ours`: the worker's own step (`fidelity_ours.py`);
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import math
 import random
 import statistics
@@ -46,7 +47,6 @@ FRAMEWORKS = ("tensorflow", "jax", "torch")
 FAMILIES = tuple(name for name in POINTS if name != "resnet50")
 #: A cell is sound where its ratio and its interval are within these.
 WITHIN, INTERVAL_WITHIN = (0.98, 1.02), (0.96, 1.04)
-BLOCK_SECONDS = 0.1
 #: A machine of whose time others take less than this share idles.
 BUSY = 0.05
 #: Rounds that are not counted, at the beginning of each.
@@ -164,13 +164,13 @@ def open_cell(stage: Stage, family: str) -> list[Program]:
 
 
 def take_turns(
-    programs: Sequence[Program], rounds: int, order: random.Random, tick: Callable[[], None]
+    programs: Sequence[Program], rounds: int, block_seconds: float, order: random.Random, tick: Callable[[], None]
 ) -> dict[str, list[float]]:
     """Seconds of a step in every round, by program; all blocks have the same number of steps. Raises Failed."""
     steps = 1
     for _ in range(3):
         shortest = min(program.block(steps) / steps for program in programs)
-        steps = max(1, math.ceil(BLOCK_SECONDS / shortest))
+        steps = max(1, math.ceil(block_seconds / shortest))
     times: dict[str, list[float]] = {program.name: [] for program in programs}
     for number in range(-WARM_ROUNDS, rounds):
         for program in order.sample(programs, len(programs)):
@@ -224,10 +224,11 @@ def measure(given: argparse.Namespace, console: Console) -> list[Cell]:
                         progress.advance(task)
                 total = len(opened) * (given.rounds + WARM_ROUNDS)
                 progress.update(task, completed=0, total=total, description=f"{framework}: turns")
+                tick = functools.partial(progress.advance, task)
                 with quiet(given.hold, given.settle):
                     for family, programs in order.sample(opened, len(opened)):
                         try:
-                            times = take_turns(programs, given.rounds, order, lambda: progress.advance(task))
+                            times = take_turns(programs, given.rounds, given.block, order, tick)
                             own[family].starts.append(times)
                         except Failed as error:
                             console.print(f"{framework} {family}: {error}", style="red", markup=False)
@@ -278,6 +279,7 @@ def main() -> int:
     parser.add_argument("--families", type=_names(tuple(POINTS)), default=list(FAMILIES), help="separated by commas")
     parser.add_argument("--platform", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--rounds", type=int, default=60, help="of each start")
+    parser.add_argument("--block", type=float, default=0.1, help="seconds of a turn, at least one step")
     parser.add_argument("--starts", type=int, default=3, help="of all processes")
     parser.add_argument("--seed", type=int, default=0, help="of the order")
     parser.add_argument("--hold", type=Path, help="file that is there while blocks are timed, for others to wait for")

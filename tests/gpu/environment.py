@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import site
 import subprocess
 import sys
@@ -17,6 +16,7 @@ REQUIREMENTS = (
     "matplotlib>=3.10,<4",
     "nvidia-ml-py",
     "omegaconf>=2.3,<2.4",
+    "protobuf",
     "psutil>=7,<8",
     "pyyaml>=6,<7",
     "rich>=14,<16",
@@ -36,9 +36,10 @@ def make_environment(folder: Path, wheels: Path) -> Path:
     own = subprocess.run(
         [python, "-c", "import site; print(site.getsitepackages()[0])"], capture_output=True, text=True, check=True
     )
-    theirs = json.dumps([*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])])
-    line = f"import site; [site.addsitedir(path) for path in {theirs}]\n"
-    (Path(own.stdout.strip()) / "machine.pth").write_text(line)
+    theirs = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    # One line that begins with import is run; a bare path would leave their own .pth files unread.
+    line = "; ".join(["import site", *(f"site.addsitedir({path!r})" for path in theirs)])
+    (Path(own.stdout.strip()) / "machine.pth").write_text(line + "\n")
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--disable-pip-version-check"]
     pip += ["--no-index", "--find-links", str(wheels), "--no-compile", *REQUIREMENTS]
     installed = subprocess.run(pip, capture_output=True, text=True, check=False)
