@@ -150,8 +150,10 @@ def commands(framework: str, platform: str) -> dict[str, list[str]]:
 def environment(framework: str, platform: str) -> dict[str, str]:
     """What the worker of such points reads, for all programs: none has other threads or another allocator."""
     environ = WorkerKey.of(point(framework, platform, "fc")).environ()
-    # In the empty folder of each program: nothing that was compiled before is found again.
-    return {**environ, "TORCHINDUCTOR_CACHE_DIR": "inductor", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    # In the empty folder of each program: nothing that was compiled before is found again. PyTorch must not touch CUDA
+    # before the programs fork, nor start processes that compile.
+    torch = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    return {**environ, **torch, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 
 def open_cell(stage: Stage, family: str) -> list[Program]:

@@ -45,6 +45,7 @@ GRIDS = {
     "real": "{model: 'resnet50,densenet121,mobilenet,squeezenet', model.image_size: 64, batch_size: 2},"
     "{model: retinanet, model.image_size: 64, batch_size: 1}",
 }
+FAMILIES = {"fc": 1, "cnn": 2, "recurrent": 3, "attention": 3, "real": 5}
 SMALL = ("fc", "cnn", "recurrent", "attention")
 SHORT = ("measure=quick", "measure.min_seconds=0.3", "measure.warmup_seconds=1")
 
@@ -103,8 +104,9 @@ def sweep(framework: str, compile: str, *names: str) -> Callable[[Session], Answ
         details = {run.name: _summary(run) for run in runs}
         bad = [f"{run.family} {run.outcome}: {run.reason}" for run in runs if run.outcome != "ok"]
         bad += [f"{run.family} has no operations: {run.tags.get('profile')}" for run in runs if _lacks_profile(run)]
-        if bad:
-            raise Wrong(f"{len(runs)} runs; " + "; ".join(bad[:6]), details)
+        wanted = sum(FAMILIES[name] for name in names)
+        if bad or len(runs) < wanted:
+            raise Wrong(f"{len(runs)} of {wanted} runs; " + "; ".join(bad[:6]), details)
         fraction = statistics.median(run.metrics["profile_unexplained_share"] for run in runs)
         return Answer(f"{len(runs)} runs ok and profiled, no operation in {fraction:.0%} of the step (median)", details)
 
