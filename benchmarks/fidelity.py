@@ -25,6 +25,7 @@ import math
 import random
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -147,12 +148,15 @@ def commands(framework: str, platform: str) -> dict[str, list[str]]:
     return {"ours": ours, "plain": plain, "keras": [*plain, "--keras"], "copy": plain}
 
 
-def environment(framework: str, platform: str) -> dict[str, str]:
-    """What the worker of such points reads, for all programs: none has other threads or another allocator."""
+def environment(framework: str, platform: str, scratch: Path) -> dict[str, str]:
+    """What the worker of such points reads, for all programs: none has other threads or another allocator.
+
+    What PyTorch's compiler made stays in `scratch` for the other starts, which take minutes otherwise; nothing that
+    was compiled before is found again.
+    """
     environ = WorkerKey.of(point(framework, platform, "fc")).environ()
-    # In the empty folder of each program: nothing that was compiled before is found again. PyTorch must not touch CUDA
-    # before the programs fork, nor start processes that compile.
-    torch = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    # PyTorch must not touch CUDA before the programs fork, nor start processes that compile.
+    torch = {"TORCHINDUCTOR_CACHE_DIR": str(scratch), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     return {**environ, **torch, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 
@@ -213,10 +217,11 @@ def measure(given: argparse.Namespace, console: Console) -> list[Cell]:
         for framework in given.frameworks:
             own = {family: Cell(framework, family) for family in given.families}
             with contextlib.ExitStack() as stages:
+                scratch = Path(stages.enter_context(tempfile.TemporaryDirectory(prefix="fidelity-")))
                 opened: list[tuple[str, list[Program]]] = []
                 progress.update(task, completed=0, total=given.starts * len(own), description=f"{framework}: compile")
                 for _ in range(given.starts):
-                    environ = environment(framework, given.platform)
+                    environ = environment(framework, given.platform, scratch)
                     stage = stages.enter_context(Stage(commands(framework, given.platform), environ, ROOT))
                     for family in own:
                         try:

@@ -145,7 +145,7 @@ def out_of_memory(framework: str) -> Callable[[Session], Answer]:
             # The host's limit stands in for the device's.
             wanted, memory = "oom_host", 3 * 2.0**30
             limits += ("measure.memory_limit=3GiB",)
-        nodes = 8192
+        nodes = 4096
         batch = int(memory / (4 * nodes))  # each activation as large as the memory
         grid = (
             f"sweep.grids=[{{model: fc, model.input_size: 8, model.nodes: {nodes}, batch_size: {batch}}},"
@@ -267,7 +267,7 @@ def fidelity(framework: str) -> Callable[[Session], Answer]:
         if len(rows) != 2 or any(":" in row for row in rows):
             raise Wrong(command.last_line(), {"output": command.output})
         # Whether a ratio is 1 is not decided by so short a look: it is told.
-        return Answer(" | ".join(" ".join(row.split()[1:9]) for row in rows), {"output": command.output})
+        return Answer(" | ".join(" ".join(row.split()[1:12]) for row in rows), {"output": command.output})
 
     return ask
 
