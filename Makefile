@@ -3,13 +3,14 @@
 #   make test       install, then lint, type-check and test; FAST=1 leaves out what needs a framework or computes for long
 #   make test-frameworks   the same models in TensorFlow, JAX and PyTorch: installs the extras, in an environment of its own
 #   make test-cluster      sweeps on Slurm, Ray, joblib and PostgreSQL, with jobs and nodes lost: installs what it needs
+#   make test-gpu   what a GPU machine should be asked first; no network. Beforehand, where there is one: make gpu-wheels
 #   make ui         the MLflow UI on http://127.0.0.1:5000
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 5000
 
-.PHONY: demo test test-frameworks test-cluster lint format ui install install-dev benchmarks clean
+.PHONY: demo test test-frameworks test-cluster test-gpu gpu-wheels lint format ui install install-dev benchmarks clean
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev
@@ -66,6 +67,28 @@ $(CLUSTER)/.installed: pyproject.toml constraints.txt
 	$(CLUSTER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,slurm,ray,joblib,server]'
 	touch $@
 
+# A GPU machine has its own PyTorch and JAX, and often no network. `gpu-wheels` fills a folder with what else is needed there, some
+# 25 MiB for each of GPU_PYTHONS (the versions of its Python); `test-gpu` installs what that Python lacks from there, beside what it has,
+# and runs anywhere as python3 -m tests.gpu too. PLATFORM=cpu rehearses all of it where there is no GPU.
+GPU := .gpu
+GPU_PYTHONS ?= 3.12
+GPU_PLATFORMS := $(foreach libc,17 27 28 34 35,--platform manylinux_2_$(libc)_x86_64) --platform manylinux2014_x86_64 --platform manylinux1_x86_64
+GPU_PURE := absl-py cycler fonttools hydra-core keras markdown-it-py mdurl namex nvidia-ml-py omegaconf packaging pygments pyparsing \
+  python-dateutil rich six typing_extensions
+GPU_COMPILED := contourpy h5py kiwisolver matplotlib optree pillow protobuf psutil PyYAML
+PLATFORM ?= gpu
+
+gpu-wheels:
+	rm -rf $(GPU)/wheels
+	$(PYTHON) -m pip wheel --quiet --no-deps -c constraints.txt -w $(GPU)/wheels antlr4-python3-runtime
+	for version in $(GPU_PYTHONS); do \
+	  $(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: -c constraints.txt -d $(GPU)/wheels \
+	    --python-version $$version --implementation cp $(GPU_PLATFORMS) $(GPU_PURE) $(GPU_COMPILED) || exit; done
+	du -sh $(GPU)/wheels
+
+test-gpu:
+	$(PYTHON) -m tests.gpu --platform $(PLATFORM)
+
 lint: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -85,4 +108,4 @@ benchmarks: install
 	$(BIN)/python -m benchmarks.ceilings
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) $(CLUSTER) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(FRAMEWORKS) $(CLUSTER) $(GPU) .mypy_cache .pytest_cache .ruff_cache

@@ -1,83 +1,306 @@
-"""python -m benchmarks.fidelity [--rounds 5] [--framework jax] [--points resnet50]
+"""python -m benchmarks.fidelity [--frameworks tensorflow,jax,torch] [--families fc,lstm] [--rounds 60] [--starts 3]
 
-Throughput as ParaDnn reports it over that of a hand-written loop in the framework's own API (`plain_tensorflow.py`,
-`plain_jax.py`, `plain_torch.py`, which import nothing of ours), for two points of each kind of family or, if asked, of
-ResNet-50; each side in a fresh process, alternating, the order drawn anew in every round. The machine's drift between
-rounds cancels in the ratio of a round.
+ParaDnn's step beside a hand-written loop, for each framework and family. Four programs live at the same time, each in
+a process of its own, and take turns with short blocks while the others sleep, in an order drawn anew in every
+round:
+
+- `ours`: the worker's own step (`fidelity_ours.py`);
+- `plain` and `copy`: the same model in a loop with loss and update by hand (`plain_*.py`, which import nothing of
+  ours), twice, since two processes of one program differ too;
+- `keras`: that loop with Keras' own loss and optimizer.
+
+No cell is measured unless all train as many weights of the same shapes, and have the same losses from the same first
+weights. A ratio is one of throughputs: 1.02 is 2% more than the other has. Within a start it is the median over
+rounds, with an interval that allows for rounds that resemble their neighbours. Every start of all processes is a draw
+of its own, so the result is the geometric mean of the starts, and its interval the wider of two: the one that the
+rounds give, and Student's t over the starts.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
+import functools
+import math
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.common import ROOT, runs, save, train
+import psutil
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
 
-POINTS = {
-    "fc-small": "model=fc model.layers=4 model.nodes=256 batch_size=64",
-    "fc-large": "model=fc model.layers=4 model.nodes=1024 batch_size=512",
-    "residual": "model=residual model.filters=16 model.image_size=64 batch_size=16",
-    "bottleneck": "model=bottleneck model.filters=16 model.image_size=64 batch_size=16",
-    "rnn": "model=rnn model.embedding_size=100 batch_size=64",
-    "lstm": "model=lstm model.embedding_size=300 batch_size=64",
-}
-REAL = {"resnet50": "model=resnet50 batch_size=4"}
+from benchmarks.common import ROOT, save
+from benchmarks.fidelity_ours import POINTS, point
+from benchmarks.turns import Failed, Program, Ready, Stage
+from paradnn.execution.worker_key import WorkerKey
+from paradnn.worker.series import block_interval
+
+__all__ = ["Ratio", "combine", "differences", "main"]
+
+FRAMEWORKS = ("tensorflow", "jax", "torch")
+FAMILIES = tuple(name for name in POINTS if name != "resnet50")
+#: A cell is sound where its ratio and its interval are within these.
+WITHIN, INTERVAL_WITHIN = (0.98, 1.02), (0.96, 1.04)
+#: A machine of whose time others take less than this share idles.
+BUSY = 0.05
+#: Rounds that are not counted, at the beginning of each.
+WARM_ROUNDS = 8
+#: Two programs add in another order. Their losses may differ by this share of the first one, and by this share of what
+#: it has changed since: each step adds to what the last one rounded differently.
+FIRST_TOLERANCE, CHANGE_TOLERANCE = 1e-4, 1e-2
 
 
-def ours(framework: str, name: str, folder: Path, seconds: float) -> float:
-    axes = [f"framework={framework}", f"measure.min_seconds={seconds}", "resume=false", "ceilings=false"]
-    train([*(POINTS | REAL)[name].split(), *axes], folder)
-    return float(runs(folder)[-1]["step_time_ms"]) / 1e3
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio with its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def sound(self) -> bool:
+        """Whether it is within 0.98 .. 1.02, and its interval within 0.96 .. 1.04."""
+        inside = WITHIN[0] <= self.value <= WITHIN[1]
+        return inside and INTERVAL_WITHIN[0] <= self.low and self.high <= INTERVAL_WITHIN[1]
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ({self.low:.3f} .. {self.high:.3f})"
 
 
-def plain(framework: str, name: str, seconds: float) -> float:
-    command = [sys.executable, f"benchmarks/plain_{framework}.py", name, str(seconds)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return float(json.loads(done.stdout)["step_seconds"])
+@dataclass
+class Cell:
+    """One framework and family: of each start the seconds of a step in every round, by program."""
 
+    framework: str
+    family: str
+    starts: list[Mapping[str, Sequence[float]]] = field(default_factory=list)
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--framework", choices=("tensorflow", "jax", "torch"), default="tensorflow")
-    parser.add_argument("--points", nargs="+", choices=POINTS | REAL, default=list(POINTS))
-    parser.add_argument("--seconds", type=float, default=3.0, help="of measurement on each side")
-    given = parser.parse_args()
-    ratios: dict[str, list[float]] = {name: [] for name in given.points}
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(given.rounds):
-            for name in random.sample(given.points, len(given.points)):
-                times = {}
-                for side in random.sample(["ours", "plain"], 2):
-                    times[side] = (
-                        ours(given.framework, name, Path(folder), given.seconds)
-                        if side == "ours"
-                        else plain(given.framework, name, given.seconds)
-                    )
-                ratios[name].append(times["plain"] / times["ours"])
-                print(f"round {number + 1} {name}: {ratios[name][-1]:.3f}", flush=True)
-    rows = [
-        {
-            "point": name,
-            "median_ratio": round(statistics.median(values), 4),
-            "lowest": round(min(values), 4),
-            "highest": round(max(values), 4),
-            "rounds": len(values),
+    def ratio(self, over: Sequence[str], under: Sequence[str]) -> Ratio:
+        """Throughput of `over` over that of `under`; of several programs their geometric mean in each round."""
+        return combine([_ratios(_times(start, under), _times(start, over)) for start in self.starts])
+
+    def row(self) -> dict[str, Ratio]:
+        """What the table says of it, by column."""
+        by_hand = ("plain", "copy")
+        return {
+            "ours / by hand": self.ratio(["ours"], by_hand),
+            "ours / with Keras": self.ratio(["ours"], ["keras"]),
+            "with Keras / by hand": self.ratio(["keras"], by_hand),
+            "by hand / by hand": self.ratio(["plain"], ["copy"]),
         }
-        for name, values in ratios.items()
+
+
+def _times(start: Mapping[str, Sequence[float]], names: Sequence[str]) -> list[float]:
+    return [statistics.geometric_mean(values) for values in zip(*(start[name] for name in names), strict=True)]
+
+
+def _ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    return [a / b for a, b in zip(above, below, strict=True)]
+
+
+def combine(starts: Sequence[Sequence[float]]) -> Ratio:
+    """The ratio over several starts, from the ratios of the rounds of each.
+
+    In logarithms: the mean of the starts' medians. Half its interval is the larger of t(S - 1) sd / sqrt(S) over the S
+    starts, and sqrt(sum of squares) / S of the half widths that the starts have by themselves. One start has the
+    second alone, and fewer than six rounds have none.
+    """
+    centres = [math.log(statistics.median(ratios)) for ratios in starts]
+    centre, count = statistics.fmean(centres), len(starts)
+    halves = []
+    for ratios in starts:
+        interval = block_interval(ratios)
+        halves.append(math.log(interval[1] / interval[0]) / 2 if interval else math.inf)
+    half = math.sqrt(sum(own**2 for own in halves)) / count
+    if count > 1:
+        from scipy.stats import t as student
+
+        half = max(half, float(student.ppf(0.975, count - 1)) * statistics.stdev(centres) / math.sqrt(count))
+    return Ratio(math.exp(centre), math.exp(centre - half), math.exp(centre + half))
+
+
+def differences(found: Mapping[str, Ready]) -> str | None:
+    """In what the programs do not compute the same, or None."""
+    first, *others = found
+    reference = found[first]
+    for name in others:
+        if found[name].shapes != reference.shapes:
+            return f"{name} trains {found[name].parameters} weights, {first} {reference.parameters}, or other shapes"
+        for step, (a, b) in enumerate(zip(reference.losses, found[name].losses, strict=True), 1):
+            start = reference.losses[0]
+            if not abs(a - b) <= FIRST_TOLERANCE * abs(start) + CHANGE_TOLERANCE * abs(a - start):
+                return f"after {step} steps the loss of {name} is {b:.6g}, of {first} {a:.6g}"
+    return None
+
+
+def commands(framework: str, platform: str) -> dict[str, list[str]]:
+    """Arguments of `python -m` of the programs, by their names."""
+    plain = [f"benchmarks.plain_{framework}"]
+    ours = ["benchmarks.fidelity_ours", framework, platform]
+    return {"ours": ours, "plain": plain, "keras": [*plain, "--keras"], "copy": plain}
+
+
+def environment(framework: str, platform: str, scratch: Path) -> dict[str, str]:
+    """What the worker of such points reads, for all programs: none has other threads or another allocator.
+
+    What PyTorch's compiler made stays in `scratch` for the other starts, which take minutes otherwise; nothing that
+    was compiled before is found again.
+    """
+    environ = WorkerKey.of(point(framework, platform, "fc")).environ()
+    # PyTorch must not touch CUDA before the programs fork, nor start processes that compile.
+    torch = {"TORCHINDUCTOR_CACHE_DIR": str(scratch), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    return {**environ, **torch, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+
+
+def open_cell(stage: Stage, family: str) -> list[Program]:
+    """The programs of a family, compiled and compared. Raises Failed."""
+    programs = stage.open(family)
+    problem = differences({program.name: program.ready() for program in programs})
+    if problem:
+        raise Failed(problem)
+    return programs
+
+
+def take_turns(
+    programs: Sequence[Program], rounds: int, block_seconds: float, order: random.Random, tick: Callable[[], None]
+) -> dict[str, list[float]]:
+    """Seconds of a step in every round, by program; all blocks have the same number of steps. Raises Failed."""
+    steps = 1
+    for _ in range(3):
+        shortest = min(program.block(steps) / steps for program in programs)
+        steps = max(1, math.ceil(block_seconds / shortest))
+    times: dict[str, list[float]] = {program.name: [] for program in programs}
+    for number in range(-WARM_ROUNDS, rounds):
+        for program in order.sample(programs, len(programs)):
+            # A tenth of a block that is not timed brings back what the others drove out of the caches.
+            seconds = program.block(steps, lead=max(1, steps // 10)) / steps
+            if number >= 0:
+                times[program.name].append(seconds)
+        tick()
+    return times
+
+
+@contextlib.contextmanager
+def quiet(path: Path | None, longest: float) -> Iterator[None]:
+    """`path` is there meanwhile, for others on this machine to wait for, as this waits for them.
+
+    Begins once nothing else runs, or after `longest` seconds.
+    """
+    while path:
+        with contextlib.suppress(FileExistsError):
+            path.touch(exist_ok=False)
+            break
+        time.sleep(1.0)
+    try:
+        end = time.monotonic() + longest
+        while psutil.cpu_percent(interval=1.0) > 100 * BUSY and time.monotonic() < end:
+            pass
+        yield
+    finally:
+        if path:
+            path.unlink()
+
+
+def measure(given: argparse.Namespace, console: Console) -> list[Cell]:
+    """Every cell that can be measured, of one framework after the other."""
+    cells, order = [], random.Random(given.seed)
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("", total=0)
+        for framework in given.frameworks:
+            own = {family: Cell(framework, family) for family in given.families}
+            with contextlib.ExitStack() as stages:
+                scratch = Path(stages.enter_context(tempfile.TemporaryDirectory(prefix="fidelity-")))
+                opened: list[tuple[str, list[Program]]] = []
+                progress.update(task, completed=0, total=given.starts * len(own), description=f"{framework}: compile")
+                for _ in range(given.starts):
+                    environ = environment(framework, given.platform, scratch)
+                    stage = stages.enter_context(Stage(commands(framework, given.platform), environ, ROOT))
+                    for family in own:
+                        try:
+                            opened.append((family, open_cell(stage, family)))
+                        except Failed as error:
+                            console.print(f"{framework} {family}: {error}", style="red", markup=False)
+                        progress.advance(task)
+                total = len(opened) * (given.rounds + WARM_ROUNDS)
+                progress.update(task, completed=0, total=total, description=f"{framework}: turns")
+                tick = functools.partial(progress.advance, task)
+                with quiet(given.hold, given.settle):
+                    for family, programs in order.sample(opened, len(opened)):
+                        try:
+                            times = take_turns(programs, given.rounds, given.block, order, tick)
+                            own[family].starts.append(times)
+                        except Failed as error:
+                            console.print(f"{framework} {family}: {error}", style="red", markup=False)
+            cells += [cell for cell in own.values() if cell.starts]
+    return cells
+
+
+def table_of(cells: Sequence[Cell]) -> Table:
+    """A row for each cell."""
+    table = Table(box=None)
+    rows = [cell.row() for cell in cells]
+    for heading in ("framework", "family", "step", *rows[0], "verdict"):
+        table.add_column(heading)
+    for cell, row in zip(cells, rows, strict=True):
+        step = statistics.median(seconds for start in cell.starts for seconds in start["plain"])
+        verdict = " ".join("sound" if ratio.sound else "NOT" for ratio in list(row.values())[:2])
+        table.add_row(cell.framework, cell.family, f"{step * 1e3:.3g} ms", *map(str, row.values()), verdict)
+    return table
+
+
+def save_rounds(cells: Sequence[Cell]) -> None:
+    """Every block of every start, and the table."""
+    rounds = [
+        {"framework": cell.framework, "family": cell.family, "start": start, "round": number}
+        | dict(zip(times, row, strict=True))
+        for cell in cells
+        for start, times in enumerate(cell.starts)
+        for number, row in enumerate(zip(*times.values(), strict=True))
     ]
-    for row in rows:
-        print(row)
-    every = [ratio for values in ratios.values() for ratio in values]
-    print(f"median ratio over all: {statistics.median(every):.4f}")
-    save("fidelity" if given.framework == "tensorflow" else f"fidelity_{given.framework}", rows)
+    save("fidelity_rounds", rounds)
+    save("fidelity", [{"framework": cell.framework, "family": cell.family, **cell.row()} for cell in cells])
+
+
+def _names(known: Sequence[str]) -> Callable[[str], list[str]]:
+    def read(text: str) -> list[str]:
+        names = text.split(",")
+        if unknown := [name for name in names if name not in known]:
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}")
+        return names
+
+    return read
+
+
+def main() -> int:
+    """Measure and print the table; 1 where a cell that was asked for is missing or not sound."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--frameworks", type=_names(FRAMEWORKS), default=["tensorflow"], help="separated by commas")
+    parser.add_argument("--families", type=_names(tuple(POINTS)), default=list(FAMILIES), help="separated by commas")
+    parser.add_argument("--platform", choices=("cpu", "gpu"), default="cpu")
+    parser.add_argument("--rounds", type=int, default=60, help="of each start")
+    parser.add_argument("--block", type=float, default=0.1, help="seconds of a turn, at least one step")
+    parser.add_argument("--starts", type=int, default=3, help="of all processes")
+    parser.add_argument("--seed", type=int, default=0, help="of the order")
+    parser.add_argument("--hold", type=Path, help="file that is there while blocks are timed, for others to wait for")
+    parser.add_argument("--settle", type=float, default=30.0, help="seconds to wait at most until nothing else runs")
+    given = parser.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    cells = measure(given, console)
+    if not cells:
+        return 1
+    console.print(table_of(cells))
+    save_rounds(cells)
+    whole = len(cells) == len(given.frameworks) * len(given.families)
+    return 0 if whole and all(cell.row()["ours / with Keras"].sound for cell in cells) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,12 +1,11 @@
-"""A training loop as a careful JAX user writes it by hand, the update rule too: imports nothing of ParaDnn.
+"""A training loop as a careful JAX user writes it, loss and update by hand: imports nothing of ParaDnn.
 
-    python benchmarks/plain_jax.py fc-small
-
-prints the median step time of the named model as JSON. Used by `benchmarks.fidelity` as the other side of the ratio.
+`--keras`: with Keras' own loss and optimizer. Takes its turns in `benchmarks.fidelity`.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import os
 
@@ -14,36 +13,74 @@ os.environ["KERAS_BACKEND"] = "jax"
 
 import jax
 import jax.numpy as jnp
-from plain_models import measure, prepare
+
+from benchmarks.plain_models import DECAY, EPSILON, MOMENTUM, RATE, keras_parts, prepare, shapes
+from benchmarks.turns import Step, take_part
 
 
-def main() -> None:
-    model, *arrays = prepare()
-    x, y = (jax.device_put(array) for array in arrays)
-
+def by_hand(model):
     def loss_of(weights, others, x, y):
         logits, others = model.stateless_call(weights, others, x, training=True)
         chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), y[..., None], -1)
         return -chosen.mean(), others
 
-    @functools.partial(jax.jit, donate_argnums=(0, 1, 2, 3))
-    def step(weights, others, squares, momenta, x, y):
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(state, x, y):
+        weights, others, (squares, momenta) = state
         (loss, others), gradients = jax.value_and_grad(loss_of, has_aux=True)(weights, others, x, y)
-        squares = [0.9 * s + 0.1 * g * g for s, g in zip(squares, gradients, strict=True)]
-        momenta = [0.9 * m + 0.1 * g / jnp.sqrt(s + 1.0) for m, g, s in zip(momenta, gradients, squares, strict=True)]
-        return [w - m for w, m in zip(weights, momenta, strict=True)], others, squares, momenta, loss
+        rows = zip(weights, gradients, squares, momenta, strict=True)
+        new = [updated(*row) for row in rows]
+        weights, squares, momenta = (list(column) for column in zip(*new, strict=True))
+        return (weights, others, (squares, momenta)), loss
 
-    weights = [variable.value for variable in model.trainable_variables]
-    others = [variable.value for variable in model.non_trainable_variables]
-    state = [weights, others, *([jnp.zeros_like(w) for w in weights] for _ in range(2))]
+    def updated(w, g, s, m):
+        s = DECAY * s + (1 - DECAY) * g * g
+        m = MOMENTUM * m + RATE * g / jnp.sqrt(s + EPSILON)
+        return w - m, s, m
 
-    def run(steps):
-        nonlocal state
-        for _ in range(steps):
-            *state, loss = step(*state, x, y)
-        loss.block_until_ready()
+    zeros = [[jnp.zeros(variable.shape) for variable in model.trainable_variables] for _ in range(2)]
+    return step, tuple(zeros)
 
-    measure(run)
+
+def with_keras(model):
+    loss_of, optimizer = keras_parts(model)
+
+    def compute(weights, others, x, y):
+        logits, others = model.stateless_call(weights, others, x, training=True)
+        return loss_of(y, logits), others
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(state, x, y):
+        weights, others, slots = state
+        (loss, others), gradients = jax.value_and_grad(compute, has_aux=True)(weights, others, x, y)
+        weights, slots = optimizer.stateless_apply(slots, gradients, weights)
+        return (weights, others, slots), loss
+
+    return step, [variable.value for variable in optimizer.variables]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keras", action="store_true")
+    given, _ = parser.parse_known_args()
+
+    def make(name):
+        model, *arrays = prepare(name)
+        step, slots = with_keras(model) if given.keras else by_hand(model)
+        weights = [variable.value for variable in model.trainable_variables]
+        others = [variable.value for variable in model.non_trainable_variables]
+        # Put where the results of a step will be, or the second step is compiled again.
+        state, x, y = jax.device_put(((weights, others, slots), *arrays), jax.devices()[0])
+
+        def run(steps):
+            nonlocal state
+            for _ in range(steps):
+                state, loss = step(state, x, y)
+            return float(loss)
+
+        return Step(run, shapes(model))
+
+    take_part(make, parser)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,16 @@
-"""The benchmark's models in plain Keras, its batch, and how a hand-written loop is timed: imports nothing of ParaDnn.
+"""The benchmark's models in plain Keras, their batches and first weights: imports nothing of ParaDnn.
 
 Shared by `plain_tensorflow.py`, `plain_jax.py` and `plain_torch.py`, which set KERAS_BACKEND before they import this.
 """
 
 from __future__ import annotations
 
-import json
-import statistics
-import sys
-import time
-
 import keras
 import numpy as np
 
 L = keras.layers
+
+RATE, DECAY, MOMENTUM, EPSILON = 0.1, 0.9, 0.9, 1.0
 
 
 def fc(layers, nodes, inputs, outputs):
@@ -60,20 +57,21 @@ def resnet50(size, outputs):
 
 
 MODELS = {
-    "fc-small": (lambda: fc(4, 256, 2000, 200), 64),
-    "fc-large": (lambda: fc(4, 1024, 2000, 200), 512),
+    "fc": (lambda: fc(4, 512, 2000, 200), 128),
     "residual": (lambda: resnet(False, 16, 64, 500), 16),
     "bottleneck": (lambda: resnet(True, 16, 64, 500), 16),
     "rnn": (lambda: recurrent(L.SimpleRNN, 100, 10, 32), 64),
-    "lstm": (lambda: recurrent(L.LSTM, 300, 10, 32), 64),
+    "lstm": (lambda: recurrent(L.LSTM, 200, 10, 32), 64),
+    "gru": (lambda: recurrent(L.GRU, 200, 10, 32), 64),
     "resnet50": (lambda: resnet50(224, 1000), 4),
 }
 
 
-def prepare():
-    """The model that the command line names, and a batch: model, inputs, targets (NumPy)."""
-    make, batch = MODELS[sys.argv[1]]
+def prepare(name):
+    """The model of that name with `first_weights`, and a batch: model, inputs, targets (NumPy)."""
+    make, batch = MODELS[name]
     model, shape, target_shape, classes = make()
+    model.set_weights(first_weights(model))
     random = np.random.default_rng(0)
     if model.inputs[0].dtype == "int32":
         x = random.integers(0, classes, (batch, *shape), dtype=np.int32)
@@ -82,26 +80,23 @@ def prepare():
     return model, x, random.integers(0, classes, (batch, *target_shape), dtype=np.int32)
 
 
-def optimizer():
-    return keras.optimizers.RMSprop(0.1, rho=0.9, momentum=0.9, epsilon=1.0)
+def first_weights(model):
+    """Matrices of normal numbers over the root of their inputs, whatever the framework would draw; vectors stay."""
+    random = np.random.default_rng(1)
+    return [
+        (random.standard_normal(value.shape) / np.sqrt(np.prod(value.shape[:-1]))).astype("float32")
+        if value.ndim > 1
+        else value
+        for value in model.get_weights()
+    ]
 
 
-def measure(run):
-    """Print the median step time of `run(steps)`, which runs so many steps and waits, as JSON."""
-    seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 2.0
+def shapes(model):
+    return tuple(tuple(variable.shape) for variable in model.trainable_variables)
 
-    def block(steps):
-        begin = time.perf_counter()
-        run(steps)
-        return (time.perf_counter() - begin) / steps
 
-    block(1)
-    steps = max(1, round(0.1 / block(3)))
-    end = time.perf_counter() + 2.0
-    while time.perf_counter() < end:
-        block(steps)
-    times = []
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times) < 10:
-        times.append(block(steps))
-    print(json.dumps({"step_seconds": statistics.median(times), "blocks": len(times)}))
+def keras_parts(model):
+    """Keras' own loss and optimizer, for the loop that uses those."""
+    optimizer = keras.optimizers.RMSprop(RATE, rho=DECAY, momentum=MOMENTUM, epsilon=EPSILON)
+    optimizer.build(model.trainable_variables)
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True), optimizer

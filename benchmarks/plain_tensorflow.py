@@ -1,42 +1,73 @@
-"""A training loop as a careful TensorFlow user writes it by hand: imports nothing of ParaDnn.
+"""A training loop as a careful TensorFlow user writes it, loss and update by hand: imports nothing of ParaDnn.
 
-    python benchmarks/plain_tensorflow.py fc-small
-
-prints the median step time of the named model as JSON. Used by `benchmarks.fidelity` as the other side of the ratio.
+`--keras`: with Keras' own loss and optimizer. Takes its turns in `benchmarks.fidelity`.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import keras
 import tensorflow as tf
-from plain_models import measure, optimizer, prepare
+
+from benchmarks.plain_models import DECAY, EPSILON, MOMENTUM, RATE, keras_parts, prepare, shapes
+from benchmarks.turns import Step, take_part
 
 
-def main() -> None:
-    model, *arrays = prepare()
-    x, y = (tf.constant(array) for array in arrays)
-    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    update = optimizer()
-    update.build(model.trainable_variables)
+def by_hand(model):
+    weights = [variable.value for variable in model.trainable_variables]
+    squares, momenta = ([tf.Variable(tf.zeros_like(w)) for w in weights] for _ in range(2))
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            logits = model(x, training=True)
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+        for w, g, s, m in zip(weights, tape.gradient(loss, weights), squares, momenta, strict=True):
+            g = tf.convert_to_tensor(g)  # an embedding's comes in slices
+            s.assign(DECAY * s + (1 - DECAY) * tf.square(g))
+            m.assign(MOMENTUM * m + RATE * g / tf.sqrt(s + EPSILON))
+            w.assign_sub(m)
+        return loss
+
+    return step
+
+
+def with_keras(model):
+    loss_of, optimizer = keras_parts(model)
 
     @tf.function
     def step(x, y):
         with tf.GradientTape() as tape:
             loss = loss_of(y, model(x, training=True))
-        update.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
         return loss
 
-    def run(steps):
-        for _ in range(steps):
-            loss = step(x, y)
-        loss.numpy()
+    return step
 
-    measure(run)
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keras", action="store_true")
+    given, _ = parser.parse_known_args()
+
+    def make(name):
+        for device in tf.config.list_physical_devices("GPU"):
+            tf.config.experimental.set_memory_growth(device, True)
+        model, *arrays = prepare(name)
+        x, y = (tf.identity(tf.constant(array)) for array in arrays)
+        step = with_keras(model) if given.keras else by_hand(model)
+
+        def run(steps):
+            for _ in range(steps):
+                loss = step(x, y)
+            return float(loss.numpy())
+
+        return Step(run, shapes(model))
+
+    take_part(make, parser)
 
 
 if __name__ == "__main__":

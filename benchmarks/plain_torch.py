@@ -1,42 +1,81 @@
-"""A training loop as a careful PyTorch user writes it by hand, with torch.optim: imports nothing of ParaDnn.
+"""A training loop as a careful PyTorch user writes it, loss and update by hand: imports nothing of ParaDnn.
 
-    python benchmarks/plain_torch.py fc-small
-
-prints the median step time of the named model as JSON. Used by `benchmarks.fidelity` as the other side of the ratio.
+`--keras`: with Keras' own loss and optimizer. Takes its turns in `benchmarks.fidelity`. `torch.optim.RMSprop` adds
+epsilon to the root of the mean square, so the update is written out, and compiled as forward and backward pass are.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 
 os.environ["KERAS_BACKEND"] = "torch"
 
 import torch
-from plain_models import measure, prepare
+import torch._inductor.compile_fx  # seconds that are better paid once, before the forks
+
+from benchmarks.plain_models import DECAY, EPSILON, MOMENTUM, RATE, keras_parts, prepare, shapes
+from benchmarks.turns import Step, take_part
 
 
-def main() -> None:
-    model, *arrays = prepare()
-    x, y = (torch.as_tensor(array) for array in arrays)
-    y = y.long()
-    parameters = [variable.value for variable in model.trainable_variables]
-    # Another place for epsilon than the paper's rule has, and the same work.
-    update = torch.optim.RMSprop(parameters, 0.1, alpha=0.9, eps=1.0, momentum=0.9, foreach=True)
+def by_hand(model, weights):
+    squares, momenta = ([torch.zeros_like(w) for w in weights] for _ in range(2))
 
     @torch.compile(dynamic=False)
     def loss_of(x, y):
         logits = model(x, training=True)
         return torch.nn.functional.cross_entropy(logits.flatten(0, -2), y.flatten())
 
-    def run(steps):
-        for _ in range(steps):
-            update.zero_grad(set_to_none=True)
-            loss = loss_of(x, y)
-            loss.backward()
-            update.step()
-        loss.item()
+    @torch.compile(dynamic=False)
+    def update(gradients):
+        for w, g, s, m in zip(weights, gradients, squares, momenta, strict=True):
+            s.mul_(DECAY).add_(g * g, alpha=1 - DECAY)
+            m.mul_(MOMENTUM).add_(g / torch.sqrt(s + EPSILON), alpha=RATE)
+            w.sub_(m)
 
-    measure(run)
+    return loss_of, update
+
+
+def with_keras(model, weights):
+    keras_loss, optimizer = keras_parts(model)
+
+    @torch.compile(dynamic=False)
+    def loss_of(x, y):
+        return keras_loss(y, model(x, training=True))
+
+    @torch.compile(dynamic=False)
+    def update(gradients):
+        optimizer.apply(gradients, model.trainable_variables)
+
+    return loss_of, update
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keras", action="store_true")
+    given, _ = parser.parse_known_args()
+
+    def make(name):
+        model, *arrays = prepare(name)
+        weights = [variable.value for variable in model.trainable_variables]
+        x, y = (torch.as_tensor(array).to(weights[0].device) for array in arrays)
+        if not given.keras:
+            y = y.long()
+        loss_of, update = with_keras(model, weights) if given.keras else by_hand(model, weights)
+
+        def run(steps):
+            for _ in range(steps):
+                for weight in weights:
+                    weight.grad = None
+                loss = loss_of(x, y)
+                loss.backward()
+                with torch.no_grad():
+                    update([weight.grad for weight in weights])
+            return float(loss.detach())
+
+        return Step(run, shapes(model))
+
+    take_part(make, parser)
 
 
 if __name__ == "__main__":

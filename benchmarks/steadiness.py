@@ -1,6 +1,7 @@
 """Planted series through the real protocol, on a clock that is turned by hand: false and missed alarms, coverage.
 
     python -m benchmarks.steadiness [--series 400]     # the tables of docs/method.md
+    python -m benchmarks.steadiness --stop 0.02        # coverage where the interval itself decides when to stop
     python -m benchmarks.steadiness --table            # the critical values of paradnn/worker/series.py
 
 Noise is Gaussian and AR(1) from block to block. `false`: a series without a change that is called unsteady; `missed`:
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import itertools
 import math
@@ -24,7 +26,7 @@ from paradnn.worker.measure import Protocol, measure_steps
 from paradnn.worker.messages import Timing
 from paradnn.worker.series import FEWEST, block_interval, find_change, median_interval
 
-__all__ = ["PLANTED", "PROTOCOLS", "Machine", "ar1", "coverage", "planted"]
+__all__ = ["PLANTED", "PROTOCOLS", "Machine", "ar1", "coverage", "planted", "stopped"]
 
 RHO = (0.0, 0.5, 0.7, 0.9)
 PROTOCOLS = {"standard": Protocol(1.0, 10, 120.0, 0.1, 10.0), "quick": Protocol(0.5, 6, 20.0, 0.05, 2.0)}
@@ -117,6 +119,35 @@ def print_coverage(series: int) -> None:
         print(f"n={length:<4}", "  ".join(f"{held:.1%} ({wider:.2f})" for held, wider in cells), flush=True)
 
 
+def stopped(protocol: Protocol, rho: float, noise: float, series: int, seed: int = 0) -> tuple[float, float, float]:
+    """Of machines at rest: share of intervals that hold the true step time, share at their goal, seconds measured.
+
+    The interval is that of the blocks on which the measurement ended: the looks before are chances to end early on an
+    interval that happens to be narrow.
+    """
+    held, reached, seconds = 0, 0, []
+    timings, truths = planted("nothing", protocol, rho, noise, series, seed)
+    for timing, truth in zip(timings, truths, strict=True):
+        steps = [block / timing.steps_per_block for block in timing.blocks]
+        seconds.append(sum(timing.blocks))
+        interval = block_interval(steps)
+        if interval:
+            held += interval[0] <= truth <= interval[1]
+            goal = protocol.relative_interval or math.inf
+            reached += (interval[1] - interval[0]) / 2 / statistics.median(steps) <= goal
+    return held / series, reached / series, statistics.median(seconds)
+
+
+def print_stopped(series: int, goal: float) -> None:
+    """Coverage beside that of the protocol that does not look."""
+    for label, noise, rho in itertools.product(PROTOCOLS, (0.01, 0.03), RHO):
+        looking = dataclasses.replace(PROTOCOLS[label], relative_interval=goal)
+        held, reached, seconds = stopped(looking, rho, noise, series)
+        fixed, _, _ = stopped(PROTOCOLS[label], rho, noise, series)
+        said = f"held {held:.1%}  goal {reached:.1%}  {seconds:.1f} s  without looking {fixed:.1%}"
+        print(f"{label:9} noise {noise:.0%} rho {rho}: {said}", flush=True)
+
+
 def print_table(series: int) -> None:
     """The critical values: what chance explains in one of ten, by length and correlation of the residuals."""
     random = np.random.default_rng(0)
@@ -139,10 +170,14 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--series", type=int, default=400, help="series a cell; ten times as many for --table")
+    parser.add_argument("--stop", type=float, help="measure.relative_interval: its coverage instead")
     parser.add_argument("--table", action="store_true", help="draw the critical values instead")
     arguments = parser.parse_args()
     if arguments.table:
         print_table(10 * arguments.series)
+        return
+    if arguments.stop:
+        print_stopped(arguments.series, arguments.stop)
         return
     print_alarms(arguments.series)
     print_coverage(10 * arguments.series)

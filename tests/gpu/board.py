@@ -1,0 +1,99 @@
+"""What `nvidia-smi` says of the board: an oracle that shares no code with the package, which asks NVML."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+__all__ = ["Power", "read_board", "sampled_power", "throttled"]
+
+#: Asked one at a time: a driver refuses a whole query for a field that it does not know.
+FIELDS = {
+    "name": ("name",),
+    "driver": ("driver_version",),
+    "memory_total_mib": ("memory.total",),
+    "memory_used_mib": ("memory.used",),
+    "sm_mhz": ("clocks.sm",),
+    "sm_max_mhz": ("clocks.max.sm",),
+    "memory_mhz": ("clocks.mem",),
+    "temperature_c": ("temperature.gpu",),
+    "power_w": ("power.draw",),
+    "power_limit_w": ("power.limit",),
+    "persistence": ("persistence_mode",),
+    "compute_mode": ("compute_mode",),
+    "mig": ("mig.mode.current",),
+    "ecc": ("ecc.mode.current",),
+    "throttle_bits": ("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
+}
+#: Bits of the reasons for a lower clock; idle (1) and clocks that an application set (2) are none.
+REASONS = {
+    0x4: "software power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}
+
+
+def read_board(index: int = 0) -> dict[str, str]:
+    """Every field that the driver knows; empty where there is no `nvidia-smi`."""
+    found = {}
+    for key, names in FIELDS.items():
+        for name in names:
+            value = _query(name, index)
+            if value is not None:
+                found[key] = value
+                break
+    return found
+
+
+def throttled(bits: str) -> list[str]:
+    """The reasons in a mask such as 0x0000000000000004 for which clocks are lower than they could be."""
+    mask = int(bits, 16)
+    return [reason for bit, reason in REASONS.items() if mask & bit]
+
+
+@dataclass
+class Power:
+    """Watts that were sampled, with the seconds at which."""
+
+    samples: list[tuple[float, float]]
+
+    def above_idle(self, idle: float) -> list[float]:
+        """Watts of the busier half of the time, none of them idle."""
+        busy = sorted(watts for _, watts in self.samples if watts > idle)
+        return busy[len(busy) // 2 :]
+
+
+@contextlib.contextmanager
+def sampled_power(index: int = 0, seconds: float = 0.2) -> Iterator[Power]:
+    """Sample the board's power meanwhile."""
+    power, end = Power([]), threading.Event()
+
+    def sample() -> None:
+        while not end.wait(seconds):
+            value = _query("power.draw", index)
+            if value is not None:
+                power.samples.append((time.monotonic(), float(value)))
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield power
+    finally:
+        end.set()
+        thread.join()
+
+
+def _query(name: str, index: int) -> str | None:
+    command = ["nvidia-smi", f"--id={index}", f"--query-gpu={name}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    value = done.stdout.strip()
+    return None if done.returncode or not value or value.startswith("[") or "not" in value.lower() else value

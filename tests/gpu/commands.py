@@ -1,0 +1,150 @@
+"""The project's commands as a user runs them, recording into files, and what they recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["ROOT", "Command", "Run", "Session", "Skipped", "Wrong"]
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+class Wrong(Exception):
+    """An answer that is not what it should be."""
+
+
+class Skipped(Exception):
+    """A question that cannot be asked here."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One recorded run."""
+
+    name: str
+    outcome: str
+    reason: str | None
+    params: dict[str, str]
+    metrics: dict[str, float]
+    tags: dict[str, str]
+    artifacts: dict[str, Any]
+
+    @property
+    def family(self) -> str:
+        """Its model family; empty for ceilings."""
+        return self.params.get("model.name", "")
+
+    @property
+    def operations(self) -> list[list[Any]]:
+        """Rows of its operation table; none where it has no profile."""
+        return list(self.artifacts.get("operations.json", {}).get("data", []))
+
+
+class Command:
+    """A command of the project while it runs."""
+
+    def __init__(self, arguments: Sequence[str], log: Path, folder: Path | None = None) -> None:
+        self._log, self._folder = log, folder
+        environ = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "HYDRA_"))}
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", *arguments],
+                cwd=ROOT,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def wait(self, seconds: float) -> int:
+        """Its exit code; it is interrupted after so many seconds, and what it recorded until then stays."""
+        for signal_number, patience in ((signal.SIGINT, seconds), (signal.SIGKILL, 30.0)):
+            try:
+                return self._process.wait(patience)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal_number)
+        return self._process.wait()
+
+    @property
+    def output(self) -> str:
+        """What it printed."""
+        return self._log.read_text(errors="replace")
+
+    def last_line(self) -> str:
+        """The last line that it printed, where it says why it ended."""
+        return (self.output.strip().splitlines() or ["no output"])[-1][:300]
+
+    def runs(self) -> list[Run]:
+        """What it recorded."""
+        found = []
+        for file in sorted(self._folder.glob("*.json")) if self._folder else ():
+            body = json.loads(json.loads(file.read_text())["body"])
+            if "record" in body:
+                fields = {key: body["record"].get(key) for key in Run.__dataclass_fields__}
+                found.append(Run(**fields))
+        return found
+
+
+class Session:
+    """The machine that is asked: its platform, its frameworks, a folder, and how long there is."""
+
+    def __init__(self, platform: str, frameworks: Sequence[str], folder: Path, seconds: float) -> None:
+        self.platform = platform
+        self.frameworks = tuple(frameworks)
+        self.folder = folder
+        self._end = time.monotonic() + seconds
+        self._count = 0
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return self._end - time.monotonic()
+
+    def gpu_only(self) -> None:
+        """Raise Skipped where there is no GPU."""
+        if self.platform != "gpu":
+            raise Skipped("needs a GPU")
+
+    def framework(self) -> str:
+        """The one for what need be asked of one alone."""
+        return next(name for name in ("jax", "torch", "tensorflow") if name in self.frameworks)
+
+    def train(self, *arguments: str) -> Command:
+        """A sweep that begins now."""
+        return self._start(["paradnn.train", "-m", "resume=false", "ceilings=false", *arguments])
+
+    def ceilings(self, framework: str) -> Command:
+        """The ceilings of one framework."""
+        return self._start(["paradnn.ceilings", f"framework={framework}", f"platform={self.platform}"])
+
+    def fidelity(self, framework: str, families: str, rounds: int, starts: int) -> Command:
+        """The worker's step beside plain loops."""
+        self._count += 1
+        sizes = ["--rounds", str(rounds), "--starts", str(starts), "--settle", "0"]
+        what = ["--frameworks", framework, "--families", families, "--platform", self.platform]
+        return Command(["benchmarks.fidelity", *what, *sizes], self.folder / f"{self._count}.log")
+
+    def measured(self, seconds: float, *arguments: str) -> list[Run]:
+        """The runs of a sweep, ended after `seconds` or when the time is up. Raises Wrong where it recorded nothing."""
+        command = self.train(*arguments, f"platform={self.platform}")
+        command.wait(max(1.0, min(seconds, self.left)))
+        runs = command.runs()
+        if not runs:
+            raise Wrong(command.last_line())
+        return runs
+
+    def _start(self, arguments: Sequence[str]) -> Command:
+        self._count += 1
+        folder = self.folder / str(self._count)
+        tracking = ["tracking=offline", f"tracking.folder={folder}"]
+        return Command([*arguments, *tracking], self.folder / f"{self._count}.log", folder)

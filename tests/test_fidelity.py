@@ -1,0 +1,126 @@
+"""Programs that take turns, and what their ratios amount to."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import statistics
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks.fidelity import Cell, combine, differences, take_turns
+from benchmarks.turns import COMPARED, Failed, Program, Ready, Stage
+from tests.conftest import ROOT, process
+
+TURNING = {name: ["tests.turning"] for name in ("one", "other")}
+
+
+@pytest.fixture
+def stage():
+    with Stage(TURNING, os.environ, ROOT) as opened:
+        yield opened
+
+
+def test_programs_take_turns_model_after_model(stage: Stage) -> None:
+    for model in ("first", "second"):
+        programs = stage.open(model)
+        assert [program.name for program in programs] == ["one", "other"]
+        for program in programs:
+            ready = program.ready()
+            assert ready.losses == tuple(map(float, range(1, COMPARED + 1)))
+            assert ready.parameters == 9
+            assert program.block(1000, lead=10) > 0
+
+
+def test_what_went_wrong_in_a_program_is_said(stage: Stage) -> None:
+    broken, _ = stage.open("ends")
+    with pytest.raises(Failed, match=r"one: SystemExit: nothing can be prepared"):
+        broken.ready()
+    diverging, _ = stage.open("diverges")
+    assert len(diverging.ready().losses) == COMPARED
+    with pytest.raises(Failed, match="one: the loss is nan"):
+        diverging.block(1)
+
+
+def test_a_program_that_cannot_start_is_told_with_its_last_words() -> None:
+    with Stage({"one": ["tests.no_such_program"]}, os.environ, ROOT) as stage, pytest.raises(Failed, match="No module"):
+        stage.open("first")
+
+
+class Clockwork(Program):
+    """A program whose steps take a given time, twice as long while `slow` says so."""
+
+    def __init__(self, name: str, seconds: float) -> None:
+        self.name = name
+        self._seconds = seconds
+
+    def block(self, steps: int, lead: int = 0) -> float:
+        return steps * self._seconds
+
+
+def test_turns_give_every_program_the_same_steps_in_every_round() -> None:
+    ticks: list[int] = []
+    programs = [Clockwork("ours", 0.004), Clockwork("plain", 0.005)]
+    times = take_turns(programs, 20, 0.1, random.Random(0), lambda: ticks.append(1))
+    assert times == {"ours": [pytest.approx(0.004)] * 20, "plain": [pytest.approx(0.005)] * 20}
+    assert len(ticks) > 20  # the rounds that warm up too
+
+
+def test_a_ratio_is_one_of_throughputs() -> None:
+    start = {"ours": [0.8] * 8, "plain": [1.0] * 8, "copy": [1.0] * 8, "keras": [2.0] * 8}
+    row = Cell("jax", "fc", [start, start]).row()
+    assert {name: round(ratio.value, 6) for name, ratio in row.items()} == {
+        "ours / by hand": 1.25,
+        "ours / with Keras": 2.5,
+        "with Keras / by hand": 0.5,
+        "by hand / by hand": 1.0,
+    }
+
+
+def test_starts_that_differ_widen_the_interval_as_students_t_does() -> None:
+    centres = [0.97, 1.0, 1.05]
+    ratio = combine([[centre] * 40 for centre in centres])
+    logs = [math.log(centre) for centre in centres]
+    low, high = stats.ttest_1samp(logs, 0.0).confidence_interval(0.95)
+    assert (ratio.low, ratio.high) == pytest.approx((math.exp(low), math.exp(high)))
+
+
+def test_the_interval_covers_what_starts_and_rounds_scatter_about() -> None:
+    generator = np.random.default_rng(0)
+    held = 0
+    for _ in range(400):
+        starts = 0.99 * np.exp(0.01 * generator.standard_normal((3, 1)) + 0.03 * generator.standard_normal((3, 36)))
+        ratio = combine(starts.tolist())
+        held += ratio.low <= 0.99 <= ratio.high
+    assert held / 400 >= 0.93
+
+
+def test_a_few_rounds_have_no_interval() -> None:
+    ratio = combine([[1.0, 1.01, 0.99]])
+    assert (ratio.low, ratio.high, ratio.sound) == (0.0, math.inf, False)
+
+
+def losses(rate: float) -> tuple[float, ...]:
+    return tuple(6.0 * math.exp(-rate * step) for step in range(COMPARED))
+
+
+def test_programs_that_compute_something_else_are_told_apart() -> None:
+    one = Ready(((2, 3),), losses(0.5))
+    assert differences({"ours": one, "plain": Ready(((2, 3),), losses(0.5001))}) is None
+    assert "after 2 steps the loss of plain" in (
+        differences({"ours": one, "plain": Ready(((2, 3),), losses(0.55))}) or ""
+    )
+    assert "other shapes" in (differences({"ours": one, "plain": Ready(((3, 2),), losses(0.5))}) or "")
+    assert differences({"ours": one, "plain": Ready(((2, 3),), (math.nan,) * COMPARED)})
+
+
+@pytest.mark.framework
+def test_the_workers_step_and_the_plain_loops_compute_the_same() -> None:
+    done = process(["benchmarks.fidelity", "--families", "fc,gru", "--rounds", "6", "--starts", "1", "--settle", "0"])
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith(" tensorflow")]
+    assert [row[1] for row in rows] == ["fc", "gru"], done.stdout + done.stderr
+    assert all(0.1 < float(row[4]) < 10 for row in rows)
+    assert statistics.median(float(row[2]) for row in rows) > 0
