@@ -21,6 +21,9 @@ _VERDICTS = {
     None: "no verdict",
 }
 
+#: More rounds than this are no advice: the machine is to be quietened instead.
+_MANY = 1000
+
 
 def sentences(comparison: Comparison) -> list[str]:
     """A sentence for each point, and one for all of them together."""
@@ -105,7 +108,8 @@ def describe_estimate(found: Estimate, labels: tuple[str, str], margin: float) -
             basis = f"ratio {_number(found.ratio, found)}, 95% interval {_interval(found)}, {_rounds(found.rounds)}"
             return f"no difference: {first} and {second} are equally fast within {_percent(margin)} ({basis})"
     seen = f"{first} is {_number(found.low, found)} .. {_number(found.high, found)} times as fast as {second}"
-    wanted = f"some {found.rounds_needed(margin):,} rounds would tell"
+    needed = found.rounds_needed(margin)
+    wanted = f"some {needed} rounds would tell" if needed <= _MANY else f"over {_MANY:,} rounds would be needed"
     return f"not settled: {seen} (95% interval, {_rounds(found.rounds)}); {wanted}"
 
 
