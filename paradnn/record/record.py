@@ -10,7 +10,7 @@ import base64
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from paradnn.config import identity
@@ -27,7 +27,7 @@ from paradnn.store.address import without_secrets
 from paradnn.store.metrics import PHASES, metric
 from paradnn.store.schema import SCHEMA_VERSION
 from paradnn.worker.channel import plain
-from paradnn.worker.messages import Answer, Measurement, Profile, Timing
+from paradnn.worker.messages import Answer, Contention, Measurement, Profile, Timing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -159,7 +159,8 @@ def _measured(
 ) -> dict[str, float]:
     """Metrics of what the worker measured."""
     metrics = _speed(point, costs, measurement.timing) | _latency(answer.latencies or ())
-    metrics |= _energy(measurement) | _utilisation(metrics["flops_per_second"], costs, peaks)
+    metrics |= _contention(measurement.contention) | _energy(measurement)
+    metrics |= _utilisation(metrics["flops_per_second"], costs, peaks)
     if answer.input:
         metrics |= balance_metrics(answer.input, measurement.timing.blocks, point.batch_size, point.platform.name)
     if isinstance(answer.profile, Profile):
@@ -173,6 +174,9 @@ def _measured_tags(point: Point, answer: Answer, measurement: Measurement) -> di
     timing = measurement.timing
     tags = {"steady": str(timing.steady).lower(), "steady_reason": timing.steady_reason}
     tags["energy_source"] = measurement.energy_source
+    if contention := measurement.contention:
+        tags["contended"] = str(contention.reason is not None).lower()
+        tags |= {"contended_reason": contention.reason} if contention.reason else {}
     if measurement.compile_note:
         tags["compile_note"] = measurement.compile_note
     if answer.profile:
@@ -238,6 +242,12 @@ def _latency(times: Sequence[float]) -> dict[str, float]:
     shares = [share for share in (50, 90, 99) if len(times) >= (100 if share == 99 else 10)]
     metrics = {f"latency_p{share}_ms": quantile(times, share / 100) * 1e3 for share in shares}
     return metrics | ({"latency_steps": float(len(times))} if times else {})
+
+
+def _contention(contention: Contention | None) -> dict[str, float]:
+    """Its fields that are known, under their own names."""
+    values = asdict(contention) if contention else {}
+    return {name: value for name, value in values.items() if name not in ("cores", "reason") and value is not None}
 
 
 def _energy(measurement: Measurement) -> dict[str, float]:

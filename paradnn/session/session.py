@@ -45,6 +45,8 @@ __all__ = ["Interrupted", "measure_ceilings", "measure_points", "report_problem"
 _SHOWN = (
     "steady",
     "steady_reason",
+    "contended",
+    "contended_reason",
     "checks",
     "emulation_note",
     "precision_note",

@@ -19,6 +19,7 @@ from typing import Any
 
 import keras
 
+from paradnn.worker.contention import ContentionWatch
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.device_layout import DeviceLayout, layout_of
 from paradnn.worker.energy import EnergyMeter, open_meter
@@ -107,9 +108,16 @@ class _Run:
         with phases("compile"):
             first_loss = step.run(1)
         run = fed.run if fed else step.run
-        meter = self._meter()
-        timing = measure_steps(run, Protocol.of(point["measure"]), phases, before=meter.start)
-        measurement = Measurement(parameters, compile_note, first_loss, timing, meter.joules(), meter.source)
+        meter, watch = self._meter(), ContentionWatch()
+
+        def begin() -> None:
+            meter.start()
+            watch.start()
+
+        timing = measure_steps(run, Protocol.of(point["measure"]), phases, before=begin, disturbed=watch.stop)
+        measurement = Measurement(
+            parameters, compile_note, first_loss, timing, meter.joules(), meter.source, watch.seen
+        )
         self._answer = replace(self._answer, measurement=measurement)
         if point["mode"] == "inference":
             with phases("latency"):
