@@ -27,6 +27,8 @@ from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
 from paradnn.hardware.environment import Environment, load_average
+from paradnn.hardware.findings import Finding, load_findings
+from paradnn.hardware.load import LoadWatch
 from paradnn.record.record import Record, make_record, point_tags, run_name
 from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, device_peaks, overrun_tags, single_device
 from paradnn.session.parent_run import ParentRun
@@ -67,13 +69,14 @@ def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo
     """
     reporter = Reporter(len(points), sweep.name if sweep else None)
     enter_task(task_name(sweep), restarts())
+    watch = LoadWatch()
     with _interruptible(), WorkerEnvironments(points, reporter.say) as environments, WorkerPool() as pool:
         if not looks_quickly(settings.tracking):
             _prepare_first(points, environments, pool)
         tracker = open_tracker(settings.tracking, reporter.say)
         session = _Session(pool, tracker, environments, reporter, settings, sweep, Summary(len(points)))
         try:
-            return session.run(points)
+            return session.run(points, watch)
         finally:
             reporter.close()
 
@@ -126,10 +129,11 @@ class _Session:
         self._sweep = sweep
         self._parent = ParentRun(tracker, sweep)
         self._tags: Mapping[str, str] = {}
+        self._busy: Sequence[Finding] = ()
         self._waited: Mapping[str, float] = {}
         self._free_since = time.perf_counter()
 
-    def run(self, points: Sequence[Point]) -> Summary:
+    def run(self, points: Sequence[Point], watch: LoadWatch) -> Summary:
         begin = time.perf_counter()
         self._tracker.close_abandoned()
         self._parent.enter()
@@ -141,6 +145,8 @@ class _Session:
         self._waited = waiting_times(self._sweep.launched if self._sweep else None)
         self._free_since = time.perf_counter()
         self._reporter.start(self._summary.skipped)
+        if todo:
+            self._tell_load(watch)
         try:
             self._work(todo)
         except KeyboardInterrupt:
@@ -149,6 +155,14 @@ class _Session:
         self._parent.end(self._summary, self._environments.environment_ids)
         self._summary.where = self._tracker.where
         return self._summary
+
+    def _tell_load(self, watch: LoadWatch) -> None:
+        """Say so where the machine is busy; what was seen is recorded with every point."""
+        load = watch.look()
+        self._busy = load_findings(load)
+        if load.busy:
+            advice = "intervals will be wide; python -m paradnn.check says more"
+            self._reporter.say(f"this machine is busy: {load}: {advice}")
 
     def _missing(self, points: Sequence[Point]) -> list[Point]:
         """The points without an outcome that is accepted, each once; the others are counted as skipped."""
@@ -251,7 +265,7 @@ class _Session:
                 tags = {**tags, "emulation_note": note}
         record = make_record(
             point,
-            environment,
+            replace(environment, findings=(*environment.findings, *self._busy)),
             costs,
             result,
             tags=tags,
