@@ -14,6 +14,7 @@ from pathlib import Path
 
 from paradnn.hardware.load import BUSY_CORES, Load
 from paradnn.hardware.settings import ROOT, SETTINGS, Setting, read_text
+from paradnn.worker.affinity import core_list, core_text
 
 __all__ = ["Finding", "host_findings", "load_findings"]
 
@@ -131,7 +132,7 @@ def _nodes(root: Path, cores: Sequence[int]) -> Iterator[Finding]:
         return
     why = "memory of another node is slower to reach, and which arrays lie there is another matter in each process"
     one = [core for core in used[0] if core in cores] if used else []
-    remedy = f"platform.cores={','.join(map(str, one))}" if len(used) > 1 else ""
+    remedy = f"platform.cores={core_text(one)}" if len(used) > 1 else ""
     yield Finding("numa", "memory nodes", f"{len(used)} of {len(lists)} in use", len(used) > 1, why, remedy)
 
 
@@ -218,13 +219,3 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
         top = top if controllers else base
         inner = top / path.strip("/")
         yield from (folder for folder in (inner, *inner.parents) if folder.is_relative_to(top))
-
-
-def core_list(text: str) -> list[int]:
-    """The cores in the kernel's way to write them: 0-3,6; none of what is not."""
-    cores: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if first.isdigit() and (last or first).isdigit():
-            cores += range(int(first), int(last or first) + 1)
-    return cores

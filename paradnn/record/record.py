@@ -62,6 +62,8 @@ def run_name(point: Point) -> str:
         words.append(point.data.name)
     if point.devices > 1:
         words.append(f"x{point.devices}" + (" grpc" if point.transport == "grpc" else ""))
+    if point.platform.cores is not None:
+        words.append(f"cores {point.platform.cores}")
     if point.framework.name != "tensorflow":
         words.append(point.framework.name)
     if point.software.name != "current":

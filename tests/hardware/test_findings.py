@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from paradnn.hardware.environment import Environment
-from paradnn.hardware.findings import Finding, core_list, host_findings, load_findings
+from paradnn.hardware.findings import Finding, host_findings, load_findings
 from paradnn.hardware.gpu_state import gpu_findings
 from paradnn.hardware.load import Load, LoadWatch, Taker
 from tests.hardware.planted import LAPTOP, SERVER, plant
@@ -65,11 +65,6 @@ def test_a_host_as_it_should_be_has_nothing_that_harms(tmp_path: Path) -> None:
 
 def test_what_a_host_does_not_tell_is_left_out(tmp_path: Path) -> None:
     assert {finding.name for finding in host_findings(tmp_path)} <= {"cpu_quota", "memory_limit", "swap"}
-
-
-def test_lists_of_cores_are_read_as_the_kernel_writes_them() -> None:
-    assert core_list("0-3,6\n") == [0, 1, 2, 3, 6]
-    assert core_list("") == core_list("x-y") == []
 
 
 QUIET = Load(2, 0.2, 0.01, 0.0, ())
