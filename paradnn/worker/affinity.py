@@ -29,7 +29,7 @@ def bind_cores(platform: Mapping[str, Any]) -> Mapping[str, Any]:
     if missing := sorted(set(cores) - allowed):
         may = core_text(allowed)
         raise Unavailable(
-            f"platform.cores={given}: core {missing[0]} is none of those that this process may use, {may}"
+            f"platform.cores={given}: core {missing[0]} is none that this process may use: {may}"
         )
     os.sched_setaffinity(0, cores)
     return {**platform, "threads": platform["threads"] or len(cores)}

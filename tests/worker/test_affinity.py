@@ -125,7 +125,7 @@ def test_cores_that_may_not_be_used_are_unavailable(pool: WorkerPool) -> None:
     away = point("9999")
     result = pool.measure(WorkerKey.of(away), request_of(away), Limits(120, None), lambda _: None)
     assert result.outcome == "unavailable"
-    assert result.reason.startswith("platform.cores=9999: core 9999 is none of those that this process may use, 0")
+    assert result.reason.startswith("platform.cores=9999: core 9999 is none that this process may use: 0")
 
 
 @pytest.mark.framework
