@@ -28,9 +28,7 @@ def bind_cores(platform: Mapping[str, Any]) -> Mapping[str, Any]:
     cores, allowed = core_list(given), os.sched_getaffinity(0)
     if missing := sorted(set(cores) - allowed):
         may = core_text(allowed)
-        raise Unavailable(
-            f"platform.cores={given}: core {missing[0]} is none that this process may use: {may}"
-        )
+        raise Unavailable(f"platform.cores={given}: core {missing[0]} is none that this process may use: {may}")
     os.sched_setaffinity(0, cores)
     return {**platform, "threads": platform["threads"] or len(cores)}
 
