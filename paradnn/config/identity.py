@@ -21,6 +21,7 @@ __all__ = [
     "protocol_id",
     "request_of",
     "texts",
+    "told",
 ]
 
 #: Keys of `measure` that bound a point without changing what is measured.
@@ -35,6 +36,8 @@ LATER_KEYS: Mapping[str, Any] = {
     "measure.relative_interval": None,
     "measure.processes": 1,
     "measure.max_processes": 30,
+    "measure.cold_caches": False,
+    "platform.cores": None,
 }
 
 
@@ -58,7 +61,7 @@ def point_id(point: Point) -> str:
     parts = asdict(point)
     for key in ("replicate", "software", "measure"):
         parts.pop(key)
-    return digest([_told(parts), _protocol(point.measure)])
+    return digest([told(parts), _protocol(point.measure)])
 
 
 def protocol_id(measure: Measure) -> str:
@@ -100,10 +103,15 @@ def _text(value: Any) -> str:
 
 
 def _protocol(measure: Measure) -> dict[str, Any]:
-    values = {f"measure.{key}": value for key, value in asdict(measure).items() if key not in LIMIT_KEYS + EXTRA_KEYS}
-    return {key.removeprefix("measure."): value for key, value in _told(values).items()}
+    values = {key: value for key, value in asdict(measure).items() if key not in LIMIT_KEYS + EXTRA_KEYS}
+    return told(values, "measure.")
 
 
-def _told(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the keys that came later and say what was always meant."""
-    return {key: value for key, value in values.items() if key not in LATER_KEYS or value != LATER_KEYS[key]}
+def told(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings without the keys that came later and say what was always meant; theirs stand below `prefix`."""
+    found = {}
+    for key, value in values.items():
+        dotted = f"{prefix}{key}"
+        if dotted not in LATER_KEYS or value != LATER_KEYS[dotted]:
+            found[key] = told(value, f"{dotted}.") if isinstance(value, Mapping) else value
+    return found

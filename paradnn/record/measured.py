@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
@@ -12,7 +13,7 @@ from paradnn.record.input_pipeline import balance_metrics
 from paradnn.record.profile_summary import profile_metrics
 from paradnn.record.statistics import quantile, summarise
 from paradnn.store.metrics import PHASES
-from paradnn.worker.messages import Answer, Measurement, Profile, Timing
+from paradnn.worker.messages import Answer, Contention, Measurement, Profile, Timing
 
 __all__ = ["cost_metrics", "given", "measured_metrics", "measurements", "memory_metrics", "phase_metrics", "step_times"]
 
@@ -29,6 +30,7 @@ def measured_metrics(
     measured, first = measurements(answers), answers[0]
     metrics = _speed(point, costs, [measurement.timing for measurement in measured])
     metrics |= _latency([seconds for answer in answers for seconds in answer.latencies or ()])
+    metrics |= _contention([entry.contention for entry in measured if entry.contention])
     metrics |= _energy(measured) | _utilisation(metrics["flops_per_second"], costs, peaks)
     if first.input:
         metrics |= balance_metrics(first.input, measured[0].timing.blocks, point.batch_size, point.platform.name)
@@ -110,6 +112,13 @@ def _latency(times: Sequence[float]) -> dict[str, float]:
     shares = [share for share in (50, 90, 99) if len(times) >= (100 if share == 99 else 10)]
     metrics = {f"latency_p{share}_ms": quantile(times, share / 100) * 1e3 for share in shares}
     return metrics | ({"latency_steps": float(len(times))} if times else {})
+
+
+def _contention(each: Sequence[Contention]) -> dict[str, float]:
+    """The mean over processes of what is known, under the fields' own names."""
+    names = [field.name for field in fields(Contention) if field.name not in ("cores", "reason")]
+    known = {name: [value for entry in each if (value := getattr(entry, name)) is not None] for name in names}
+    return {name: statistics.fmean(values) for name, values in known.items() if values}
 
 
 def _energy(measured: Sequence[Measurement]) -> dict[str, float]:

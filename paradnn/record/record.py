@@ -27,7 +27,7 @@ from paradnn.store.address import without_secrets
 from paradnn.store.metrics import metric
 from paradnn.store.schema import SCHEMA_VERSION
 from paradnn.worker.channel import plain
-from paradnn.worker.messages import Answer, Profile, Timing
+from paradnn.worker.messages import Answer, Contention, Profile, Timing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,6 +62,8 @@ def run_name(point: Point) -> str:
         words.append(point.data.name)
     if point.devices > 1:
         words.append(f"x{point.devices}" + (" grpc" if point.transport == "grpc" else ""))
+    if point.platform.cores is not None:
+        words.append(f"cores {point.platform.cores}")
     if point.framework.name != "tensorflow":
         words.append(point.framework.name)
     if point.software.name != "current":
@@ -169,6 +171,7 @@ def _measured_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
     measured, answer = measurements(answers), answers[0]
     tags = _steady_tags([measurement.timing for measurement in measured])
     tags["energy_source"] = measured[0].energy_source
+    tags |= _contended_tags([entry.contention for entry in measured if entry.contention])
     if note := measured[0].compile_note:
         tags["compile_note"] = note
     if answer.profile:
@@ -188,6 +191,13 @@ def _steady_tags(timings: Sequence[Timing]) -> dict[str, str]:
         "steady": str(not unsteady).lower(),
         "steady_reason": "; ".join(unsteady) or f"no change that matters in {len(timings)} processes",
     }
+
+
+def _contended_tags(each: Sequence[Contention]) -> dict[str, str]:
+    """Whether other work took cores from any process, and what says so; empty where the system does not tell."""
+    reasons = [entry.reason for entry in each if entry.reason]
+    tags = {"contended": str(bool(reasons)).lower()} if each else {}
+    return tags | ({"contended_reason": "; ".join(dict.fromkeys(reasons))} if reasons else {})
 
 
 def _artifacts(

@@ -162,6 +162,8 @@ def _limit_lines(row: Row) -> list[str]:
         lines.append(f"  time goes to {', '.join(f'{name} {share:.0%}' for name, share in leading)}")
     if row.tags.get("profile", "ok") != "ok":
         lines.append(f"  profile      {row.tags['profile']}")
+    if reason := row.tags.get("contended_reason"):
+        lines.append(f"  note         contended: {reason}; python -m paradnn.check says more")
     if note := row.tags.get("emulation_note") or row.tags.get("precision_note"):
         lines.append(f"  note         {note}")
     if "ceilings_note" in row.tags:
@@ -220,7 +222,7 @@ def _point_table(rows: Sequence[Row]) -> Table:
             _relative(row),
             si(row.metrics["flops_per_second"]),
             f"{row.metrics.get('peak_memory_bytes', 0) / 2**30:.2f} GiB",
-            "yes" if row.tags["steady"] == "true" else "no",
+            _steadiness(row),
         )
     return table
 
@@ -266,7 +268,13 @@ def _relative(row: Row) -> str:
 def _verdict(row: Row) -> str:
     if row.outcome != "ok":
         return f"{row.outcome}: {row.reason}"
-    return f"{row.metrics['examples_per_second']:,.1f} examples/s ± {_relative(row)}"
+    busy = ", contended" if row.tags.get("contended") == "true" else ""
+    return f"{row.metrics['examples_per_second']:,.1f} examples/s ± {_relative(row)}{busy}"
+
+
+def _steadiness(row: Row) -> str:
+    steady = "yes" if row.tags["steady"] == "true" else "no"
+    return f"{steady}, contended" if row.tags.get("contended") == "true" else steady
 
 
 def _duration(seconds: float) -> str:

@@ -18,6 +18,8 @@ __all__ = ["Row", "Summary"]
 _SHOWN = (
     "steady",
     "steady_reason",
+    "contended",
+    "contended_reason",
     "checks",
     "emulation_note",
     "precision_note",

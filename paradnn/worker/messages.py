@@ -3,7 +3,7 @@
 One JSON object a line (`paradnn.worker.channel` writes and reads them). The driver writes requests to the worker's
 standard input:
 
-    {"protocol": 2, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
+    {"protocol": 3, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
 
 and reads events, each with a key `event`, from its standard output:
 
@@ -30,6 +30,7 @@ __all__ = [
     "PROTOCOL_VERSION",
     "Answer",
     "ArrayRate",
+    "Contention",
     "Event",
     "Exited",
     "Failed",
@@ -54,7 +55,8 @@ __all__ = [
 #: Driver and worker refuse each other where it differs.
 #:   1  the first.
 #:   2  what was measured is nested in the answer; every message is validated; requests bear the version.
-PROTOCOL_VERSION = 2
+#:   3  a measurement says what disturbed it.
+PROTOCOL_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,24 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class Contention:
+    """What took cores from the measured blocks (`paradnn.worker.contention`); None where the system does not tell.
+
+    Shares are of the capacity of the `cores` that the point may use, `throttled_fraction` is of the time; `reason` says
+    what is too much, None where nothing is.
+    """
+
+    cores: int
+    own_cpu_fraction: float | None
+    foreign_cpu_fraction: float | None
+    steal_fraction: float | None
+    involuntary_switches_per_second: float | None
+    throttled_fraction: float | None
+    cpu_mhz: float | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
 class Measurement:
     """What the timed steps gave, complete when the last block has ended; losses are None in inference."""
 
@@ -93,6 +113,7 @@ class Measurement:
     timing: Timing
     energy_joules: float | None
     energy_source: str
+    contention: Contention | None = None
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,9 @@ from typing import Any
 
 import keras
 
+from paradnn.worker.affinity import bind_cores
+from paradnn.worker.cold_caches import Caches
+from paradnn.worker.contention import ContentionWatch
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.device_layout import DeviceLayout, layout_of
 from paradnn.worker.energy import EnergyMeter, open_meter
@@ -91,7 +94,7 @@ class _Run:
                     self._group = _start_group(self._request, self._framework, self._layout)
                     baseline = _times(self._answer.baseline_memory_bytes, self._layout.processes)
                     self._answer = replace(self._answer, baseline_memory_bytes=baseline)
-            self._framework.open_device(self._request["platform"])
+            self._framework.open_device(bind_cores(self._request["platform"]))
 
     def _measure(self) -> None:
         """Build, compile, warm up and measure the point, then what is measured beside its steps."""
@@ -107,25 +110,42 @@ class _Run:
         with phases("compile"):
             first_loss = step.run(1)
         run = fed.run if fed else step.run
-        meter = self._meter()
-        timing = measure_steps(run, Protocol.of(point["measure"]), phases, before=meter.start)
-        measurement = Measurement(parameters, compile_note, first_loss, timing, meter.joules(), meter.source)
+        meter, watch = self._meter(), ContentionWatch()
+
+        def begin() -> None:
+            meter.start()
+            watch.start()
+
+        timing = measure_steps(run, Protocol.of(point["measure"]), phases, before=begin, disturbed=watch.stop)
+        measurement = Measurement(
+            parameters, compile_note, first_loss, timing, meter.joules(), meter.source, watch.seen
+        )
         self._answer = replace(self._answer, measurement=measurement)
         if point["mode"] == "inference":
+            cold = None
+            if point["measure"]["cold_caches"]:
+                self._note_memory()  # what empties the caches is none of the model's memory
+                cold = Caches()
             with phases("latency"):
-                self._answer = replace(self._answer, latencies=_latencies(run, point["measure"]["max_seconds"]))
+                latencies = _latencies(run, point["measure"]["max_seconds"], cold.empty if cold else None)
+            self._answer = replace(self._answer, latencies=latencies)
         if fed:
             with phases("balance"):
                 self._answer = replace(self._answer, input=fed.measure(timing))
         # Before the profiler, whose buffers are none of the model's memory.
-        self._answer = replace(
-            self._answer,
-            peak_memory_bytes=_summed([_resident("VmHWM"), *(group.peak_bytes() if group else [])]),
-            peak_device_memory_bytes=framework.peak_device_memory(),
-        )
+        if self._answer.peak_memory_bytes is None:
+            self._note_memory()
         if point["measure"]["profile"] or point["measure"]["keep_trace"]:
             with phases("profile", replace(self._answer, outcome="ok")):
                 self._answer = replace(self._answer, profile=self._profile(step, timing))
+
+    def _note_memory(self) -> None:
+        """The peaks so far are those of the point."""
+        self._answer = replace(
+            self._answer,
+            peak_memory_bytes=_summed([_resident("VmHWM"), *(self._group.peak_bytes() if self._group else [])]),
+            peak_device_memory_bytes=self._framework.peak_device_memory(),
+        )
 
     def _meter(self) -> EnergyMeter:
         platform = self._request["platform"]
@@ -185,11 +205,19 @@ def _prepare(point: Mapping[str, Any], framework: Framework) -> tuple[Workload, 
     return workload, framework.make_step(workload, synthetic_batch(workload, point["batch_size"], point["seed"]), point)
 
 
-def _latencies(run: Callable[[int], float | None], longest: float) -> list[float]:
-    """Seconds of single synchronised steps, for no longer than `longest` seconds, the cap of the measurement."""
+def _latencies(
+    run: Callable[[int], float | None], longest: float, before: Callable[[], None] | None = None
+) -> list[float]:
+    """Seconds of single synchronised steps, for no longer than `longest` seconds, the cap of the measurement.
+
+    `before` is called before each of them, outside what is timed.
+    """
     seconds: list[float] = []
     begin = now = time.perf_counter()
     while len(seconds) < _LATENCY_STEPS and now - begin < min(_LATENCY_SECONDS, longest):
+        if before:
+            before()
+            now = time.perf_counter()
         run(1)
         end = time.perf_counter()
         seconds.append(end - now)
