@@ -27,12 +27,21 @@ from paradnn.store.address import without_secrets
 from paradnn.store.metrics import PHASES, metric
 from paradnn.store.schema import SCHEMA_VERSION
 from paradnn.worker.channel import plain
-from paradnn.worker.messages import Answer, Measurement, Profile, Timing
+from paradnn.worker.messages import Answer, InputMeasurement, Measurement, Profile, Timing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Record", "file_content", "image", "make_record", "point_tags", "run_name", "version_tags"]
+__all__ = [
+    "Record",
+    "compiling_metrics",
+    "file_content",
+    "image",
+    "make_record",
+    "point_tags",
+    "run_name",
+    "version_tags",
+]
 
 
 @dataclass(frozen=True)
@@ -132,7 +141,6 @@ def make_record(
     answer = result.answer
     if result.outcome == "ok" and answer and answer.measurement:
         metrics |= _measured(point, costs, answer, answer.measurement, peaks)
-        metrics |= _given("compile_seconds", result.phases.get("compile"))
         problems = contradictions(point, costs, metrics, answer, answer.measurement)
         tags |= _measured_tags(point, answer, answer.measurement)
         tags["checks"] = "passed" if not problems else "failed: " + "; ".join(problems)
@@ -159,6 +167,7 @@ def _measured(
 ) -> dict[str, float]:
     """Metrics of what the worker measured."""
     metrics = _speed(point, costs, measurement.timing) | _latency(answer.latencies or ())
+    metrics |= compiling_metrics(measurement, answer.input)
     metrics |= _energy(measurement) | _utilisation(metrics["flops_per_second"], costs, peaks)
     if answer.input:
         metrics |= balance_metrics(answer.input, measurement.timing.blocks, point.batch_size, point.platform.name)
@@ -173,8 +182,8 @@ def _measured_tags(point: Point, answer: Answer, measurement: Measurement) -> di
     timing = measurement.timing
     tags = {"steady": str(timing.steady).lower(), "steady_reason": timing.steady_reason}
     tags["energy_source"] = measurement.energy_source
-    if measurement.compile_note:
-        tags["compile_note"] = measurement.compile_note
+    if measurement.compilation.note:
+        tags["compile_note"] = measurement.compilation.note
     if answer.profile:
         tags |= profile_tags(answer.profile, point.precision)
     if isinstance(answer.profile, Profile):
@@ -233,6 +242,22 @@ def _speed(point: Point, costs: Costs, timing: Timing) -> dict[str, float]:
     return metrics | _given("step_time_cv", times.cv) | _given("final_loss", timing.final_loss)
 
 
+def compiling_metrics(measurement: Measurement, fed: InputMeasurement | None) -> dict[str, float]:
+    """What compiling took: all steps up to the last that compiled, less as many ordinary ones; at least the first.
+
+    They run on a batch that stays, so an ordinary step is one that does not wait for input.
+    """
+    compilation, timing = measurement.compilation, measurement.timing
+    blocks = [seconds / timing.steps_per_block for seconds in timing.blocks]
+    ordinary = summarise(fed.free_step_seconds if fed else blocks).median
+    steps = max((index for index, count in enumerate(compilation.programs, 1) if count), default=1)
+    return {
+        "compile_seconds": max(0.0, sum(compilation.seconds[:steps]) - steps * ordinary),
+        "compile_steps": float(steps),
+        "compilations": float(sum(compilation.programs)),
+    }
+
+
 def _latency(times: Sequence[float]) -> dict[str, float]:
     """Quantiles of single synchronised steps; p99 only of a hundred or more."""
     shares = [share for share in (50, 90, 99) if len(times) >= (100 if share == 99 else 10)]
@@ -269,7 +294,8 @@ def _artifacts(
     answer = result.answer
     if answer and (measurement := answer.measurement):
         losses = plain({"first_loss": measurement.first_loss, "final_loss": measurement.timing.final_loss})
-        artifacts["blocks.json"] = plain(measurement.timing) | losses | {"unit": "s"}
+        compiling = {"compilation": plain(measurement.compilation)}
+        artifacts["blocks.json"] = plain(measurement.timing) | compiling | losses | {"unit": "s"}
     if answer and answer.input:
         artifacts["input.json"] = plain(answer.input) | {"unit": "s"}
     if answer and isinstance(profile := answer.profile, Profile):

@@ -95,7 +95,9 @@ _ALL = (
     Metric("memory_lower_bound_bytes", "B", None, "memory", "analytic lower bound of memory for one step"),
     Metric("energy_per_step_joules", "J", "lower", "memory", "energy of the package or board for one step"),
     # Measurement
-    Metric("compile_seconds", "s", "lower", "protocol", "the first step: tracing, compiling, running once"),
+    Metric("compile_seconds", "s", "lower", "protocol", "steps up to the last that compiled, less ordinary ones"),
+    Metric("compile_steps", "1", "lower", "protocol", "steps up to the last that compiled something, at least one"),
+    Metric("compilations", "1", "lower", "protocol", "programs (PyTorch: frames) compiled by those steps"),
     Metric("blocks", "1", None, "protocol", "blocks measured"),
     Metric("steps_per_block", "1", None, "protocol", "steps between two synchronisations"),
     Metric("warmup_blocks", "1", None, "protocol", "blocks run before the measured ones, calibration included"),

@@ -3,7 +3,7 @@
 One JSON object a line (`paradnn.worker.channel` writes and reads them). The driver writes requests to the worker's
 standard input:
 
-    {"protocol": 2, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
+    {"protocol": 3, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
 
 and reads events, each with a key `event`, from its standard output:
 
@@ -30,6 +30,7 @@ __all__ = [
     "PROTOCOL_VERSION",
     "Answer",
     "ArrayRate",
+    "Compilation",
     "Event",
     "Exited",
     "Failed",
@@ -54,7 +55,8 @@ __all__ = [
 #: Driver and worker refuse each other where it differs.
 #:   1  the first.
 #:   2  what was measured is nested in the answer; every message is validated; requests bear the version.
-PROTOCOL_VERSION = 2
+#:   3  the steps that compiled, each with its seconds.
+PROTOCOL_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,25 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class Compilation:
+    """The steps until one compiled nothing: seconds of each, how many programs each compiled, a note on them."""
+
+    seconds: list[float]
+    programs: list[int]
+    note: str | None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where no first step was timed."""
+        if not self.seconds or len(self.seconds) != len(self.programs):
+            raise ValueError("there is no first step with its seconds and its programs")
+
+
+@dataclass(frozen=True)
 class Measurement:
     """What the timed steps gave, complete when the last block has ended; losses are None in inference."""
 
     parameters: int
-    compile_note: str | None
+    compilation: Compilation
     first_loss: float | None
     timing: Timing
     energy_joules: float | None

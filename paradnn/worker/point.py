@@ -19,6 +19,7 @@ from typing import Any
 
 import keras
 
+from paradnn.worker.compiling import compile_steps
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.device_layout import DeviceLayout, layout_of
 from paradnn.worker.energy import EnergyMeter, open_meter
@@ -97,7 +98,6 @@ class _Run:
         """Build, compile, warm up and measure the point, then what is measured beside its steps."""
         point, framework, phases, group = self._request, self._framework, self._phases, self._group
         with phases("build"):
-            compile_note = framework.compile_note(point["compile"])
             workload, step = _prepare(point, framework)
             parameters = sum(math.prod(v.shape) for v in workload.model.trainable_variables)
             if group:
@@ -105,11 +105,16 @@ class _Run:
         with phases("input") if reads_files(point) else contextlib.nullcontext():
             fed = open_feed(point, workload, framework, step)
         with phases("compile"):
-            first_loss = step.run(1)
+            compilation, first_loss = compile_steps(step)
         run = fed.run if fed else step.run
-        meter = self._meter()
-        timing = measure_steps(run, Protocol.of(point["measure"]), phases, before=meter.start)
-        measurement = Measurement(parameters, compile_note, first_loss, timing, meter.joules(), meter.source)
+        meter, counter = self._meter(), _CompilationCounter(step)
+
+        def before_blocks() -> None:
+            counter.start()
+            meter.start()
+
+        timing = counter.judged(measure_steps(run, Protocol.of(point["measure"]), phases, before=before_blocks))
+        measurement = Measurement(parameters, compilation, first_loss, timing, meter.joules(), meter.source)
         self._answer = replace(self._answer, measurement=measurement)
         if point["mode"] == "inference":
             with phases("latency"):
@@ -183,6 +188,25 @@ def _prepare(point: Mapping[str, Any], framework: Framework) -> tuple[Workload, 
     with framework.scope():
         workload = build(point["model"])
     return workload, framework.make_step(workload, synthetic_batch(workload, point["batch_size"], point["seed"]), point)
+
+
+class _CompilationCounter:
+    """Whether anything was compiled while blocks were measured: then they time more than steps."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._before = 0
+
+    def start(self) -> None:
+        self._before = self._step.compilations()
+
+    def judged(self, timing: Timing) -> Timing:
+        """`timing`, not steady where something was compiled since `start`."""
+        compiled = self._step.compilations() - self._before
+        if not compiled:
+            return timing
+        reason = f"the measured steps compiled {compiled} program(s); {timing.steady_reason}"
+        return replace(timing, steady=False, steady_reason=reason)
 
 
 def _latencies(run: Callable[[int], float | None], longest: float) -> list[float]:

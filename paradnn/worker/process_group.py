@@ -136,6 +136,14 @@ class GroupStep:
         known = [loss for loss in losses if loss is not None]
         return sum(known) / len(known) if known else None
 
+    def compilations(self) -> int:
+        """See `paradnn.worker.frameworks.Step`; the other processes compile the same at the same time."""
+        return self._step.compilations()
+
+    def compile_note(self) -> str | None:
+        """See `paradnn.worker.frameworks.Step`."""
+        return self._step.compile_note()
+
     def kernel_cost(self, name: str, kind: str) -> Cost:
         """See `paradnn.worker.frameworks.Step`; kernels are traced in this process alone."""
         return self._step.kernel_cost(name, kind)

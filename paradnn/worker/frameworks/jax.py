@@ -28,6 +28,9 @@ from paradnn.worker.profile.trace import WINDOW, Trace, read_trace
 
 __all__ = ["CompiledStep", "Jax", "make"]
 
+#: How many programs this process has compiled.
+_compiled = {"programs": 0}
+
 
 class Jax:
     """See `paradnn.worker.frameworks.Framework`."""
@@ -53,9 +56,6 @@ class Jax:
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
-
-    def compile_note(self, compile: str) -> str | None:
-        return "jax.jit: graph and xla are the same program" if compile in ("graph", "xla") else None
 
     def make_step(
         self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
@@ -163,6 +163,16 @@ class CompiledStep:
             for variable, value in zip(group, values, strict=True):
                 variable.assign(value)
 
+    def compilations(self) -> int:
+        return _compiled["programs"]
+
+    def compile_note(self) -> str | None:
+        if self._eager:
+            return "jax.disable_jit: each operation is a program of its own, compiled when it first runs"
+        programs = self.function._cache_size()
+        note = "jax.jit: graph and xla are the same program"
+        return note if programs == 1 else f"{note}; it was compiled {programs} times"
+
     def kernel_cost(self, name: str, kind: str) -> Cost:
         # Whatever JAX runs is a compiled program, whose costs are in its HLO.
         return Cost(kind, "other")
@@ -216,6 +226,12 @@ def _repeated_add(size: int, precision: str) -> Callable[[int], None]:
     return run
 
 
+def _count(event: str, _: float, **__: Any) -> None:
+    """Count what XLA compiles, as JAX itself reports it."""
+    _compiled["programs"] += event == "/jax/core/compile/backend_compile_duration"
+
+
 def make() -> Framework:
     """The framework, for `paradnn.worker.frameworks.load`."""
+    jax.monitoring.register_event_duration_secs_listener(_count)
     return Jax()

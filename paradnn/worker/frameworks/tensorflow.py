@@ -55,9 +55,6 @@ class TensorFlow:
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
 
-    def compile_note(self, compile: str) -> str | None:
-        return None
-
     def make_step(
         self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
     ) -> Step:
@@ -160,6 +157,15 @@ class CompiledStep:
                 output = function(*itertools.chain.from_iterable(take()))
             value = wait_for(output)
         return float(value) if self._training else None
+
+    def compilations(self) -> int:
+        # XLA compiles a function once each time it is traced, since no shape is left open.
+        count = getattr(self.function, "experimental_get_tracing_count", None)
+        return count() if count else 0
+
+    def compile_note(self) -> str | None:
+        traced = self.compilations()
+        return f"tf.function was traced {traced} times" if traced > 1 else None
 
     def kernel_cost(self, name: str, kind: str) -> Cost:
         if not self._traced:
