@@ -213,8 +213,7 @@ def _memory(result: PointResult) -> dict[str, float]:
     metrics = _given("peak_memory_bytes", peak)
     if result.answer is None:
         return metrics
-    if peak and result.answer.baseline_memory_bytes:
-        metrics["step_memory_bytes"] = peak - result.answer.baseline_memory_bytes
+    metrics |= _given("step_memory_bytes", result.answer.step_memory_bytes)
     return metrics | _given("peak_device_memory_bytes", result.answer.peak_device_memory_bytes)
 
 

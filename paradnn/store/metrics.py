@@ -89,8 +89,8 @@ _ALL = (
     Metric("input_damaged", "1", "lower", "input", "examples that could not be decoded and were skipped"),
     Metric("input_memory_bytes", "B", "lower", "input", "resident memory that the pipeline took to fill its buffers"),
     # Memory and energy
-    Metric("peak_memory_bytes", "B", "lower", "memory", "peak resident memory of the point's processes, summed"),
-    Metric("step_memory_bytes", "B", "lower", "memory", "peak resident memory less that of the loaded framework"),
+    Metric("peak_memory_bytes", "B", "lower", "memory", "peak memory of the point's processes, framework included"),
+    Metric("step_memory_bytes", "B", "lower", "memory", "peak growth of anonymous memory in the steps after compiling"),
     Metric("peak_device_memory_bytes", "B", "lower", "memory", "peak device memory, as the framework reports it"),
     Metric("memory_lower_bound_bytes", "B", None, "memory", "analytic lower bound of memory for one step"),
     Metric("energy_per_step_joules", "J", "lower", "memory", "energy of the package or board for one step"),

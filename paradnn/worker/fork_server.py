@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from paradnn.worker.channel import Channel, MessageError, read_json, read_message
+from paradnn.worker.memory import remember_file_pages
 from paradnn.worker.messages import Answer, Exited, PhaseBegun, Refused, Request, Result, Started
 
 __all__ = ["Report", "die_with_parent", "serve"]
@@ -63,6 +64,7 @@ def serve(channel: Channel, handler: Handler) -> None:
     # What was imported stays as it is: the collector need not touch (and so copy) those pages in every child.
     gc.collect()
     gc.freeze()
+    remember_file_pages()
     wakeup, notify = os.pipe()
     os.set_blocking(wakeup, False)
     os.set_blocking(notify, False)

@@ -55,7 +55,7 @@ __all__ = [
 #: Driver and worker refuse each other where it differs.
 #:   1  the first.
 #:   2  what was measured is nested in the answer; every message is validated; requests bear the version.
-#:   3  the steps that compiled, each with its seconds.
+#:   3  the steps that compiled, each with its seconds; memory of the steps instead of a baseline.
 PROTOCOL_VERSION = 3
 
 
@@ -229,15 +229,15 @@ class PeakRates:
 class Answer:
     """How a request ended within the child, and what was measured before that.
 
-    `phases` are seconds by name; memory is in bytes, None where it is not known; `latencies` are seconds of single
-    steps. An outcome `ok` has a measurement, or peak rates where those were asked for.
+    `phases` are seconds by name; memory is in bytes, None where it is not known (`paradnn.worker.memory`); `latencies`
+    are seconds of single steps. An outcome `ok` has a measurement, or peak rates where those were asked for.
     """
 
     outcome: str
     reason: str | None
     phases: dict[str, float]
-    baseline_memory_bytes: int | None = None
     peak_memory_bytes: int | None = None
+    step_memory_bytes: int | None = None
     peak_device_memory_bytes: int | None = None
     measurement: Measurement | None = None
     latencies: list[float] | None = None

@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -27,6 +26,7 @@ from paradnn.worker.fork_server import Report
 from paradnn.worker.frameworks import Framework, Step, Unavailable, distributed
 from paradnn.worker.input.opening import open_feed, reads_files
 from paradnn.worker.measure import NotFinite, Protocol, measure_steps
+from paradnn.worker.memory import MemoryMeter, Taken
 from paradnn.worker.messages import Answer, Measurement, NoProfile, Profile, Timing
 from paradnn.worker.models import Workload, build
 from paradnn.worker.peak_rates import measure_peak_rates
@@ -59,7 +59,8 @@ class _Run:
         self._phases = _Phases(report)
         self._layout: DeviceLayout | None = None
         self._group: ProcessGroup | None = None
-        self._answer = Answer("crash", None, self._phases.seconds, baseline_memory_bytes=_resident("VmRSS"))
+        self._memory = MemoryMeter()
+        self._answer = Answer("crash", None, self._phases.seconds)
 
     def answer(self) -> Answer:
         try:
@@ -77,7 +78,7 @@ class _Run:
             outcome, reason = (other.outcome, other.reason) if other else (outcome, reason)
             self._answer = replace(self._answer, outcome=outcome, reason=reason)
         if self._answer.peak_memory_bytes is None:
-            self._answer = replace(self._answer, peak_memory_bytes=_resident("VmHWM"))
+            self._remember_memory(self._memory.taken())
         if self._group:
             self._group.close()
         return self._answer
@@ -90,8 +91,6 @@ class _Run:
                 self._framework = distributed(self._framework, self._layout)
                 if self._layout.processes > 1:
                     self._group = _start_group(self._request, self._framework, self._layout)
-                    baseline = _times(self._answer.baseline_memory_bytes, self._layout.processes)
-                    self._answer = replace(self._answer, baseline_memory_bytes=baseline)
             self._framework.open_device(self._request["platform"])
 
     def _measure(self) -> None:
@@ -106,6 +105,9 @@ class _Run:
             fed = open_feed(point, workload, framework, step)
         with phases("compile"):
             compilation, first_loss = compile_steps(step)
+        self._memory.compiled()
+        if group:
+            group.compiled()
         run = fed.run if fed else step.run
         meter, counter = self._meter(), _CompilationCounter(step)
 
@@ -123,14 +125,14 @@ class _Run:
             with phases("balance"):
                 self._answer = replace(self._answer, input=fed.measure(timing))
         # Before the profiler, whose buffers are none of the model's memory.
-        self._answer = replace(
-            self._answer,
-            peak_memory_bytes=_summed([_resident("VmHWM"), *(group.peak_bytes() if group else [])]),
-            peak_device_memory_bytes=framework.peak_device_memory(),
-        )
+        self._remember_memory(sum(group.memory() if group else [], start=self._memory.taken()))
+        self._answer = replace(self._answer, peak_device_memory_bytes=framework.peak_device_memory())
         if point["measure"]["profile"] or point["measure"]["keep_trace"]:
             with phases("profile", replace(self._answer, outcome="ok")):
                 self._answer = replace(self._answer, profile=self._profile(step, timing))
+
+    def _remember_memory(self, taken: Taken) -> None:
+        self._answer = replace(self._answer, peak_memory_bytes=taken.peak, step_memory_bytes=taken.steps)
 
     def _meter(self) -> EnergyMeter:
         platform = self._request["platform"]
@@ -168,12 +170,13 @@ def _start_group(request: Mapping[str, Any], framework: Framework, layout: Devic
 
     def serve(rank: int, channel: Connection) -> None:
         phases, own = _Phases(lambda *_: None), distributed(framework, layout.of_rank(rank))
+        meter = MemoryMeter()
         try:
             with phases("build"):
                 own.open_device(request["platform"])
                 _, step = _prepare(request, own)
             phases.current = "run"
-            serve_steps(channel, step, lambda: _resident("VmHWM"))
+            serve_steps(channel, step, meter)
         except Exception as error:
             outcome, reason = _ending(error, own, phases.current)
             raise RankFailed(outcome, f"process {rank + 1} of {layout.processes}: {reason}") from error
@@ -245,24 +248,3 @@ def _line(error: BaseException) -> str:
     """The exception's type and the first line of its message, which names the operation."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:300] if lines else ''}".rstrip(": ")
-
-
-def _times(count: int | None, times: int) -> int | None:
-    return None if count is None else times * count
-
-
-def _summed(counts: Sequence[int | None]) -> int | None:
-    """None where any of them is unknown."""
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
-
-
-def _resident(field: str) -> int | None:
-    """Bytes of `VmRSS` (now) or `VmHWM` (peak) of this process; None where /proc is not there."""
-    if not sys.platform.startswith("linux"):
-        return None
-    with open("/proc/self/status") as status:
-        for row in status:
-            if row.startswith(field):
-                return int(row.split()[1]) * 1024
-    return None

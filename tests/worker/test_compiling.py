@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -11,27 +10,7 @@ import tensorflow as tf
 from paradnn.worker.compiling import MOST_STEPS, compile_steps
 from paradnn.worker.frameworks.tensorflow import CompiledStep, TensorFlow
 from paradnn.worker.point import answer_request
-from tests.worker.families import BATCH, MODELS
-
-POINT: dict[str, Any] = {
-    "model": MODELS["fc"],
-    "batch_size": BATCH,
-    "precision": "float32",
-    "compile": "graph",
-    "mode": "train",
-    "seed": 0,
-    "optimizer": {"name": "sgd", "learning_rate": 0.1},
-    "platform": {"name": "cpu", "threads": None, "index": 0},
-    "measure": {
-        "min_seconds": 0.0,
-        "min_blocks": 10,
-        "max_seconds": 5.0,
-        "block_seconds": 0.0,
-        "warmup_seconds": 0.0,
-        "profile": False,
-        "keep_trace": False,
-    },
-}
+from tests.worker.families import POINT
 
 
 class Growing(CompiledStep):

@@ -22,6 +22,7 @@ from paradnn.execution.worker_process import Limits
 from paradnn.worker.messages import NoProfile, Profile
 from tests.conftest import ROOT
 from tests.worker.families import BATCH, MODELS
+from tests.worker.memory_checks import check_memory
 
 #: Largest difference of a gradient, as a share of that variable's largest gradient; and of a loss, as a share of it.
 #: float32 has 24 bits, and a sum of some thousand terms in another order keeps about 17 of them.
@@ -359,3 +360,8 @@ def test_pytorch_compiles_until_it_need_not(pool: WorkerPool) -> None:
     timing = result.answer.measurement.timing
     assert "compiled" not in timing.steady_reason
     assert max(timing.blocks) < recurrent.seconds[1]
+
+
+@pytest.mark.parametrize(("framework", "compile_mode"), [("jax", "graph"), ("torch", "eager"), ("torch", "graph")])
+def test_memory_is_that_of_a_plain_process(pool: WorkerPool, framework: str, compile_mode: str) -> None:
+    check_memory(pool, framework, compile_mode)
