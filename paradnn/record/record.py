@@ -20,7 +20,7 @@ from paradnn.costs import Costs
 from paradnn.hardware.environment import Environment
 from paradnn.record.breakdown_figure import point_figure
 from paradnn.record.input_pipeline import balance_metrics
-from paradnn.record.profile_summary import TABLES, profile_artifacts, profile_metrics, profile_tags
+from paradnn.record.profile_summary import TABLES, precision_tags, profile_artifacts, profile_metrics, profile_tags
 from paradnn.record.self_checks import contradictions
 from paradnn.record.statistics import quantile, summarise
 from paradnn.store.address import without_secrets
@@ -142,7 +142,8 @@ def make_record(
     if result.outcome == "ok" and answer and answer.measurement:
         metrics |= _measured(point, costs, answer, answer.measurement, peaks)
         problems = contradictions(point, costs, metrics, answer, answer.measurement)
-        tags |= _measured_tags(point, answer, answer.measurement)
+        # What ceilings say of emulation, in numbers, is in the tags that the run was begun with.
+        tags = _measured_tags(point, answer, answer.measurement) | tags
         tags["checks"] = "passed" if not problems else "failed: " + "; ".join(problems)
     if result.reason:
         tags["reason"] = without_secrets(result.reason)
@@ -168,6 +169,8 @@ def _measured(
     """Metrics of what the worker measured."""
     metrics = _speed(point, costs, measurement.timing) | _latency(answer.latencies or ())
     metrics |= compiling_metrics(measurement, answer.input)
+    if measurement.product_types:
+        metrics["precision_share"] = measurement.product_types.get(point.precision, 0.0)
     metrics |= _energy(measurement) | _utilisation(metrics["flops_per_second"], costs, peaks)
     if answer.input:
         metrics |= balance_metrics(answer.input, measurement.timing.blocks, point.batch_size, point.platform.name)
@@ -184,8 +187,11 @@ def _measured_tags(point: Point, answer: Answer, measurement: Measurement) -> di
     tags["energy_source"] = measurement.energy_source
     if measurement.compilation.note:
         tags["compile_note"] = measurement.compilation.note
+    # A profile knows how often a loop ran.
+    seen = answer.profile.product_types if isinstance(answer.profile, Profile) else {}
+    tags |= precision_tags(seen or measurement.product_types, point.precision, measurement.native_products)
     if answer.profile:
-        tags |= profile_tags(answer.profile, point.precision)
+        tags |= profile_tags(answer.profile)
     if isinstance(answer.profile, Profile):
         # What `mlflow.log_table` notes, so that the UI and `mlflow.load_table` find the tables.
         tags["mlflow.loggedArtifacts"] = json.dumps([{"path": f"{name}.json", "type": "table"} for name in TABLES])

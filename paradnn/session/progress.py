@@ -148,6 +148,8 @@ def _limit_lines(row: Row) -> list[str]:
         lines.append(f"  time goes to {', '.join(f'{name} {share:.0%}' for name, share in leading)}")
     if row.tags.get("profile", "ok") != "ok":
         lines.append(f"  profile      {row.tags['profile']}")
+    if "profile_note" in row.tags:
+        lines.append(f"  note         {row.tags['profile_note']}")
     if note := row.tags.get("emulation_note") or row.tags.get("precision_note"):
         lines.append(f"  note         {note}")
     if "ceilings_note" in row.tags:

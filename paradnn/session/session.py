@@ -51,6 +51,7 @@ _SHOWN = (
     "ceilings_note",
     "ceilings_remedy",
     "profile",
+    "profile_note",
 )
 
 

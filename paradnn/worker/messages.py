@@ -101,10 +101,16 @@ class Compilation:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What the timed steps gave, complete when the last block has ended; losses are None in inference."""
+    """What the timed steps gave, complete when the last block has ended; losses are None in inference.
+
+    `product_types` maps the type of operands to its share of the FLOPs of products in the program that runs;
+    `native_products`: the processor has instructions for products in the precision asked for, None if not known.
+    """
 
     parameters: int
     compilation: Compilation
+    product_types: dict[str, float]
+    native_products: bool | None
     first_loss: float | None
     timing: Timing
     energy_joules: float | None
@@ -170,7 +176,8 @@ class Profile:
 
     `slowdown` is traced step time / measured step time; `product_types` maps a type to its share of `product_flops`;
     `trace` maps the path where TensorBoard looks for it to the trace's file in base64, empty where it is not kept;
-    `devices` are those that the profile sees, of a point on several.
+    `devices` are those that the profile sees, of a point on several; `command_buffers` are parts of the program that a
+    GPU runs as one graph, so that the trace does not tell their operations apart.
     """
 
     operations: Table
@@ -183,6 +190,7 @@ class Profile:
     slowdown: float
     trace: dict[str, str] = field(default_factory=dict)
     devices: int = 1
+    command_buffers: int = 0
 
 
 @dataclass(frozen=True)

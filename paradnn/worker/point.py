@@ -30,6 +30,7 @@ from paradnn.worker.memory import MemoryMeter, Taken
 from paradnn.worker.messages import Answer, Measurement, NoProfile, Profile, Timing
 from paradnn.worker.models import Workload, build
 from paradnn.worker.peak_rates import measure_peak_rates
+from paradnn.worker.precision import has_instructions, product_types
 from paradnn.worker.process_group import GroupStep, ProcessGroup, RankFailed, serve_steps
 from paradnn.worker.profile.run import profile_steps
 
@@ -105,6 +106,7 @@ class _Run:
             fed = open_feed(point, workload, framework, step)
         with phases("compile"):
             compilation, first_loss = compile_steps(step)
+            types = product_types(step)
         self._memory.compiled()
         if group:
             group.compiled()
@@ -116,7 +118,10 @@ class _Run:
             meter.start()
 
         timing = counter.judged(measure_steps(run, Protocol.of(point["measure"]), phases, before=before_blocks))
-        measurement = Measurement(parameters, compilation, first_loss, timing, meter.joules(), meter.source)
+        native = has_instructions(point["precision"]) if point["platform"]["name"] == "cpu" else None
+        measurement = Measurement(
+            parameters, compilation, types, native, first_loss, timing, meter.joules(), meter.source
+        )
         self._answer = replace(self._answer, measurement=measurement)
         if point["mode"] == "inference":
             with phases("latency"):

@@ -152,6 +152,10 @@ class GroupStep:
         """See `paradnn.worker.frameworks.Step`."""
         return self._step.compile_note()
 
+    def product_flops(self) -> dict[str, float]:
+        """See `paradnn.worker.frameworks.Step`; to look runs no step, since the others would have to run it too."""
+        return self._step.product_flops()
+
     def kernel_cost(self, name: str, kind: str) -> Cost:
         """See `paradnn.worker.frameworks.Step`; kernels are traced in this process alone."""
         return self._step.kernel_cost(name, kind)

@@ -25,6 +25,6 @@ FED = InputMeasurement([0.1], [0.05], [0.1], [PipelinePart(8, 0.5, 0.25)], {}, 2
 def test_compile_time_is_what_compiling_steps_take_beyond_ordinary_ones(
     seconds: list[float], programs: list[int], fed: InputMeasurement | None, expected: tuple[float, int, int]
 ) -> None:
-    measurement = Measurement(1, Compilation(seconds, programs, None), None, TIMING, None, "none")
+    measurement = Measurement(1, Compilation(seconds, programs, None), {}, None, None, TIMING, None, "none")
     metrics = compiling_metrics(measurement, fed)
     assert tuple(metrics.values()) == pytest.approx(expected)

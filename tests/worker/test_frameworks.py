@@ -350,7 +350,9 @@ def test_pytorch_compiles_until_it_need_not(pool: WorkerPool) -> None:
     plain = measure(pool, "torch", "fc").answer.measurement.compilation
     assert plain.programs[-1] == 0
     assert plain.note == "torch.compile: 2 graphs, 0 graph breaks, 0 recompilations"
-    result = measure(pool, "torch", "lstm")
+    short = MODELS["lstm"] | {"layers": 1, "sequence_length": 4}
+    result = measure(pool, "torch", "lstm", model=short)
+    assert result.outcome == "ok", result.reason
     recurrent = result.answer.measurement.compilation
     assert len(recurrent.programs) > 2
     assert recurrent.programs[1] > 0
@@ -360,6 +362,17 @@ def test_pytorch_compiles_until_it_need_not(pool: WorkerPool) -> None:
     timing = result.answer.measurement.timing
     assert "compiled" not in timing.steady_reason
     assert max(timing.blocks) < recurrent.seconds[1]
+
+
+@pytest.mark.parametrize(("framework", "compile_mode"), [("jax", "graph"), ("torch", "eager"), ("torch", "graph")])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_program_says_without_a_profile_what_one_sees(
+    pool: WorkerPool, framework: str, compile_mode: str, precision: str
+) -> None:
+    answer = measure(pool, framework, "residual", compile=compile_mode, precision=precision).answer
+    assert answer.measurement.product_types == pytest.approx(answer.profile.product_types, abs=0.02)
+    if framework == "torch":
+        assert answer.measurement.product_types == {precision: 1.0}
 
 
 @pytest.mark.parametrize(("framework", "compile_mode"), [("jax", "graph"), ("torch", "eager"), ("torch", "graph")])

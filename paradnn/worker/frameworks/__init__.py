@@ -41,6 +41,9 @@ class Step(Protocol):
     def compile_note(self) -> str | None:
         """What the framework has made of `compile` by now, where that is not plain from the word."""
 
+    def product_flops(self) -> dict[str, float]:
+        """FLOPs of the products in the program that runs, by the type of their operands; empty where that is hidden."""
+
     def kernel_cost(self, name: str, kind: str) -> Cost:
         """What one of the framework's own kernels costs, by its name and type in a trace."""
 

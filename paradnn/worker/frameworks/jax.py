@@ -23,6 +23,7 @@ from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.models import Workload
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
+from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import WINDOW, Trace, read_trace
 
@@ -172,6 +173,18 @@ class CompiledStep:
         programs = self.function._cache_size()
         note = "jax.jit: graph and xla are the same program"
         return note if programs == 1 else f"{note}; it was compiled {programs} times"
+
+    def product_flops(self) -> dict[str, float]:
+        if self._eager:
+            return {}
+        try:
+            from paradnn.worker.profile.protos import HloModuleProto
+        except ModuleNotFoundError:  # the worker needs protobuf for nothing else
+            return {}
+        # JAX finds the program that it has compiled for these arguments.
+        executable = self.function.lower(*self._state, *self._constants).compile().runtime_executable()
+        modules = [HloModuleProto.FromString(m.as_serialized_hlo_module_proto()) for m in executable.hlo_modules()]
+        return HloCosts(modules).product_flops()
 
     def kernel_cost(self, name: str, kind: str) -> Cost:
         # Whatever JAX runs is a compiled program, whose costs are in its HLO.

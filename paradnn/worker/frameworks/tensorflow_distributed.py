@@ -138,7 +138,6 @@ class _DistributedStep(CompiledStep):
     ) -> None:
         super().__init__(function, arguments, placed, point)
         self._strategy = strategy
-        self._by_xla = point["compile"] == "xla"
 
     def run(self, steps: int) -> float | None:
         for _ in range(steps):
@@ -147,6 +146,10 @@ class _DistributedStep(CompiledStep):
         shards = self._strategy.experimental_local_results(tf.nest.flatten(output)[0])
         values = [wait_for(shard) for shard in shards]
         return sum(map(float, values)) / len(values) if self._training else None
+
+    def product_flops(self) -> dict[str, float]:
+        # Replicas are called from the graph in a way that hides their shapes, and a step takes all processes.
+        return {}
 
     def compile_note(self) -> str | None:
         notes = [_XLA_NOTE if self._by_xla else None, super().compile_note()]

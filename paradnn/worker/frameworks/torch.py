@@ -27,6 +27,7 @@ import torch._inductor.compile_fx  # seconds that are paid before the fork
 import torch._inductor.config as inductor
 
 from paradnn.worker.frameworks import Framework, Step, Unavailable
+from paradnn.worker.frameworks.torch_products import GraphProducts, products
 from paradnn.worker.models import Workload
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
@@ -163,6 +164,12 @@ class _Step:
     def compile_note(self) -> str | None:
         return _compile_note() if self._compiled else None
 
+    def product_flops(self) -> dict[str, float]:
+        if not self._compiled:
+            with products:
+                self.run(1)
+        return dict(products.flops)
+
     def kernel_cost(self, name: str, kind: str) -> Cost:
         # The trace holds the shapes, and so states every cost.
         return Cost(kind, "other")
@@ -224,6 +231,7 @@ def _compiled(function: Any, compile: str, device: Any) -> Any:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.abspath(tempfile.mkdtemp(prefix="inductor-", dir="."))
     # The profiler sees the compiler's own kernels by name.
     inductor.cpp.enable_kernel_profile = True
+    inductor.post_grad_custom_pre_pass = GraphProducts()
     return torch.compile(function, dynamic=False)
 
 
