@@ -15,7 +15,7 @@ import os
 import sys
 from dataclasses import dataclass
 
-__all__ = ["MemoryMeter", "Taken", "remember_file_pages"]
+__all__ = ["MemoryMeter", "Taken", "give_back", "remember_file_pages"]
 
 #: In the last byte of an entry of /proc/self/pagemap: the page is in memory, and is a file's.
 _PRESENT, _OF_FILE = 0x80, 0x20
@@ -35,6 +35,13 @@ class Taken:
 
     def __add__(self, other: Taken) -> Taken:
         return Taken(_sum(self.peak, other.peak), _sum(self.steps, other.steps))
+
+
+def give_back() -> None:
+    """Return the heap that is free to the system, so that what is taken from now on shows."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def remember_file_pages() -> None:
@@ -61,9 +68,7 @@ class MemoryMeter:
     def compiled(self) -> None:
         """The steps begin: their peak is one of its own, and what compiling has freed is given back to the system."""
         self._compile_peak = _status().get("VmHWM", 0)
-        gc.collect()
-        with contextlib.suppress(OSError, AttributeError):  # not glibc
-            ctypes.CDLL(None).malloc_trim(0)
+        give_back()
         with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as control:
             control.write("5")  # the peak is now what is held
 
