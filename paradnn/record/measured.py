@@ -13,9 +13,18 @@ from paradnn.record.input_pipeline import balance_metrics
 from paradnn.record.profile_summary import profile_metrics
 from paradnn.record.statistics import quantile, summarise
 from paradnn.store.metrics import PHASES
-from paradnn.worker.messages import Answer, Contention, Measurement, Profile, Timing
+from paradnn.worker.messages import Answer, Contention, InputMeasurement, Measurement, Profile, Timing
 
-__all__ = ["cost_metrics", "given", "measured_metrics", "measurements", "memory_metrics", "phase_metrics", "step_times"]
+__all__ = [
+    "compiling_metrics",
+    "cost_metrics",
+    "given",
+    "measured_metrics",
+    "measurements",
+    "memory_metrics",
+    "phase_metrics",
+    "step_times",
+]
 
 
 def step_times(timing: Timing) -> list[float]:
@@ -30,6 +39,9 @@ def measured_metrics(
     measured, first = measurements(answers), answers[0]
     metrics = _speed(point, costs, [measurement.timing for measurement in measured])
     metrics |= _latency([seconds for answer in answers for seconds in answer.latencies or ()])
+    metrics |= _compiling(answers)
+    if measured[0].product_types:
+        metrics["precision_share"] = measured[0].product_types.get(point.precision, 0.0)
     metrics |= _contention([entry.contention for entry in measured if entry.contention])
     metrics |= _energy(measured) | _utilisation(metrics["flops_per_second"], costs, peaks)
     if first.input:
@@ -77,8 +89,7 @@ def _process_memory(result: PointResult) -> dict[str, float]:
     metrics = given("peak_memory_bytes", peak)
     if result.answer is None:
         return metrics
-    if peak and result.answer.baseline_memory_bytes:
-        metrics["step_memory_bytes"] = peak - result.answer.baseline_memory_bytes
+    metrics |= given("step_memory_bytes", result.answer.step_memory_bytes)
     return metrics | given("peak_device_memory_bytes", result.answer.peak_device_memory_bytes)
 
 
@@ -112,6 +123,27 @@ def _latency(times: Sequence[float]) -> dict[str, float]:
     shares = [share for share in (50, 90, 99) if len(times) >= (100 if share == 99 else 10)]
     metrics = {f"latency_p{share}_ms": quantile(times, share / 100) * 1e3 for share in shares}
     return metrics | ({"latency_steps": float(len(times))} if times else {})
+
+
+def _compiling(answers: Sequence[Answer]) -> dict[str, float]:
+    """What compiling took: the median process'."""
+    each = [compiling_metrics(entry.measurement, entry.input) for entry in answers if entry.measurement]
+    return {name: statistics.median(metrics[name] for metrics in each) for name in each[0]}
+
+
+def compiling_metrics(measurement: Measurement, fed: InputMeasurement | None) -> dict[str, float]:
+    """What compiling took: all steps up to the last that compiled, less as many ordinary ones; at least the first.
+
+    They run on a batch that stays, so an ordinary step is one that does not wait for input.
+    """
+    compilation = measurement.compilation
+    ordinary = statistics.median(fed.free_step_seconds if fed else step_times(measurement.timing))
+    steps = max((index for index, count in enumerate(compilation.programs, 1) if count), default=1)
+    return {
+        "compile_seconds": max(0.0, sum(compilation.seconds[:steps]) - steps * ordinary),
+        "compile_steps": float(steps),
+        "compilations": float(sum(compilation.programs)),
+    }
 
 
 def _contention(each: Sequence[Contention]) -> dict[str, float]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from paradnn.costs import Costs
 from paradnn.hardware.environment import Environment
 from paradnn.record.breakdown_figure import point_figure
 from paradnn.record.measured import cost_metrics, given, measured_metrics, measurements, memory_metrics, phase_metrics
-from paradnn.record.profile_summary import TABLES, profile_artifacts, profile_tags
+from paradnn.record.profile_summary import TABLES, precision_tags, profile_artifacts, profile_tags
 from paradnn.record.self_checks import contradictions
 from paradnn.store.address import without_secrets
 from paradnn.store.metrics import metric
@@ -135,10 +134,9 @@ def make_record(
     answers = [result.answer for result in results if result.answer]
     if outcome == "ok":
         metrics |= measured_metrics(point, costs, answers, peaks)
-        compiled = [result.phases["compile"] for result in results if "compile" in result.phases]
-        metrics |= given("compile_seconds", statistics.median(compiled) if compiled else None)
         problems = [problem for answer in answers for problem in contradictions(point, costs, metrics, answer)]
-        tags |= _measured_tags(point, answers)
+        # What ceilings say of emulation, in numbers, is in the tags that the run was begun with.
+        tags = _measured_tags(point, answers) | tags
         tags["checks"] = "passed" if not problems else "failed: " + "; ".join(dict.fromkeys(problems))
     if reason:
         tags["reason"] = without_secrets(reason)
@@ -172,10 +170,13 @@ def _measured_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
     tags = _steady_tags([measurement.timing for measurement in measured])
     tags["energy_source"] = measured[0].energy_source
     tags |= _contended_tags([entry.contention for entry in measured if entry.contention])
-    if note := measured[0].compile_note:
+    if note := measured[0].compilation.note:
         tags["compile_note"] = note
+    # A profile knows how often a loop ran.
+    seen = answer.profile.product_types if isinstance(answer.profile, Profile) else {}
+    tags |= precision_tags(seen or measured[0].product_types, point.precision, measured[0].native_products)
     if answer.profile:
-        tags |= profile_tags(answer.profile, point.precision)
+        tags |= profile_tags(answer.profile)
     if isinstance(answer.profile, Profile):
         # What `mlflow.log_table` notes, so that the UI and `mlflow.load_table` find the tables.
         tags["mlflow.loggedArtifacts"] = json.dumps([{"path": f"{name}.json", "type": "table"} for name in TABLES])
@@ -225,7 +226,7 @@ def _process(result: PointResult) -> dict[str, Any]:
     measurement = result.answer.measurement
     assert measurement
     begun = {"begun": result.begun, "first_loss": plain(measurement.first_loss)}
-    return {**begun, **plain(measurement.timing)}
+    return {**begun, **plain(measurement.timing), "compilation": plain(measurement.compilation)}
 
 
 def _description(

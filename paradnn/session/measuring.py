@@ -69,7 +69,7 @@ class Measuring:
         self.drift = Drift()
 
     def start(self, tags: Mapping[str, str], waited: Mapping[str, float]) -> None:
-        """The first point may be measured, what passes from now on is its schedule; tags and metrics go to every run."""
+        """What passes from now on is the schedule of the first point; `tags` and metrics `waited` go to every run."""
         self._tags, self._waited, self._free_since = tags, waited, time.perf_counter()
 
     def abandon(self) -> None:
@@ -144,8 +144,8 @@ class Measuring:
             self._summary.skipped[claim.tags["outcome"]] += 1
             self._reporter.skipped(self._summary.skipped, point.measure.processes)
             return True
-        told = replace(environment, findings=(*environment.findings, *self.findings))
-        entry = OpenPoint(point, told, ceilings, claim, tags, costs_of(point), reference)
+        known = replace(environment, findings=(*environment.findings, *self.findings))
+        entry = OpenPoint(point, known, ceilings, claim, tags, costs_of(point), reference)
         if not claim.repeats:
             entry.results += self._partial.load(identity)
         self._open.append(entry)

@@ -164,6 +164,8 @@ def _limit_lines(row: Row) -> list[str]:
         lines.append(f"  profile      {row.tags['profile']}")
     if reason := row.tags.get("contended_reason"):
         lines.append(f"  note         contended: {reason}; python -m paradnn.check says more")
+    if "profile_note" in row.tags:
+        lines.append(f"  note         {row.tags['profile_note']}")
     if note := row.tags.get("emulation_note") or row.tags.get("precision_note"):
         lines.append(f"  note         {note}")
     if "ceilings_note" in row.tags:

@@ -112,6 +112,7 @@ class _Session:
         summary: Summary,
         watch: LoadWatch,
     ) -> None:
+        self._pool = pool
         self._tracker = tracker
         self._environments = environments
         self._reporter = reporter

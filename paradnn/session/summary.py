@@ -26,6 +26,7 @@ _SHOWN = (
     "ceilings_note",
     "ceilings_remedy",
     "profile",
+    "profile_note",
 )
 
 

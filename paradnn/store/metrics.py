@@ -96,13 +96,16 @@ _ALL = (
     Metric("speed_ratio_high", "1", None, "comparison", "upper end of its 95% interval, whenever one stops"),
     Metric("comparison_rounds", "1", None, "comparison", "rounds in which both sides were measured"),
     # Memory and energy
-    Metric("peak_memory_bytes", "B", "lower", "memory", "peak resident memory of the point's processes, summed"),
-    Metric("step_memory_bytes", "B", "lower", "memory", "peak resident memory less that of the loaded framework"),
+    Metric("peak_memory_bytes", "B", "lower", "memory", "peak memory of the point's processes, framework included"),
+    Metric("step_memory_bytes", "B", "lower", "memory", "peak growth of anonymous memory in the steps after compiling"),
     Metric("peak_device_memory_bytes", "B", "lower", "memory", "peak device memory, as the framework reports it"),
     Metric("memory_lower_bound_bytes", "B", None, "memory", "analytic lower bound of memory for one step"),
     Metric("energy_per_step_joules", "J", "lower", "memory", "energy of the package or board for one step"),
     # Measurement
-    Metric("compile_seconds", "s", "lower", "protocol", "the first step: tracing, compiling, running once"),
+    Metric("compile_seconds", "s", "lower", "protocol", "steps up to the last that compiled, less ordinary ones"),
+    Metric("precision_share", "1", None, "protocol", "share of the program's product FLOPs in the type asked for"),
+    Metric("compile_steps", "1", "lower", "protocol", "steps up to the last that compiled something, at least one"),
+    Metric("compilations", "1", "lower", "protocol", "programs (PyTorch: frames) compiled by those steps"),
     Metric("processes", "1", None, "protocol", "short processes in which the point was measured"),
     Metric("blocks", "1", None, "protocol", "blocks measured, in all processes"),
     Metric("steps_per_block", "1", None, "protocol", "steps between two synchronisations"),
@@ -123,7 +126,7 @@ _ALL = (
     Metric("profile_step_time_ms", "ms", None, "profile", "step time under the profiler"),
     Metric("profile_slowdown", "1", None, "profile", "step time under the profiler / measured step time"),
     Metric("profile_flops_ratio", "1", None, "profile", "matmul and convolution FLOPs of the table / flops_per_step"),
-    Metric("profile_precision_share", "1", None, "profile", "share of those FLOPs that ran in the type asked for"),
+    Metric("profile_precision_share", "1", None, "profile", "share of those FLOPs in operands of the type asked for"),
     Metric("profile_unexplained_share", "1", "lower", "profile", "share of the step in which no known operation ran"),
     # The published measurements alone (docs/published-data.md)
     Metric("published_flops_per_second", "FLOP/s", "higher", "published", "as printed; TPU v2: one core of eight"),

@@ -19,7 +19,7 @@ from typing import Any
 from paradnn.worker.messages import Timing, Trial
 from paradnn.worker.series import FEWEST, block_interval, find_change
 
-__all__ = ["NotFinite", "Protocol", "is_steady", "measure_steps"]
+__all__ = ["NotFinite", "Protocol", "Run", "is_steady", "measure_steps"]
 
 #: Blocks in each of the two windows whose agreement ends the warm-up.
 WINDOW = 4
@@ -32,6 +32,7 @@ REPEATS = 2
 #: A block counts no more steps than this, however short a step is.
 MAX_STEPS = 1_000_000
 
+#: Runs so many steps, waits for the device, and returns the last loss.
 Run = Callable[[int], "float | None"]
 
 

@@ -9,7 +9,7 @@ from paradnn.config.point import read_point
 from paradnn.costs.point import costs_of
 from paradnn.hardware.environment import Environment
 from paradnn.record.record import Record, make_record
-from paradnn.worker.messages import Answer, Contention, Measurement, Timing, Trial
+from paradnn.worker.messages import Answer, Compilation, Contention, Measurement, Timing, Trial
 
 QUIET = Contention(2, 0.75, 0.01, 0.0, 40.0, None, 2500.0, None)
 
@@ -18,7 +18,10 @@ def record(*contention: Contention | None) -> Record:
     """Of a process for each of `contention`."""
     point = read_point({"model": {"name": "fc"}})
     timing = Timing(1, [Trial(1, 0.5)], [0.5], [0.5] * 6, True, "", None)
-    measured = [Measurement(1, None, None, timing, None, "unavailable", entry) for entry in contention]
+    measured = [
+        Measurement(1, Compilation([1.0], [1], None), {}, None, None, timing, None, "unavailable", entry)
+        for entry in contention
+    ]
     answers = [Answer("ok", None, {"compile": 1.0}, measurement=measurement) for measurement in measured]
     results = [PointResult("ok", None, answer, {}) for answer in answers]
     environment = Environment("a processor", {}, {}, {})

@@ -20,7 +20,7 @@ from paradnn.config.outcome import PointResult
 from paradnn.config.point import Measure, Point, Tracking
 from paradnn.session.open_point import OpenPoint
 from paradnn.session.partial import PartialResults
-from paradnn.worker.messages import Answer, Measurement, Timing
+from paradnn.worker.messages import Answer, Compilation, Measurement, Timing
 from tests.conftest import TINY, Store, process, run
 from tests.session.test_faults import driver, measuring_child, wait_for
 
@@ -150,10 +150,9 @@ def planted(*seconds: float, **settings: Any) -> OpenPoint:
     """A point whose processes took steps of so many seconds, without noise within a process."""
     point = Point(model=FullyConnected(), measure=Measure(**settings))
     timings = [Timing(1, [], [], [value] * 10, True, "", None) for value in seconds]
-    results = [
-        PointResult("ok", None, Answer("ok", None, {}, measurement=Measurement(1, None, None, timing, None, "")))
-        for timing in timings
-    ]
+    compiled = Compilation([1.0], [1], None)
+    measured = [Measurement(1, compiled, {}, None, None, timing, None, "") for timing in timings]
+    results = [PointResult("ok", None, Answer("ok", None, {}, measurement=entry)) for entry in measured]
     return OpenPoint(point, None, None, None, {}, None, results=results)
 
 
