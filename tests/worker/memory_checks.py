@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import subprocess
 import sys
 from typing import Any
 
@@ -27,13 +27,22 @@ sys.exit(answer.outcome != "ok")
 """
 
 
+#: Starts the plain process: what a child is counted begins with the memory of the process it was forked from.
+SMALL = """
+import os, sys
+pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", *sys.argv[1:]])
+_, status, usage = os.wait4(pid, 0)
+assert status == 0
+print(usage.ru_maxrss * 1024)
+"""
+
+
 def plain_peak(key: WorkerKey, point: dict[str, Any]) -> int:
     """Bytes as the kernel counts them for a process of its own."""
     environ = key.environ() | {"PYTHONPATH": str(ROOT)}
-    pid = os.spawnve(os.P_NOWAIT, sys.executable, [sys.executable, "-c", PLAIN, key.framework, repr(point)], environ)
-    _, status, usage = os.wait4(pid, 0)
-    assert status == 0
-    return int(usage.ru_maxrss) * 1024
+    command = [sys.executable, "-c", SMALL, PLAIN, key.framework, repr(point)]
+    done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True)
+    return int(done.stdout)
 
 
 def check_memory(pool: WorkerPool, framework: str, compile_mode: str) -> None:

@@ -25,7 +25,7 @@ from paradnn.worker.peak_rates import REPEATS
 from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.tf_graph import GraphCosts, categorise
-from paradnn.worker.profile.trace import WINDOW, Trace, read_trace
+from paradnn.worker.profile.trace import COMPILED, WINDOW, Trace, read_trace
 
 __all__ = ["CompiledStep", "TensorFlow", "inference_step", "make", "wait_for"]
 
@@ -198,9 +198,12 @@ def _traced_products(step: CompiledStep) -> dict[str, float]:
         with _profiler(Path(name)), tf.profiler.experimental.Trace(WINDOW):
             step.run(1)
         try:
-            return HloCosts(read_trace(Path(name)).modules).product_flops()
+            trace = read_trace(Path(name))
         except Unavailable:  # without protobuf
             return {}
+    # The trace holds every program of this process.
+    ran = {event.kind.removeprefix(COMPILED) for event in trace.compiled}
+    return HloCosts([module for module in trace.modules if module.name in ran]).product_flops()
 
 
 def wait_for(output: Any) -> Any:

@@ -25,6 +25,7 @@ import torch
 import torch._dynamo.utils as dynamo
 import torch._inductor.compile_fx  # seconds that are paid before the fork
 import torch._inductor.config as inductor
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.frameworks.torch_products import GraphProducts, products
@@ -227,7 +228,9 @@ def _compiled(function: Any, compile: str, device: Any) -> Any:
     if device.type == "cuda" and not torch.utils._triton.has_triton():
         raise Unavailable("torch.compile on a GPU needs the package triton")
     # Every point compiles again, as the other frameworks do; the folder goes with the worker's.
-    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+    # Importing PyTorch names a folder for all processes: another one is the user's choice, or this point's already.
+    shared = default_cache_dir()
+    if os.environ.get("TORCHINDUCTOR_CACHE_DIR", shared) == shared:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.abspath(tempfile.mkdtemp(prefix="inductor-", dir="."))
     # The profiler sees the compiler's own kernels by name.
     inductor.cpp.enable_kernel_profile = True
