@@ -45,5 +45,6 @@ POINT: dict[str, Any] = {
         "warmup_seconds": 0.0,
         "profile": False,
         "keep_trace": False,
+        "cold_caches": False,
     },
 }

@@ -222,6 +222,7 @@ def measure(pool: WorkerPool, framework: str, family: str, **changes: Any) -> Po
         "warmup_seconds": 0.0,
         "profile": True,
         "keep_trace": False,
+        "cold_caches": False,
         "timeout": 200,
     }
     point = {

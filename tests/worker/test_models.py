@@ -310,6 +310,7 @@ def point(model: dict[str, Any], batch: int, compile_mode: str, mode: str) -> di
         "warmup_seconds": 0.0,
         "profile": False,
         "keep_trace": False,
+        "cold_caches": False,
     }
     return {
         "model": model,
