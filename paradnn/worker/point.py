@@ -120,7 +120,8 @@ class _Run:
         measurement = Measurement(parameters, compilation, types, native, first_loss, timing, *energy, contention)
         self._answer = replace(self._answer, measurement=measurement)
         if point["mode"] == "inference":
-            self._answer = replace(self._answer, latencies=self._latencies(run))
+            latencies = self._latencies(run)
+            self._answer = replace(self._answer, latencies=latencies)
         if fed:
             with phases("balance"):
                 self._answer = replace(self._answer, input=fed.measure(timing))

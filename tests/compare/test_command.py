@@ -18,7 +18,9 @@ from paradnn.tracking.offline import write_document
 from tests.conftest import ROOT, TINY, Store, environment, run
 
 FEW = ["--most", "5", "--within", "0.5"]
-AXES = [entry for entry in TINY if not entry.startswith("batch_size")]
+#: What a comparison decides itself is left out.
+POINT = [entry for entry in TINY if "processes" not in entry]
+AXES = [entry for entry in POINT if not entry.startswith("batch_size")]
 
 
 def artifact(store: Store, run_id: str, name: str) -> Path:
@@ -65,7 +67,7 @@ def test_every_point_is_compared_and_everything_is_recorded(store: Store) -> Non
 
 @pytest.mark.framework
 def test_a_side_that_is_not_there_leaves_no_verdict(store: Store) -> None:
-    done = run(["paradnn.compare.command", *FEW, "platform=cpu", "platform=tpu", *TINY], store)
+    done = run(["paradnn.compare.command", *FEW, "platform=cpu", "platform=tpu", *POINT], store)
     assert done.returncode == 1
     assert done.stdout.startswith("no verdict: platform=tpu is unavailable: ")
     assert sorted(point["outcome"] for point in store.runs()) == ["ok", "unavailable"]
@@ -74,7 +76,7 @@ def test_a_side_that_is_not_there_leaves_no_verdict(store: Store) -> None:
 @pytest.mark.framework
 def test_one_side_against_itself_is_kept_as_files_too(tmp_path: Path) -> None:
     where = ["tracking=offline", f"tracking.folder={tmp_path}"]
-    done = run(["paradnn.compare.command", *FEW, "--null", "compile=graph", "compile=graph", *TINY, *where])
+    done = run(["paradnn.compare.command", *FEW, "--null", "compile=graph", "compile=graph", *POINT, *where])
     assert done.returncode in (0, 1), done.stderr
     assert "compile=graph (first)" in done.stdout
     assert len(list(tmp_path.glob("point-*.json"))) == 10
@@ -97,7 +99,7 @@ def test_one_side_against_itself_is_kept_as_files_too(tmp_path: Path) -> None:
 
 @pytest.mark.framework
 def test_an_interrupted_comparison_keeps_what_it_measured(store: Store) -> None:
-    command = ["paradnn.compare", "--within", "0.0001", "--most", "400", "compile=graph", "compile=xla", *TINY]
+    command = ["paradnn.compare", "--within", "0.0001", "--most", "400", "compile=graph", "compile=xla", *POINT]
     driver = subprocess.Popen(
         [sys.executable, "-m", *command],
         cwd=ROOT,

@@ -15,7 +15,7 @@ from paradnn.execution.worker_process import Limits
 from paradnn.hardware.environment import Environment
 from paradnn.record.record import run_name
 from paradnn.session.hardware_peaks import Ceilings, ceilings_identity, device_peaks, single_device
-from paradnn.session.session import _Session
+from paradnn.session.measuring import Measuring
 
 MODEL = {"name": "fc", "layers": 1, "nodes": 8}
 
@@ -70,11 +70,11 @@ def test_replicas_that_do_not_fit_are_predicted() -> None:
     wide = point(model={"name": "fc", "layers": 2, "nodes": 4000}, devices=4, transport="grpc")
     needed = costs(wide, 4).memory_lower_bound_bytes
     limit = Limits(60, costs(wide, 1).memory_lower_bound_bytes + 1)
-    answer = _Session._predicted(wide, costs(wide, 4), limit)
+    answer = Measuring._predicted(wide, costs(wide, 4), limit)
     assert answer is not None
     assert answer.outcome == "oom_predicted"
     assert f"{needed / 2**30:,.2f} GiB" in (answer.reason or "")
-    assert _Session._predicted(wide, costs(wide, 1), limit) is None
+    assert Measuring._predicted(wide, costs(wide, 1), limit) is None
 
 
 def test_devices_are_held_against_what_they_can_do_together() -> None:

@@ -267,6 +267,7 @@ def test_every_specification_has_a_source_and_sound_numbers() -> None:
 @pytest.mark.framework
 def test_what_is_not_steady_says_why(store: Store) -> None:
     few = ["measure.min_blocks=1", "measure.min_seconds=0", "measure.warmup_seconds=0", "measure.max_seconds=0.001"]
+    few.append("measure.processes=1")
     done = run(
         ["paradnn.train", *(entry for entry in TINY if not entry.startswith("measure.")), *few, "ceilings=false"], store
     )

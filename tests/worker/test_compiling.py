@@ -60,8 +60,9 @@ def test_blocks_in_which_something_is_compiled_are_not_steady(
     late: int | None, steady: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TensorFlow, "make_step", lambda *_: Growing({late} if late else set()))
-    # Of these blocks alone there would be no doubt.
+    # Of these blocks alone there would be no doubt, whatever else the machine does.
     monkeypatch.setattr("paradnn.worker.measure._verdict", lambda *_: (True, "nothing planted"))
+    monkeypatch.setattr("paradnn.worker.contention.ContentionWatch.stop", lambda _: None)
     protocol = POINT["measure"] | {"min_blocks": 40}
     answer = answer_request(POINT | {"measure": protocol}, TensorFlow(), lambda *_: None)
     assert answer.measurement is not None, answer.reason
