@@ -218,9 +218,8 @@ def test_a_damaged_file_of_kept_processes_is_as_none(tmp_path: Path) -> None:
 
 def test_a_folder_that_takes_no_files_costs_no_point(store: Store) -> None:
     """Only who is killed needs what is kept meanwhile."""
-    done = run(
-        ["paradnn.train", "-m", "model.nodes=8,9", *REST, "measure.processes=2", "tracking.folder=/dev/null/x"], store
-    )
+    axes = [*REST, "measure.processes=2", "tracking.folder=/dev/null/x"]
+    done = run(["paradnn.train", "-m", "model.nodes=8,9", *axes], store)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("processes of points that are not complete are not kept: tracking.folder=/dev/null/x") == 1
     assert [entry["outcome"] for entry in store.runs()] == ["ok", "ok"]
