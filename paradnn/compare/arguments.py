@@ -132,6 +132,10 @@ def _side(word: str) -> Side:
     if not overrides:
         raise ConfigError("side", word, "is empty", "name a setting, such as compile=xla")
     parser = OverridesParser.create()
+    keys = [_key(override) for override in overrides]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ConfigError("side", word, f"sets {key} twice", "give it one value")
     for override in overrides:
         key = _key(override)
         if "=" not in override:

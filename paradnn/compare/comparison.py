@@ -70,7 +70,7 @@ def pairs_of(first: Sequence[Point], second: Sequence[Point], null: bool) -> lis
         raise ConfigError("sides", "", problem, "write axes after both sides")
     params = [[texts(request_of(point)) for point in points] for points in (first, second)]
     swept = {key for one in params[0] for key in one if len({other.get(key) for other in params[0]}) > 1}
-    pairs = []
+    pairs: list[Pair] = []
     for points, (ours, theirs) in zip(zip(first, second, strict=True), zip(*params, strict=True), strict=True):
         if ours == theirs and not null:
             raise ConfigError("sides", run_name(points[0]), "is the same point on both", "give two that differ")
@@ -80,6 +80,8 @@ def pairs_of(first: Sequence[Point], second: Sequence[Point], null: bool) -> lis
                 raise ConfigError(
                     key, ours.get(key), problem, "vary it on neither side, or compare one point at a time"
                 )
+        if any(points == pair.points for pair in pairs):
+            continue  # an axis names a value twice
         words = run_name(points[1]).split()
         pairs.append(Pair(" ".join(word for word in run_name(points[0]).split() if word in words), points))
     return pairs

@@ -279,6 +279,7 @@ def read_point(config: Mapping[str, Any]) -> Point:
             "choose a batch_size that is a multiple of devices: each gets as many examples",
         )
     _check_latency(point)
+    _check_processes(point.measure)
     point = replace(point, platform=_with_cores(point))
     # One device communicates with no other: it is the same point either way.
     return point if point.devices > 1 else replace(point, transport="local")
@@ -305,6 +306,17 @@ def _check_latency(point: Point) -> None:
     if point.measure.cold_caches and (point.mode != "inference" or point.platform.name != "cpu"):
         raise ConfigError(
             "measure.cold_caches", "true", "is for the latency of a CPU", "set mode=inference and platform=cpu"
+        )
+
+
+def _check_processes(measure: Measure) -> None:
+    """The cap of an interval's processes is no less than the processes that there are anyway."""
+    if measure.relative_interval is not None and measure.max_processes < measure.processes:
+        raise ConfigError(
+            "measure.max_processes",
+            measure.max_processes,
+            f"is less than measure.processes={measure.processes}",
+            "raise it",
         )
 
 

@@ -18,8 +18,9 @@ __all__ = ["EACH_PROCESS", "IMPORT_SECONDS", "PastRuns"]
 #: Phases that each process of a point has; a profile has the first alone, and all are recorded at once.
 EACH_PROCESS = tuple(name for name in PHASES if name not in ("profile", "record"))
 
-#: A worker's first start is longer than this: it waits for the framework's import, which is counted apart.
-IMPORT_SECONDS = 0.5
+#: A worker's first start is longer than this: it waits for the framework's import, which is counted apart. What it is
+#: followed by in the further processes of its point is shorter than the second, each.
+IMPORT_SECONDS, _FURTHER = 0.5, 0.1
 _NEEDED = ("step_time_ms", "flops_per_step", "bytes_per_step", "parameters")
 
 
@@ -50,6 +51,9 @@ class PastRuns:
         usable = [run for run in ordered if _is_usable(run)]
         processes = np.nan_to_num(_metric(usable, "processes"), nan=1.0)
         phases = {name: _metric(usable, f"phase_{name}_seconds") for name in PHASES}
+        # The mean over several processes would hide an import.
+        imported = (processes > 1) & (phases["start"] > IMPORT_SECONDS + _FURTHER * (processes - 1))
+        phases["start"] = np.where(imported, np.nan, phases["start"])
         return cls(
             table=table_of_runs(usable, rates),
             step=_metric(usable, "step_time_ms") / 1e3,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from paradnn.config import identity
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
+from paradnn.config.words import counted
 from paradnn.costs import Costs
 from paradnn.hardware.environment import Environment
 from paradnn.record.breakdown_figure import point_figure
@@ -257,5 +258,6 @@ def _description(
     return (
         f"{what}\n\n**{metrics['examples_per_second']:,.1f} examples/s**{interval}, "
         f"{metrics['step_time_ms']:.3f} ms a step{waits}, {metrics['flops_per_second'] / 1e9:,.2f} GFLOP/s{used}; "
-        f"{metrics['blocks']:.0f} blocks of {metrics['steps_per_block']:.0f} steps, {steady}."
+        f"{counted(round(metrics['blocks']), 'block')} of {counted(round(metrics['steps_per_block']), 'step')}, "
+        f"{steady}."
     )

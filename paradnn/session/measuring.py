@@ -16,13 +16,16 @@ from dataclasses import replace
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, Settings
+from paradnn.config.words import counted
 from paradnn.costs import Costs
 from paradnn.costs.point import costs_of, exceeds_memory, memory_limit
+from paradnn.errors import StoreError
 from paradnn.execution.environments import WorkerEnvironments
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
 from paradnn.hardware.findings import Finding
+from paradnn.record.profile_summary import profile_tags
 from paradnn.record.record import Record, point_tags, run_name
 from paradnn.session.drift import Drift
 from paradnn.session.hardware_peaks import CeilingsKeeper
@@ -31,12 +34,14 @@ from paradnn.session.partial import PartialResults
 from paradnn.session.progress import Reporter
 from paradnn.session.summary import Row, Summary
 from paradnn.tracking.base import ClaimedElsewhere, Finished, Tracker
-from paradnn.tracking.resume import ResumePolicy
+from paradnn.tracking.resume import ResumePolicy, wanted_extras
 
 __all__ = ["Measuring"]
 
 #: How many points are open together. A killed driver on another host blocks them for as long as they may take.
 GROUP = 24
+#: The share of its time after which a claim is renewed.
+RENEW = 0.5
 
 
 class Measuring:
@@ -61,6 +66,7 @@ class Measuring:
         self._partial = PartialResults(settings.tracking)
         self._ceilings = CeilingsKeeper(pool, tracker, reporter.say) if settings.ceilings else None
         self._random = random.Random(settings.sweep.seed)
+        self._keeps_nothing = False
         self._open: list[OpenPoint] = []
         self._free_since = time.perf_counter()
         self._tags: Mapping[str, str] = {}
@@ -92,11 +98,11 @@ class Measuring:
                     elsewhere += 1
             self._further_rounds()
             if elsewhere and elsewhere >= len(queue):
-                self._reporter.begin(f"waiting for {len(queue)} point(s) that another driver measures")
+                # Who waits holds nothing: the other may wait for it.
+                self._end_references()
+                self._reporter.begin(f"waiting for {counted(len(queue), 'point')} that another driver measures")
                 time.sleep(random.uniform(0.5, 1.5))
-        for entry in self._open:
-            entry.last_group = True
-        self._further_rounds()
+        self._end_references()
 
     def _open_reference(self, queue: deque[Point]) -> None:
         """Open the points that are measured once more with every group: the middle ones of a sample, by their FLOPs."""
@@ -111,6 +117,12 @@ class Measuring:
                 queue.remove(point)
                 if not self.enter(point, reference=True):
                     queue.append(point)
+
+    def _end_references(self) -> None:
+        """Complete and record the points that were measured with every group."""
+        for entry in self._open:
+            entry.last_group = True
+        self._further_rounds()
 
     def _further_rounds(self) -> None:
         """Measure what is open in further processes, each once a round, until all is complete; and the references."""
@@ -133,7 +145,7 @@ class Measuring:
         tags = {**point_tags(point, environment), **self._tags, **(further or {})}
         accepts = (lambda known: self._resume.accepts(point, known)) if self._resume.looks else None
         self._reporter.begin(run_name(point))
-        # Its processes are spread over those of the whole group.
+        # Its processes take turns with those of the whole group; the claim is renewed meanwhile.
         longest = point.measure.timeout * (GROUP if point.measure.processes > 1 or reference else 1)
         identity = self.identity(point)
         claim = self._tracker.begin(identity, run_name(point), tags, longest, accepts)
@@ -145,12 +157,31 @@ class Measuring:
             self._reporter.skipped(self._summary.skipped, point.measure.processes)
             return True
         known = replace(environment, findings=(*environment.findings, *self.findings))
-        entry = OpenPoint(point, known, ceilings, claim, tags, costs_of(point), reference)
+        entry = OpenPoint(point, known, ceilings, claim, tags, costs_of(point), reference, longest=longest)
         if not claim.repeats:
-            entry.results += self._partial.load(identity)
+            self._take_up(entry)
         self._open.append(entry)
         self._process(entry)
         return True
+
+    def _take_up(self, entry: OpenPoint) -> None:
+        """Go on with the processes that an earlier driver kept, unless their first lacks a profile that is wanted."""
+        known = self._partial.load(entry.claim.identity)
+        answer = known[0].answer if known else None
+        has = profile_tags(answer.profile)["extras"].split() if answer and answer.profile else ()
+        if answer and not wanted_extras(entry.point).difference(has):
+            entry.results += known
+            self._reporter.spared(min(len(known), entry.point.measure.processes))
+
+    def _keep(self, entry: OpenPoint) -> None:
+        """Keep what a point has so far; where that cannot be done, only a driver that is killed loses it."""
+        if entry.claim.repeats or self._keeps_nothing:
+            return
+        try:
+            self._partial.save(entry.claim.identity, entry.results)
+        except StoreError as error:
+            self._keeps_nothing = True
+            self._reporter.say(f"processes of points that are not complete are not kept: {error}")
 
     def identity(self, point: Point) -> Identity:
         """The measurement that a point is, on this machine."""
@@ -163,17 +194,25 @@ class Measuring:
             self._reporter.begin(run_name(entry.point), len(entry.results) + 1 if wanted > 1 else None)
             entry.results.append(self._measure(entry))
             self._reporter.process_ended()
+            self._renew_claims()
         if not entry.is_complete:
-            if not entry.claim.repeats:
-                self._partial.save(entry.claim.identity, entry.results)
+            self._keep(entry)
             return
         record = entry.record()
         run_id = self._tracker.record(entry.claim, record, lambda: self._late(record))
         self._open.remove(entry)
-        if len(entry.results) > 1:
+        if len(entry.results) > 1 and not entry.claim.repeats:
             self._partial.remove(entry.claim.identity)
         self.drift.add(entry.steps())
         self._done(record, run_id, entry.wanted)
+
+    def _renew_claims(self) -> None:
+        """Other hosts believe a claim for as long as it says: what is open for longer says so in time."""
+        now = time.monotonic()
+        for entry in self._open:
+            if now - entry.claimed > RENEW * entry.longest:
+                self._tracker.renew(entry.claim, entry.longest)
+                entry.claimed = now
 
     def _measure(self, entry: OpenPoint) -> PointResult:
         point = entry.point

@@ -24,7 +24,10 @@ __all__ = ["OpenPoint"]
 
 @dataclass
 class OpenPoint:
-    """A claimed point. `reference`: it is measured again with every group of points, until the last."""
+    """A claimed point. `reference`: it is measured again with every group of points, until the last.
+
+    `longest`: seconds for which its claim holds from `claimed` on (on the monotonic clock).
+    """
 
     point: Point
     environment: Environment
@@ -36,6 +39,8 @@ class OpenPoint:
     last_group: bool = False
     results: list[PointResult] = field(default_factory=list)
     load: float | None = field(default_factory=load_average)
+    longest: float = 0.0
+    claimed: float = field(default_factory=time.monotonic)
 
     @property
     def wanted(self) -> int:

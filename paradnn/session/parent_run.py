@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
+from paradnn.config.words import counted
 from paradnn.session.course import Conclusion
 from paradnn.session.summary import Summary
 from paradnn.store.address import without_secrets
@@ -75,7 +76,9 @@ class ParentRun:
 
     def _close(self, sweep: SweepInfo, summary: Summary, conclusion: Conclusion) -> None:
         state = "interrupted" if summary.interrupted else "finished"
-        text = f"A sweep of {summary.total} points, {state} after {summary.seconds:.0f} s: {summary.counts()}."
+        text = (
+            f"A sweep of {counted(summary.total, 'point')}, {state} after {summary.seconds:.0f} s: {summary.counts()}."
+        )
         text = "\n\n".join(filter(None, (f"`{without_secrets(sweep.command)}`", conclusion.text, text)))
         if summary.drift and summary.drift.matters:
             text += f"\n\nDrift: {summary.drift}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from paradnn.config.outcome import PointResult
 from paradnn.config.point import Tracking
 from paradnn.errors import DataError, StoreError
 from paradnn.store.address import address_of
+from paradnn.store.schema import SCHEMA_VERSION
 from paradnn.tracking.offline import default_folder, read_document, write_document
 from paradnn.worker.channel import MessageError, plain, read_message
+from paradnn.worker.messages import PROTOCOL_VERSION
 
 __all__ = ["PartialResults"]
 
@@ -29,10 +32,12 @@ class PartialResults:
         self._store = digest([store, settings.experiment], 8)
 
     def load(self, identity: Identity) -> list[PointResult]:
-        """What an earlier driver kept; a file that cannot be read holds nothing."""
+        """What an earlier driver kept; a file that cannot be read, or of another version, holds nothing."""
         try:
-            content = read_document(self._path(identity))["results"]
-            return [read_message(PointResult, result, "result") for result in content]
+            content = read_document(self._path(identity))
+            if (content["schema_version"], content["protocol"]) != (SCHEMA_VERSION, PROTOCOL_VERSION):
+                return []
+            return [read_message(PointResult, result, "result") for result in content["results"]]
         except (DataError, MessageError, KeyError, TypeError):
             return []
 
@@ -44,11 +49,12 @@ class PartialResults:
             raise StoreError(
                 f"tracking.folder={self._folder}: cannot be made ({error.strerror}); give another"
             ) from None
-        write_document(self._path(identity), {"results": plain(list(results))})
+        write_document(self._path(identity), {"protocol": PROTOCOL_VERSION, "results": plain(list(results))})
 
     def remove(self, identity: Identity) -> None:
-        """The point is recorded."""
-        self._path(identity).unlink(missing_ok=True)
+        """The point is recorded. A folder that cannot be written holds no file of ours."""
+        with contextlib.suppress(OSError):
+            self._path(identity).unlink(missing_ok=True)
 
     def _path(self, identity: Identity) -> Path:
         name = f"{self._store}-{identity.point_id}-{identity.environment_id}-{identity.replicate}"

@@ -16,6 +16,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from paradnn.config.words import counted
+
 if TYPE_CHECKING:
     from paradnn.session.summary import Row, Summary
 
@@ -66,6 +68,10 @@ class Reporter:
         self._skipped = sum(skipped.values())
         self._processes_left -= spared
         self._draw()
+
+    def spared(self, processes: int) -> None:
+        """So many processes of a point were measured by an earlier driver."""
+        self._processes_left -= processes
 
     def begin(self, name: str, process: int | None = None) -> None:
         """A point begins, or one of its processes."""
@@ -121,8 +127,8 @@ def describe_point(row: Row, where: str) -> str:
             interval = f"  (95% CI {low:,.1f} .. {high:,.1f}, {_processes(metrics)})"
         lines += [
             f"  throughput   {metrics['examples_per_second']:,.1f} examples/s{interval}",
-            f"  step time    {metrics['step_time_ms']:.3f} ms, {metrics['blocks']:.0f} blocks of "
-            f"{_steps(metrics['steps_per_block'])} in {_processes(metrics)}, {steady}",
+            f"  step time    {metrics['step_time_ms']:.3f} ms, {counted(round(metrics['blocks']), 'block')} of "
+            f"{counted(round(metrics['steps_per_block']), 'step')} in {_processes(metrics)}, {steady}",
             f"  work         {si(metrics['flops_per_step'])}FLOP a step, {si(metrics['flops_per_second'])}FLOP/s, "
             f"{si(metrics['parameters'])}parameters",
         ]
@@ -185,7 +191,8 @@ def describe_sweep(summary: Summary) -> None:
         console.print(_point_table(rows))
     elif rows:
         console.print(_outcome_table(rows))
-    text = f"{summary.total} points in {_duration(summary.seconds)}: {summary.counts()}. Runs are in {summary.where}"
+    spent = f"{counted(summary.total, 'point')} in {_duration(summary.seconds)}"
+    text = f"{spent}: {summary.counts()}. Runs are in {summary.where}"
     console.print(text, soft_wrap=True, markup=False)
     if summary.drift and summary.drift.matters:
         console.print(f"Drift: {summary.drift}.", soft_wrap=True, markup=False)
@@ -200,7 +207,7 @@ def _low_peaks(rows: Sequence[Row]) -> list[str]:
         if "ceilings_remedy" in row.tags:
             exceeded.setdefault(row.tags["ceilings_remedy"], []).append(row.metrics["flops_utilization"])
     return [
-        f"{len(ratios)} {'point' if len(ratios) == 1 else 'points'} ran at up to {max(ratios):.2f} times the measured "
+        f"{counted(len(ratios), 'point')} ran at up to {max(ratios):.2f} times the measured "
         f"matmul peak, which is too low. Measure it again on a quiet machine: {command}"
         for command, ratios in exceeded.items()
     ]
@@ -254,10 +261,6 @@ def _processes(metrics: Mapping[str, float]) -> str:
     """Runs that were recorded before points had several processes have one."""
     count = metrics.get("processes", 1)
     return "a single process" if count == 1 else f"{count:.0f} processes"
-
-
-def _steps(count: float) -> str:
-    return "1 step" if count == 1 else f"{count:.0f} steps"
 
 
 def _relative(row: Row) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paradnn.config.point import SETTINGS_KEYS, Point, Settings, read_point, read_settings
+from paradnn.config.words import counted
 from paradnn.errors import ConfigError
 from paradnn.sweep.space import Plan, expand, plain
 
@@ -84,7 +85,7 @@ def make_sweep(loader: ConfigLoader, master: DictConfig, arguments: Sequence[str
     read_settings(next(plan.configs()))
     settings = read_settings(plain(master))
     name = settings.sweep.name or "+".join(dict.fromkeys(point.model.name for point in points))
-    info = SweepInfo(_sweep_id(), f"{name}, {len(points)} points", _command())
+    info = SweepInfo(_sweep_id(), f"{name}, {counted(len(points), 'point')}", _command())
     return Sweep(info, plan, points, settings, tuple(_of_settings(arguments)))
 
 

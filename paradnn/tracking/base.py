@@ -86,6 +86,9 @@ class Tracker(Protocol):
     ) -> Claim | Finished | ClaimedElsewhere:
         """Claim a point; with `accepts` None it is measured whatever the store holds."""
 
+    def renew(self, claim: Claim, timeout: float) -> None:
+        """Let a claim hold for so many seconds from now on."""
+
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
         """Keep a finished point; the run's id."""
 

@@ -134,6 +134,13 @@ class ResilientTracker:
                 self._lost(error)
         return self._as_files().begin(identity, name, tags, timeout, accepts)
 
+    def renew(self, claim: Claim, timeout: float) -> None:
+        if self._away_since is None and claim.run_id in self._held:
+            try:
+                self._store.renew(claim, timeout)
+            except StoreError as error:
+                self._lost(error)
+
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
         """Keep a result at once, in a file where the store does not take it: waiting for it comes later."""
         self._held.discard(claim.run_id)

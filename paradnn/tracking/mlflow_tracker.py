@@ -111,8 +111,7 @@ class MlflowTracker(LaunchedSweeps):
         """
         if accepts is not None and (other := self._other(identity, accepts)):
             return other
-        expires = f"{time.time() + timeout + _CLAIM_MARGIN:.0f}"
-        claim = self._create(identity, name, {**tags, "owner": self._owner, "claim_expires": expires}, _now())
+        claim = self._create(identity, name, {**tags, "owner": self._owner, "claim_expires": _expiry(timeout)}, _now())
         if accepts is None:
             return replace(claim, repeats=True)
         if other := self._other(identity, accepts, besides=claim.run_id):
@@ -121,12 +120,20 @@ class MlflowTracker(LaunchedSweeps):
         return claim
 
     @raises_store_errors
+    def renew(self, claim: Claim, timeout: float) -> None:
+        self._client.set_tag(claim.run_id, "claim_expires", _expiry(timeout))
+
+    @raises_store_errors
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
         self._write(claim.run_id, record, recording_metrics)
         return claim.run_id
 
     @raises_store_errors
     def abandon(self, claim: Claim, reason: str) -> None:
+        for entry in self._index.of_point(claim.identity):
+            if entry.run_id == claim.run_id and entry.outcome:  # interrupted when it was recorded already
+                self._client.set_terminated(claim.run_id, _status(entry.outcome))
+                return
         self._client.set_tag(claim.run_id, "reason", reason)
         self._client.set_terminated(claim.run_id, "KILLED")
 
@@ -140,7 +147,7 @@ class MlflowTracker(LaunchedSweeps):
         if run_id is None:
             identity = Identity(record.tags["point_id"], record.tags["environment_id"], int(record.tags["replicate"]))
             tags = {key: value for key, value in record.tags.items() if key not in OUTCOME_TAGS}
-            tags |= {"owner": self._owner, "claim_expires": f"{time.time() + _CLAIM_MARGIN:.0f}"}
+            tags |= {"owner": self._owner, "claim_expires": _expiry(0)}
             run_id = self._create(identity, record.name, tags, record.start_time).run_id
         self._write(run_id, record, dict)
         return run_id
@@ -265,6 +272,11 @@ class MlflowTracker(LaunchedSweeps):
 
 def _status(outcome: str | None) -> str:
     return "FINISHED" if outcome == "ok" else "FAILED"
+
+
+def _expiry(timeout: float) -> str:
+    """Until when a claim of a point that takes so many seconds is believed by other hosts."""
+    return f"{time.time() + timeout + _CLAIM_MARGIN:.0f}"
 
 
 def _now() -> int:

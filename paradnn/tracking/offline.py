@@ -131,6 +131,12 @@ class OfflineTracker:
                 return claim
         return ClaimedElsewhere(str(self._claim_path(identity)))
 
+    def renew(self, claim: Claim, timeout: float) -> None:
+        path = self._claim_path(claim.identity)
+        if not claim.repeats:
+            with contextlib.suppress(OSError), _placed(self.folder, _owned(timeout)) as made:
+                os.replace(made, path)
+
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
         run_id = claim.run_id if claim.run_id.startswith("point-") else f"point-{uuid.uuid4().hex}"
         content = asdict(record)
@@ -174,8 +180,7 @@ class OfflineTracker:
 
     def _claim(self, identity: Identity, timeout: float) -> bool:
         path = self._claim_path(identity)
-        owner = json.dumps({"owner": owner_tag(), "claim_expires": str(time.time() + timeout + 600)})
-        with _placed(self.folder, owner.encode()) as made:
+        with _placed(self.folder, _owned(timeout)) as made:
             try:
                 os.link(made, path)  # fails where the name is taken: the claim appears whole or not at all
                 return True
@@ -191,6 +196,11 @@ class OfflineTracker:
         if stale:
             path.unlink(missing_ok=True)
         return stale
+
+
+def _owned(timeout: float) -> bytes:
+    """The content of a claim of this process for a point that takes so many seconds."""
+    return json.dumps({"owner": owner_tag(), "claim_expires": str(time.time() + timeout + 600)}).encode()
 
 
 def write_document(path: Path, content: Mapping[str, Any]) -> None:

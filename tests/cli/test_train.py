@@ -59,6 +59,11 @@ def test_every_configuration_says_how_to_run_it() -> None:
         ("tracking.uri=sqlite:////proc/x/y.db", "tracking.uri=sqlite:////proc/x/y.db: /proc/x cannot be made"),
         ("-m model.nodes=8,x", "model.nodes=x: expects a whole number"),
         ("-m model=fc,rnn model.nodes=8", "model.nodes=8: no such key; keys of model=rnn are name, layers"),
+        ("experiment=nope", "experiment=nope: no such option; choose one of frameworks"),
+        (
+            "measure.processes=8 measure.max_processes=4 measure.relative_interval=0.02",
+            "measure.max_processes=4: is less than measure.processes=8; raise it",
+        ),
         ("-m experiment=quick,paper_fc", "experiment=quick,paper_fc: one experiment at a time"),
     ],
 )

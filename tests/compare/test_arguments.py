@@ -41,6 +41,10 @@ def test_one_side_against_itself_has_two_names() -> None:
     ("words", "message"),
     [
         ("compile=xla", "two sides are needed"),
+        (
+            "compile=xla 'compile=graph compile=eager'",
+            "side=compile=graph compile=eager: sets compile twice; give it one value",
+        ),
         ("compile=xla compile=xla", "sides=compile=xla: both are the same; give two that differ, or add --null"),
         ("--null compile=xla compile=graph", "--null=compile=xla, compile=graph: the sides differ"),
         ("compile=xla fast", "side=fast: is no override; write key=value"),

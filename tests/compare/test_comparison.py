@@ -210,3 +210,4 @@ def test_sides_that_do_not_pair_are_refused() -> None:
     with pytest.raises(ConfigError, match="batch_size=8: meets 16 on the other side"):
         pairs_of([replace(GRAPH, batch_size=size) for size in (8, 16)], [replace(xla, batch_size=16)] * 2, null=False)
     assert pairs_of([GRAPH], [GRAPH], null=True)[0].points == (GRAPH, GRAPH)
+    assert len(pairs_of([GRAPH, GRAPH], [xla, xla], null=False)) == 1, "an axis that names a value twice is one point"

@@ -51,3 +51,16 @@ def test_a_pause_and_a_failed_run_between_two_points_are_no_overhead() -> None:
     expected = expected_times(runs, [fc(2, 128, 256)])
     assert np.median(expected.phases["between"]) < 2.0
     assert len(PastRuns.of(runs, rates)) == 39
+
+
+def test_an_import_does_not_hide_in_the_mean_of_several_processes() -> None:
+    """An import of 1.2 s and four starts of 0.02 s: 0.26 s in the mean, which is none of a start."""
+    random = np.random.default_rng(6)
+    runs = Machine(random, session=0.0).session("first", grid(random, 2))
+    several = [
+        replace(run, metrics={**run.metrics, "processes": 5.0, "phase_start_seconds": seconds})
+        for run, seconds in zip(runs, (1.28, 0.1), strict=True)
+    ]
+    start = PastRuns.of(several, rates).phases["start"]
+    assert np.isnan(start[0])
+    assert start[1] == pytest.approx(0.02)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import statistics
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,16 @@ from paradnn.config.families.synthetic import FullyConnected
 from paradnn.config.identity import Identity
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Measure, Point, Tracking
+from paradnn.session import measuring
 from paradnn.session.open_point import OpenPoint
 from paradnn.session.partial import PartialResults
-from paradnn.worker.messages import Answer, Compilation, Measurement, Timing
+from paradnn.tracking.base import Claim
+from paradnn.tracking.mlflow_tracker import MlflowTracker
+from paradnn.tracking.offline import write_document
+from paradnn.worker.channel import plain
+from paradnn.worker.messages import PROTOCOL_VERSION, Answer, Compilation, Measurement, Timing
 from tests.conftest import TINY, Store, process, run
-from tests.session.test_faults import driver, measuring_child, wait_for
+from tests.session.test_faults import driver, is_running, measuring_child, wait_for
 
 pytestmark = pytest.mark.framework
 
@@ -203,8 +209,60 @@ def test_a_damaged_file_of_kept_processes_is_as_none(tmp_path: Path) -> None:
     (path,) = tmp_path.iterdir()
     path.write_text(path.read_text().replace("timeout", "timeover"))
     assert kept.load(identity) == []
+    write_document(path, {"protocol": PROTOCOL_VERSION - 1, "results": [plain(result)]})
+    assert kept.load(identity) == [], "another version may mean something else by it"
+    kept.save(identity, [result])
     kept.remove(identity)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_takes_no_files_costs_no_point(store: Store) -> None:
+    """Only who is killed needs what is kept meanwhile."""
+    axes = [*REST, "measure.processes=2", "tracking.folder=/dev/null/x"]
+    done = run(["paradnn.train", "-m", "model.nodes=8,9", *axes], store)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("processes of points that are not complete are not kept: tracking.folder=/dev/null/x") == 1
+    assert [entry["outcome"] for entry in store.runs()] == ["ok", "ok"]
+    again = run(["paradnn.train", "model.nodes=8", *axes], store)
+    assert again.returncode == 0, again.stderr
+
+
+def test_what_was_kept_without_a_profile_is_no_part_of_a_point_with_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first driver is killed, as it were, between the record and the removal of what was kept."""
+    axes = ["paradnn.train", "model.nodes=8", *REST, "measure.processes=2", f"tracking.folder={store.folder / 'kept'}"]
+    with monkeypatch.context() as patch:
+        patch.setattr(PartialResults, "remove", lambda *_: None)
+        run(axes, store)
+    assert len(list((store.folder / "kept").glob("partial-*.json"))) == 1
+    done = run([*axes, "measure.profile=true"], store)
+    assert done.returncode == 0, done.stderr
+    first, second = sorted(store.runs(), key=lambda entry: "extras" in entry)
+    assert second["profile"] == "ok"
+    begun = [{entry["begun"] for entry in blocks_of(store, point["run_id"])} for point in (first, second)]
+    assert [len(times) for times in begun] == [2, 2]
+    assert not begun[0] & begun[1]
+    assert not list((store.folder / "kept").iterdir())
+
+
+def test_claims_of_points_that_are_open_for_long_are_renewed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a claim were to be renewed at once: after each process of each point that is open."""
+    renewed = []
+    renew = MlflowTracker.renew
+
+    def noted(tracker: MlflowTracker, claim: Claim, timeout: float) -> None:
+        renew(tracker, claim, timeout)
+        ((expires,),) = store.query("SELECT value FROM tags WHERE run_uuid = ? AND key = 'claim_expires'", claim.run_id)
+        renewed.append((timeout, float(expires) - time.time()))
+
+    monkeypatch.setattr(measuring, "RENEW", 0.0)
+    monkeypatch.setattr(MlflowTracker, "renew", noted)
+    run(["paradnn.train", "model.nodes=8", *REST, "measure.processes=2", "measure.timeout=100"], store)
+    assert len(renewed) == 2
+    for timeout, left in renewed:
+        assert timeout == 2400
+        assert left == pytest.approx(2400 + 600, abs=60)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "many"])
@@ -213,3 +271,18 @@ def test_a_count_of_processes_that_is_none_is_refused(store: Store, value: str) 
     assert done.returncode == 2
     assert "measure.processes" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_who_waits_for_another_driver_gives_its_reference_back_first(store: Store) -> None:
+    """Else two drivers wait for ever, each for the reference of the other."""
+    rest = [*REST, "measure.min_seconds=0", "measure.warmup_seconds=0", f"tracking.folder={store.folder / 'kept'}"]
+    with driver(store, "model.nodes=8", *rest) as other:
+        assert wait_for(lambda: is_running(store, "fc 1x8 "))
+        other.send_signal(signal.SIGSTOP)
+        with driver(store, "-m", "model.nodes=range(8,34)", *rest) as ours:
+            assert wait_for(lambda: sum("outcome" in entry for entry in store.runs()) == 25, 240)
+            (reference,) = [entry for entry in store.runs() if entry.get("reference_point") == "true"]
+            assert store.values("latest_metrics", reference["run_id"])["processes"] <= 4
+            other.kill()
+            _, errors = ours.communicate(timeout=120)
+        assert ours.returncode == 0, errors

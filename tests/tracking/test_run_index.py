@@ -114,6 +114,16 @@ def recorded(store: Store, number: int = 1, **metrics: float) -> tuple[MlflowTra
     return tracker, tracker.record(claim, whole, dict)
 
 
+def test_a_point_that_is_given_up_after_it_was_recorded_stays_as_it_ended(store: Store) -> None:
+    """Ctrl-C came between the record and what follows it."""
+    tracker, run_id = recorded(store)
+    identity = Identity("1", ENVIRONMENT, 0)
+    tracker.abandon(Claim(run_id, identity, 0), "interrupted before its end")
+    (entry,) = store.runs()
+    assert entry["status"] == "FINISHED"
+    assert "reason" not in entry
+
+
 def test_both_ways_of_reading_tell_the_same(store: Store) -> None:
     """NaN is no number, and infinity is itself, whichever way it was read."""
     _, run_id = recorded(store, load_average=math.nan, flops_per_step=math.inf)
