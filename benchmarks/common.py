@@ -36,11 +36,18 @@ def runs(folder: Path) -> list[dict[str, str | float]]:
     found: dict[str, dict[str, str | float]] = {}
     with closing(sqlite3.connect(folder / "mlflow.db")) as database:
         for run_id, start in database.execute("SELECT run_uuid, start_time FROM runs ORDER BY start_time"):
-            found[run_id] = {"start_time": start}
+            found[run_id] = {"run_id": run_id, "start_time": start}
         for table in ("tags", "params", "latest_metrics"):
             for run_id, key, value in database.execute(f"SELECT run_uuid, key, value FROM {table}"):
                 found[run_id][key] = value
     return [run for run in found.values() if run.get("kind") == "point"]
+
+
+def artifact(folder: Path, run: Mapping[str, object], name: str) -> Path:
+    """A file of a run that was recorded into `folder`."""
+    with closing(sqlite3.connect(folder / "mlflow.db")) as database:
+        ((uri,),) = database.execute("SELECT artifact_uri FROM runs WHERE run_uuid = ?", (run["run_id"],))
+    return Path(str(uri).removeprefix("file://")) / name
 
 
 def save(name: str, rows: Sequence[Mapping[str, object]]) -> None:

@@ -21,7 +21,13 @@ from typing import Any
 
 from benchmarks.common import runs, save, train
 
-PROTOCOL = ["measure.min_seconds=1", "measure.min_blocks=8", "measure.warmup_seconds=3", "sweep.order=given"]
+PROTOCOL = [
+    "measure.min_seconds=1",
+    "measure.min_blocks=8",
+    "measure.warmup_seconds=3",
+    "measure.processes=1",
+    "sweep.order=given",
+]
 INPUT = ["data=images", "data.threads=1,2"]
 SYNTHETIC = ["model.filters=4,16,32", "model.image_size=32,64,128", "batch_size=32"]
 REAL = ["model.image_size=128", "batch_size=8"]

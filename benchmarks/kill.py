@@ -8,6 +8,8 @@ left over.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
 import random
 import signal
@@ -22,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.common import ROOT, runs, train
+from benchmarks.common import ROOT, artifact, runs, train
 
 TINY = [
     *("model.layers=1", "model.input_size=16", "model.output_size=4", "batch_size=4", "measure.min_seconds=0.02"),
@@ -37,11 +39,27 @@ def finished(folder: Path) -> set[str]:
         return {row[0] for row in database.execute("SELECT run_uuid FROM tags WHERE key = 'outcome'")}
 
 
-def one_sweep(folder: Path, first: int, start_seconds: float) -> tuple[int, list[str]]:
+def kept(folder: Path) -> set[float]:
+    """When each process began of which a result waits for its point's record."""
+    found = set()
+    for path in folder.glob("partial-*.json"):
+        with contextlib.suppress(FileNotFoundError):
+            found |= {result["begun"] for result in json.loads(json.loads(path.read_text())["body"])["results"]}
+    return found
+
+
+def recorded(folder: Path) -> set[float]:
+    """When each process began that a run holds."""
+    files = (artifact(folder, run, "blocks.json") for run in runs(folder) if run.get("outcome") == "ok")
+    return {process["begun"] for path in files for process in json.loads(path.read_text())["processes"]}
+
+
+def one_sweep(folder: Path, first: int, start_seconds: float, processes: int) -> tuple[int, list[str]]:
     """Kill and start again until done; how often it was killed, and what went wrong."""
     environ = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"}
     command = [sys.executable, "-m", "paradnn.train", "-m", f"model.nodes=range({first},{first + 30})", *TINY]
-    kills, problems, seen = 0, [], set()
+    command += [f"measure.processes={processes}", f"tracking.folder={folder}"]
+    kills, problems, seen, waiting = 0, [], set(), set()
     reach = 2.0 * start_seconds
     while True:
         process = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -58,10 +76,12 @@ def one_sweep(folder: Path, first: int, start_seconds: float) -> tuple[int, list
         now = finished(folder)
         problems += [f"run {run_id} lost" for run_id in seen - now]
         # A neighbour may slow the start so much that none would ever get to its first point.
-        reach = 1.5 * reach if now == seen else max(0.8 * reach, 2.0 * start_seconds)
-        seen = now
+        idle = now == seen and kept(folder) <= waiting
+        reach = 1.5 * reach if idle else max(0.8 * reach, 2.0 * start_seconds)
+        seen, waiting = now, waiting | kept(folder)
         if process.returncode == 0:
-            return kills, problems
+            lost = waiting - recorded(folder)
+            return kills, [*problems, *(f"the process that began at {begun} lost" for begun in lost)]
         if process.returncode > 0:
             return kills, [*problems, f"exit code {process.returncode}: {process.stderr.read().decode()[-300:]}"]
 
@@ -69,15 +89,16 @@ def one_sweep(folder: Path, first: int, start_seconds: float) -> tuple[int, list
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sweeps", type=int, default=50)
+    parser.add_argument("--processes", type=int, default=3, help="in which each point is measured")
     parser.add_argument("--minutes", type=float, default=120.0, help="begin no new sweep after so long")
     given = parser.parse_args()
     begin, kills, sweeps, problems = time.monotonic(), 0, 0, []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        train(["model.nodes=4", *TINY], folder)
+        train(["model.nodes=4", "measure.processes=1", *TINY], folder)
         start_seconds = time.monotonic() - begin
         while sweeps < given.sweeps and time.monotonic() - begin < 60 * given.minutes:
-            killed, found = one_sweep(folder, 100 + 30 * sweeps, start_seconds)
+            killed, found = one_sweep(folder, 100 + 30 * sweeps, start_seconds, given.processes)
             kills, sweeps, problems = kills + killed, sweeps + 1, problems + found
             points = [run for run in runs(folder) if run.get("outcome")]
             counts = Counter(run["point_id"] for run in points)

@@ -15,7 +15,13 @@ from pathlib import Path
 
 from benchmarks.common import runs, save, train
 
-PROTOCOL = ["measure.min_seconds=0.2", "measure.min_blocks=6", "measure.block_seconds=0.02", "measure.warmup_seconds=1"]
+PROTOCOL = [
+    "measure.min_seconds=0.2",
+    "measure.min_blocks=6",
+    "measure.block_seconds=0.02",
+    "measure.warmup_seconds=1",
+    "measure.processes=1",
+]
 WORK = ("build", "compile", "warmup", "measure")
 
 

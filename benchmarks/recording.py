@@ -32,7 +32,14 @@ from tests.conftest import environment
 
 STORES = ("sqlite", "server on sqlite", "server on postgresql")
 DRIVERS = (1, 2, 4)
-POINT = ["model.nodes=64", "batch_size=64", "measure.min_seconds=0.2", "measure.profile=true", "ceilings=false"]
+POINT = [
+    "model.nodes=64",
+    "batch_size=64",
+    "measure.min_seconds=0.2",
+    "measure.processes=1",
+    "measure.profile=true",
+    "ceilings=false",
+]
 
 
 def real_record(folder: Path) -> Record:

@@ -11,6 +11,8 @@ __all__ = ["main"]
 COMMANDS = {
     "train": ("paradnn.train", "measure a point, or with -m a sweep"),
     "plan": ("paradnn.plan", "how long a sweep would take; measures nothing"),
+    "compare": ("paradnn.compare.command", "which of two settings, stacks or frameworks is faster"),
+    "check": ("paradnn.check", "what of this machine will hurt measurements; --tune, --restore"),
     "ceilings": ("paradnn.ceilings", "measure what this machine can do at most"),
     "stacks": ("paradnn.stacks", "list, install and remove software stacks"),
     "sync": ("paradnn.sync", "upload results that were kept as files"),

@@ -33,6 +33,7 @@ TINY = [
     "measure.min_blocks=6",
     "measure.block_seconds=0.002",
     "measure.warmup_seconds=0.2",
+    "measure.processes=1",
     "ceilings=false",
 ]
 

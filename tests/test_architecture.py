@@ -22,12 +22,12 @@ FLOORS = (
     {"execution", "record"},
     {"tracking"},
     {"session"},
-    {"launch", "forecast", "train", "ceilings", "sync", "stacks"},
+    {"launch", "forecast", "train", "compare", "check", "ceilings", "sync", "stacks"},
     {"plan"},
 )
 #: What `analysis` shares with the driver: faults, the look of figures, machines, where the store is, what can be run.
 SHARED = ("errors", "plotting", "hardware", "store", "config.families")
-MOST_ROOMS, MOST_ARROWS = 24, 90
+MOST_ROOMS, MOST_ARROWS = 26, 101
 #: Functions of over 50 lines beside their docstring: one picture, drawn from top to bottom.
 LONG = {"draw_claims"}
 

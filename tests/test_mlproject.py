@@ -35,7 +35,7 @@ def test_every_parameter_is_passed_on_and_documented() -> None:
     for name, entry in project["entry_points"].items():
         assert f"`{name}`" in text
         for parameter in entry["parameters"]:
-            assert f"{parameter}={{{parameter}}}" in entry["command"]
+            assert f"{{{parameter}}}" in entry["command"]
             assert f"`{parameter}`" in text
 
 

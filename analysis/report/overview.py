@@ -127,4 +127,7 @@ def _failures(rows: pd.DataFrame) -> str:
     said = [f"Not measured: {listed}."] if listed else []
     if unsteady:
         said.append(f"{unsteady:,} of the measured points were not steady.")
+    contended = int(rows["contended"].astype("boolean").fillna(False).sum()) if "contended" in rows else 0
+    if contended:
+        said.append(f"{contended:,} were contended: others took time of their cores while they were measured.")
     return " ".join(said)

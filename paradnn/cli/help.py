@@ -25,6 +25,8 @@ Measure deep-learning models on this machine; every point becomes an MLflow run.
                                                                    on many hosts: slurm, ray_cluster (docs/clusters.md)
   python -m paradnn.plan -m experiment=paper_fc                    how long it would take, on how many hosts:
                                                                    measures nothing; plan.hosts=1,4 plan.out=FILE
+  python -m paradnn.compare compile=graph compile=xla -- model=lstm
+                                                                   which is faster, by turns (docs/compare.md)
   python -m paradnn.train --cfg job model=gru                      print a configuration
 
 Values are swept as a,b,c or range(1,9) or choice(...); lists are written model.blocks=[3,4,6,3].

@@ -21,6 +21,7 @@ __all__ = [
     "protocol_id",
     "request_of",
     "texts",
+    "told",
 ]
 
 #: Keys of `measure` that bound a point without changing what is measured.
@@ -29,7 +30,15 @@ LIMIT_KEYS = ("timeout", "memory_limit", "predict_oom")
 EXTRA_KEYS = ("profile", "keep_trace")
 #: Keys of a point that came later, dotted, with the value that says what was always meant: a point that was stored
 #: before them is still the same, and its run is read as if it held them (`paradnn.store.schema`).
-LATER_KEYS: Mapping[str, Any] = {"devices": 1, "transport": "local", "measure.relative_interval": None}
+LATER_KEYS: Mapping[str, Any] = {
+    "devices": 1,
+    "transport": "local",
+    "measure.relative_interval": None,
+    "measure.processes": 1,
+    "measure.max_processes": 30,
+    "measure.cold_caches": False,
+    "platform.cores": None,
+}
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,7 @@ def point_id(point: Point) -> str:
     parts = asdict(point)
     for key in ("replicate", "software", "measure"):
         parts.pop(key)
-    return digest([_told(parts), _protocol(point.measure)])
+    return digest([told(parts), _protocol(point.measure)])
 
 
 def protocol_id(measure: Measure) -> str:
@@ -94,10 +103,15 @@ def _text(value: Any) -> str:
 
 
 def _protocol(measure: Measure) -> dict[str, Any]:
-    values = {f"measure.{key}": value for key, value in asdict(measure).items() if key not in LIMIT_KEYS + EXTRA_KEYS}
-    return {key.removeprefix("measure."): value for key, value in _told(values).items()}
+    values = {key: value for key, value in asdict(measure).items() if key not in LIMIT_KEYS + EXTRA_KEYS}
+    return told(values, "measure.")
 
 
-def _told(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the keys that came later and say what was always meant."""
-    return {key: value for key, value in values.items() if key not in LATER_KEYS or value != LATER_KEYS[key]}
+def told(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings without the keys that came later and say what was always meant; theirs stand below `prefix`."""
+    found = {}
+    for key, value in values.items():
+        dotted = f"{prefix}{key}"
+        if dotted not in LATER_KEYS or value != LATER_KEYS[dotted]:
+            found[key] = told(value, f"{dotted}.") if isinstance(value, Mapping) else value
+    return found

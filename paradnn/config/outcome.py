@@ -7,7 +7,6 @@ what ended its process is judged here from the outside.
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from paradnn.worker.messages import Answer
@@ -54,17 +53,19 @@ class Ending:
 
 @dataclass(frozen=True)
 class PointResult:
-    """How a point ended as the driver saw it; `answer` is the child's own, None where there is none.
+    """How a process of a point ended as the driver saw it; `answer` is the child's own, None where there is none.
 
-    `phases` are seconds by name, `stderr` is the end of what the child wrote, the peak is the one seen from outside.
+    `phases` are seconds by name, `stderr` is the end of what the child wrote, the peak is the one seen from outside;
+    `begun` is in Unix seconds.
     """
 
     outcome: str
     reason: str | None
     answer: Answer | None = None
-    phases: Mapping[str, float] = field(default_factory=dict)
+    phases: dict[str, float] = field(default_factory=dict)
     stderr: str = ""
     peak_memory_bytes: int | None = None
+    begun: float = 0.0
 
 
 def classify(

@@ -16,6 +16,7 @@ from paradnn.config.families import FAMILIES, Model
 from paradnn.config.fields import memory_bytes, option, read
 from paradnn.config.outcome import OUTCOMES
 from paradnn.errors import ConfigError
+from paradnn.worker.affinity import core_list, core_text
 
 __all__ = [
     "FAMILIES",
@@ -81,6 +82,12 @@ class Platform:
         high=4096,
     )
     index: int = option(0, "which device of that kind", low=0, high=1023)
+    cores: str | int | None = option(
+        None,
+        "cores of the host that a point on one device is bound to, as in '0-3,6'; null: all that may be used",
+        low=0,
+        pattern=(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*", "write numbers and ranges of them, as in '0-3,6'"),
+    )
 
 
 @dataclass(frozen=True)
@@ -127,17 +134,31 @@ class Measure:
     warmup_seconds: float = option(10.0, "stop warming up after this long, steady or not", low=0.0, high=86_400.0)
     relative_interval: float | None = option(
         None,
-        "measure on until half the 95% interval is below this share of the median, within max_seconds; null: do not",
+        "measure on until half the 95% interval is below this share, within max_seconds or max_processes; null: do not",
         low=0.0001,
         high=1.0,
     )
-    timeout: float = option(600.0, "seconds for a whole point; longer is outcome timeout", low=0.001, high=864_000.0)
+    processes: int = option(
+        1,
+        "short processes of a point, spread over the sweep: the interval holds the spread between them",
+        low=1,
+        high=1000,
+    )
+    max_processes: int = option(
+        30, "with several processes and relative_interval: measure in more of them, up to so many", low=1, high=1000
+    )
+    timeout: float = option(
+        600.0, "seconds for a process of a point; longer is outcome timeout", low=0.001, high=864_000.0
+    )
     memory_limit: str | int = option(
         "auto", "host memory a point may take: bytes, 8GiB, 500MB, or auto (90% of what is free)"
     )
     predict_oom: bool = option(True, "skip a point whose analytic memory bound alone exceeds the limit")
     profile: bool = option(False, "after timing, profile some steps: a table of operations and a figure on the run")
     keep_trace: bool = option(False, "profile, and keep the trace with the run (TensorBoard's profiler opens it)")
+    cold_caches: bool = option(
+        False, "mode=inference on a CPU: before each step whose latency is timed, empty the processor's caches"
+    )
 
 
 @dataclass(frozen=True)
@@ -209,6 +230,9 @@ class Sweep:
     chunk: int | None = option(
         None, "points of one task; null: all of them here, 5 to 50 with a launcher such as slurm", low=1
     )
+    reference_points: int = option(
+        1, "points of a long sweep that are measured again all along it, to tell how the machine drifts", low=0, high=24
+    )
     plan: str | None = option(None, "internal: the points of a launched task", longest=2**26)
 
 
@@ -254,6 +278,8 @@ def read_point(config: Mapping[str, Any]) -> Point:
             f"does not divide batch_size={point.batch_size}",
             "choose a batch_size that is a multiple of devices: each gets as many examples",
         )
+    _check_latency(point)
+    point = replace(point, platform=_with_cores(point))
     # One device communicates with no other: it is the same point either way.
     return point if point.devices > 1 else replace(point, transport="local")
 
@@ -272,6 +298,29 @@ def _read_data(config: Mapping[str, Any]) -> Data:
     if not isinstance(data, Mapping) or not isinstance(name, str) or name not in INPUTS:
         raise ConfigError("data.name", name, "no such choice", f"choose one of {', '.join(INPUTS)}")
     return with_whole_path(read(INPUTS[str(name)], data, "data"))
+
+
+def _check_latency(point: Point) -> None:
+    """Cold caches are a latency's, and a processor's."""
+    if point.measure.cold_caches and (point.mode != "inference" or point.platform.name != "cpu"):
+        raise ConfigError(
+            "measure.cold_caches", "true", "is for the latency of a CPU", "set mode=inference and platform=cpu"
+        )
+
+
+def _with_cores(point: Point) -> Platform:
+    """The platform with `cores` written in the one way that stands for them: 0,1,2,6 as 0-2,6."""
+    given = point.platform.cores
+    if given is None:
+        return point.platform
+    cores = core_list(str(given))
+    if not cores:
+        raise ConfigError("platform.cores", given, "names no core", "write the smaller number first, as in '0-3'")
+    if point.devices > 1:
+        raise ConfigError(
+            "platform.cores", given, f"is for one device, not for devices={point.devices}", "leave one of them out"
+        )
+    return replace(point.platform, cores=core_text(cores))
 
 
 def _check_software(software: Software) -> None:

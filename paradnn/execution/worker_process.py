@@ -212,7 +212,7 @@ class Worker:
                 self._kill_worker()
             return
         if watch.pid is not None:
-            watch.peak = max(watch.peak, _memory_of(watch.pid))
+            watch.peak = max(watch.peak, _memory_of(watch.pid, self._process.pid))
         if limits.memory_bytes is not None and watch.peak > limits.memory_bytes:
             watch.stopped = "memory"
         elif now - sent > limits.timeout:
@@ -290,14 +290,21 @@ def _too_large(measured: Answer, limits: Limits) -> bool:
     return limits.memory_bytes is not None and (measured.peak_memory_bytes or 0) > limits.memory_bytes
 
 
-def _memory_of(pid: int) -> int:
-    """Resident bytes of a child and of the processes that it started itself; what they share counts for each."""
+def _memory_of(pid: int, worker: int) -> int:
+    """Resident bytes of a child and of the processes that it started itself; what they share counts for each.
+
+    Each of them counts with as much of files, the framework's code, as the worker holds at least, whether it has
+    come to use it or not: so much would a process of its own hold (`paradnn.worker.memory` counts page by page).
+    """
     try:
         members = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
     except OSError:  # gone, or a system without this file
         members = [pid]
     held = 0
-    for member in members:
-        with contextlib.suppress(psutil.Error):
-            held += psutil.Process(member).memory_info().rss
+    with contextlib.suppress(psutil.Error):
+        loaded = getattr(psutil.Process(worker).memory_info(), "shared", 0)
+        for member in members:
+            with contextlib.suppress(psutil.Error):
+                memory = psutil.Process(member).memory_info()
+                held += memory.rss + max(0, loaded - getattr(memory, "shared", loaded))
     return held

@@ -32,6 +32,7 @@ _METRICS = (
     *(f"phase_{name}_seconds" for name in PHASES),
     "step_time_ms",
     "warmup_blocks",
+    "processes",
     "parameters",
     "flops_per_step",
     "bytes_per_step",

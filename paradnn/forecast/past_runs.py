@@ -13,7 +13,10 @@ from paradnn.forecast.table import Rates, Table, table_of_runs
 from paradnn.forecast.timing import MeasureColumns
 from paradnn.store.metrics import PHASES
 
-__all__ = ["IMPORT_SECONDS", "PastRuns"]
+__all__ = ["EACH_PROCESS", "IMPORT_SECONDS", "PastRuns"]
+
+#: Phases that each process of a point has; a profile has the first alone, and all are recorded at once.
+EACH_PROCESS = tuple(name for name in PHASES if name not in ("profile", "record"))
 
 #: A worker's first start is longer than this: it waits for the framework's import, which is counted apart.
 IMPORT_SECONDS = 0.5
@@ -24,8 +27,9 @@ _NEEDED = ("step_time_ms", "flops_per_step", "bytes_per_step", "parameters")
 class PastRuns:
     """Measured runs, an entry each in every column; NaN where a run has none.
 
-    step: seconds. phases: name -> seconds. warmup_blocks: before the measured ones, calibration included. steady: 1 or
-    0. gaps: seconds until the session's next point began.
+    step: seconds. phases: name -> seconds; those in `EACH_PROCESS` of one process. warmup_blocks: of one process before
+    the measured ones, calibration included. steady: 1 or 0. gaps: seconds until the session's next point began, unless
+    the processes of several points took turns.
     """
 
     table: Table
@@ -44,11 +48,13 @@ class PastRuns:
         ordered = sorted(runs, key=lambda run: run.start)
         gaps = [gap for run, gap in zip(ordered, _gaps(ordered), strict=True) if _is_usable(run)]
         usable = [run for run in ordered if _is_usable(run)]
+        processes = np.nan_to_num(_metric(usable, "processes"), nan=1.0)
+        phases = {name: _metric(usable, f"phase_{name}_seconds") for name in PHASES}
         return cls(
             table=table_of_runs(usable, rates),
             step=_metric(usable, "step_time_ms") / 1e3,
-            phases={name: _metric(usable, f"phase_{name}_seconds") for name in PHASES},
-            warmup_blocks=_metric(usable, "warmup_blocks"),
+            phases={name: seconds / processes if name in EACH_PROCESS else seconds for name, seconds in phases.items()},
+            warmup_blocks=_metric(usable, "warmup_blocks") / processes,
             steady=np.array([{"true": 1.0, "false": 0.0}.get(run.tags.get("steady", ""), np.nan) for run in usable]),
             gaps=np.array(gaps),
         )
@@ -71,8 +77,9 @@ def _gaps(runs: Sequence[Past]) -> Array:
     for index, run in enumerate(runs):
         session = run.tags.get("sweep_id")
         if session:
-            if session in latest:
-                gaps[latest[session]] = run.start - runs[latest[session]].start
+            before = latest.get(session)
+            if before is not None and all(runs[at].metrics.get("processes", 1) == 1 for at in (before, index)):
+                gaps[before] = run.start - runs[before].start
             latest[session] = index
     return gaps
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paradnn.forecast.features import overhead_columns
-from paradnn.forecast.past_runs import IMPORT_SECONDS, PastRuns
+from paradnn.forecast.past_runs import EACH_PROCESS, IMPORT_SECONDS, PastRuns
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.regression import Array, Columns, Prediction, Regression
 from paradnn.forecast.table import Table
@@ -57,7 +57,8 @@ _STEADY = (1.8, 12.0, 60.0)
 
 @dataclass(frozen=True)
 class PointTimes:
-    """Draws, (points, draws) each: seconds of the step, of each phase, of the point; and whether its limit ends it."""
+    """Draws, (points, draws) each: seconds of the step, of each phase in all processes, of the point; whether its limit
+    ends it."""
 
     step: Array
     phases: Mapping[str, Array]
@@ -79,10 +80,15 @@ def point_times(runs: PastRuns, points: Table, draws: int, seed: int = 0) -> Poi
     _add_steps(phases, step, points, _extra_blocks(runs, step.shape, random))
     limit = points.number("measure.timeout")[:, None]
     inside = np.sum([values for name, values in phases.items() if name not in _OUTSIDE], axis=0)
-    outside = np.sum([phases[name] for name in _OUTSIDE], axis=0)
     # What the profile alone would exceed costs the profile, not the point.
-    timed_out = inside - phases.get("profile", 0.0) > limit
-    return PointTimes(step, phases, np.asarray(outside + np.minimum(inside, limit)), np.asarray(timed_out))
+    timed_out = np.asarray(inside - phases.get("profile", 0.0) > limit)
+    # A point that its limit ends has one process.
+    further = np.where(timed_out, 0.0, points.number("measure.processes")[:, None] - 1)
+    first = np.minimum(inside, limit)
+    again = np.sum([values for name, values in phases.items() if name in EACH_PROCESS and name not in _OUTSIDE], axis=0)
+    phases = {name: values * (1 + further * (name in EACH_PROCESS)) for name, values in phases.items()}
+    outside = np.sum([phases[name] for name in _OUTSIDE], axis=0)
+    return PointTimes(step, phases, np.asarray(outside + first + further * again), timed_out)
 
 
 def _has_phase(name: str, runs: PastRuns, points: Table) -> bool:

@@ -23,6 +23,8 @@ import psutil
 from paradnn.config.identity import digest
 from paradnn.config.paths import CHECKOUT
 from paradnn.errors import ConfigError, WorkerError
+from paradnn.hardware.findings import Finding, host_findings
+from paradnn.hardware.gpu_state import gpu_findings
 from paradnn.worker import versions as worker_versions
 from paradnn.worker.versions import versions
 
@@ -36,7 +38,8 @@ _EXTRAS = ("jax", "torch")
 class Environment:
     """Facts of one host and one software stack; `device` is what a person calls the platform.
 
-    `packages` is all that a made stack has installed, name==version; it is kept in a file of its own.
+    `packages` is all that a made stack has installed, name==version; it is kept in a file of its own. `findings` are
+    those of `python -m paradnn.check`: settings change from day to day, so they are no part of the id.
     """
 
     device: str
@@ -44,6 +47,7 @@ class Environment:
     software: Mapping[str, str]
     host: Mapping[str, Any]
     packages: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     @property
     def environment_id(self) -> str:
@@ -67,7 +71,8 @@ def describe_environment(platform_name: str, software: Mapping[str, str]) -> Env
     elif platform_name == "tpu":
         hardware["accelerators"] = []
         device = f"TPU {os.environ['TPU_ACCELERATOR_TYPE']}" if "TPU_ACCELERATOR_TYPE" in os.environ else "no TPU"
-    return Environment(device=device, hardware=hardware, software=dict(software), host=_host())
+    found = (*_findings(), *(gpu_findings() if platform_name == "gpu" else ()))
+    return Environment(device=device, hardware=hardware, software=dict(software), host=_host(), findings=found)
 
 
 def load_average() -> float | None:
@@ -204,6 +209,11 @@ def _host() -> Mapping[str, Any]:
         "git_commit": _git_commit(),
         "platform": sys.platform,
     }
+
+
+@functools.cache
+def _findings() -> tuple[Finding, ...]:
+    return tuple(host_findings())
 
 
 def _git_commit() -> str:

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from paradnn.record.profile_summary import slowdown_note
 from paradnn.worker.messages import PeakRates, Profile
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def point_figure(title: str, profile: Profile, metrics: Mapping[str, float], pre
     drawn, axes = figure(11.5, 4.6, columns=2)
     drawn.suptitle(title, x=0.01, ha="left", fontsize=12)
     _shares(axes[0, 0], profile.operation_types.rows())
+    if note := slowdown_note(profile):
+        axes[0, 0].set_xlabel(f"share of wall time; {note}", fontsize=8)
     _roofline(axes[0, 1], profile.operations.rows(), metrics, precision)
     return drawn
 

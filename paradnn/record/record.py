@@ -19,15 +19,14 @@ from paradnn.config.point import Point
 from paradnn.costs import Costs
 from paradnn.hardware.environment import Environment
 from paradnn.record.breakdown_figure import point_figure
-from paradnn.record.input_pipeline import balance_metrics
-from paradnn.record.profile_summary import TABLES, profile_artifacts, profile_metrics, profile_tags
+from paradnn.record.measured import cost_metrics, given, measured_metrics, measurements, memory_metrics, phase_metrics
+from paradnn.record.profile_summary import TABLES, precision_tags, profile_artifacts, profile_tags
 from paradnn.record.self_checks import contradictions
-from paradnn.record.statistics import quantile, summarise
 from paradnn.store.address import without_secrets
-from paradnn.store.metrics import PHASES, metric
+from paradnn.store.metrics import metric
 from paradnn.store.schema import SCHEMA_VERSION
 from paradnn.worker.channel import plain
-from paradnn.worker.messages import Answer, Measurement, Profile, Timing
+from paradnn.worker.messages import Answer, Contention, Profile, Timing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,6 +61,8 @@ def run_name(point: Point) -> str:
         words.append(point.data.name)
     if point.devices > 1:
         words.append(f"x{point.devices}" + (" grpc" if point.transport == "grpc" else ""))
+    if point.platform.cores is not None:
+        words.append(f"cores {point.platform.cores}")
     if point.framework.name != "tensorflow":
         words.append(point.framework.name)
     if point.software.name != "current":
@@ -112,7 +113,7 @@ def make_record(
     point: Point,
     environment: Environment,
     costs: Costs,
-    result: PointResult,
+    results: Sequence[PointResult],
     *,
     tags: Mapping[str, str],
     peaks: Mapping[str, float],
@@ -120,156 +121,97 @@ def make_record(
     start_time: int,
     end_time: int,
 ) -> Record:
-    """The record of one point.
+    """The record of one point, from how each of its processes ended: one or more, of which the last may have failed.
 
     `tags` are those its run was begun with, `peaks` what the devices can do at most
     (`paradnn.session.hardware_peaks.device_peaks`), `load` is the host's load average at its start, times are Unix
     milliseconds.
     """
     metrics = {"batch_size_per_device": point.batch_size / point.devices}
-    metrics |= _costs(costs) | _phases(result.phases) | _memory(result) | _given("load_average", load)
-    tags = {**tags, "outcome": result.outcome}
-    answer = result.answer
-    if result.outcome == "ok" and answer and answer.measurement:
-        metrics |= _measured(point, costs, answer, answer.measurement, peaks)
-        metrics |= _given("compile_seconds", result.phases.get("compile"))
-        problems = contradictions(point, costs, metrics, answer, answer.measurement)
-        tags |= _measured_tags(point, answer, answer.measurement)
-        tags["checks"] = "passed" if not problems else "failed: " + "; ".join(problems)
-    if result.reason:
-        tags["reason"] = without_secrets(result.reason)
+    metrics |= cost_metrics(costs) | phase_metrics(results) | memory_metrics(results) | given("load_average", load)
+    outcome, reason = _ending(results)
+    tags = {**tags, "outcome": outcome}
+    answers = [result.answer for result in results if result.answer]
+    if outcome == "ok":
+        metrics |= measured_metrics(point, costs, answers, peaks)
+        problems = [problem for answer in answers for problem in contradictions(point, costs, metrics, answer)]
+        # What ceilings say of emulation, in numbers, is in the tags that the run was begun with.
+        tags = _measured_tags(point, answers) | tags
+        tags["checks"] = "passed" if not problems else "failed: " + "; ".join(dict.fromkeys(problems))
+    if reason:
+        tags["reason"] = without_secrets(reason)
     for name in metrics:
         metric(name)  # a metric without a unit is a fault of this tool
     return Record(
         name=run_name(point),
-        outcome=result.outcome,
-        reason=result.reason,
+        outcome=outcome,
+        reason=reason,
         metrics=metrics,
         tags=tags,
         params=identity.texts(identity.request_of(point)),
-        artifacts=_artifacts(point, environment, result, metrics),
+        artifacts=_artifacts(point, environment, results, metrics),
         start_time=start_time,
         end_time=end_time,
-        description=_description(point, environment, result, metrics),
+        description=_description(point, environment, outcome, reason, metrics, tags),
     )
 
 
-def _measured(
-    point: Point, costs: Costs, answer: Answer, measurement: Measurement, peaks: Mapping[str, float]
-) -> dict[str, float]:
-    """Metrics of what the worker measured."""
-    metrics = _speed(point, costs, measurement.timing) | _latency(answer.latencies or ())
-    metrics |= _energy(measurement) | _utilisation(metrics["flops_per_second"], costs, peaks)
-    if answer.input:
-        metrics |= balance_metrics(answer.input, measurement.timing.blocks, point.batch_size, point.platform.name)
-    if isinstance(answer.profile, Profile):
-        # Of devices in several processes the profile sees those of the first.
-        seen = answer.profile.devices / point.devices
-        metrics |= profile_metrics(answer.profile, costs.flops_per_step * seen, point.precision)
-    return metrics
+def _ending(results: Sequence[PointResult]) -> tuple[str, str | None]:
+    """Outcome and reason of a point: `ok` where all of its processes are."""
+    for number, result in enumerate(results, 1):
+        if result.outcome != "ok":
+            where = f"process {number}: " if number > 1 else ""
+            return result.outcome, f"{where}{result.reason}"
+    return "ok", results[-1].reason
 
 
-def _measured_tags(point: Point, answer: Answer, measurement: Measurement) -> dict[str, str]:
-    timing = measurement.timing
-    tags = {"steady": str(timing.steady).lower(), "steady_reason": timing.steady_reason}
-    tags["energy_source"] = measurement.energy_source
-    if measurement.compile_note:
-        tags["compile_note"] = measurement.compile_note
+def _measured_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
+    measured, answer = measurements(answers), answers[0]
+    tags = _steady_tags([measurement.timing for measurement in measured])
+    tags["energy_source"] = measured[0].energy_source
+    tags |= _contended_tags([entry.contention for entry in measured if entry.contention])
+    if note := measured[0].compilation.note:
+        tags["compile_note"] = note
+    # A profile knows how often a loop ran.
+    seen = answer.profile.product_types if isinstance(answer.profile, Profile) else {}
+    tags |= precision_tags(seen or measured[0].product_types, point.precision, measured[0].native_products)
     if answer.profile:
-        tags |= profile_tags(answer.profile, point.precision)
+        tags |= profile_tags(answer.profile)
     if isinstance(answer.profile, Profile):
         # What `mlflow.log_table` notes, so that the UI and `mlflow.load_table` find the tables.
         tags["mlflow.loggedArtifacts"] = json.dumps([{"path": f"{name}.json", "type": "table"} for name in TABLES])
     return tags
 
 
-def _costs(costs: Costs) -> dict[str, float]:
+def _steady_tags(timings: Sequence[Timing]) -> dict[str, str]:
+    """Whether each process was steady, and what says so: of several, of those that were not."""
+    if len(timings) == 1:
+        return {"steady": str(timings[0].steady).lower(), "steady_reason": timings[0].steady_reason}
+    unsteady = [f"process {n}: {timing.steady_reason}" for n, timing in enumerate(timings, 1) if not timing.steady]
     return {
-        "parameters": costs.parameters,
-        "flops_per_step": costs.flops_per_step,
-        "bytes_per_step": costs.bytes_per_step,
-        "arithmetic_intensity": costs.flops_per_step / costs.bytes_per_step,
-        "memory_lower_bound_bytes": costs.memory_lower_bound_bytes,
+        "steady": str(not unsteady).lower(),
+        "steady_reason": "; ".join(unsteady) or f"no change that matters in {len(timings)} processes",
     }
 
 
-def _phases(phases: Mapping[str, float]) -> dict[str, float]:
-    return {f"phase_{name}_seconds": phases[name] for name in PHASES if name in phases}
-
-
-def _memory(result: PointResult) -> dict[str, float]:
-    """Peaks: the child's own, taken before the profiler; of a child that did not live to report it, what was seen."""
-    own = result.answer.peak_memory_bytes if result.answer else None
-    peak = own if result.outcome == "ok" and own else max(own or 0, result.peak_memory_bytes or 0) or None
-    metrics = _given("peak_memory_bytes", peak)
-    if result.answer is None:
-        return metrics
-    if peak and result.answer.baseline_memory_bytes:
-        metrics["step_memory_bytes"] = peak - result.answer.baseline_memory_bytes
-    return metrics | _given("peak_device_memory_bytes", result.answer.peak_device_memory_bytes)
-
-
-def _speed(point: Point, costs: Costs, timing: Timing) -> dict[str, float]:
-    """Step times from block times, and what follows from them."""
-    steps = timing.steps_per_block
-    times = summarise([seconds / steps for seconds in timing.blocks])
-    metrics: dict[str, float] = {
-        "step_time_ms": times.median * 1e3,
-        "step_time_min_ms": times.minimum * 1e3,
-        "step_time_max_ms": times.maximum * 1e3,
-        "examples_per_second": point.batch_size / times.median,
-        "flops_per_second": costs.flops_per_step / times.median,
-        "blocks": len(timing.blocks),
-        "steps_per_block": steps,
-        "warmup_blocks": len(timing.calibration) - 1 + len(timing.warmup),
-    }
-    if times.low is not None and times.high is not None:
-        metrics |= {
-            "step_time_low_ms": times.low * 1e3,
-            "step_time_high_ms": times.high * 1e3,
-            "examples_per_second_low": point.batch_size / times.high,
-            "examples_per_second_high": point.batch_size / times.low,
-        }
-    return metrics | _given("step_time_cv", times.cv) | _given("final_loss", timing.final_loss)
-
-
-def _latency(times: Sequence[float]) -> dict[str, float]:
-    """Quantiles of single synchronised steps; p99 only of a hundred or more."""
-    shares = [share for share in (50, 90, 99) if len(times) >= (100 if share == 99 else 10)]
-    metrics = {f"latency_p{share}_ms": quantile(times, share / 100) * 1e3 for share in shares}
-    return metrics | ({"latency_steps": float(len(times))} if times else {})
-
-
-def _energy(measurement: Measurement) -> dict[str, float]:
-    timing, joules = measurement.timing, measurement.energy_joules
-    return _given("energy_per_step_joules", joules and joules / (len(timing.blocks) * timing.steps_per_block))
-
-
-def _utilisation(rate: float, costs: Costs, peaks: Mapping[str, float]) -> dict[str, float]:
-    """The peaks, and the share of each that was reached; the attainable roof is Williams et al.'s (CACM 2009)."""
-    shares = dict(peaks)
-    peak, bandwidth = peaks.get("peak_flops_per_second"), peaks.get("peak_bytes_per_second")
-    if peak:
-        shares["flops_utilization"] = rate / peak
-    if peak and bandwidth:
-        shares["roofline_fraction"] = rate / min(peak, costs.flops_per_step / costs.bytes_per_step * bandwidth)
-    if "spec_flops_per_second" in peaks:
-        shares["flops_utilization_spec"] = rate / peaks["spec_flops_per_second"]
-    return shares
+def _contended_tags(each: Sequence[Contention]) -> dict[str, str]:
+    """Whether other work took cores from any process, and what says so; empty where the system does not tell."""
+    reasons = [entry.reason for entry in each if entry.reason]
+    tags = {"contended": str(bool(reasons)).lower()} if each else {}
+    return tags | ({"contended_reason": "; ".join(dict.fromkeys(reasons))} if reasons else {})
 
 
 def _artifacts(
-    point: Point, environment: Environment, result: PointResult, metrics: Mapping[str, float]
+    point: Point, environment: Environment, results: Sequence[PointResult], metrics: Mapping[str, float]
 ) -> dict[str, Any]:
     artifacts: dict[str, Any] = {"environment.json": environment.as_dict(), "config.json": identity.request_of(point)}
     if environment.packages:
         artifacts["stack.txt"] = "".join(f"{package}\n" for package in environment.packages)
-    if result.stderr:
-        artifacts["stderr.txt"] = without_secrets(result.stderr)
-    answer = result.answer
-    if answer and (measurement := answer.measurement):
-        losses = plain({"first_loss": measurement.first_loss, "final_loss": measurement.timing.final_loss})
-        artifacts["blocks.json"] = plain(measurement.timing) | losses | {"unit": "s"}
+    if stderr := results[-1].stderr:
+        artifacts["stderr.txt"] = without_secrets(stderr)
+    if processes := [_process(result) for result in results if result.answer and result.answer.measurement]:
+        artifacts["blocks.json"] = {"unit": "s", "processes": processes}
+    answer = results[0].answer
     if answer and answer.input:
         artifacts["input.json"] = plain(answer.input) | {"unit": "s"}
     if answer and isinstance(profile := answer.profile, Profile):
@@ -278,30 +220,42 @@ def _artifacts(
     return artifacts
 
 
-def _description(point: Point, environment: Environment, result: PointResult, metrics: Mapping[str, float]) -> str:
+def _process(result: PointResult) -> dict[str, Any]:
+    """The raw times of one process, and when it began."""
+    assert result.answer
+    measurement = result.answer.measurement
+    assert measurement
+    begun = {"begun": result.begun, "first_loss": plain(measurement.first_loss)}
+    return {**begun, **plain(measurement.timing), "compilation": plain(measurement.compilation)}
+
+
+def _description(
+    point: Point,
+    environment: Environment,
+    outcome: str,
+    reason: str | None,
+    metrics: Mapping[str, float],
+    tags: Mapping[str, str],
+) -> str:
     """What a person reading the run in the UI sees first (Markdown)."""
     mode = "training step" if point.mode == "train" else "forward pass"
     what = (
         f"One {mode} of **{run_name(point)}** ({metrics['parameters']:,.0f} parameters) on {environment.device}, "
         f"{point.framework.name} {environment.software.get(point.framework.name, '')}, compile={point.compile}."
     )
-    measurement = result.answer.measurement if result.answer else None
-    if result.outcome != "ok" or measurement is None:
-        return f"{what}\n\nOutcome **{result.outcome}**: {result.reason}"
+    if outcome != "ok":
+        return f"{what}\n\nOutcome **{outcome}**: {reason}"
+    count = metrics["processes"]
+    processes = "single process" if count == 1 else f"{count:.0f} processes"
     interval = ""
     if "examples_per_second_low" in metrics:
-        interval = (
-            f" (95% interval {metrics['examples_per_second_low']:,.1f} to {metrics['examples_per_second_high']:,.1f})"
-        )
+        low, high = metrics["examples_per_second_low"], metrics["examples_per_second_high"]
+        interval = f" (95% CI, {processes}: {low:,.1f} to {high:,.1f})"
     used = f", {metrics['flops_utilization']:.0%} of the measured peak" if "flops_utilization" in metrics else ""
     waits = f", {metrics['infeed_fraction']:.0%} of it waiting for input" if "infeed_gain" in metrics else ""
-    steady = "steady" if measurement.timing.steady else f"not steady: {measurement.timing.steady_reason}"
+    steady = "steady" if tags["steady"] == "true" else f"not steady: {tags['steady_reason']}"
     return (
         f"{what}\n\n**{metrics['examples_per_second']:,.1f} examples/s**{interval}, "
         f"{metrics['step_time_ms']:.3f} ms a step{waits}, {metrics['flops_per_second'] / 1e9:,.2f} GFLOP/s{used}; "
-        f"median of {metrics['blocks']:.0f} blocks of {metrics['steps_per_block']:.0f} steps, {steady}."
+        f"{metrics['blocks']:.0f} blocks of {metrics['steps_per_block']:.0f} steps, {steady}."
     )
-
-
-def _given(name: str, value: float | None) -> dict[str, float]:
-    return {} if value is None else {name: value}

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from paradnn.config.identity import Identity, digest, texts
+from paradnn.config.identity import Identity, digest, texts, told
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
 from paradnn.execution.pool import WorkerPool
@@ -77,7 +77,7 @@ def ceilings_identity(point: Point, environment: Environment) -> Identity:
     """What the ceilings for `point` are called: they depend on device, threads and framework settings alone."""
     point = single_device(point, environment)
     parts = {"ceilings": _VERSION, "platform": asdict(point.platform), "framework": asdict(point.framework)}
-    return Identity(digest(parts), environment.environment_id, 0)
+    return Identity(digest(told(parts)), environment.environment_id, 0)
 
 
 def single_device(point: Point, environment: Environment) -> Point:
@@ -157,6 +157,7 @@ def _command(point: Point) -> str:
     platform, framework, software = point.platform, point.framework, point.software
     words = ["python", "-m", "paradnn.ceilings", f"platform={platform.name}"]
     words += [f"platform.threads={platform.threads}"] if platform.threads else []
+    words += [f"platform.cores='{platform.cores}'"] if platform.cores else []
     words += [f"platform.index={platform.index}"] if platform.index else []
     words += [f"framework={framework.name}"] if framework.name != "tensorflow" else []
     words += [f"+framework.env.{key}={_quoted(value)}" for key, value in framework.env.items()]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
+from paradnn.session.course import Conclusion
 from paradnn.session.summary import Summary
 from paradnn.store.address import without_secrets
 from paradnn.sweep.scheduler import job_tags
@@ -41,7 +42,7 @@ class ParentRun:
         self._opened = True
         return self._tracker.open_sweep(self._sweep.name, *self._beginning(self._sweep))
 
-    def end(self, summary: Summary, environment_ids: Collection[str]) -> None:
+    def end(self, summary: Summary, environment_ids: Collection[str], conclusion: Conclusion | None = None) -> None:
         """Close what was opened here; a launched task reports what became of its points instead."""
         if self._sweep is None:
             return
@@ -59,7 +60,7 @@ class ParentRun:
                 },
             )
         elif self._opened:
-            self._close(self._sweep, summary)
+            self._close(self._sweep, summary, conclusion or Conclusion())
 
     def fail(self, problem: str) -> None:
         """Report that a launched task could not measure at all."""
@@ -72,17 +73,24 @@ class ParentRun:
         command = without_secrets(sweep.command)
         return f"`{command}`\n\nrunning ...", {"sweep_id": sweep.sweep_id, "command": command}
 
-    def _close(self, sweep: SweepInfo, summary: Summary) -> None:
+    def _close(self, sweep: SweepInfo, summary: Summary, conclusion: Conclusion) -> None:
         state = "interrupted" if summary.interrupted else "finished"
-        text = (
-            f"`{without_secrets(sweep.command)}`\n\nA sweep of {summary.total} points, {state} after "
-            f"{summary.seconds:.0f} s: {summary.counts()}."
-        )
+        text = f"A sweep of {summary.total} points, {state} after {summary.seconds:.0f} s: {summary.counts()}."
+        text = "\n\n".join(filter(None, (f"`{without_secrets(sweep.command)}`", conclusion.text, text)))
+        if summary.drift and summary.drift.matters:
+            text += f"\n\nDrift: {summary.drift}."
         metrics = {"points": float(summary.total)}
         metrics |= {f"points.{name}": float(count) for name, count in summary.outcomes.items()}
+        metrics |= conclusion.metrics
+        if drift := summary.drift:
+            metrics |= {
+                "drift_per_hour": drift.per_hour,
+                "drift_per_hour_low": drift.low,
+                "drift_per_hour_high": drift.high,
+            }
         tables = (row.cells() for row in summary.rows)
         rows = [{key: cells[key] for key in cells if not key.startswith(_UNSHOWN)} for cells in tables]
         columns = list(dict.fromkeys(key for row in rows for key in row))
         table = {"columns": columns, "data": [[row.get(key) for key in columns] for row in rows]}
         status = "KILLED" if summary.interrupted else "FAILED" if summary.missing else "FINISHED"
-        self._tracker.close_sweep(status, text, metrics, table)
+        self._tracker.close_sweep(status, text, metrics, {"sweep.json": table, **conclusion.artifacts})

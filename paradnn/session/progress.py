@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -29,8 +29,10 @@ _ROWS = 60
 class Reporter:
     """The progress of a session: points done, outcome counts, time left."""
 
-    def __init__(self, total: int, title: str | None) -> None:
+    def __init__(self, total: int, title: str | None, *, at_most: bool = False) -> None:
+        self.standing = ""  # what is known so far, for the progress line
         self._total = total
+        self._left = "left at most" if at_most else "left"
         self._title = title
         self._console = Console(stderr=True, highlight=False)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
@@ -38,10 +40,12 @@ class Reporter:
         self._begin = time.monotonic()
         self._name = self._phase = ""
         self._skipped = 0
+        self._processes = self._processes_left = 0
 
-    def start(self, skipped: Counter[str]) -> None:
-        """The work begins; `skipped` points need none."""
+    def start(self, skipped: Counter[str], processes: int) -> None:
+        """The work begins: so many processes of points; `skipped` points need none."""
         self._begin = time.monotonic()
+        self._processes_left = processes
         self._skipped = sum(skipped.values())
         if self._title:
             known = f", {self._skipped} skipped: the store holds their outcome already" if self._skipped else ""
@@ -57,23 +61,30 @@ class Reporter:
         """Something the user must know now."""
         self._console.print(text, soft_wrap=True, markup=False, style="yellow")
 
-    def skipped(self, skipped: Counter[str]) -> None:
-        """Another driver's outcome turned up for a point of ours."""
+    def skipped(self, skipped: Counter[str], spared: int) -> None:
+        """Another driver's outcome turned up for a point of ours, which spares so many processes."""
         self._skipped = sum(skipped.values())
+        self._processes_left -= spared
         self._draw()
 
-    def begin(self, name: str) -> None:
-        """A point begins."""
-        self._name, self._phase = name, "starting"
+    def begin(self, name: str, process: int | None = None) -> None:
+        """A point begins, or one of its processes."""
+        self._name, self._phase = name if process is None else f"{name}, process {process}", "starting"
         self._draw()
+
+    def process_ended(self) -> None:
+        """A process of a point has ended."""
+        self._processes += 1
+        self._processes_left -= 1
 
     def phase(self, name: str) -> None:
         """The point enters a phase."""
         self._phase = name
         self._draw()
 
-    def done(self, row: Row) -> None:
-        """The point has an outcome."""
+    def done(self, row: Row, spared: int) -> None:
+        """The point has an outcome, after so many processes less than were planned."""
+        self._processes_left -= spared
         self._counts[row.outcome] += 1
         if self._console.is_terminal:
             self._draw()
@@ -90,8 +101,11 @@ class Reporter:
         measured = sum(self._counts.values())
         done, left = measured + self._skipped, self._total - measured - self._skipped
         parts = [f"[{done}/{self._total}]", *(f"{count} {name}" for name, count in self._counts.most_common())]
-        if measured and left > 0:
-            parts.append(f"{_duration((time.monotonic() - self._begin) / measured * left)} left")
+        if self._processes and left > 0:
+            each = (time.monotonic() - self._begin) / self._processes
+            parts.append(f"{_duration(each * max(1, self._processes_left))} {self._left}")
+        if self.standing:
+            parts.append(f"({self.standing})")
         return " ".join(parts)
 
 
@@ -104,11 +118,11 @@ def describe_point(row: Row, where: str) -> str:
         interval = ""
         if "examples_per_second_low" in metrics:
             low, high = metrics["examples_per_second_low"], metrics["examples_per_second_high"]
-            interval = f"  (95% interval {low:,.1f} .. {high:,.1f})"
+            interval = f"  (95% CI {low:,.1f} .. {high:,.1f}, {_processes(metrics)})"
         lines += [
             f"  throughput   {metrics['examples_per_second']:,.1f} examples/s{interval}",
-            f"  step time    {metrics['step_time_ms']:.3f} ms, median of {metrics['blocks']:.0f} blocks of "
-            f"{_steps(metrics['steps_per_block'])}, {steady}",
+            f"  step time    {metrics['step_time_ms']:.3f} ms, {metrics['blocks']:.0f} blocks of "
+            f"{_steps(metrics['steps_per_block'])} in {_processes(metrics)}, {steady}",
             f"  work         {si(metrics['flops_per_step'])}FLOP a step, {si(metrics['flops_per_second'])}FLOP/s, "
             f"{si(metrics['parameters'])}parameters",
         ]
@@ -148,6 +162,10 @@ def _limit_lines(row: Row) -> list[str]:
         lines.append(f"  time goes to {', '.join(f'{name} {share:.0%}' for name, share in leading)}")
     if row.tags.get("profile", "ok") != "ok":
         lines.append(f"  profile      {row.tags['profile']}")
+    if reason := row.tags.get("contended_reason"):
+        lines.append(f"  note         contended: {reason}; python -m paradnn.check says more")
+    if "profile_note" in row.tags:
+        lines.append(f"  note         {row.tags['profile_note']}")
     if note := row.tags.get("emulation_note") or row.tags.get("precision_note"):
         lines.append(f"  note         {note}")
     if "ceilings_note" in row.tags:
@@ -169,6 +187,8 @@ def describe_sweep(summary: Summary) -> None:
         console.print(_outcome_table(rows))
     text = f"{summary.total} points in {_duration(summary.seconds)}: {summary.counts()}. Runs are in {summary.where}"
     console.print(text, soft_wrap=True, markup=False)
+    if summary.drift and summary.drift.matters:
+        console.print(f"Drift: {summary.drift}.", soft_wrap=True, markup=False)
     for line in _low_peaks(rows):
         console.print(line, soft_wrap=True, markup=False)
 
@@ -204,7 +224,7 @@ def _point_table(rows: Sequence[Row]) -> Table:
             _relative(row),
             si(row.metrics["flops_per_second"]),
             f"{row.metrics.get('peak_memory_bytes', 0) / 2**30:.2f} GiB",
-            "yes" if row.tags["steady"] == "true" else "no",
+            _steadiness(row),
         )
     return table
 
@@ -230,6 +250,12 @@ def si(value: float) -> str:
     return f"{value:.3g} "
 
 
+def _processes(metrics: Mapping[str, float]) -> str:
+    """Runs that were recorded before points had several processes have one."""
+    count = metrics.get("processes", 1)
+    return "a single process" if count == 1 else f"{count:.0f} processes"
+
+
 def _steps(count: float) -> str:
     return "1 step" if count == 1 else f"{count:.0f} steps"
 
@@ -244,7 +270,13 @@ def _relative(row: Row) -> str:
 def _verdict(row: Row) -> str:
     if row.outcome != "ok":
         return f"{row.outcome}: {row.reason}"
-    return f"{row.metrics['examples_per_second']:,.1f} examples/s ± {_relative(row)}"
+    busy = ", contended" if row.tags.get("contended") == "true" else ""
+    return f"{row.metrics['examples_per_second']:,.1f} examples/s ± {_relative(row)}{busy}"
+
+
+def _steadiness(row: Row) -> str:
+    steady = "yes" if row.tags["steady"] == "true" else "no"
+    return f"{steady}, contended" if row.tags.get("contended") == "true" else steady
 
 
 def _duration(seconds: float) -> str:

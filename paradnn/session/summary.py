@@ -5,9 +5,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paradnn.record.record import Record
+    from paradnn.session.drift import DriftEstimate
 
 __all__ = ["Row", "Summary"]
+
+
+#: Tags that are shown at once.
+_SHOWN = (
+    "steady",
+    "steady_reason",
+    "contended",
+    "contended_reason",
+    "checks",
+    "emulation_note",
+    "precision_note",
+    "ceilings_note",
+    "ceilings_remedy",
+    "profile",
+    "profile_note",
+)
 
 
 @dataclass(frozen=True)
@@ -22,6 +42,13 @@ class Row:
     metrics: Mapping[str, float]
     tags: Mapping[str, str]
     known: bool = False
+
+    @classmethod
+    def of_record(cls, run_id: str, record: Record) -> Row:
+        """The row of a point that was recorded just now."""
+        tags = {key: record.tags[key] for key in _SHOWN if key in record.tags}
+        family = record.params["model.name"]
+        return cls(run_id, record.name, family, record.outcome, record.reason, record.metrics, tags)
 
     @classmethod
     def of(cls, family: str, values: Mapping[str, Any]) -> Row:
@@ -42,7 +69,8 @@ class Summary:
     """Rows of the measured points, and counts of those that needed no measuring.
 
     skipped: outcomes that the store held already, this sweep's or another driver's. repeated: points that the sweep
-    names twice.
+    names twice. drift: how step times changed meanwhile, where points were measured in several processes. parent: id
+    of the parent run, where it is told.
     """
 
     total: int
@@ -52,6 +80,8 @@ class Summary:
     interrupted: bool = False
     seconds: float = 0.0
     where: str = ""
+    drift: DriftEstimate | None = None
+    parent: str = ""
 
     @property
     def outcomes(self) -> Counter[str]:

@@ -59,9 +59,9 @@ class Tracker(Protocol):
         """Start the parent of the runs that follow; its id."""
 
     def close_sweep(
-        self, status: str, description: str, metrics: Mapping[str, float], table: Mapping[str, Any]
+        self, status: str, description: str, metrics: Mapping[str, float], artifacts: Mapping[str, Any]
     ) -> None:
-        """End the parent; `status` is an MLflow run status."""
+        """End the parent; `status` is an MLflow run status, `artifacts` are as those of a `Record`."""
 
     def enter_sweep(self, parent: str, name: str, description: str, tags: Mapping[str, str]) -> None:
         """Let the runs that follow be children of a parent that another process opened and will close."""

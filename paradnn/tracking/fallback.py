@@ -60,6 +60,7 @@ class ResilientTracker:
         self._command = sync_command(self._folder, settings)
         self._files: OfflineTracker | None = None
         self._kept: list[Path] = []  # what is still to be uploaded
+        self._held: set[str] = set()  # runs of claims that are neither recorded nor given back
         self._unclosed = False  # whether the end of the sweep went into a file
         self._away_since: float | None = None  # None while the store answers
         self._next_look = 0.0
@@ -109,12 +110,12 @@ class ResilientTracker:
         self._finally(lambda store: store.report_task(task, report))
 
     def close_sweep(
-        self, status: str, description: str, metrics: Mapping[str, float], table: Mapping[str, Any]
+        self, status: str, description: str, metrics: Mapping[str, float], artifacts: Mapping[str, Any]
     ) -> None:
         if status == "KILLED":  # an interrupted sweep ends at once
             self._patience = 0.0
-        if not self._finally(lambda store: store.close_sweep(status, description, metrics, table)):
-            self._as_files().close_sweep(status, description, metrics, table)
+        if not self._finally(lambda store: store.close_sweep(status, description, metrics, artifacts)):
+            self._as_files().close_sweep(status, description, metrics, artifacts)
             self._unclosed = True
 
     def begin(
@@ -124,6 +125,8 @@ class ResilientTracker:
             try:
                 answer = self._store.begin(identity, name, tags, timeout, accepts)
                 self._away_since, self._proven = None, True
+                if isinstance(answer, Claim):
+                    self._held.add(answer.run_id)
                 return answer
             except StoreError as error:
                 if isinstance(error, StoreRefusalError) and not self._proven:
@@ -133,6 +136,7 @@ class ResilientTracker:
 
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
         """Keep a result at once, in a file where the store does not take it: waiting for it comes later."""
+        self._held.discard(claim.run_id)
         if self._away_since is None:
             try:
                 return self._store.record(claim, record, recording_metrics)
@@ -143,6 +147,7 @@ class ResilientTracker:
         return run_id
 
     def abandon(self, claim: Claim, reason: str) -> None:
+        self._held.discard(claim.run_id)
         (self._store if self._away_since is None else self._as_files()).abandon(claim, reason)
 
     def _patiently(self, ask: Callable[[MlflowTracker], T]) -> T:
@@ -159,7 +164,7 @@ class ResilientTracker:
         while self._is_there():
             try:
                 act(self._store)
-                self._store.delete_orphaned_claims(())
+                self._store.delete_orphaned_claims(self._held)
                 return True
             except StoreError as error:
                 self._lost(error)
@@ -211,7 +216,7 @@ class ResilientTracker:
                 self._notify(f"{path} was not logged: {error}")
             self._kept.pop(0)
         try:
-            self._store.delete_orphaned_claims(())
+            self._store.delete_orphaned_claims(self._held)
         except StoreError:
             return False
         if count:

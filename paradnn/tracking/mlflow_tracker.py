@@ -87,13 +87,13 @@ class MlflowTracker(LaunchedSweeps):
 
     @raises_store_errors
     def close_sweep(
-        self, status: str, description: str, metrics: Mapping[str, float], table: Mapping[str, Any]
+        self, status: str, description: str, metrics: Mapping[str, float], artifacts: Mapping[str, Any]
     ) -> None:
         from mlflow.entities import Metric
 
         if self._parent is None:
             return
-        self._put_artifacts(self._parent, {"sweep.json": table})
+        self._put_artifacts(self._parent, artifacts)
         now = _now()
         self._client.log_batch(self._parent, metrics=[Metric(key, value, now, 0) for key, value in metrics.items()])
         self._client.set_tag(self._parent, _NOTE, description)

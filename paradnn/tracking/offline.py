@@ -105,13 +105,14 @@ class OfflineTracker:
         return count
 
     def close_sweep(
-        self, status: str, description: str, metrics: Mapping[str, float], table: Mapping[str, Any]
+        self, status: str, description: str, metrics: Mapping[str, float], artifacts: Mapping[str, Any]
     ) -> None:
         if self._sweep is None:
             return
         content = {**self._sweep, "description": description, "status": status, "metrics": dict(metrics)}
         write_document(
-            self.folder / f"sweep-{self._sweep['tags']['sweep_id']}.json", {"sweep": content, "table": table}
+            self.folder / f"sweep-{self._sweep['tags']['sweep_id']}.json",
+            {"sweep": content, "artifacts": dict(artifacts)},
         )
         self._remove_reports()
         self._sweep = None

@@ -127,7 +127,9 @@ class _Parents:
                 run_id = known.run_id  # the store went away between its last point and its end
             if run_id:
                 self._tracker.join_sweep(run_id)
-                self._tracker.close_sweep(sweep["status"], sweep["description"], sweep["metrics"], document["table"])
+                # Files of an earlier version hold the table alone.
+                artifacts = document.get("artifacts") or {"sweep.json": document["table"]}
+                self._tracker.close_sweep(sweep["status"], sweep["description"], sweep["metrics"], artifacts)
         # Without a closing file the sweep was interrupted; a parent that was there already is closed by who opened it.
         for run_id in self._made.intersection(self._ids.values()):
             self._tracker.join_sweep(run_id)

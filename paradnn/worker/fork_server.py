@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from paradnn.worker.channel import Channel, MessageError, read_json, read_message
+from paradnn.worker.memory import give_back, remember_file_pages
 from paradnn.worker.messages import Answer, Exited, PhaseBegun, Refused, Request, Result, Started
 
 __all__ = ["Report", "die_with_parent", "serve"]
@@ -61,8 +62,9 @@ def _exists(pid: int) -> bool:
 def serve(channel: Channel, handler: Handler) -> None:
     """Answer requests from standard input until it ends. `handler` runs in the child and returns its answer."""
     # What was imported stays as it is: the collector need not touch (and so copy) those pages in every child.
-    gc.collect()
+    give_back()
     gc.freeze()
+    remember_file_pages()
     wakeup, notify = os.pipe()
     os.set_blocking(wakeup, False)
     os.set_blocking(notify, False)

@@ -1,9 +1,9 @@
 """How a step is timed: calibrated blocks, warm-up until windows agree, blocks until enough, a verdict on those.
 
 A block is a number of steps between two synchronisations, long enough that neither the clock nor the host's dispatch
-is what is measured. Where the measured blocks are not steady they become warm-up and twice as many are measured, twice
-at most. Nothing here knows a framework: `run(steps)` runs that many steps, waits for the device and
-returns the last loss. Every block is kept; summaries are the driver's.
+is what is measured. Where the measured blocks are not steady, or something disturbed them, they become warm-up and
+twice as many are measured, twice at most. Nothing here knows a framework: `run(steps)` runs that many steps, waits
+for the device and returns the last loss. Every block is kept; summaries are the driver's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from paradnn.worker.messages import Timing, Trial
 from paradnn.worker.series import FEWEST, block_interval, find_change
 
-__all__ = ["NotFinite", "Protocol", "is_steady", "measure_steps"]
+__all__ = ["NotFinite", "Protocol", "Run", "is_steady", "measure_steps"]
 
 #: Blocks in each of the two windows whose agreement ends the warm-up.
 WINDOW = 4
@@ -27,11 +27,12 @@ WINDOW = 4
 TOLERANCE = 0.05
 #: Their median absolute deviations may differ by so much of the median.
 SPREAD_TOLERANCE = 0.10
-#: How often blocks that are not steady are measured again.
+#: How often blocks that are not steady, or disturbed, are measured again.
 REPEATS = 2
 #: A block counts no more steps than this, however short a step is.
 MAX_STEPS = 1_000_000
 
+#: Runs so many steps, waits for the device, and returns the last loss.
 Run = Callable[[int], "float | None"]
 
 
@@ -62,10 +63,11 @@ def measure_steps(
     phase: Callable[[str], AbstractContextManager[None]],
     clock: Callable[[], float] = time.perf_counter,
     before: Callable[[], None] | None = None,
+    disturbed: Callable[[], str | None] | None = None,
 ) -> Timing:
     """Calibrate, warm up and measure; `before` is called just before the first block of a measurement.
 
-    Raises NotFinite.
+    `disturbed` is called just after the last and says what disturbed it, None where nothing did. Raises NotFinite.
     """
     timed = _Timed(run, clock)
     with phase("warmup"):
@@ -77,17 +79,21 @@ def measure_steps(
     with phase("measure"):
         begin = clock()
         scale = 1
+        earlier = warmup
         while True:
             if before:
                 before()
             start = clock()
             blocks = _blocks(lambda: timed(steps), protocol, scale, begin, clock)
-            steady, reason = _verdict(warmup, blocks)
+            noise = disturbed() if disturbed else None
+            steady, reason = _verdict(earlier, blocks)
             now = clock()
             again = len(warmup) + len(blocks) >= FEWEST and now - begin + 2 * (now - start) <= protocol.max_seconds
-            if steady or scale == 2**REPEATS or not again:
+            if (steady and not noise) or scale == 2**REPEATS or not again:
                 break
             warmup += blocks
+            # What was disturbed would make what follows look like a jump.
+            earlier = [] if noise else warmup
             scale *= 2
     return Timing(steps, calibration, warmup, blocks, steady, reason, timed.loss)
 

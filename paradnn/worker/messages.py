@@ -3,7 +3,7 @@
 One JSON object a line (`paradnn.worker.channel` writes and reads them). The driver writes requests to the worker's
 standard input:
 
-    {"protocol": 2, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
+    {"protocol": 3, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
 
 and reads events, each with a key `event`, from its standard output:
 
@@ -30,6 +30,8 @@ __all__ = [
     "PROTOCOL_VERSION",
     "Answer",
     "ArrayRate",
+    "Compilation",
+    "Contention",
     "Event",
     "Exited",
     "Failed",
@@ -54,7 +56,8 @@ __all__ = [
 #: Driver and worker refuse each other where it differs.
 #:   1  the first.
 #:   2  what was measured is nested in the answer; every message is validated; requests bear the version.
-PROTOCOL_VERSION = 2
+#:   3  a measurement says what disturbed it, which steps compiled, and of memory what the steps took.
+PROTOCOL_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -84,15 +87,53 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class Contention:
+    """What took cores from the measured blocks (`paradnn.worker.contention`); None where the system does not tell.
+
+    Shares of the capacity of the point's `cores`, `throttled_fraction` of the time; `reason` says what is too much.
+    """
+
+    cores: int
+    own_cpu_fraction: float | None
+    foreign_cpu_fraction: float | None
+    steal_fraction: float | None
+    involuntary_switches_per_second: float | None
+    throttled_fraction: float | None
+    cpu_mhz: float | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """The steps until one compiled nothing: seconds of each, how many programs each compiled, a note on them."""
+
+    seconds: list[float]
+    programs: list[int]
+    note: str | None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where no first step was timed."""
+        if not self.seconds or len(self.seconds) != len(self.programs):
+            raise ValueError("there is no first step with its seconds and its programs")
+
+
+@dataclass(frozen=True)
 class Measurement:
-    """What the timed steps gave, complete when the last block has ended; losses are None in inference."""
+    """What the timed steps gave, complete when the last block has ended; losses are None in inference.
+
+    `product_types` maps the type of operands to its share of the FLOPs of products in the program that runs;
+    `native_products`: the processor has instructions for products in the precision asked for, None if not known.
+    """
 
     parameters: int
-    compile_note: str | None
+    compilation: Compilation
+    product_types: dict[str, float]
+    native_products: bool | None
     first_loss: float | None
     timing: Timing
     energy_joules: float | None
     energy_source: str
+    contention: Contention | None = None
 
 
 @dataclass(frozen=True)
@@ -154,7 +195,8 @@ class Profile:
 
     `slowdown` is traced step time / measured step time; `product_types` maps a type to its share of `product_flops`;
     `trace` maps the path where TensorBoard looks for it to the trace's file in base64, empty where it is not kept;
-    `devices` are those that the profile sees, of a point on several.
+    `devices` are those that the profile sees, of a point on several; `command_buffers` are parts of the program that a
+    GPU runs as one graph, so that the trace does not tell their operations apart.
     """
 
     operations: Table
@@ -167,6 +209,7 @@ class Profile:
     slowdown: float
     trace: dict[str, str] = field(default_factory=dict)
     devices: int = 1
+    command_buffers: int = 0
 
 
 @dataclass(frozen=True)
@@ -213,15 +256,15 @@ class PeakRates:
 class Answer:
     """How a request ended within the child, and what was measured before that.
 
-    `phases` are seconds by name; memory is in bytes, None where it is not known; `latencies` are seconds of single
-    steps. An outcome `ok` has a measurement, or peak rates where those were asked for.
+    `phases` are seconds by name; memory is in bytes, None where it is not known (`paradnn.worker.memory`); `latencies`
+    are seconds of single steps. An outcome `ok` has a measurement, or peak rates where those were asked for.
     """
 
     outcome: str
     reason: str | None
     phases: dict[str, float]
-    baseline_memory_bytes: int | None = None
     peak_memory_bytes: int | None = None
+    step_memory_bytes: int | None = None
     peak_device_memory_bytes: int | None = None
     measurement: Measurement | None = None
     latencies: list[float] | None = None
@@ -303,12 +346,5 @@ class Exited:
 Event = Ready | Failed | Refused | Started | PhaseBegun | Result | Exited
 
 #: Events by the name that they have on the pipe.
-EVENTS: dict[str, type[Event]] = {
-    "ready": Ready,
-    "failed": Failed,
-    "refused": Refused,
-    "started": Started,
-    "phase": PhaseBegun,
-    "result": Result,
-    "exited": Exited,
-}
+EVENTS: dict[str, type[Event]] = {"ready": Ready, "failed": Failed, "refused": Refused, "started": Started}
+EVENTS |= {"phase": PhaseBegun, "result": Result, "exited": Exited}

@@ -9,26 +9,31 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
 import keras
 
+from paradnn.worker.affinity import bind_cores
+from paradnn.worker.cold_caches import Caches
+from paradnn.worker.compiling import compile_steps
+from paradnn.worker.contention import ContentionWatch
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.device_layout import DeviceLayout, layout_of
 from paradnn.worker.energy import EnergyMeter, open_meter
 from paradnn.worker.fork_server import Report
 from paradnn.worker.frameworks import Framework, Step, Unavailable, distributed
 from paradnn.worker.input.opening import open_feed, reads_files
-from paradnn.worker.measure import NotFinite, Protocol, measure_steps
-from paradnn.worker.messages import Answer, Measurement, NoProfile, Profile, Timing
+from paradnn.worker.measure import NotFinite, Protocol, Run, measure_steps
+from paradnn.worker.memory import MemoryMeter, Taken
+from paradnn.worker.messages import Answer, Contention, Measurement, NoProfile, Profile, Timing
 from paradnn.worker.models import Workload, build
 from paradnn.worker.peak_rates import measure_peak_rates
+from paradnn.worker.precision import has_instructions, product_types
 from paradnn.worker.process_group import GroupStep, ProcessGroup, RankFailed, serve_steps
 from paradnn.worker.profile.run import profile_steps
 
@@ -58,7 +63,8 @@ class _Run:
         self._phases = _Phases(report)
         self._layout: DeviceLayout | None = None
         self._group: ProcessGroup | None = None
-        self._answer = Answer("crash", None, self._phases.seconds, baseline_memory_bytes=_resident("VmRSS"))
+        self._memory = MemoryMeter()
+        self._answer = Answer("crash", None, self._phases.seconds)
 
     def answer(self) -> Answer:
         try:
@@ -76,7 +82,7 @@ class _Run:
             outcome, reason = (other.outcome, other.reason) if other else (outcome, reason)
             self._answer = replace(self._answer, outcome=outcome, reason=reason)
         if self._answer.peak_memory_bytes is None:
-            self._answer = replace(self._answer, peak_memory_bytes=_resident("VmHWM"))
+            self._remember_memory(self._memory.taken())
         if self._group:
             self._group.close()
         return self._answer
@@ -89,15 +95,12 @@ class _Run:
                 self._framework = distributed(self._framework, self._layout)
                 if self._layout.processes > 1:
                     self._group = _start_group(self._request, self._framework, self._layout)
-                    baseline = _times(self._answer.baseline_memory_bytes, self._layout.processes)
-                    self._answer = replace(self._answer, baseline_memory_bytes=baseline)
-            self._framework.open_device(self._request["platform"])
+            self._framework.open_device(bind_cores(self._request["platform"]))
 
     def _measure(self) -> None:
         """Build, compile, warm up and measure the point, then what is measured beside its steps."""
         point, framework, phases, group = self._request, self._framework, self._phases, self._group
         with phases("build"):
-            compile_note = framework.compile_note(point["compile"])
             workload, step = _prepare(point, framework)
             parameters = sum(math.prod(v.shape) for v in workload.model.trainable_variables)
             if group:
@@ -105,27 +108,59 @@ class _Run:
         with phases("input") if reads_files(point) else contextlib.nullcontext():
             fed = open_feed(point, workload, framework, step)
         with phases("compile"):
-            first_loss = step.run(1)
+            compilation, first_loss = compile_steps(step)
+            types = product_types(step)
+        self._memory.compiled()
+        if group:
+            group.compiled()
         run = fed.run if fed else step.run
-        meter = self._meter()
-        timing = measure_steps(run, Protocol.of(point["measure"]), phases, before=meter.start)
-        measurement = Measurement(parameters, compile_note, first_loss, timing, meter.joules(), meter.source)
+        timing, meter, contention = self._time(run, step)
+        native = has_instructions(point["precision"]) if point["platform"]["name"] == "cpu" else None
+        energy = meter.joules(), meter.source
+        measurement = Measurement(parameters, compilation, types, native, first_loss, timing, *energy, contention)
         self._answer = replace(self._answer, measurement=measurement)
         if point["mode"] == "inference":
-            with phases("latency"):
-                self._answer = replace(self._answer, latencies=_latencies(run, point["measure"]["max_seconds"]))
+            self._answer = replace(self._answer, latencies=self._latencies(run))
         if fed:
             with phases("balance"):
                 self._answer = replace(self._answer, input=fed.measure(timing))
         # Before the profiler, whose buffers are none of the model's memory.
-        self._answer = replace(
-            self._answer,
-            peak_memory_bytes=_summed([_resident("VmHWM"), *(group.peak_bytes() if group else [])]),
-            peak_device_memory_bytes=framework.peak_device_memory(),
-        )
+        if self._answer.peak_memory_bytes is None:
+            self._note_memory()
         if point["measure"]["profile"] or point["measure"]["keep_trace"]:
             with phases("profile", replace(self._answer, outcome="ok")):
                 self._answer = replace(self._answer, profile=self._profile(step, timing))
+
+    def _time(self, run: Run, step: Step) -> tuple[Timing, EnergyMeter, Contention | None]:
+        """The timed blocks, with the meter and what disturbed them: all three begin anew with the blocks."""
+        meter, counter, watch = self._meter(), _CompilationCounter(step), ContentionWatch()
+
+        def begin() -> None:
+            counter.start()
+            meter.start()
+            watch.start()
+
+        protocol = Protocol.of(self._request["measure"])
+        timing = measure_steps(run, protocol, self._phases, before=begin, disturbed=watch.stop)
+        return counter.judged(timing), meter, watch.seen
+
+    def _latencies(self, run: Run) -> list[float]:
+        """Seconds of single steps, on cold caches if so asked for."""
+        cold = None
+        if self._request["measure"]["cold_caches"]:
+            self._note_memory()  # what empties the caches is none of the model's memory
+            cold = Caches()
+        with self._phases("latency"):
+            return _latencies(run, self._request["measure"]["max_seconds"], cold.empty if cold else None)
+
+    def _note_memory(self) -> None:
+        """The peaks so far are those of the point."""
+        taken = sum(self._group.memory() if self._group else [], start=self._memory.taken())
+        self._remember_memory(taken)
+        self._answer = replace(self._answer, peak_device_memory_bytes=self._framework.peak_device_memory())
+
+    def _remember_memory(self, taken: Taken) -> None:
+        self._answer = replace(self._answer, peak_memory_bytes=taken.peak, step_memory_bytes=taken.steps)
 
     def _meter(self) -> EnergyMeter:
         platform = self._request["platform"]
@@ -163,12 +198,13 @@ def _start_group(request: Mapping[str, Any], framework: Framework, layout: Devic
 
     def serve(rank: int, channel: Connection) -> None:
         phases, own = _Phases(lambda *_: None), distributed(framework, layout.of_rank(rank))
+        meter = MemoryMeter()
         try:
             with phases("build"):
                 own.open_device(request["platform"])
                 _, step = _prepare(request, own)
             phases.current = "run"
-            serve_steps(channel, step, lambda: _resident("VmHWM"))
+            serve_steps(channel, step, meter)
         except Exception as error:
             outcome, reason = _ending(error, own, phases.current)
             raise RankFailed(outcome, f"process {rank + 1} of {layout.processes}: {reason}") from error
@@ -185,11 +221,38 @@ def _prepare(point: Mapping[str, Any], framework: Framework) -> tuple[Workload, 
     return workload, framework.make_step(workload, synthetic_batch(workload, point["batch_size"], point["seed"]), point)
 
 
-def _latencies(run: Callable[[int], float | None], longest: float) -> list[float]:
-    """Seconds of single synchronised steps, for no longer than `longest` seconds, the cap of the measurement."""
+class _CompilationCounter:
+    """Whether anything was compiled while blocks were measured: then they time more than steps."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._before = 0
+
+    def start(self) -> None:
+        self._before = self._step.compilations()
+
+    def judged(self, timing: Timing) -> Timing:
+        """`timing`, not steady where something was compiled since `start`."""
+        compiled = self._step.compilations() - self._before
+        if not compiled:
+            return timing
+        reason = f"the measured steps compiled {compiled} program(s); {timing.steady_reason}"
+        return replace(timing, steady=False, steady_reason=reason)
+
+
+def _latencies(
+    run: Callable[[int], float | None], longest: float, before: Callable[[], None] | None = None
+) -> list[float]:
+    """Seconds of single synchronised steps, for no longer than `longest` seconds, the cap of the measurement.
+
+    `before` is called before each of them, outside what is timed.
+    """
     seconds: list[float] = []
     begin = now = time.perf_counter()
     while len(seconds) < _LATENCY_STEPS and now - begin < min(_LATENCY_SECONDS, longest):
+        if before:
+            before()
+            now = time.perf_counter()
         run(1)
         end = time.perf_counter()
         seconds.append(end - now)
@@ -221,24 +284,3 @@ def _line(error: BaseException) -> str:
     """The exception's type and the first line of its message, which names the operation."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:300] if lines else ''}".rstrip(": ")
-
-
-def _times(count: int | None, times: int) -> int | None:
-    return None if count is None else times * count
-
-
-def _summed(counts: Sequence[int | None]) -> int | None:
-    """None where any of them is unknown."""
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
-
-
-def _resident(field: str) -> int | None:
-    """Bytes of `VmRSS` (now) or `VmHWM` (peak) of this process; None where /proc is not there."""
-    if not sys.platform.startswith("linux"):
-        return None
-    with open("/proc/self/status") as status:
-        for row in status:
-            if row.startswith(field):
-                return int(row.split()[1]) * 1024
-    return None

@@ -1,7 +1,7 @@
 """The other processes of a point whose devices do not share one: forked from its own, and gone with it.
 
 Each builds the same step and then serves requests through a pipe of its own: to run so many steps, or to report its
-peak memory. Collectives keep the steps of all processes together, so none can go on without the others: when one exits
+memory. Collectives keep the steps of all processes together, so none can go on without the others: when one exits
 that should not, the kernel kills the point's own process (SIGIO), whatever that is waiting for; the driver reports it.
 """
 
@@ -20,12 +20,13 @@ from typing import Any
 
 from paradnn.worker.fork_server import die_with_parent
 from paradnn.worker.frameworks import Step
+from paradnn.worker.memory import MemoryMeter, Taken
 from paradnn.worker.profile.shapes import Cost
 
 __all__ = ["GroupStep", "ProcessGroup", "RankFailed", "serve_steps"]
 
 #: What a process is asked for, beside a number of steps.
-_PEAK = "peak"
+_COMPILED, _MEMORY = "compiled", "memory"
 #: Seconds that a process which failed leaves the point's own process to report it.
 _GRACE = 10.0
 #: Seconds to wait for another process to report its failure, once this one has failed.
@@ -79,10 +80,17 @@ class ProcessGroup:
         """What every other process gives for its last request; raises RankFailed."""
         return [self._receive(channel) for channel in self._channels]
 
-    def peak_bytes(self) -> list[int | None]:
-        """The peak resident memory of every other process."""
+    def compiled(self) -> None:
+        """Tell every other process that the steps that count begin."""
+        self._ask(_COMPILED)
+
+    def memory(self) -> list[Taken]:
+        """What every other process took."""
+        return self._ask(_MEMORY)
+
+    def _ask(self, request: str) -> list[Any]:
         for channel in self._channels:
-            self._send(channel, _PEAK)
+            self._send(channel, request)
         return self.results()
 
     def failure(self) -> RankFailed | None:
@@ -136,17 +144,30 @@ class GroupStep:
         known = [loss for loss in losses if loss is not None]
         return sum(known) / len(known) if known else None
 
+    def compilations(self) -> int:
+        """See `paradnn.worker.frameworks.Step`; the other processes compile the same at the same time."""
+        return self._step.compilations()
+
+    def compile_note(self) -> str | None:
+        """See `paradnn.worker.frameworks.Step`."""
+        return self._step.compile_note()
+
+    def product_flops(self) -> dict[str, float]:
+        """See `paradnn.worker.frameworks.Step`; to look runs no step, since the others would have to run it too."""
+        return self._step.product_flops()
+
     def kernel_cost(self, name: str, kind: str) -> Cost:
         """See `paradnn.worker.frameworks.Step`; kernels are traced in this process alone."""
         return self._step.kernel_cost(name, kind)
 
 
-def serve_steps(channel: Connection, step: Step, peak: Callable[[], int | None]) -> None:
-    """Run as many steps as are asked for, or report the peak memory, until the channel closes."""
+def serve_steps(channel: Connection, step: Step, meter: MemoryMeter) -> None:
+    """Run as many steps as are asked for, or report the memory, until the channel closes."""
+    own: dict[Any, Callable[[], Any]] = {_COMPILED: meter.compiled, _MEMORY: meter.taken}
     with contextlib.suppress(EOFError):
         while True:
             request = channel.recv()
-            channel.send(peak() if request == _PEAK else step.run(request))
+            channel.send(own[request]() if request in own else step.run(request))
 
 
 def _die_with(life: int) -> None:

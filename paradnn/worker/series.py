@@ -125,8 +125,10 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
     r = (n * _lag_one(scores) + min(5.0, n / 4)) / (n - min(6.0, 0.3 * n))
     r = min(max(r, 0.0), 1 - 0.3 / n)
     middle, wider = statistics.median(values), math.sqrt((1 + r) / (1 - r))
+    # A jump looks like perfect correlation: no interval goes further beyond the extremes than twice their distance.
+    furthest = (max(values) / min(values)) ** 2
     low, high = (middle * (end / middle) ** wider for end in interval)
-    return low, high
+    return max(low, min(values) / furthest), min(high, max(values) * furthest)
 
 
 def _power(values: Sequence[float]) -> float:

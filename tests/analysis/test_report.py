@@ -16,6 +16,7 @@ from analysis.methods.breakdown import breakdown
 from analysis.options import Selection
 from analysis.report.comparisons import side_of
 from analysis.report.html import prose, run_link, ui_address
+from analysis.report.overview import facts
 from analysis.report.populations import split
 from analysis.report.svg import embed
 from analysis.report.table import html_table
@@ -315,3 +316,14 @@ def test_the_script_sorts_numbers_as_numbers() -> None:
     row = "{cells: [{dataset: {v: '1e3'}, textContent: '1k'}]}"
     code = f"{body}\nconsole.log(JSON.stringify([valueOf({row}, 0), compare(2, 10), compare('n2', 'n10')]))"
     assert json.loads(subprocess.check_output([node, "-e", code])) == [1000, -8, -1]
+
+
+def test_how_many_runs_were_contended_is_said_of_their_population() -> None:
+    """Runs that were measured before this was watched say nothing."""
+    four = grid((64, 128), (4,), (64, 256))
+    when = pd.Timestamp("2026-01-01", tz="UTC")
+    told = pd.array([True, None, False, True], dtype="boolean")
+    (one,) = split(runs(four, start_time=when, contended=told), Selection())
+    assert "2 were contended: others took time of their cores" in facts(one)
+    (quiet,) = split(runs(four, start_time=when, contended=False), Selection())
+    assert "contended" not in facts(quiet)

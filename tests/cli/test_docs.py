@@ -1,4 +1,4 @@
-"""Every `python -m paradnn.train` and `.plan` in the documentation names groups, options and keys that exist."""
+"""Every `python -m paradnn.train`, `.plan`, `.compare` in the documentation: groups, options and keys that exist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paradnn.config.paths import CONFIG
 from tests.conftest import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(CONFIG.rglob("*.yaml"))]
-COMMAND = re.compile(r"python -m paradnn\.(?:train|plan|ceilings) ([^`\n]*\w[^`\n]*)")
+COMMAND = re.compile(r"python -m paradnn\.(?:train|plan|ceilings|compare) ([^`\n]*\w[^`\n]*)")
 TYPED = sorted(
     {line for page in PAGES for line in COMMAND.findall(page.read_text().replace("\\\n", " ")) if "..." not in line}
     - {"software=my-stack"}  # the example of a file that the reader writes
@@ -22,7 +22,8 @@ TYPED = sorted(
 
 @pytest.mark.parametrize("line", TYPED)
 def test_documented_overrides_exist(line: str) -> None:
-    words = shlex.split(line, comments=True)
+    # A side of a comparison may be several overrides in one quoted word.
+    words = [part for word in shlex.split(line, comments=True) for part in re.split(r" (?=[\w.]+=)", word)]
     overrides = [word for word in words if not word.startswith("-")]
     for override in OverridesParser.create().parse_overrides([word for word in overrides if "=" in word]):
         group, value = CONFIG / override.key_or_group, str(override.input_line).partition("=")[2]

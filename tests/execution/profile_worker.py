@@ -18,13 +18,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from paradnn.worker.channel import Channel
 from paradnn.worker.fork_server import Report, serve
-from paradnn.worker.messages import PROTOCOL_VERSION, Answer, Measurement, NoProfile, Ready, Timing
+from paradnn.worker.messages import PROTOCOL_VERSION, Answer, Compilation, Measurement, NoProfile, Ready, Timing
 
 
 def answer(point: Mapping[str, Any], report: Report) -> Answer:
     report("measure")
     timing = Timing(1, [], [], [1.0, 1.0], True, "", None)
-    measurement = Measurement(1, None, None, timing, None, "unavailable: none here")
+    measurement = Measurement(1, Compilation([1.0], [0], None), {}, None, None, timing, None, "unavailable: none here")
     measured = Answer("ok", None, {"measure": 0.5}, peak_memory_bytes=point["peak"], measurement=measurement)
     report("profile", measured)
     Path("trace-of-this-point").mkdir()

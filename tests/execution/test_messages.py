@@ -21,6 +21,7 @@ from paradnn.worker.channel import MessageError, encode, plain, read_event, read
 from paradnn.worker.messages import (
     PROTOCOL_VERSION,
     Answer,
+    Compilation,
     Exited,
     InputMeasurement,
     Measurement,
@@ -42,8 +43,10 @@ ANSWER = Answer(
     "ok",
     None,
     {"measure": 0.5},
-    baseline_memory_bytes=1,
-    measurement=Measurement(10, None, None, TIMING, 1.5, "rapl"),
+    step_memory_bytes=1,
+    measurement=Measurement(
+        10, Compilation([2.0, 0.5], [1, 0], None), {"float32": 1.0}, None, None, TIMING, 1.5, "rapl"
+    ),
     input=InputMeasurement([0.1], [0.1], [0.2], [PipelinePart(8, 0.5, 0.25)], {"read": 0.1}, 2, 8, 0, None),
     profile=Profile(TABLE, TABLE, 0.5, 0.25, 100.0, {"float32": 1.0}, 3, 1.5),
 )
@@ -202,4 +205,4 @@ def test_messages_need_only_the_standard_library() -> None:
 
 def test_a_request_is_checked() -> None:
     with pytest.raises(MessageError, match=r"request\.stderr is missing"):
-        read_message(Request, read_json(b'{"protocol": 2, "id": 1, "point": {}}'), "request")
+        read_message(Request, read_json(b'{"protocol": 3, "id": 1, "point": {}}'), "request")

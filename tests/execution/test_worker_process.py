@@ -174,7 +174,7 @@ def test_a_profile_that_a_limit_ended_is_tried_again_under_another_limit() -> No
     more = replace(POINT, measure=replace(asked.measure, timeout=1e4))
     policy = ResumePolicy(True, ())
     for limited, counts in ((True, [True, True, False]), (False, [True, True, True])):
-        tags = profile_tags(NoProfile("timeout: over 3 s", limited), "float32")
+        tags = profile_tags(NoProfile("timeout: over 3 s", limited))
         tags |= {"outcome": "ok", "limits_id": limits_id(asked.measure)}
         assert tags["profile"] == "unavailable: timeout: over 3 s"
         assert [policy.accepts(point, tags) for point in (POINT, asked, more)] == counts

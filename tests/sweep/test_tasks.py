@@ -54,12 +54,14 @@ def test_metrics_are_registered_and_agree_with_the_raw_blocks(swept: Store) -> N
         for name in metrics:
             metric(name)
         blocks = json.loads(artifact(swept, point["run_id"], "blocks.json"))
-        times = sorted(seconds / blocks["steps_per_block"] for seconds in blocks["blocks"])
+        (process,) = blocks["processes"]
+        times = sorted(seconds / process["steps_per_block"] for seconds in process["blocks"])
         middle = (times[(len(times) - 1) // 2] + times[len(times) // 2]) / 2
         assert metrics["step_time_ms"] == pytest.approx(middle * 1e3)
         assert metrics["examples_per_second"] == pytest.approx(4 / middle)
         assert metrics["step_time_low_ms"] <= metrics["step_time_ms"] <= metrics["step_time_high_ms"]
-        assert len(blocks["blocks"]) == metrics["blocks"] >= 6
+        assert len(process["blocks"]) == metrics["blocks"] >= 6
+        assert metrics["processes"] == 1
         assert metrics["flops_per_second"] == pytest.approx(metrics["flops_per_step"] / middle)
         assert point["checks"] == "passed"
 
@@ -124,7 +126,7 @@ def test_a_single_point_says_what_it_found(store: Store) -> None:
     done = run(["paradnn.train", "mode=inference", "compile=xla", *TINY], store)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("fc 1x8 b4 float32 cpu xla inference: ok")
-    for word in ("throughput", "95% interval", "FLOP/s", "latency", "memory", store.folder.name):
+    for word in ("throughput", "95% CI", "a single process", "FLOP/s", "latency", "memory", store.folder.name):
         assert word in done.stdout
     [point] = store.runs()
     assert "mlflow.parentRunId" not in point

@@ -18,7 +18,9 @@ import pytest
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
+from paradnn.errors import StoreAwayError
 from paradnn.tracking.base import Claim
+from paradnn.tracking.fallback import ResilientTracker, open_tracker
 from paradnn.tracking.mlflow_tracker import MlflowTracker
 from paradnn.tracking.offline import OfflineTracker, read_document, write_document
 from paradnn.tracking.upload import upload_record
@@ -144,7 +146,8 @@ def test_two_drivers_on_a_server_that_goes_away(store: Store, tmp_path: Path) ->
         uri,
         "model.nodes=range(8,18)",
         *AXES,
-        "measure.min_seconds=0.8",
+        "measure.min_seconds=0.4",
+        "measure.processes=2",
         f"tracking.folder={folder}",
         "tracking.patience=2",
     ]
@@ -165,6 +168,7 @@ def test_two_drivers_on_a_server_that_goes_away(store: Store, tmp_path: Path) ->
     measured = Counter(entry["point_id"] for entry in store.runs() if entry.get("outcome") == "ok")
     assert sorted(measured.values()) == [1] * 10
     assert {entry["status"] for entry in store.runs("sweep")} == {"FINISHED"}
+    assert not list(folder.glob("partial-*")), "all that was kept of incomplete points is in the runs"
     for text in [*(part for output in outputs for part in output), *everything_in(tmp_path)]:
         assert SECRET not in text
 
@@ -181,3 +185,22 @@ def everything_in(folder: Path) -> Iterator[str]:
     for path in folder.rglob("*"):
         if path.is_file():
             yield path.read_bytes().decode(errors="replace")
+
+
+def test_claims_that_are_held_outlive_a_store_that_went_away_and_came_back(store: Store, tmp_path: Path) -> None:
+    """Of several open points; the claim whose answer was lost is the only one that goes."""
+    settings = Tracking(uri=store.uri, folder=str(tmp_path), patience=0.0)
+    tracker = open_tracker(settings, lambda _: None)
+    assert isinstance(tracker, ResilientTracker)
+    places = [Identity(name, "here", 0) for name in "abcd"]
+    tags = [
+        {"kind": "point", "point_id": place.point_id, "environment_id": "here", "replicate": "0"} for place in places
+    ]
+    held = [tracker.begin(places[at], "p", tags[at], 60, lambda _: True) for at in (0, 1)]
+    lost = MlflowTracker(settings).begin(places[2], "p", tags[2], 60, lambda _: True)
+    tracker._lost(StoreAwayError("it does not answer"))
+    tracker._next_look = 0.0
+    held.append(tracker.begin(places[3], "p", tags[3], 60, lambda _: True))
+    left = {entry["run_id"] for entry in store.runs()}
+    assert {claim.run_id for claim in held} <= left
+    assert lost.run_id not in left

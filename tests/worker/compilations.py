@@ -1,6 +1,7 @@
 """`python -m tests.worker.compilations MODE DEVICES FAMILY...`: how many programs each of JAX's first steps compiles.
 
-Prints a JSON object: of each family the counts of XLA's compilations, as JAX's own monitoring reports them.
+Prints a JSON object: of each family the counts of XLA's compilations, as JAX's own monitoring reports them, each beside
+what the step says.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def main(mode: str, devices: int, families: list[str]) -> None:
     layout = layout_of(point)
     framework = frameworks.distributed(framework, layout) if layout else framework
     framework.open_device(point["platform"])
-    counts: dict[str, list[int]] = {}
+    counts: dict[str, list[list[int]]] = {}
     for family in families:
         with framework.scope():
             workload = build(MODELS[family])
@@ -44,8 +45,9 @@ def main(mode: str, devices: int, families: list[str]) -> None:
         counts[family] = []
         for _ in range(STEPS):
             compiled.clear()
+            before = step.compilations()
             step.run(1)
-            counts[family].append(len(compiled))
+            counts[family].append([len(compiled), step.compilations() - before])
     print(json.dumps(counts))
 
 

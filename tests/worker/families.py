@@ -1,4 +1,4 @@
-"""A small model of each family, for tests that run real steps."""
+"""A small model of each family, and a short point, for tests that run real steps."""
 
 from __future__ import annotations
 
@@ -25,4 +25,25 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "gpt": {"name": "gpt", "layers": 2, "width": 32, "heads": 4, "sequence_length": 12, "vocab_size": 40},
     "vit": {"name": "vit", "layers": 2, "width": 32, "heads": 2, "patch": 8, "image_size": 32, "output_size": 10},
+}
+
+#: A training step of one of them, measured for no longer than it takes.
+POINT: dict[str, Any] = {
+    "model": MODELS["fc"],
+    "batch_size": BATCH,
+    "precision": "float32",
+    "compile": "graph",
+    "mode": "train",
+    "seed": 0,
+    "optimizer": {"name": "sgd", "learning_rate": 0.1},
+    "platform": {"name": "cpu", "threads": None, "index": 0},
+    "measure": {
+        "min_seconds": 0.0,
+        "min_blocks": 10,
+        "max_seconds": 5.0,
+        "block_seconds": 0.0,
+        "warmup_seconds": 0.0,
+        "profile": False,
+        "keep_trace": False,
+    },
 }

@@ -22,6 +22,7 @@ from paradnn.execution.worker_process import Limits
 from paradnn.worker.messages import NoProfile, Profile
 from tests.conftest import ROOT
 from tests.worker.families import BATCH, MODELS
+from tests.worker.memory_checks import check_memory
 
 #: Largest difference of a gradient, as a share of that variable's largest gradient; and of a loss, as a share of it.
 #: float32 has 24 bits, and a sum of some thousand terms in another order keeps about 17 of them.
@@ -183,7 +184,7 @@ def test_jax_compiles_one_program_once(mode: str, devices: int, families: list[s
     command = [sys.executable, "-m", "tests.worker.compilations", mode, str(devices), *families]
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {family: [1, 0, 0] for family in families}
+    assert json.loads(done.stdout) == {family: [[1, 1], [0, 0], [0, 0]] for family in families}
 
 
 def test_pytorch_has_one_device(pool: WorkerPool) -> None:
@@ -329,3 +330,51 @@ def test_an_interpreter_without_protobuf_measures(
     assert result.outcome == "ok", result.reason
     assert result.answer.measurement.timing.blocks
     assert isinstance(result.answer.profile, NoProfile if framework == "jax" else Profile)
+
+
+@pytest.mark.parametrize(("framework", "compile_mode"), [("jax", "graph"), ("jax", "eager"), ("torch", "eager")])
+def test_one_step_compiles_and_the_next_does_not(pool: WorkerPool, framework: str, compile_mode: str) -> None:
+    result = measure(pool, framework, "fc", compile=compile_mode)
+    compilation = result.answer.measurement.compilation
+    if framework == "torch":
+        assert (compilation.programs, compilation.note) == ([0], None)
+        return
+    first, *later = compilation.programs
+    assert later == [0]
+    assert first == 1 if compile_mode == "graph" else first > 10
+    assert "jax.jit" in compilation.note if compile_mode == "graph" else "jax.disable_jit" in compilation.note
+
+
+def test_pytorch_compiles_until_it_need_not(pool: WorkerPool) -> None:
+    """A recurrent model is compiled again in its second step: the phase goes on, the note says why."""
+    plain = measure(pool, "torch", "fc").answer.measurement.compilation
+    assert plain.programs[-1] == 0
+    assert plain.note == "torch.compile: 2 graphs, 0 graph breaks, 0 recompilations"
+    short = MODELS["lstm"] | {"layers": 1, "sequence_length": 4}
+    result = measure(pool, "torch", "lstm", model=short)
+    assert result.outcome == "ok", result.reason
+    recurrent = result.answer.measurement.compilation
+    assert len(recurrent.programs) > 2
+    assert recurrent.programs[1] > 0
+    assert recurrent.programs[-1] == 0
+    assert "graph break" in recurrent.note
+    # What is left for the blocks is what a step takes.
+    timing = result.answer.measurement.timing
+    assert "compiled" not in timing.steady_reason
+    assert max(timing.blocks) < recurrent.seconds[1]
+
+
+@pytest.mark.parametrize(("framework", "compile_mode"), [("jax", "graph"), ("torch", "eager"), ("torch", "graph")])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_program_says_without_a_profile_what_one_sees(
+    pool: WorkerPool, framework: str, compile_mode: str, precision: str
+) -> None:
+    answer = measure(pool, framework, "residual", compile=compile_mode, precision=precision).answer
+    assert answer.measurement.product_types == pytest.approx(answer.profile.product_types, abs=0.02)
+    if framework == "torch":
+        assert answer.measurement.product_types == {precision: 1.0}
+
+
+@pytest.mark.parametrize(("framework", "compile_mode"), [("jax", "graph"), ("torch", "eager"), ("torch", "graph")])
+def test_memory_is_that_of_a_plain_process(pool: WorkerPool, framework: str, compile_mode: str) -> None:
+    check_memory(pool, framework, compile_mode)

@@ -157,3 +157,34 @@ def test_an_early_outlier_is_not_steady() -> None:
     assert not is_steady([2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])[0]
     assert is_steady([1.0] * 8)[0]
     assert is_steady([1.0] * 7) == (False, "7 of 8 blocks")
+
+
+def test_disturbed_blocks_become_warm_up_and_are_measured_again() -> None:
+    """The first measurement is disturbed, and slower; the second says nothing of a jump between the two."""
+    calls: list[float] = []
+    machine = Machine(lambda _: 0.003 if calls else 0.006)
+
+    def disturbed() -> str | None:
+        calls.append(machine.now)
+        return "noise" if len(calls) == 1 else None
+
+    result = measure_steps(machine.run, PROTOCOL, machine.phase, machine.clock, disturbed=disturbed)
+    assert len(calls) == 2
+    assert result.steady
+    assert statistics.median(result.blocks) == pytest.approx(0.003 * result.steps_per_block)
+    assert max(result.warmup) == pytest.approx(0.006 * result.steps_per_block)
+
+
+def test_a_machine_that_is_always_disturbed_is_measured_three_times_at_most() -> None:
+    machine = Machine(lambda _: 0.003)
+    calls: list[float] = []
+
+    def disturbed() -> str:
+        calls.append(machine.now)
+        return "noise"
+
+    measure_steps(machine.run, PROTOCOL, machine.phase, machine.clock, disturbed=disturbed)
+    assert len(calls) == 1 + REPEATS
+    calls.clear()
+    measure_steps(machine.run, replace(PROTOCOL, max_seconds=1.5), machine.phase, machine.clock, disturbed=disturbed)
+    assert len(calls) == 1

@@ -18,8 +18,9 @@ from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.models import build
 from paradnn.worker.point import POLICIES
+from paradnn.worker.precision import shares
 from paradnn.worker.profile import device, protos
-from paradnn.worker.profile.run import profile_steps
+from paradnn.worker.profile.run import count_command_buffers, profile_steps
 from paradnn.worker.profile.timeline import Event, attribute
 from tests.worker.counter import counted_flops
 from tests.worker.families import BATCH, MODELS
@@ -87,6 +88,23 @@ def test_products_run_in_the_type_that_was_asked_for(compile: str, precision: st
         assert found.product_types == {precision: 1.0}
     else:  # what a compiler does to a type it has no instructions for is its own affair, but it must be seen
         assert sum(found.product_types.values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("compile", ["graph", "xla"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", ["fc", "gpt"])
+def test_the_program_says_without_a_profile_what_one_sees(family: str, compile: str, precision: str) -> None:
+    found, step = profile(family, compile, precision)
+    flops = step.product_flops()
+    assert shares(flops) == pytest.approx(found.product_types, abs=0.01)
+    assert sum(flops.values()) == pytest.approx(found.product_flops, rel=0.01)
+
+
+def test_command_buffers_are_counted_in_the_program() -> None:
+    module = protos.HloModuleProto(name="jit_train_step")
+    for name in ("command_buffer", "command_buffer.1", "main.332", "fused_add"):
+        module.computations.add(name=name)
+    assert count_command_buffers([module]) == 2
 
 
 def test_eager_steps_have_times_but_no_shapes() -> None:

@@ -101,3 +101,12 @@ def test_what_is_reported_of_a_machine_that_settles_is_after_it(label: str, name
 def test_a_drift_is_seldom_called_steady(label: str) -> None:
     timings, _ = planted("drift of 5%/s", PROTOCOLS[label], 0.5, 0.01, 40)
     assert sum(timing.steady for timing in timings) <= 20
+
+
+def test_a_jump_has_an_interval_that_can_be_read() -> None:
+    """Two levels look like perfectly correlated noise, which says nothing of the median: yet not everything goes."""
+    random = np.random.default_rng(0)
+    for n in (8, 24, 60, 120):
+        series = (np.repeat([1.0, 1.5], n // 2) * np.exp(random.normal(0, 0.01, n))).tolist()
+        low, high = block_interval(series)
+        assert 0.3 < low < 1.0 < 1.5 < high < 5.0

@@ -35,6 +35,15 @@ class Step(Protocol):
     def run(self, steps: int) -> float | None:
         """Run `steps` steps, wait until the device is done; the last loss, or None in inference."""
 
+    def compilations(self) -> int:
+        """How often something was compiled so far in this process; an attempt that failed took its time too."""
+
+    def compile_note(self) -> str | None:
+        """What the framework has made of `compile` by now, where that is not plain from the word."""
+
+    def product_flops(self) -> dict[str, float]:
+        """FLOPs of the products in the program that runs, by the type of their operands; empty where that is hidden."""
+
     def kernel_cost(self, name: str, kind: str) -> Cost:
         """What one of the framework's own kernels costs, by its name and type in a trace."""
 
@@ -58,9 +67,6 @@ class Framework(Protocol):
 
     def scope(self) -> AbstractContextManager[Any]:
         """Where models are built, so that their variables stand on every device."""
-
-    def compile_note(self, compile: str) -> str | None:
-        """What `compile` stands for here, where that is not plain from its name."""
 
     def make_step(
         self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]

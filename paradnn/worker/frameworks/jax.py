@@ -23,10 +23,14 @@ from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.models import Workload
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
+from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import WINDOW, Trace, read_trace
 
 __all__ = ["CompiledStep", "Jax", "make"]
+
+#: How many programs this process has compiled.
+_compiled = {"programs": 0}
 
 
 class Jax:
@@ -53,9 +57,6 @@ class Jax:
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
-
-    def compile_note(self, compile: str) -> str | None:
-        return "jax.jit: graph and xla are the same program" if compile in ("graph", "xla") else None
 
     def make_step(
         self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
@@ -163,6 +164,28 @@ class CompiledStep:
             for variable, value in zip(group, values, strict=True):
                 variable.assign(value)
 
+    def compilations(self) -> int:
+        return _compiled["programs"]
+
+    def compile_note(self) -> str | None:
+        if self._eager:
+            return "jax.disable_jit: each operation is a program of its own, compiled when it first runs"
+        programs = self.function._cache_size()
+        note = "jax.jit: graph and xla are the same program"
+        return note if programs == 1 else f"{note}; it was compiled {programs} times"
+
+    def product_flops(self) -> dict[str, float]:
+        if self._eager:
+            return {}
+        try:
+            from paradnn.worker.profile.protos import HloModuleProto
+        except ModuleNotFoundError:  # the worker needs protobuf for nothing else
+            return {}
+        # JAX finds the program that it has compiled for these arguments.
+        executable = self.function.lower(*self._state, *self._constants).compile().runtime_executable()
+        modules = [HloModuleProto.FromString(m.as_serialized_hlo_module_proto()) for m in executable.hlo_modules()]
+        return HloCosts(modules).product_flops()
+
     def kernel_cost(self, name: str, kind: str) -> Cost:
         # Whatever JAX runs is a compiled program, whose costs are in its HLO.
         return Cost(kind, "other")
@@ -216,6 +239,12 @@ def _repeated_add(size: int, precision: str) -> Callable[[int], None]:
     return run
 
 
+def _count(event: str, _: float, **__: Any) -> None:
+    """Count what XLA compiles, as JAX itself reports it."""
+    _compiled["programs"] += event == "/jax/core/compile/backend_compile_duration"
+
+
 def make() -> Framework:
     """The framework, for `paradnn.worker.frameworks.load`."""
+    jax.monitoring.register_event_duration_secs_listener(_count)
     return Jax()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.models import Workload
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
+from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.tf_graph import GraphCosts, categorise
 from paradnn.worker.profile.trace import WINDOW, Trace, read_trace
@@ -54,9 +56,6 @@ class TensorFlow:
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
-
-    def compile_note(self, compile: str) -> str | None:
-        return None
 
     def make_step(
         self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
@@ -94,17 +93,9 @@ class TensorFlow:
 
     @contextlib.contextmanager
     def trace(self, folder: Path) -> Iterator[Callable[[], contextlib.AbstractContextManager[Any]]]:
-        # No Python events: they would be most of the trace and most of the slowdown.
-        levels = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
-        try:
-            tf.profiler.experimental.start(str(folder), levels)
-        except tf.errors.OpError as error:
-            raise Unavailable(f"TensorFlow's profiler: {error.message}") from error
-        try:
+        with _profiler(folder):
             # A function, since the annotation begins when it is made.
             yield lambda: tf.profiler.experimental.Trace(WINDOW)
-        finally:
-            tf.profiler.experimental.stop()
 
     def read_trace(self, folder: Path) -> Trace:
         trace = read_trace(folder)
@@ -143,6 +134,7 @@ class CompiledStep:
         self._placed = placed
         self._training = point["mode"] == "train"
         self._traced = point["compile"] == "graph"
+        self._by_xla = point["compile"] == "xla"
         self._costs: GraphCosts | None = None
 
     def run(self, steps: int) -> float | None:
@@ -161,13 +153,54 @@ class CompiledStep:
             value = wait_for(output)
         return float(value) if self._training else None
 
+    def compilations(self) -> int:
+        # XLA compiles a function once each time it is traced, since no shape is left open.
+        count = getattr(self.function, "experimental_get_tracing_count", None)
+        return count() if count else 0
+
+    def compile_note(self) -> str | None:
+        traced = self.compilations()
+        return f"tf.function was traced {traced} times" if traced > 1 else None
+
     def kernel_cost(self, name: str, kind: str) -> Cost:
-        if not self._traced:
-            return Cost(kind, categorise(kind))
+        return self._graph_costs().cost(name, kind) if self._traced else Cost(kind, categorise(kind))
+
+    def product_flops(self) -> dict[str, float]:
+        if self._traced:
+            return self._graph_costs().product_flops()
+        # TensorFlow hands XLA's program out in a trace alone; asked for it, it would compile again.
+        return _traced_products(self) if self._by_xla else {}
+
+    def _graph_costs(self) -> GraphCosts:
         if self._costs is None:
             graph = self.function.get_concrete_function(*self.arguments).graph
             self._costs = GraphCosts(graph.as_graph_def(add_shapes=True))
-        return self._costs.cost(name, kind)
+        return self._costs
+
+
+@contextlib.contextmanager
+def _profiler(folder: Path) -> Iterator[None]:
+    """TensorFlow's profiler, without Python events: they would be most of the trace and most of the slowdown."""
+    levels = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
+    try:
+        tf.profiler.experimental.start(str(folder), levels)
+    except tf.errors.OpError as error:
+        raise Unavailable(f"TensorFlow's profiler: {error.message}") from error
+    try:
+        yield
+    finally:
+        tf.profiler.experimental.stop()
+
+
+def _traced_products(step: CompiledStep) -> dict[str, float]:
+    """Those of the compiled programs that one step runs."""
+    with tempfile.TemporaryDirectory(prefix="trace-", dir=".") as name:
+        with _profiler(Path(name)), tf.profiler.experimental.Trace(WINDOW):
+            step.run(1)
+        try:
+            return HloCosts(read_trace(Path(name)).modules).product_flops()
+        except Unavailable:  # without protobuf
+            return {}
 
 
 def wait_for(output: Any) -> Any:

@@ -54,9 +54,6 @@ class DistributedTensorFlow(TensorFlow):
         scope: contextlib.AbstractContextManager[Any] = self._strategy.scope()
         return scope
 
-    def compile_note(self, compile: str) -> str | None:
-        return _XLA_NOTE if compile == "xla" else None
-
     def make_step(
         self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
     ) -> Step:
@@ -149,6 +146,14 @@ class _DistributedStep(CompiledStep):
         shards = self._strategy.experimental_local_results(tf.nest.flatten(output)[0])
         values = [wait_for(shard) for shard in shards]
         return sum(map(float, values)) / len(values) if self._training else None
+
+    def product_flops(self) -> dict[str, float]:
+        # Replicas are called from the graph in a way that hides their shapes, and a step takes all processes.
+        return {}
+
+    def compile_note(self) -> str | None:
+        notes = [_XLA_NOTE if self._by_xla else None, super().compile_note()]
+        return "; ".join(filter(None, notes)) or None
 
 
 def _replica_step(workload: Workload, optimizer: keras.optimizers.Optimizer, devices: int, jit: bool) -> Any:

@@ -22,10 +22,12 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 import keras
 import torch
+import torch._dynamo.utils as dynamo
 import torch._inductor.compile_fx  # seconds that are paid before the fork
 import torch._inductor.config as inductor
 
 from paradnn.worker.frameworks import Framework, Step, Unavailable
+from paradnn.worker.frameworks.torch_products import GraphProducts, products
 from paradnn.worker.models import Workload
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
@@ -36,7 +38,8 @@ from paradnn.worker.profile.trace import WINDOW, Trace
 __all__ = ["Torch", "make"]
 
 _COMPILERS = ("g++", "clang++", "c++")
-_NOTE = "torch.compile: forward and backward pass are one function, the update is another"
+#: The first line of a reason that torch.compile names: the rest is advice.
+_REASON_LENGTH = 160
 
 
 class Torch:
@@ -68,9 +71,6 @@ class Torch:
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
 
-    def compile_note(self, compile: str) -> str | None:
-        return _NOTE if compile == "graph" else None
-
     def make_step(
         self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
     ) -> Step:
@@ -80,14 +80,14 @@ class Torch:
         if point["compile"] != "eager":
             compute = _compiled(compute, point["compile"], self._device)
         if not training:
-            return _Step(compute, inputs, self._device, training)
+            return _Step(compute, inputs, self._device, point)
         optimizer = make_optimizer(point["optimizer"], point["precision"])
         optimizer.build(workload.model.trainable_variables)
         update = _update_of(workload, optimizer)
         # Loss scaling decides on the host at every step, between what could be compiled.
         if point["compile"] != "eager" and point["precision"] != "float16":
             update = _compiled(update, point["compile"], self._device)
-        return _Step(_training_step(workload, compute, optimizer, update), inputs, self._device, training)
+        return _Step(_training_step(workload, compute, optimizer, update), inputs, self._device, point)
 
     def make_kernel(self, name: str, size: int, precision: str, compile: str) -> Callable[[int], None]:
         dtype, device = getattr(torch, precision), self._device
@@ -137,11 +137,12 @@ class Torch:
 class _Step:
     """A function over a batch that stays on the device."""
 
-    def __init__(self, function: Any, inputs: Sequence[Any], device: Any, training: bool) -> None:
+    def __init__(self, function: Any, inputs: Sequence[Any], device: Any, point: Mapping[str, Any]) -> None:
         self.function = function
         self._batch = inputs[0] if len(inputs) == 1 else list(inputs)
         self._device = device
-        self._training = training
+        self._training = point["mode"] == "train"
+        self._compiled = point["compile"] != "eager"
 
     def run(self, steps: int) -> float | None:
         function, batch = self.function, self._batch
@@ -155,6 +156,19 @@ class _Step:
                 function(batch)
             _wait(self._device)
         return None
+
+    def compilations(self) -> int:
+        # Of frames: what cannot be compiled, or no more often, took its time too.
+        return int(dynamo.counters["frames"]["total"])
+
+    def compile_note(self) -> str | None:
+        return _compile_note() if self._compiled else None
+
+    def product_flops(self) -> dict[str, float]:
+        if not self._compiled:
+            with products:
+                self.run(1)
+        return dict(products.flops)
 
     def kernel_cost(self, name: str, kind: str) -> Cost:
         # The trace holds the shapes, and so states every cost.
@@ -217,7 +231,27 @@ def _compiled(function: Any, compile: str, device: Any) -> Any:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.abspath(tempfile.mkdtemp(prefix="inductor-", dir="."))
     # The profiler sees the compiler's own kernels by name.
     inductor.cpp.enable_kernel_profile = True
+    inductor.post_grad_custom_pre_pass = GraphProducts()
     return torch.compile(function, dynamic=False)
+
+
+def _compile_note() -> str:
+    """What torch.compile counted: graphs, where it had to break them, and what it compiled again and why."""
+    breaks = dynamo.counters["graph_break"]
+    again = [entry.recompile_reason for entry in dynamo.get_compilation_metrics() if entry.recompile_reason]
+    parts = [_counted(dynamo.counters["stats"]["unique_graphs"], "graph")]
+    parts.append(_counted(sum(breaks.values()), "graph break") + _reason(max(breaks, key=breaks.get) if breaks else ""))
+    parts.append(_counted(len(again), "recompilation") + _reason(again[-1] if again else ""))
+    return f"torch.compile: {', '.join(parts)}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _reason(text: str) -> str:
+    lines = text.strip().splitlines()
+    return f" ({lines[0][:_REASON_LENGTH]})" if lines else ""
 
 
 def _wait(device: Any) -> None:

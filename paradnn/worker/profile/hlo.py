@@ -7,6 +7,7 @@ between stays in registers. A slice out of a larger buffer, and an update of a s
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,6 +59,16 @@ class HloCosts:
         flops, products, dtype = self._flops(module, instruction, by_id)
         kind, category = self._kind(module, instruction)
         return Cost(kind, category, flops, self._bytes(module, instruction, by_id), products, dtype)
+
+    def product_flops(self) -> dict[str, float]:
+        """FLOPs of all products of the programs by the type that they multiply; the body of a loop counts once."""
+        total: defaultdict[str, float] = defaultdict(float)
+        for module, instruction, by_id in self._home.values():
+            if instruction.opcode == "fusion":
+                continue  # what is in it is counted there
+            _, flops, dtype = self._flops(module, instruction, by_id)
+            total[dtype or "unknown"] += flops
+        return {dtype: flops for dtype, flops in total.items() if flops}
 
     def _inner(self, module: Any, instruction: Any) -> list[Any]:
         """The instructions of what a fusion computes."""

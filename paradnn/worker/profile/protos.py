@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-__all__ = ["FIELDS", "HloProto", "XSpace"]
+__all__ = ["FIELDS", "HloModuleProto", "HloProto", "XSpace"]
 
 #: Message -> field -> (number, type). A type that is itself a message here is repeated; scalars ending in * are too;
 #: a message in brackets is single; {} is a map from int64.
@@ -94,3 +94,4 @@ def _add_field(message: Any, name: str, number: int, kind: str) -> None:
 _CLASSES = _classes()
 XSpace = _CLASSES["XSpace"]
 HloProto = _CLASSES["HloProto"]
+HloModuleProto = _CLASSES["HloModuleProto"]

@@ -7,15 +7,17 @@ import math
 import tempfile
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.messages import NoProfile, Profile
 from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.table import make_profile
 
-__all__ = ["profile_steps"]
+__all__ = ["count_command_buffers", "profile_steps"]
 
 #: The stretch lasts about this long, within these counts of steps.
 _SECONDS = 0.25
@@ -63,7 +65,16 @@ def _profile(framework: Framework, step: Step, steps: int, step_seconds: float, 
         trace = framework.read_trace(folder)
         slowdown = seconds / steps / step_seconds
         profile = make_profile(trace, steps, slowdown, step.kernel_cost, HloCosts(trace.modules).cost)
+        profile = replace(profile, command_buffers=count_command_buffers(trace.modules))
         if keep_trace and trace.file:
             content = base64.b64encode(trace.file.read_bytes()).decode()
             profile = replace(profile, trace={str(trace.file.relative_to(folder)): content})
     return profile
+
+
+def count_command_buffers(modules: Sequence[Any]) -> int:
+    """Parts of compiled programs that XLA has a GPU run as one graph: a trace names none of the operations in them.
+
+    XLA puts each into a computation of that name (openxla/xprof issues 2544 and 3070).
+    """
+    return sum(part.name.startswith("command_buffer") for module in modules for part in module.computations)

@@ -8,6 +8,7 @@ optimizer fuses nodes under the name of the last one, rewrites some into others,
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -104,6 +105,18 @@ class GraphCosts:
         inputs = [_shape(scope, reference) for reference in node.inputs if not reference.startswith("^")]
         outputs = [shape for shape in last.outputs if shape is not None]
         return _cost(kind, bare, category, node, inputs, outputs)
+
+    def product_flops(self) -> dict[str, float]:
+        """FLOPs of all products in the graph by the type that they multiply; the body of a loop counts once."""
+        total: defaultdict[str, float] = defaultdict(float)
+        for scope in (self._main, *self._functions.values()):
+            for node in scope.values():
+                if (category := categorise(node.kind)) in _PRODUCTS:
+                    inputs = [_shape(scope, reference) for reference in node.inputs if not reference.startswith("^")]
+                    outputs = [shape for shape in node.outputs if shape is not None]
+                    cost = _cost(node.kind, node.kind, category, node, inputs, outputs)
+                    total[cost.dtype or "unknown"] += cost.product_flops
+        return {dtype: flops for dtype, flops in total.items() if flops}
 
     def _find(self, name: str, kind: str) -> tuple[Mapping[str, _Node], _Node | None]:
         """The node of a kernel, by its path through the calls that were inlined.

@@ -1,0 +1,165 @@
+"""Planted sides through the rule of `python -m paradnn.compare`: false verdicts between equal sides, and the power.
+
+    python -m benchmarks.compare_verdicts [--draws 2000]     # the tables of docs/compare.md
+
+Each draw is one whole comparison in simulated time, with the order of sides, the looks, the stop rule and the cap of
+the command itself. A visit takes five seconds; the logarithm of its speed is what the machine and the process make of
+it. CV is the scatter of one visit of one side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.common import save
+from benchmarks.steadiness import ar1
+from paradnn.compare.verdict import Estimate, Rule, Verdict, estimate, orders
+
+__all__ = ["MACHINES", "Outcome", "compare_planted", "tally"]
+
+VISIT_SECONDS = 5.0
+#: Visits, in pairs, of one comparison: machine(visits, cv, random) is what they have in common with their neighbours.
+Machine = Callable[[int, float, np.random.Generator], np.ndarray]
+
+
+def _independent(visits: int, cv: float, random: np.random.Generator) -> np.ndarray:
+    return cv * random.standard_normal(visits)
+
+
+def _session(visits: int, cv: float, random: np.random.Generator) -> np.ndarray:
+    """A session that is some 10% faster or slower than others."""
+    return _independent(visits, cv, random) + 0.1 * random.standard_normal()
+
+
+def _drift(visits: int, cv: float, random: np.random.Generator) -> np.ndarray:
+    """The machine gets slower by 4% an hour."""
+    return _independent(visits, cv, random) - 0.04 * np.arange(visits) * VISIT_SECONDS / 3600
+
+
+def _bimodal(visits: int, cv: float, random: np.random.Generator) -> np.ndarray:
+    """Three of ten processes have an unlucky memory layout, which costs 8%."""
+    return _independent(visits, cv, random) - 0.08 * (random.random(visits) < 0.3)
+
+
+def _disturbed(visits: int, cv: float, random: np.random.Generator) -> np.ndarray:
+    """One process of twenty meets something that makes it slower by up to a half."""
+    return _independent(visits, cv, random) - 0.5 * random.random(visits) * (random.random(visits) < 0.05)
+
+
+def _place(visits: int, cv: float, random: np.random.Generator) -> np.ndarray:
+    """The second of a round is slower by 3%."""
+    return _independent(visits, cv, random) - 0.03 * (np.arange(visits) % 2)
+
+
+def _state(rho: float) -> Machine:
+    """The machine's state, which both sides meet, correlates by rho from round to round."""
+
+    def machine(visits: int, cv: float, random: np.random.Generator) -> np.ndarray:
+        return cv * np.array(ar1(visits, math.sqrt(rho), random))
+
+    return machine
+
+
+#: By name; `own rho` is no machine's but of the sides, see `compare_planted`.
+MACHINES: dict[str, Machine] = {
+    "independent": _independent,
+    "session effect of 10%": _session,
+    "drift of 4% an hour": _drift,
+    "bimodal, 8%": _bimodal,
+    "disturbed visits": _disturbed,
+    "second place 3% slower": _place,
+    "state 0.3": _state(0.3),
+    "state 0.5": _state(0.5),
+    "state 0.7": _state(0.7),
+}
+#: Lag-one correlation from round to round of what each side has for itself.
+OWN = (0.3, 0.5, 0.7)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one comparison ended."""
+
+    verdict: Verdict
+    rounds: int
+    held: bool
+    found: Estimate
+
+
+def compare_planted(
+    truth: float, cv: float, rule: Rule, random: np.random.Generator, machine: Machine = _independent, own: float = 0.0
+) -> Outcome:
+    """One comparison of sides of which the first is `truth` times as fast.
+
+    With `own` the noise of each side is an AR(1) series of its own over the rounds, whatever the machine.
+    """
+    visits = machine(2 * rule.most, cv, random)
+    sides = [cv * np.array(ar1(rule.most, own, random)) for _ in range(2)] if own else []
+    order = orders(random.integers(2**32))
+    logs: list[float] = []
+    while True:
+        number = len(logs)
+        first, _ = next(order)
+        pair = visits[2 * number : 2 * number + 2]
+        difference = float(pair[first] - pair[1 - first])
+        logs.append(math.log(truth) + (float(sides[0][number] - sides[1][number]) if own else difference))
+        if not rule.looks(len(logs)):
+            continue
+        found = estimate(logs)
+        if rule.is_enough(found) or len(logs) == rule.most:
+            held = abs(found.mean - math.log(truth)) <= found.half
+            return Outcome(found.verdict(rule.margin), len(logs), held, found)
+
+
+def tally(
+    draws: int, truth: float, cv: float, rule: Rule, machine: Machine = _independent, own: float = 0.0, seed: int = 0
+) -> list[Outcome]:
+    """So many comparisons, each of its own random numbers."""
+    children = np.random.default_rng(seed).spawn(draws)
+    return [compare_planted(truth, cv, rule, child, machine, own) for child in children]
+
+
+def _cells(outcomes: list[Outcome]) -> dict[str, object]:
+    """Shares of the verdicts, coverage, and how long it took."""
+    counts, draws = Counter(outcome.verdict for outcome in outcomes), len(outcomes)
+    return {
+        "faster": f"{counts[Verdict.FASTER] / draws:.1%}",
+        "slower": f"{counts[Verdict.SLOWER] / draws:.1%}",
+        "equivalent": f"{counts[Verdict.EQUIVALENT] / draws:.1%}",
+        "not settled": f"{counts[Verdict.NOT_SETTLED] / draws:.1%}",
+        "interval holds": f"{sum(outcome.held for outcome in outcomes) / draws:.1%}",
+        "rounds": f"{statistics.median(outcome.rounds for outcome in outcomes):.0f}",
+    }
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draws", type=int, default=2000, help="comparisons a cell")
+    parser.add_argument("--most", type=int, default=Rule.most, help="rounds at most")
+    arguments = parser.parse_args()
+    rule = Rule(most=arguments.most)
+    settings: list[tuple[str, float, float, Machine, float]] = []
+    for cv in (0.003, 0.01, 0.03):
+        settings += [(name, 1.0, cv, machine, 0.0) for name, machine in MACHINES.items()]
+        settings += [(f"own {own}", 1.0, cv, _independent, own) for own in OWN]
+    power = itertools.product((1.01, 1.02, 1.05, 1.3), (0.01, 0.03))
+    settings += [("independent", truth, cv, _independent, 0.0) for truth, cv in power]
+    rows = []
+    for name, truth, cv, machine, own in settings:
+        planted = {"machine": name, "truth": truth, "cv": cv}
+        rows.append(planted | _cells(tally(arguments.draws, truth, cv, rule, machine, own)))
+        print("  ".join(f"{value!s:>14}" for value in rows[-1].values()), flush=True)
+    save("compare_verdicts", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""`python -m paradnn.check`: what of this machine will hurt measurements, and what to do.
+
+python -m paradnn.check                  look: a verdict, and a table of what was found
+python -m paradnn.check --tune           set what this user may set; the former values are kept
+python -m paradnn.check --restore        put them back
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from paradnn.errors import ParadnnError
+from paradnn.hardware.findings import Finding, host_findings, load_findings
+from paradnn.hardware.gpu_state import gpu_findings
+from paradnn.hardware.load import LoadWatch
+from paradnn.hardware.tuning import default_state_file, restore, tune, tuned_names
+
+__all__ = ["main", "verdict"]
+
+#: The load is watched for so many seconds.
+_SECONDS = 1.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line: 0; 1 where something harms with --strict, or was not restored; 2 for bad input."""
+    parser = argparse.ArgumentParser(prog="python -m paradnn.check", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--strict", action="store_true", help="exit with 1 where something will hurt measurements")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument(
+        "--tune",
+        nargs="?",
+        const="",
+        metavar="NAMES",
+        help="set what may be set: governor,turbo,thp,swappiness, or those named; also aslr, persistence, clocks=MHZ",
+    )
+    action.add_argument("--restore", action="store_true", help="put back what --tune changed")
+    parser.add_argument(
+        "--state", type=Path, default=default_state_file(), help="file of the former values (default: %(default)s)"
+    )
+    given = parser.parse_args(arguments)
+    try:
+        if given.restore:
+            return 0 if restore(given.state, print) else 1
+        if given.tune is not None:
+            tune(tuned_names(given.tune), given.state, print)
+            return 0
+        found = _look()
+    except ParadnnError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    if given.json:
+        print(json.dumps({"verdict": verdict(found), "findings": [asdict(finding) for finding in found]}, indent=1))
+    else:
+        _show(found)
+    return int(given.strict and any(finding.harms for finding in found))
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    """How many of the findings harm, in one sentence."""
+    count = sum(finding.harms for finding in findings)
+    if not count:
+        return "Nothing here that is known to widen intervals."
+    return f"{count} thing{' here will widen' if count == 1 else 's here will widen'} intervals."
+
+
+def _look() -> list[Finding]:
+    watch = LoadWatch()
+    time.sleep(_SECONDS)
+    return [*load_findings(watch.look()), *host_findings(), *gpu_findings()]
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    """The verdict; what harms, with why and what to do; and a table of all."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=140)
+    console.print(f"{verdict(findings)}\n", soft_wrap=True, markup=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("", "what", "now", "why it matters"):
+        table.add_column(heading, no_wrap=heading == "what")
+    for finding in sorted(findings, key=lambda entry: not entry.harms):
+        mark = Text("harms", "red") if finding.harms else Text("")
+        table.add_row(mark, finding.what, Text(finding.value), Text(finding.why))
+    console.print(table, end="\n\n")
+    for finding in findings:
+        if finding.remedy and (finding.harms or finding.permitted is not None):
+            how = {None: "", True: f": --tune {finding.name}, or", False: ": an administrator may set it"}
+            console.print(f"{finding.what}{how[finding.permitted]}\n  {finding.remedy}", soft_wrap=True, markup=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

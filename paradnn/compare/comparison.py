@@ -1,0 +1,213 @@
+"""A comparison round by round: every point on both sides, one right after the other, until the rule says enough."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from paradnn.compare.verdict import FEWEST, Estimate, Rule, Verdict, estimate, orders
+from paradnn.config.identity import request_of, texts
+from paradnn.config.point import Point
+from paradnn.errors import ConfigError
+from paradnn.record.record import run_name
+from paradnn.session.course import Visit
+from paradnn.session.summary import Row
+
+__all__ = ["Comparison", "Pair", "Result", "Round", "pairs_of"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One point on both sides; `name` is what they share."""
+
+    name: str
+    points: tuple[Point, Point]
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a round measured at one point: examples/s of both sides."""
+
+    number: int
+    speeds: tuple[float, float]
+
+    @property
+    def log_ratio(self) -> float:
+        """Logarithm of the first side's speed over the second's."""
+        return math.log(self.speeds[0] / self.speeds[1])
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is known of one point, or with `name` empty of all together; `problem`: why it cannot be compared."""
+
+    name: str
+    rounds: tuple[Round, ...]
+    estimate: Estimate | None
+    problem: str | None = None
+
+    def verdict(self, margin: float) -> Verdict | None:
+        """What is said of it; None where a side cannot be measured."""
+        if self.problem:
+            return None
+        return self.estimate.verdict(margin) if self.estimate else Verdict.NOT_SETTLED
+
+    def speeds(self) -> tuple[float, float]:
+        """Examples/s of both sides, medians over the rounds."""
+        first, second = zip(*(entry.speeds for entry in self.rounds), strict=True)
+        return statistics.median(first), statistics.median(second)
+
+
+def pairs_of(first: Sequence[Point], second: Sequence[Point], null: bool) -> list[Pair]:
+    """The points of two sides, composed alike and so in the same order, as pairs; ConfigError where they are none."""
+    if len(first) != len(second):
+        problem = f"the sides have {len(first)} and {len(second)} points"
+        raise ConfigError("sides", "", problem, "write axes after both sides")
+    params = [[texts(request_of(point)) for point in points] for points in (first, second)]
+    swept = {key for one in params[0] for key in one if len({other.get(key) for other in params[0]}) > 1}
+    pairs = []
+    for points, (ours, theirs) in zip(zip(first, second, strict=True), zip(*params, strict=True), strict=True):
+        if ours == theirs and not null:
+            raise ConfigError("sides", run_name(points[0]), "is the same point on both", "give two that differ")
+        for key in sorted(swept):
+            if ours.get(key) != theirs.get(key):
+                problem = f"meets {theirs.get(key)} on the other side"
+                raise ConfigError(
+                    key, ours.get(key), problem, "vary it on neither side, or compare one point at a time"
+                )
+        words = run_name(points[1]).split()
+        pairs.append(Pair(" ".join(word for word in run_name(points[0]).split() if word in words), points))
+    return pairs
+
+
+@dataclass
+class _Progress:
+    """One point so far; failures are counted by side."""
+
+    order: Callable[[], tuple[int, int]]
+    rounds: list[Round] = field(default_factory=list)
+    failures: Counter[int] = field(default_factory=Counter)
+    problem: str | None = None
+
+
+class Comparison:
+    """What is measured next and what is known; a `paradnn.session.course.Course` but for its conclusion.
+
+    A side that fails in the first round, or twice, ends its point: out of memory and what is missing stay so, and one
+    crash in many rounds is a round less.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        pairs: Sequence[Pair],
+        labels: tuple[str, str],
+        rule: Rule,
+        minutes: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.labels, self.rule = labels, rule
+        self._name, self._pairs = name, pairs
+        self._random = random.Random(name)
+        self._progress = [_Progress(orders(f"{name} {index}").__next__) for index in range(len(pairs))]
+        self._seconds = math.inf if minutes is None else 60 * minutes
+        self._clock = clock
+        self._begin: float | None = None
+        self._number = 0
+        self._asked: list[tuple[int, int]] = []
+
+    @property
+    def points(self) -> list[Point]:
+        """Every point of both sides."""
+        return [point for pair in self._pairs for point in pair.points]
+
+    @property
+    def most(self) -> int:
+        """Measurements at most."""
+        return 2 * len(self._pairs) * self.rule.most
+
+    @property
+    def standing(self) -> str:
+        """Rounds so far, and of a single point its interval."""
+        [first, *others] = self.results()
+        found = first.estimate
+        interval = f": {found.ratio:.3f}, {found.low:.3f} .. {found.high:.3f}" if found and not others else ""
+        return f"round {self._number}{interval}"
+
+    def batch(self, rows: Sequence[Row]) -> list[Visit]:
+        """The next round in random order, the two sides of a point one right after the other; nothing at the end."""
+        if self._begin is None:
+            self._begin = self._clock()
+        self._take(rows)
+        if self._number and self._is_over(self._clock() - self._begin):
+            return []
+        self._number += 1
+        live = [index for index, entry in enumerate(self._progress) if not entry.problem]
+        self._random.shuffle(live)
+        self._asked = [(index, side) for index in live for side in self._progress[index].order()]
+        return [self._visit(index, side) for index, side in self._asked]
+
+    def results(self) -> list[Result]:
+        """What is known of each point."""
+        return [
+            Result(pair.name, tuple(entry.rounds), _estimate(entry.rounds), entry.problem)
+            for pair, entry in zip(self._pairs, self._progress, strict=True)
+        ]
+
+    def overall(self) -> Result | None:
+        """The geometric mean over the points that both sides measured; None for fewer than two.
+
+        Its interval is that of the mean over just these points: it says how well they were measured, and nothing of
+        other points.
+        """
+        live = [entry.rounds for entry in self._progress if not entry.problem]
+        if len(live) < 2:
+            return None
+        numbers = set.intersection(*({one.number for one in rounds} for rounds in live))
+        means = []
+        for number in sorted(numbers):
+            both = [one.speeds for rounds in live for one in rounds if one.number == number]
+            first, second = (statistics.geometric_mean(speeds) for speeds in zip(*both, strict=True))
+            means.append(Round(number, (first, second)))
+        return Result("", tuple(means), _estimate(means))
+
+    def _visit(self, index: int, side: int) -> Visit:
+        point = self._pairs[index].points[side]
+        # The rounds are the processes.
+        point = replace(point, replicate=self._number, measure=replace(point.measure, processes=1))
+        return Visit(point, {"comparison": self._name, "side": self.labels[side]})
+
+    def _take(self, rows: Sequence[Row]) -> None:
+        """Note what the last round measured."""
+        speeds: dict[int, dict[int, float]] = {}
+        for (index, side), row in zip(self._asked, rows, strict=True):
+            entry = self._progress[index]
+            if row.outcome == "ok":
+                speeds.setdefault(index, {})[side] = row.metrics["examples_per_second"]
+                continue
+            entry.failures[side] += 1
+            if self._number == 1 or entry.failures[side] > 1:
+                reason = f": {row.reason}" if row.reason else ""
+                problem = f"{self.labels[side]} is {row.outcome}{reason}"
+                entry.problem = f"{entry.problem}; {problem}" if entry.problem else problem
+        for index, both in speeds.items():
+            if len(both) == 2:
+                self._progress[index].rounds.append(Round(self._number, (both[0], both[1])))
+
+    def _is_over(self, elapsed: float) -> bool:
+        live = [entry for entry in self._progress if not entry.problem]
+        if not live or self._number >= self.rule.most or elapsed * (1 + 1 / self._number) > self._seconds:
+            return True
+        if not self.rule.looks(self._number):
+            return False
+        found = [_estimate(entry.rounds) for entry in live]
+        return all(one is not None and self.rule.is_enough(one) for one in found)
+
+
+def _estimate(rounds: Sequence[Round]) -> Estimate | None:
+    return estimate([entry.log_ratio for entry in rounds]) if len(rounds) >= FEWEST else None

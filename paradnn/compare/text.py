@@ -1,0 +1,140 @@
+"""A comparison in words, with the names of its sides, and as tables."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from paradnn.compare.comparison import Comparison, Result
+from paradnn.compare.verdict import FEWEST, Estimate, Verdict
+
+__all__ = ["describe", "describe_estimate", "round_table", "sentences", "verdict_table"]
+
+_VERDICTS = {
+    Verdict.FASTER: "faster",
+    Verdict.SLOWER: "slower",
+    Verdict.EQUIVALENT: "no difference",
+    Verdict.NOT_SETTLED: "not settled",
+    None: "no verdict",
+}
+
+#: More rounds than this are no advice: the machine is to be quietened instead.
+_MANY = 1000
+
+
+def sentences(comparison: Comparison) -> list[str]:
+    """A sentence for each point, and one for all of them together."""
+    results = comparison.results()
+    lines = [
+        (f"{result.name}: " if len(results) > 1 else "") + _sentence(result, comparison.labels, comparison.rule.margin)
+        for result in results
+    ]
+    if overall := comparison.overall():
+        count = sum(not result.problem for result in results)
+        words = _sentence(overall, comparison.labels, comparison.rule.margin)
+        lines.append(f"Geometric mean of these {count} points, and of no others: {words}")
+    return lines
+
+
+def describe(comparison: Comparison) -> None:
+    """Sentences and a table on standard output."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=120)
+    for line in sentences(comparison):
+        console.print(line, soft_wrap=True, markup=False)
+    measured = [result for result in comparison.results() if result.rounds]
+    if not measured:
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("point")
+    for label in comparison.labels:
+        table.add_column(f"{label}, examples/s", justify="right")
+    for heading in ("ratio", "95% interval", "rounds"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("first is")
+    for result in measured:
+        speeds = (f"{speed:,.1f}" for speed in result.speeds())
+        found = result.estimate
+        numbers = (_number(found.ratio, found), _interval(found)) if found else ("", "")
+        verdict = _VERDICTS[result.verdict(comparison.rule.margin)]
+        table.add_row(result.name, *speeds, *numbers, str(len(result.rounds)), verdict)
+    console.print()
+    console.print(table)
+
+
+def verdict_table(comparison: Comparison) -> dict[str, Any]:
+    """A row a point: its verdict, the ratio of the first side's speed to the second's, its 95% interval."""
+    rows = []
+    for result in comparison.results():
+        found, verdict = result.estimate, result.verdict(comparison.rule.margin)
+        ends = [found.ratio, found.low, found.high] if found else [None, None, None]
+        rows.append([result.name, str(verdict) if verdict else None, *ends, len(result.rounds), result.problem])
+    return {"columns": ["point", "verdict", "ratio", "low", "high", "rounds", "problem"], "data": rows}
+
+
+def round_table(comparison: Comparison) -> dict[str, Any]:
+    """A row a point and round: examples/s of both sides and their ratio."""
+    first, second = comparison.labels
+    rows = [
+        [result.name, one.number, *one.speeds, math.exp(one.log_ratio)]
+        for result in comparison.results()
+        for one in result.rounds
+    ]
+    columns = ["point", "round", f"{first} examples_per_second", f"{second} examples_per_second", "ratio"]
+    return {"columns": columns, "data": rows}
+
+
+def _sentence(result: Result, labels: tuple[str, str], margin: float) -> str:
+    if result.problem:
+        return f"no verdict: {result.problem}"
+    if result.estimate is None:
+        return f"not settled: {_rounds(len(result.rounds))}, and fewer than {FEWEST} carry no interval"
+    return describe_estimate(result.estimate, labels, margin)
+
+
+def describe_estimate(found: Estimate, labels: tuple[str, str], margin: float) -> str:
+    """The verdict in words: what is faster, by how much, how sure that is."""
+    first, second = labels
+    match found.verdict(margin):
+        case Verdict.FASTER:
+            return _faster(found, first, second, margin)
+        case Verdict.SLOWER:
+            return _faster(found.inverse(), second, first, margin)
+        case Verdict.EQUIVALENT:
+            basis = f"ratio {_number(found.ratio, found)}, 95% interval {_interval(found)}, {_rounds(found.rounds)}"
+            return f"no difference: {first} and {second} are equally fast within {_percent(margin)} ({basis})"
+    seen = f"{first} is {_number(found.low, found)} .. {_number(found.high, found)} times as fast as {second}"
+    needed = found.rounds_needed(margin)
+    wanted = f"some {needed} rounds would tell" if needed <= _MANY else f"over {_MANY:,} rounds would be needed"
+    return f"not settled: {seen} (95% interval, {_rounds(found.rounds)}); {wanted}"
+
+
+def _faster(found: Estimate, faster: str, slower: str, margin: float) -> str:
+    ratio = f"{_number(found.ratio, found)} times as fast as {slower}"
+    small = f", a difference of less than {_percent(margin)}" if found.high <= 1 + margin else ""
+    return f"{faster} is {ratio} (95% interval {_interval(found)}, {_rounds(found.rounds)}){small}"
+
+
+def _interval(found: Estimate) -> str:
+    return f"{_number(found.low, found)} .. {_number(found.high, found)}"
+
+
+def _number(value: float, found: Estimate) -> str:
+    """A ratio with as many digits as its interval bears, two at least; an end beside 1 is not rounded onto it."""
+    width = found.ratio * found.half
+    digits = max(0, -math.floor(math.log10(width))) if width else 4
+    while digits < 6 and any(end != 1 and round(end, digits) == 1 for end in (found.low, found.high)):
+        digits += 1
+    return f"{value:.{min(max(digits, 1 - math.floor(math.log10(value))), 6)}f}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"
+
+
+def _rounds(count: int) -> str:
+    return f"{count} round" if count == 1 else f"{count} rounds"

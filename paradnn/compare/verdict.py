@@ -1,0 +1,147 @@
+"""What paired rounds say of two sides: a ratio, an interval that holds whenever one stops, a verdict, when to stop.
+
+In each round both sides are measured one right after the other, and the logarithm of their ratio is one value. What
+both share cancels in it: the session, a drift, a slow neighbour. The order within the rounds is random (`orders`), so
+between equal sides each value is as likely as its opposite, however the machine's state correlates in time.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+__all__ = ["FEWEST", "Estimate", "Rule", "Verdict", "estimate", "is_look", "orders"]
+
+#: Fewer rounds than this carry no interval.
+FEWEST = 5
+
+
+class Verdict(StrEnum):
+    """What is said of two sides at one point."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    EQUIVALENT = "equivalent"
+    NOT_SETTLED = "not settled"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How many times as fast the first side is as the second: mean and half the 95% interval, in logarithms."""
+
+    mean: float
+    half: float
+    rounds: int
+
+    @property
+    def ratio(self) -> float:
+        """The geometric mean of the rounds' ratios."""
+        return math.exp(self.mean)
+
+    @property
+    def low(self) -> float:
+        """The lower end of the 95% interval of the ratio."""
+        return math.exp(self.mean - self.half)
+
+    @property
+    def high(self) -> float:
+        """The upper end of the 95% interval of the ratio."""
+        return math.exp(self.mean + self.half)
+
+    def inverse(self) -> Estimate:
+        """The same of the second side over the first."""
+        return Estimate(-self.mean, self.half, self.rounds)
+
+    def verdict(self, margin: float) -> Verdict:
+        """What the interval says where a difference of less than `margin` (0.02: 2%) does not matter.
+
+        An interval without 1 is a difference, even one within the margin.
+        """
+        if abs(self.mean) > self.half:
+            return Verdict.FASTER if self.mean > 0 else Verdict.SLOWER
+        within = abs(self.mean) + self.half <= math.log1p(margin)
+        return Verdict.EQUIVALENT if within else Verdict.NOT_SETTLED
+
+    def rounds_needed(self, margin: float) -> int:
+        """About how many rounds would settle it, were the ratio what it seems: the interval narrows as their root."""
+        wanted = max(abs(self.mean), math.log1p(margin) - abs(self.mean))
+        return _next_look(math.ceil(self.rounds * (self.half / wanted) ** 2))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When to stop; shares of the ratio, such as 0.02. `most` caps the rounds."""
+
+    within: float = 0.02
+    margin: float = 0.02
+    least: int = FEWEST
+    most: int = 40
+
+    def is_enough(self, found: Estimate) -> bool:
+        """Whether a look may end it: there is a verdict, and half the interval is at most `within`.
+
+        A large difference need not be known to 2%: a tenth of it, in logarithms, is enough.
+        """
+        precise = found.half <= max(math.log1p(self.within), abs(found.mean) / 10)
+        return precise and found.verdict(self.margin) is not Verdict.NOT_SETTLED
+
+    def looks(self, rounds: int) -> bool:
+        """Whether the rounds so far are looked at."""
+        return rounds >= self.most or (rounds >= self.least and is_look(rounds))
+
+
+def is_look(rounds: int) -> bool:
+    """Whether intervals are looked at after so many rounds: 5, 7, 10, 14, 20, 28, 40, ..., each sqrt(2) of the last."""
+    return rounds == _next_look(rounds)
+
+
+def orders(seed: object) -> Iterator[tuple[int, int]]:
+    """Which side goes first in each round, endlessly: random in every other round, the other way in the next.
+
+    So what the place within a round does to the time, such as a warmer chip, cancels over two rounds.
+    """
+    draw = random.Random(str(seed))
+    while True:
+        first = draw.randrange(2)
+        yield first, 1 - first
+        yield 1 - first, first
+
+
+def estimate(logs: Sequence[float]) -> Estimate:
+    """The ratio from its logarithms round by round, `FEWEST` or more, with a 95% interval.
+
+    The interval is Student's t of the mean, made wider for two reasons.
+    It is looked at again and again, and the looks together may miss in 5% only. So each is at a level of its own,
+    rounds / 5000 of missing and at most 0.006: early looks get little, since they know the spread and the correlation
+    least (the idea of O'Brien and Fleming's boundaries, Biometrics 35, 1979).
+    Sides may be disturbed for several rounds, each by something of its own. So the error of the mean is that of an
+    AR(1) series, larger by sqrt((1 + r) / (1 - r)), with r from the correlation at lag one, raised for what a short
+    series underestimates of it: (n r + 7) / (n - 8), less for n under 20, and at most 1 - 1.5 / n.
+    Both were found by simulation (`python -m benchmarks.compare_verdicts`, docs/compare.md).
+    """
+    from scipy.special import stdtrit
+
+    n, mean = len(logs), statistics.fmean(logs)
+    centred = [value - mean for value in logs]
+    power = sum(value**2 for value in centred)
+    if not power:
+        return Estimate(mean, 0.0, n)
+    lag_one = sum(first * second for first, second in pairwise(centred)) / power
+    r = (n * lag_one + min(7.0, 0.4 * n)) / (n - min(8.0, 0.4 * n))
+    r = min(max(r, 0.0), 1 - 1.5 / n)
+    level = min(n / 5000, 0.006)
+    error = math.sqrt(power / (n - 1) / n * (1 + r) / (1 - r))
+    return Estimate(mean, float(stdtrit(n - 1, 1 - level / 2)) * error, n)
+
+
+def _next_look(rounds: int) -> int:
+    """The first look that has so many rounds."""
+    step = max(0, math.floor(2 * math.log2(max(rounds, FEWEST) / FEWEST)) - 1)
+    while round(FEWEST * 2 ** (step / 2)) < rounds:
+        step += 1
+    return round(FEWEST * 2 ** (step / 2))

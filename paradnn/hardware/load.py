@@ -1,0 +1,112 @@
+"""How busy this host is with something else, and who makes it so: what happened between two looks.
+
+What a point does itself, its worker and this process, is not foreign; nor is anything that this process started.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import psutil
+
+from paradnn.worker.contention import between, read_counters
+
+__all__ = ["Load", "LoadWatch", "Taker"]
+
+#: A host is busy where others take so many cores, or the hypervisor such a share of their time.
+BUSY_CORES = 0.3
+BUSY_STEAL = 0.05
+#: A shorter look says nothing: the kernel counts in hundredths of a second.
+_SHORTEST = 0.2
+#: A process that takes less is not named.
+_NAMED = 0.05
+
+
+@dataclass(frozen=True)
+class Taker:
+    """A foreign process: who, and how many cores it takes."""
+
+    pid: int
+    name: str
+    cores: float
+
+
+@dataclass(frozen=True)
+class Load:
+    """What others took of the `cores` that may be used, as shares of their capacity; None where it is not told."""
+
+    cores: int
+    average: float | None
+    foreign: float | None
+    steal: float | None
+    takers: tuple[Taker, ...]
+
+    @property
+    def busy(self) -> bool:
+        """Whether points measured now would be contended."""
+        return (self.foreign or 0.0) * self.cores > BUSY_CORES or self.stolen
+
+    @property
+    def stolen(self) -> bool:
+        """Whether the hypervisor takes too much."""
+        return (self.steal or 0.0) > BUSY_STEAL
+
+    def __str__(self) -> str:
+        """What a person should know, as the rest of a sentence: load 3.2 on 2 cores, others take 1.4 of them."""
+        parts = [f"load {self.average:.1f} on {_cores(self.cores)}"] if self.average is not None else []
+        if self.foreign is not None and self.foreign * self.cores > BUSY_CORES:
+            who = ", ".join(f"{taker.name} ({taker.pid}) {taker.cores:.1f}" for taker in self.takers[:2])
+            parts.append(f"others take {self.foreign * self.cores:.1f} of them{f' ({who})' if who else ''}")
+        if self.stolen:
+            parts.append(f"the hypervisor takes {self.steal:.0%} (steal)")
+        return ", ".join(parts)
+
+
+class LoadWatch:
+    """Looks when it is made, and again when it is asked."""
+
+    def __init__(self) -> None:
+        self._counters = read_counters()
+        self._times = _processor_seconds()
+
+    def look(self) -> Load:
+        """The load since this was made; waits where that was only just now."""
+        time.sleep(max(0.0, self._counters.seconds + _SHORTEST - time.perf_counter()))
+        counters, times = read_counters(), _processor_seconds()
+        seconds = counters.seconds - self._counters.seconds
+        seen = between(self._counters, counters)
+        own = _family()
+        takers = []
+        for process, (name, after) in times.items():
+            # One that began meanwhile is counted from nothing.
+            cores = (after - self._times.get(process, (name, 0.0))[1]) / seconds
+            if process.pid not in own and cores > _NAMED:
+                takers.append(Taker(process.pid, name, cores))
+        takers.sort(key=lambda taker: -taker.cores)
+        try:
+            average = os.getloadavg()[0]
+        except OSError:
+            average = None
+        return Load(counters.cores, average, seen.foreign_cpu_fraction, seen.steal_fraction, tuple(takers[:5]))
+
+
+def _processor_seconds() -> Mapping[psutil.Process, tuple[str, float]]:
+    """Name and processor time of every process that is seen, those of other users too."""
+    found = {}
+    for process in psutil.process_iter(["name", "cpu_times"]):
+        if times := process.info["cpu_times"]:
+            found[process] = (process.info["name"] or "?", times.user + times.system)
+    return found
+
+
+def _family() -> set[int]:
+    """This process, and all that it started."""
+    this = psutil.Process()
+    return {this.pid, *(child.pid for child in this.children(recursive=True))}
+
+
+def _cores(count: int) -> str:
+    return f"{count} core{'' if count == 1 else 's'}"

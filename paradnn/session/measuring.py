@@ -1,0 +1,205 @@
+"""Measures points one after the other: claims each, measures it in as many processes as it needs, records it.
+
+Points that are measured in several processes are open together, a group at a time: each is measured once, then each
+once more in another order, so that minutes lie between the processes of a point and drift shows in its interval.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from paradnn.config.identity import Identity, point_id
+from paradnn.config.outcome import PointResult
+from paradnn.config.point import Point, Settings
+from paradnn.costs import Costs
+from paradnn.costs.point import costs_of, exceeds_memory, memory_limit
+from paradnn.execution.environments import WorkerEnvironments
+from paradnn.execution.pool import WorkerPool
+from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.worker_process import Limits
+from paradnn.hardware.findings import Finding
+from paradnn.record.record import Record, point_tags, run_name
+from paradnn.session.drift import Drift
+from paradnn.session.hardware_peaks import CeilingsKeeper
+from paradnn.session.open_point import OpenPoint
+from paradnn.session.partial import PartialResults
+from paradnn.session.progress import Reporter
+from paradnn.session.summary import Row, Summary
+from paradnn.tracking.base import ClaimedElsewhere, Finished, Tracker
+from paradnn.tracking.resume import ResumePolicy
+
+__all__ = ["Measuring"]
+
+#: How many points are open together. A killed driver on another host blocks them for as long as they may take.
+GROUP = 24
+
+
+class Measuring:
+    """The points of one session; `findings` about the machine go into the environment of every run."""
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        tracker: Tracker,
+        environments: WorkerEnvironments,
+        reporter: Reporter,
+        settings: Settings,
+        summary: Summary,
+    ) -> None:
+        self._pool = pool
+        self._tracker = tracker
+        self._environments = environments
+        self._reporter = reporter
+        self._settings = settings
+        self._summary = summary
+        self._resume = ResumePolicy(settings.resume, settings.retry)
+        self._partial = PartialResults(settings.tracking)
+        self._ceilings = CeilingsKeeper(pool, tracker, reporter.say) if settings.ceilings else None
+        self._random = random.Random(settings.sweep.seed)
+        self._open: list[OpenPoint] = []
+        self._free_since = time.perf_counter()
+        self._tags: Mapping[str, str] = {}
+        self._waited: Mapping[str, float] = {}
+        self.findings: Sequence[Finding] = ()
+        self.drift = Drift()
+
+    def start(self, tags: Mapping[str, str], waited: Mapping[str, float]) -> None:
+        """What passes from now on is the schedule of the first point; `tags` and metrics `waited` go to every run."""
+        self._tags, self._waited, self._free_since = tags, waited, time.perf_counter()
+
+    def abandon(self) -> None:
+        """Give back what is claimed and not recorded."""
+        for entry in self._open:
+            with contextlib.suppress(Exception):
+                self._tracker.abandon(entry.claim, "interrupted before its end")
+
+    def work(self, todo: Sequence[Point]) -> None:
+        """Measure all points, group after group; what another driver holds comes again at the end."""
+        queue, elsewhere = deque(todo), 0  # points in a row that were held by others
+        self._open_reference(queue)
+        while queue:
+            for _ in range(min(GROUP, len(queue))):
+                point = queue.popleft()
+                if self.enter(point):
+                    elsewhere = 0
+                else:
+                    queue.append(point)
+                    elsewhere += 1
+            self._further_rounds()
+            if elsewhere and elsewhere >= len(queue):
+                self._reporter.begin(f"waiting for {len(queue)} point(s) that another driver measures")
+                time.sleep(random.uniform(0.5, 1.5))
+        for entry in self._open:
+            entry.last_group = True
+        self._further_rounds()
+
+    def _open_reference(self, queue: deque[Point]) -> None:
+        """Open the points that are measured once more with every group: the middle ones of a sample, by their FLOPs."""
+        count = self._settings.sweep.reference_points
+        if len(queue) <= GROUP or not count:
+            return
+        usable = [point for point in list(queue)[: 8 * GROUP] if not self._environments.problem(point)]
+        usable.sort(key=lambda point: costs_of(point).flops_per_step)
+        for share in range(1, count + 1):
+            if usable:
+                point = usable.pop(len(usable) * share // (count + 1))
+                queue.remove(point)
+                if not self.enter(point, reference=True):
+                    queue.append(point)
+
+    def _further_rounds(self) -> None:
+        """Measure what is open in further processes, each once a round, until all is complete; and the references."""
+        while waiting := [entry for entry in self._open if not entry.reference or entry.last_group]:
+            if self._settings.sweep.order == "random":
+                self._random.shuffle(waiting)
+            for entry in waiting:
+                self._process(entry)
+        for entry in list(self._open):
+            self._process(entry)
+
+    def enter(self, point: Point, reference: bool = False, further: Mapping[str, str] | None = None) -> bool:
+        """Claim a point, measure it in its first process; False when another driver holds it. `further` are tags."""
+        environment = self._environments.environment(point)
+        begin = time.perf_counter()
+        usable = not self._environments.problem(point)
+        ceilings = self._ceilings.of(point, environment) if self._ceilings and usable else None
+        # Measuring them is no cost of this point.
+        self._free_since += time.perf_counter() - begin
+        tags = {**point_tags(point, environment), **self._tags, **(further or {})}
+        accepts = (lambda known: self._resume.accepts(point, known)) if self._resume.looks else None
+        self._reporter.begin(run_name(point))
+        # Its processes are spread over those of the whole group.
+        longest = point.measure.timeout * (GROUP if point.measure.processes > 1 or reference else 1)
+        identity = self.identity(point)
+        claim = self._tracker.begin(identity, run_name(point), tags, longest, accepts)
+        if isinstance(claim, ClaimedElsewhere):
+            return False
+        if isinstance(claim, Finished):
+            self._partial.remove(identity)
+            self._summary.skipped[claim.tags["outcome"]] += 1
+            self._reporter.skipped(self._summary.skipped, point.measure.processes)
+            return True
+        known = replace(environment, findings=(*environment.findings, *self.findings))
+        entry = OpenPoint(point, known, ceilings, claim, tags, costs_of(point), reference)
+        if not claim.repeats:
+            entry.results += self._partial.load(identity)
+        self._open.append(entry)
+        self._process(entry)
+        return True
+
+    def identity(self, point: Point) -> Identity:
+        """The measurement that a point is, on this machine."""
+        return Identity(point_id(point), self._environments.environment(point).environment_id, point.replicate)
+
+    def _process(self, entry: OpenPoint) -> None:
+        """Measure a point in one more process; record it once it is complete."""
+        if not entry.is_complete:
+            wanted = entry.point.measure.processes
+            self._reporter.begin(run_name(entry.point), len(entry.results) + 1 if wanted > 1 else None)
+            entry.results.append(self._measure(entry))
+            self._reporter.process_ended()
+        if not entry.is_complete:
+            if not entry.claim.repeats:
+                self._partial.save(entry.claim.identity, entry.results)
+            return
+        record = entry.record()
+        run_id = self._tracker.record(entry.claim, record, lambda: self._late(record))
+        self._open.remove(entry)
+        if len(entry.results) > 1:
+            self._partial.remove(entry.claim.identity)
+        self.drift.add(entry.steps())
+        self._done(record, run_id, entry.wanted)
+
+    def _measure(self, entry: OpenPoint) -> PointResult:
+        point = entry.point
+        limits = Limits(point.measure.timeout, memory_limit(point))
+        schedule, begun = time.perf_counter() - self._free_since, time.time()
+        problem = self._environments.problem(point)
+        result = PointResult("unavailable", problem) if problem else self._predicted(point, entry.costs, limits)
+        result = result or self._pool.measure(WorkerKey.of(point), entry.request(), limits, self._reporter.phase)
+        self._free_since = time.perf_counter()
+        return replace(result, phases={**result.phases, "schedule": schedule}, begun=begun)
+
+    @staticmethod
+    def _predicted(point: Point, costs: Costs, limits: Limits) -> PointResult | None:
+        """Out of memory by arithmetic: no build is tried."""
+        reason = exceeds_memory(point, costs, limits.memory_bytes)
+        return PointResult("oom_predicted", reason) if reason else None
+
+    def _late(self, record: Record) -> dict[str, float]:
+        """Metrics of the recording itself, its figure included; what follows falls into the next point's schedule."""
+        now = time.perf_counter()
+        spent = now - self._free_since
+        overhead = spent + sum(record.metrics.get(f"phase_{name}_seconds", 0.0) for name in ("schedule", "start"))
+        self._free_since = now
+        return {"phase_record_seconds": spent, "overhead_seconds": overhead, **self._waited}
+
+    def _done(self, record: Record, run_id: str, spared: int) -> None:
+        row = Row.of_record(run_id, record)
+        self._summary.rows.append(row)
+        self._reporter.done(row, spared)

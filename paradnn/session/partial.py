@@ -1,0 +1,55 @@
+"""What some of a point's processes measured, kept as a file until the point is recorded: a killed driver loses none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from paradnn.config.identity import Identity, digest
+from paradnn.config.outcome import PointResult
+from paradnn.config.point import Tracking
+from paradnn.errors import DataError, StoreError
+from paradnn.store.address import address_of
+from paradnn.tracking.offline import default_folder, read_document, write_document
+from paradnn.worker.channel import MessageError, plain, read_message
+
+__all__ = ["PartialResults"]
+
+
+class PartialResults:
+    """Results of points that are not complete, a file each in the folder of results that wait for the store.
+
+    Only who holds the claim of a point touches its file.
+    """
+
+    def __init__(self, settings: Tracking) -> None:
+        self._folder = Path(settings.folder).expanduser().absolute() if settings.folder else default_folder()
+        # Claims are made in a store: a point of another store, or experiment, is another's.
+        store = "" if settings.name == "offline" else address_of(settings.uri).uri
+        self._store = digest([store, settings.experiment], 8)
+
+    def load(self, identity: Identity) -> list[PointResult]:
+        """What an earlier driver kept; a file that cannot be read holds nothing."""
+        try:
+            content = read_document(self._path(identity))["results"]
+            return [read_message(PointResult, result, "result") for result in content]
+        except (DataError, MessageError, KeyError, TypeError):
+            return []
+
+    def save(self, identity: Identity, results: Sequence[PointResult]) -> None:
+        """Keep all results of a point so far; raises StoreError when the disk does not take them."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"tracking.folder={self._folder}: cannot be made ({error.strerror}); give another"
+            ) from None
+        write_document(self._path(identity), {"results": plain(list(results))})
+
+    def remove(self, identity: Identity) -> None:
+        """The point is recorded."""
+        self._path(identity).unlink(missing_ok=True)
+
+    def _path(self, identity: Identity) -> Path:
+        name = f"{self._store}-{identity.point_id}-{identity.environment_id}-{identity.replicate}"
+        return self._folder / f"partial-{name}.json"

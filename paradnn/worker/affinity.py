@@ -1,0 +1,55 @@
+"""Binding a point to some of the host's cores (`platform.cores`), before any device is opened.
+
+Threads inherit the cores of the one that starts them, and frameworks make their pools as large as the cores that they
+may use when the device is opened. PyTorch counts them earlier, when it is imported, so it is told how many there are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from paradnn.worker.errors import Unavailable
+
+__all__ = ["bind_cores", "core_list", "core_text"]
+
+
+def bind_cores(platform: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Let this process and the threads it will start use `platform.cores` alone; the platform with as many threads.
+
+    Raises Unavailable where this process may not use one of them, or where the system cannot bind.
+    """
+    given = platform.get("cores")
+    if given is None:
+        return platform
+    if not hasattr(os, "sched_setaffinity"):
+        raise Unavailable(f"platform.cores={given}: this system binds no process to cores")
+    cores, allowed = core_list(given), os.sched_getaffinity(0)
+    if missing := sorted(set(cores) - allowed):
+        may = core_text(allowed)
+        raise Unavailable(f"platform.cores={given}: core {missing[0]} is none that this process may use: {may}")
+    os.sched_setaffinity(0, cores)
+    return {**platform, "threads": platform["threads"] or len(cores)}
+
+
+def core_list(text: str) -> list[int]:
+    """The cores in a list as the kernel writes it, 0-3,6, in their order; none where a part is no number or range."""
+    cores: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if not first.isdigit() or not (last or first).isdigit() or int(last or first) < int(first):
+            return []
+        cores |= set(range(int(first), int(last or first) + 1))
+    return sorted(cores)
+
+
+def core_text(cores: Iterable[int]) -> str:
+    """The same the other way round."""
+    runs: list[list[int]] = []
+    for core in sorted(cores):
+        if runs and core == runs[-1][1] + 1:
+            runs[-1][1] = core
+        else:
+            runs.append([core, core])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -1,0 +1,34 @@
+"""The phase `compile`: steps are run until one compiles nothing, each timed and its compilations counted.
+
+The first step does not say it all: PyTorch compiles again where a value it took for constant has changed, JAX where the
+state that comes out of a step is placed otherwise than the one that went in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from paradnn.worker.frameworks import Step
+from paradnn.worker.messages import Compilation
+
+__all__ = ["MOST_STEPS", "compile_steps"]
+
+#: A step that compiles again every time ends the phase all the same.
+MOST_STEPS = 8
+
+
+def compile_steps(step: Step, clock: Callable[[], float] = time.perf_counter) -> tuple[Compilation, float | None]:
+    """Run `step` until it compiles nothing, or for the eighth time; what that took, and the very first loss."""
+    seconds: list[float] = []
+    programs: list[int] = []
+    losses: list[float | None] = []
+    while len(programs) < MOST_STEPS and (not programs or programs[-1]):
+        before, start = step.compilations(), clock()
+        losses.append(step.run(1))
+        seconds.append(clock() - start)
+        programs.append(step.compilations() - before)
+    notes = [note] if (note := step.compile_note()) else []
+    if programs[-1]:
+        notes.append(f"step {len(programs)} still compiled {programs[-1]} program(s)")
+    return Compilation(seconds, programs, "; ".join(notes) or None), losses[0]

@@ -1,0 +1,73 @@
+"""The command line of a comparison: what is a side, what is common, and what is said of a wrong one."""
+
+from __future__ import annotations
+
+import pytest
+
+from paradnn.compare.arguments import read_arguments
+from paradnn.errors import ParadnnError
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compile=graph", "compile=xla", "--", "model=fc", "batch_size=16,64"],
+        ["compile=graph", "compile=xla", "model=fc", "batch_size=16,64"],
+        ["--rounds", "7", "compile=graph", "compile=xla", "model=fc", "--most=9", "batch_size=16,64"],
+        ["compile=graph", "compile=xla", "overrides=model=fc batch_size=16,64"],
+    ],
+)
+def test_the_first_two_words_are_the_sides_and_the_rest_is_common(words: list[str]) -> None:
+    request = read_arguments(words)
+    assert [side.label for side in request.sides] == ["compile=graph", "compile=xla"]
+    assert request.common == ("model=fc", "batch_size=16,64")
+    if "--rounds" in words:
+        assert (request.rule.least, request.rule.most) == (7, 9)
+
+
+def test_a_side_of_several_overrides_is_one_quoted_word() -> None:
+    first, second = read_arguments(["framework=jax '+framework.env.JAX_X=a b'", "framework=tensorflow"]).sides
+    assert first.overrides == ("framework=jax", "+framework.env.JAX_X=a b")
+    assert second.overrides == ("framework=tensorflow",)
+
+
+def test_one_side_against_itself_has_two_names() -> None:
+    first, second = read_arguments(["compile=xla", "compile=xla", "--null", "model=fc"]).sides
+    assert first.overrides == second.overrides == ("compile=xla",)
+    assert (first.label, second.label) == ("compile=xla (first)", "compile=xla (second)")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("compile=xla", "two sides are needed"),
+        ("compile=xla compile=xla", "sides=compile=xla: both are the same; give two that differ, or add --null"),
+        ("--null compile=xla compile=graph", "--null=compile=xla, compile=graph: the sides differ"),
+        ("compile=xla fast", "side=fast: is no override; write key=value"),
+        ("compile=xla compile=graph batch_size=4 fast", "override=fast: is no override"),
+        ("compile=xla ''", "side=''?: is empty"),
+        ("batch_size=4,8 batch_size=16", "batch_size=4,8: a side is one setting; write axes after both sides"),
+        ("compile=xla compile=graph compile=eager", "compile=eager: a side sets it too"),
+        ("compile=xla compile=graph replicate=0,1", "replicate=0,1: is not yours to set here; the rounds are"),
+        ("replicate=1 compile=graph", "replicate=1: is not yours to set here"),
+        ("compile=xla compile=graph sweep.sample=4", "sweep.sample=4: is not yours to set here"),
+        ("tracking=offline compile=graph", "tracking=offline: is no setting of a side; write it after both sides"),
+        ("compile=xla compile=graph --rounds 4", "--rounds=4: must be at least 5"),
+        ("compile=xla compile=graph --most 4", "--most=4: is less than --rounds=5; raise it"),
+        ("compile=xla compile=graph --within 2", "--within=2.0: must be a share from 0.0001 to 1"),
+        ("compile=xla compile=graph --equivalence nan", "--equivalence=nan: must be a share"),
+        ("compile=xla compile=graph --minutes 0", "--minutes=0.0: must be positive"),
+        ("compile=xla compile=graph --most many", "argument --most: invalid int value: 'many'; python -m paradnn"),
+        ("compile=xla compile=graph -m", "unrecognized arguments: -m; python -m paradnn.compare --help shows how"),
+        ("compile=xla compile=graph --round 7", "unrecognized arguments: --round"),
+        ("'compile=\"xla' compile=graph", "cannot be split"),
+    ],
+)
+def test_a_wrong_command_line_is_told_in_one_line(words: str, message: str) -> None:
+    import re
+    import shlex
+
+    with pytest.raises(ParadnnError, match=re.escape(message).replace(re.escape("''?"), "'?'?")) as caught:
+        read_arguments(shlex.split(words))
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2

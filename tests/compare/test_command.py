@@ -1,0 +1,150 @@
+"""`python -m paradnn.compare` as a user runs it: real comparisons of tiny points, recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from paradnn.store.metrics import metric_names
+from paradnn.tracking.offline import write_document
+from tests.conftest import ROOT, TINY, Store, environment, run
+
+FEW = ["--most", "5", "--within", "0.5"]
+AXES = [entry for entry in TINY if not entry.startswith("batch_size")]
+
+
+def artifact(store: Store, run_id: str, name: str) -> Path:
+    [[place]] = store.query("SELECT artifact_uri FROM runs WHERE run_uuid = ?", run_id)
+    return Path(place.removeprefix("file://")) / name
+
+
+@pytest.mark.framework
+def test_every_point_is_compared_and_everything_is_recorded(store: Store) -> None:
+    axes = [*AXES, "batch_size=4,8"]
+    done = run(["paradnn.compare.command", *FEW, "compile=graph", "compile=eager", "--", *axes], store)
+    points, [parent] = store.runs(), store.runs("sweep")
+    assert len(points) == 20, done.stderr
+    assert {point["mlflow.parentRunId"] for point in points} == {parent["run_id"]}
+    assert {point["comparison"] for point in points} == {parent["sweep_id"]}
+    told = {(point["side"], store.values("params", point["run_id"])["compile"]) for point in points}
+    assert told == {("compile=graph", "graph"), ("compile=eager", "eager")}
+    assert sorted(int(point["replicate"]) for point in points) == sorted(4 * [1, 2, 3, 4, 5])
+    assert parent["status"] == "FINISHED"
+    assert parent["mlflow.runName"] == "compile=graph or compile=eager, 2 points"
+    lines = done.stdout.splitlines()[:3]
+    assert {line.partition(":")[0] for line in lines[:2]} == {f"fc 1x8 b{size} float32 cpu" for size in (4, 8)}
+    assert lines[2].startswith("Geometric mean of these 2 points, and of no others: ")
+    assert all(line in parent["mlflow.note.content"] for line in lines)
+    # Of every run, by its own params and metrics: a ratio a round and point.
+    speeds: dict[tuple[object, str], dict[object, float]] = {}
+    for point in points:
+        params, metrics = (store.values(table, point["run_id"]) for table in ("params", "latest_metrics"))
+        key = params["batch_size"], point["replicate"]
+        speeds.setdefault(key, {})[params["compile"]] = float(str(metrics["examples_per_second"]))
+    ratios = {key: both["graph"] / both["eager"] for key, both in speeds.items()}
+    metrics = store.values("latest_metrics", parent["run_id"])
+    assert metrics["speed_ratio"] == pytest.approx(stats.gmean([*ratios.values()]))
+    assert metrics["comparison_rounds"] == 5
+    assert {name for name in metrics if not name.startswith("points")} == set(metric_names("comparison"))
+    rounds = json.loads(artifact(store, parent["run_id"], "rounds.json").read_text())
+    assert sorted(values[-1] for values in rounds["data"]) == pytest.approx(sorted(ratios.values()))
+    verdicts = json.loads(artifact(store, parent["run_id"], "verdicts.json").read_text())
+    settled = all(values[1] in ("faster", "slower", "equivalent") for values in verdicts["data"])
+    assert done.returncode == (0 if settled else 1)
+    assert artifact(store, parent["run_id"], "comparison.png").read_bytes().startswith(b"\x89PNG")
+    assert artifact(store, parent["run_id"], "sweep.json").is_file()
+
+
+@pytest.mark.framework
+def test_a_side_that_is_not_there_leaves_no_verdict(store: Store) -> None:
+    done = run(["paradnn.compare.command", *FEW, "platform=cpu", "platform=tpu", *TINY], store)
+    assert done.returncode == 1
+    assert done.stdout.startswith("no verdict: platform=tpu is unavailable: ")
+    assert sorted(point["outcome"] for point in store.runs()) == ["ok", "unavailable"]
+
+
+@pytest.mark.framework
+def test_one_side_against_itself_is_kept_as_files_too(tmp_path: Path) -> None:
+    where = ["tracking=offline", f"tracking.folder={tmp_path}"]
+    done = run(["paradnn.compare.command", *FEW, "--null", "compile=graph", "compile=graph", *TINY, *where])
+    assert done.returncode in (0, 1), done.stderr
+    assert "compile=graph (first)" in done.stdout
+    assert len(list(tmp_path.glob("point-*.json"))) == 10
+    [path] = tmp_path.glob("sweep-*.json")
+    kept = json.loads(json.loads(path.read_text())["body"])
+    assert set(kept["artifacts"]) == {"sweep.json", "verdicts.json", "rounds.json", "comparison.png"}
+    assert kept["sweep"]["metrics"]["comparison_rounds"] == 5
+    earlier = {key: value for key, value in kept.items() if key != "artifacts"}
+    for name, document in (("now", kept), ("earlier", {**earlier, "table": kept["artifacts"]["sweep.json"]})):
+        write_document(path, document)
+        (tmp_path / name).mkdir()
+        fresh = Store(tmp_path / name)
+        done = run(["paradnn.sync", str(tmp_path)], fresh)
+        assert done.returncode == 0, done.stderr
+        [parent] = fresh.runs("sweep")
+        table = json.loads(artifact(fresh, parent["run_id"], "sweep.json").read_text())
+        assert len(table["data"]) == 10
+    assert not artifact(fresh, parent["run_id"], "comparison.png").exists()
+
+
+@pytest.mark.framework
+def test_an_interrupted_comparison_keeps_what_it_measured(store: Store) -> None:
+    command = ["paradnn.compare", "--within", "0.0001", "--most", "400", "compile=graph", "compile=xla", *TINY]
+    driver = subprocess.Popen(
+        [sys.executable, "-m", *command],
+        cwd=ROOT,
+        env=environment(store),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        for _ in range(600):
+            if sum(point.get("outcome") == "ok" for point in store.runs()) >= 3:
+                break
+            time.sleep(0.1)
+        os.kill(driver.pid, signal.SIGINT)
+        out, errors = driver.communicate(timeout=60)
+    finally:
+        driver.kill()
+    assert driver.returncode == 130, errors
+    assert "not settled: " in out
+    assert "interrupted; what was measured is recorded" in errors
+    [parent] = store.runs("sweep")
+    assert parent["status"] == "KILLED"
+    assert "not settled: " in parent["mlflow.note.content"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["compile=graph", "compile=fast"], "compile=fast: no such choice; choose one of graph, xla, eager"),
+        (["framework=jax", "framework=mxnet"], "framework=mxnet: no such option; choose one of jax, tensorflow, torch"),
+        (["compile=graph", "compile=xla", "model.noodles=8"], "model.noodles"),
+        (["batch_size=256", "compile=graph"], "sides=fc 4x1024 b256 float32 cpu: is the same point on both"),
+        (["compile=graph"], "two sides are needed"),
+    ],
+)
+def test_wrong_input_is_told_in_one_line(words: list[str], message: str) -> None:
+    done = run(["paradnn.compare.command", *words])
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_help_shows_grammar_and_exit_codes() -> None:
+    done = run(["paradnn.compare.command", "--help"])
+    assert done.returncode == 0
+    assert "SIDE SIDE [--] [OVERRIDE ...]" in done.stdout
+    assert "Exit code: 0 a verdict on every point" in done.stdout

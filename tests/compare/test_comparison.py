@@ -1,0 +1,212 @@
+"""A comparison on planted rows: rounds and their order, sides that fail, the end, the words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from scipy import stats
+
+from paradnn.compare.comparison import Comparison, Pair, pairs_of
+from paradnn.compare.text import describe_estimate, round_table, sentences, verdict_table
+from paradnn.compare.verdict import Estimate, Rule, Verdict
+from paradnn.config.families.synthetic import FullyConnected
+from paradnn.config.point import Point
+from paradnn.errors import ConfigError
+from paradnn.session.course import Visit
+from paradnn.session.summary import Row
+
+LABELS = ("compile=graph", "compile=xla")
+GRAPH = Point(FullyConnected())
+#: A rule that twelve rounds of equal sides do not satisfy.
+ENDLESS = Rule(within=0.0001, margin=0.0001, most=12)
+#: What a visit measures: examples/s, or the outcome of one that fails.
+Machine = Callable[[Visit], float | str]
+
+
+def row(visit: Visit, measured: float | str) -> Row:
+    ok = not isinstance(measured, str)
+    outcome, metrics = ("ok", {"examples_per_second": measured}) if ok else (measured, {})
+    return Row("id", "name", "fc", str(outcome), None if ok else "it said so", metrics, {})
+
+
+def pairs(*batch_sizes: int) -> list[Pair]:
+    points = [replace(GRAPH, batch_size=size) for size in batch_sizes]
+    return pairs_of(points, [replace(point, compile="xla") for point in points], null=False)
+
+
+def follow(comparison: Comparison, machine: Machine) -> list[list[Visit]]:
+    """Every batch that the comparison asks for, until it asks for none."""
+    batches: list[list[Visit]] = []
+    rows: list[Row] = []
+    while visits := comparison.batch(rows):
+        rows = [row(visit, machine(visit)) for visit in visits]
+        batches.append(visits)
+    return batches
+
+
+def planted(ratio: float) -> Machine:
+    """xla is so many times as fast; rounds scatter by turns, all by something else."""
+
+    def measure(visit: Visit) -> float:
+        number = visit.point.replicate
+        noise = 1 + (-1) ** number * (0.001 + 0.0001 * number)
+        return visit.point.batch_size * (ratio * noise if visit.point.compile == "xla" else 1.0)
+
+    return measure
+
+
+def test_every_round_measures_both_sides_of_each_point_side_by_side() -> None:
+    comparison = Comparison("id", pairs(16, 64, 256), LABELS, ENDLESS)
+    batches = follow(comparison, planted(1.0))
+    assert len(batches) == 12
+    for number, visits in enumerate(batches, start=1):
+        assert {visit.point.replicate for visit in visits} == {number}
+        sizes = [visit.point.batch_size for visit in visits]
+        assert sorted(sizes) == [16, 16, 64, 64, 256, 256]
+        assert sizes[::2] == sizes[1::2]
+        for one, two in zip(visits[::2], visits[1::2], strict=True):
+            assert {one.point.compile, two.point.compile} == {"graph", "xla"}
+        assert all(visit.tags == {"comparison": "id", "side": f"compile={visit.point.compile}"} for visit in visits)
+    assert len({tuple(visit.point.batch_size for visit in visits) for visits in batches}) > 1
+
+
+def test_it_ends_at_the_first_look_that_is_precise_enough() -> None:
+    comparison = Comparison("id", pairs(16), LABELS, Rule())
+    assert len(follow(comparison, planted(1.31))) == 5
+    [found] = comparison.results()
+    assert found.verdict(0.02) is Verdict.SLOWER
+    assert found.estimate
+    assert 1 / found.estimate.high < 1.31 < 1 / found.estimate.low
+    [line] = sentences(comparison)
+    assert line.startswith("compile=xla is 1.31")
+    assert "times as fast as compile=graph (95% interval 1.30" in line
+    assert line.endswith("5 rounds)")
+
+
+def test_least_and_most_rounds_and_minutes_are_kept() -> None:
+    assert len(follow(Comparison("id", pairs(16), LABELS, Rule(least=11)), planted(1.3))) == 14
+    assert len(follow(Comparison("id", pairs(16), LABELS, replace(ENDLESS, most=9)), planted(1.0))) == 9
+    clock: Iterator[float] = (60.0 * step for step in count())  # a round takes a minute
+    timed = Comparison("id", pairs(16), LABELS, ENDLESS, 6.0, clock.__next__)
+    assert len(follow(timed, planted(1.0))) == 6
+
+
+def test_equal_sides_are_called_equivalent_and_wide_intervals_not_settled() -> None:
+    equal = Comparison("id", pairs(16), LABELS, Rule())
+    follow(equal, planted(1.0))
+    assert sentences(equal)[0].startswith(
+        "no difference: compile=graph and compile=xla are equally fast within 2% (ratio 1.00"
+    )
+    noisy = Comparison("id", pairs(16), LABELS, Rule(most=10))
+    follow(noisy, lambda visit: 1 + 0.2 * (visit.point.replicate % 3 == 0) * (visit.point.compile == "xla"))
+    [line] = sentences(noisy)
+    assert line.startswith("not settled: compile=graph is 0.")
+    assert line.endswith("rounds would tell")
+    assert "times as fast as compile=xla (95% interval, 10 rounds); some " in line
+
+
+def test_a_small_difference_says_that_it_is_small() -> None:
+    comparison = Comparison("id", pairs(16), LABELS, Rule())
+    follow(comparison, planted(1.009))
+    assert sentences(comparison)[0].endswith("rounds), a difference of less than 2%")
+
+
+def test_a_side_that_cannot_be_measured_ends_its_point_alone() -> None:
+    comparison = Comparison("id", pairs(16, 64), LABELS, Rule())
+
+    def machine(visit: Visit) -> float | str:
+        lost = visit.point.compile == "xla" and visit.point.batch_size == 64
+        return "oom_host" if lost else planted(1.3)(visit)
+
+    batches = follow(comparison, machine)
+    assert [len(visits) for visits in batches] == [4, 2, 2, 2, 2]
+    measured, lost = comparison.results()
+    assert measured.verdict(0.02) is Verdict.SLOWER
+    assert lost.verdict(0.02) is None
+    assert lost.problem == "compile=xla is oom_host: it said so"
+    assert sentences(comparison)[1].endswith(f"no verdict: {lost.problem}")
+    assert comparison.overall() is None
+
+
+def test_both_sides_that_cannot_be_measured_are_named_and_nothing_goes_on() -> None:
+    comparison = Comparison("id", pairs(16), LABELS, Rule())
+    assert len(follow(comparison, lambda visit: "unavailable")) == 1
+    [line] = sentences(comparison)
+    assert "compile=graph is unavailable" in line
+    assert "compile=xla is unavailable" in line
+
+
+def test_one_crash_costs_a_round_and_a_second_one_the_point() -> None:
+    def crashing(*numbers: int) -> Machine:
+        return lambda visit: (
+            "crash" if visit.point.replicate in numbers and visit.point.compile == "xla" else planted(1.0)(visit)
+        )
+
+    once = Comparison("id", pairs(16), LABELS, replace(ENDLESS, most=7))
+    assert len(follow(once, crashing(3))) == 7
+    assert [one.number for one in once.results()[0].rounds] == [1, 2, 4, 5, 6, 7]
+    twice = Comparison("id", pairs(16), LABELS, ENDLESS)
+    assert len(follow(twice, crashing(3, 6))) == 6
+    assert twice.results()[0].problem == "compile=xla is crash: it said so"
+
+
+def test_all_points_together_are_the_geometric_mean_of_their_ratios() -> None:
+    comparison = Comparison("id", pairs(16, 64, 256), LABELS, Rule())
+    ratios = {16: 1.3, 64: 0.9, 256: 1.1}
+    follow(comparison, lambda visit: planted(ratios[visit.point.batch_size])(visit))
+    overall = comparison.overall()
+    assert overall
+    assert overall.estimate
+    means = [stats.gmean([row[-1] for row in round_table(comparison)["data"] if row[1] == n]) for n in range(1, 6)]
+    assert overall.estimate.ratio == pytest.approx(stats.gmean(means))
+    assert overall.estimate.ratio == pytest.approx(1 / stats.gmean([*ratios.values()]), rel=2e-3)
+    assert sentences(comparison)[-1].startswith(
+        "Geometric mean of these 3 points, and of no others: compile=xla is 1.0"
+    )
+
+
+def test_tables_hold_the_verdicts_and_every_round() -> None:
+    comparison = Comparison("id", pairs(16), LABELS, Rule())
+    follow(comparison, planted(1.3))
+    table = verdict_table(comparison)
+    [values] = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    assert values["point"] == "fc 4x1024 b16 float32 cpu"
+    assert values["verdict"] == "slower"
+    assert values["low"] < values["ratio"] < values["high"] < 1
+    rounds = [
+        dict(zip(round_table(comparison)["columns"], row, strict=True)) for row in round_table(comparison)["data"]
+    ]
+    assert [one["round"] for one in rounds] == [1, 2, 3, 4, 5]
+    for one in rounds:
+        assert one["ratio"] == pytest.approx(
+            one["compile=graph examples_per_second"] / one["compile=xla examples_per_second"]
+        )
+    assert math.log(values["ratio"]) == pytest.approx(sum(math.log(one["ratio"]) for one in rounds) / 5)
+
+
+@pytest.mark.parametrize(
+    ("low", "ratio", "high", "text"),
+    [
+        (1.28, 1.31, 1.34, "1.31 times as fast as compile=xla (95% interval 1.28 .. 1.34, 10 rounds)"),
+        (1.0003, 1.004, 1.0077, "1.0040 times as fast as compile=xla (95% interval 1.0003 .. 1.0077, 10 rounds)"),
+        (23.1, 41.4, 74.2, "41 times as fast as compile=xla (95% interval 23 .. 74, 10 rounds)"),
+    ],
+)
+def test_numbers_have_the_digits_that_their_interval_bears(low: float, ratio: float, high: float, text: str) -> None:
+    found = Estimate(math.log(ratio), (math.log(high) - math.log(low)) / 2, 10)
+    assert describe_estimate(found, LABELS, 0.0) == f"compile=graph is {text}"
+
+
+def test_sides_that_do_not_pair_are_refused() -> None:
+    xla = replace(GRAPH, compile="xla")
+    with pytest.raises(ConfigError, match="is the same point on both"):
+        pairs_of([GRAPH], [GRAPH], null=False)
+    with pytest.raises(ConfigError, match="the sides have 1 and 2 points"):
+        pairs_of([GRAPH], [xla, replace(xla, batch_size=8)], null=False)
+    with pytest.raises(ConfigError, match="batch_size=8: meets 16 on the other side"):
+        pairs_of([replace(GRAPH, batch_size=size) for size in (8, 16)], [replace(xla, batch_size=16)] * 2, null=False)
+    assert pairs_of([GRAPH], [GRAPH], null=True)[0].points == (GRAPH, GRAPH)

@@ -1,0 +1,120 @@
+"""The statistics of a comparison against SciPy and statsmodels, and on planted machines."""
+
+from __future__ import annotations
+
+import math
+from itertools import islice
+
+import numpy as np
+import pytest
+from scipy import stats
+from statsmodels.tsa.stattools import acf
+
+from benchmarks.compare_verdicts import MACHINES, tally
+from paradnn.compare.verdict import Estimate, Rule, Verdict, estimate, is_look, orders
+
+
+def series(n: int, seed: int, rho: float = 0.0) -> list[float]:
+    random = np.random.default_rng(seed)
+    values = [random.standard_normal()]
+    for shock in random.standard_normal(n - 1):
+        values.append(rho * values[-1] + math.sqrt(1 - rho**2) * shock)
+    return [0.05 + 0.01 * value for value in values]
+
+
+@pytest.mark.parametrize(("n", "missing"), [(5, 0.001), (7, 0.0014), (20, 0.004), (40, 0.006), (160, 0.006)])
+def test_alternating_rounds_have_students_interval_at_the_looks_own_level(n: int, missing: float) -> None:
+    logs = [0.05 + (-1) ** index * (0.01 + 0.0001 * index) for index in range(n)]
+    expected = stats.ttest_1samp(logs, 0).confidence_interval(1 - missing)
+    found = estimate(logs)
+    assert found.rounds == n
+    assert math.log(found.ratio) == pytest.approx(np.mean(logs))
+    assert (math.log(found.low), math.log(found.high)) == pytest.approx((expected.low, expected.high))
+
+
+@pytest.mark.parametrize("n", [10, 20, 57])
+@pytest.mark.parametrize("rho", [0.0, 0.7, 0.95])
+def test_correlated_rounds_widen_it_as_an_ar1_series(n: int, rho: float) -> None:
+    logs = series(n, seed=n, rho=rho)
+    seen = acf(logs, nlags=1)[1]
+    r = np.clip((n * seen + min(7, 0.4 * n)) / (n - min(8, 0.4 * n)), 0, 1 - 1.5 / n)
+    plain = stats.ttest_1samp(logs, 0).confidence_interval(1 - min(n / 5000, 0.006))
+    wider = math.sqrt((1 + r) / (1 - r))
+    assert estimate(logs).half == pytest.approx((plain.high - plain.low) / 2 * wider)
+
+
+def test_rounds_without_any_scatter_have_an_interval_without_width() -> None:
+    found = estimate([math.log(1.5)] * 5)
+    assert (found.low, found.ratio, found.high) == pytest.approx((1.5, 1.5, 1.5))
+    assert found.verdict(0.02) is Verdict.FASTER
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (1.01, 1.40, Verdict.FASTER),
+        (1.001, 1.01, Verdict.FASTER),
+        (0.5, 0.99, Verdict.SLOWER),
+        (0.985, 1.019, Verdict.EQUIVALENT),
+        (0.985, 1.021, Verdict.NOT_SETTLED),
+        (0.979, 1.001, Verdict.NOT_SETTLED),
+    ],
+)
+def test_the_verdict_is_the_intervals(low: float, high: float, verdict: Verdict) -> None:
+    found = Estimate((math.log(low) + math.log(high)) / 2, (math.log(high) - math.log(low)) / 2, 10)
+    assert found.verdict(0.02) is verdict
+    opposite = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
+    assert found.inverse().verdict(0.02) is opposite.get(verdict, verdict)
+
+
+@pytest.mark.parametrize(("mean", "half"), [(0.01, 0.03), (0.0, 0.05), (0.03, 0.04), (-0.015, 0.02)])
+def test_the_rounds_that_would_tell_are_a_look_and_would(mean: float, half: float) -> None:
+    found = Estimate(mean, half, 40)
+    needed = found.rounds_needed(0.02)
+    assert found.verdict(0.02) is Verdict.NOT_SETTLED
+    assert is_look(needed)
+    narrower = half * math.sqrt(40 / needed)
+    assert Estimate(mean, narrower * 0.999, needed).verdict(0.02) is not Verdict.NOT_SETTLED
+    assert Estimate(mean, narrower * 1.5, needed).verdict(0.02) is Verdict.NOT_SETTLED
+
+
+def test_it_ends_with_a_verdict_that_is_precise_enough() -> None:
+    rule = Rule(within=0.02, margin=0.02)
+    assert rule.is_enough(Estimate(0.03, 0.0198, 10))
+    assert not rule.is_enough(Estimate(0.03, 0.025, 10)), "a verdict, but not precise"
+    assert not rule.is_enough(Estimate(0.01, 0.0198, 10)), "precise, but no verdict"
+    assert rule.is_enough(Estimate(math.log(2), 0.06, 10)), "a tenth of a large difference is enough"
+    assert rule.is_enough(Estimate(0.001, 0.015, 10))
+
+
+def test_looks_are_few_and_end_at_the_cap() -> None:
+    assert [n for n in range(1, 60) if is_look(n)] == [5, 7, 10, 14, 20, 28, 40, 57]
+    assert [n for n in range(1, 13) if Rule(least=6, most=12).looks(n)] == [7, 10, 12]
+
+
+def test_each_side_goes_first_in_one_of_two_rounds_and_which_is_random() -> None:
+    seen = list(islice(orders("name"), 200))
+    assert all({first, second} == {0, 1} for first, second in seen)
+    assert all(sum(first for first, _ in seen[index : index + 2]) == 1 for index in range(0, 200, 2))
+    assert 30 < sum(first for first, _ in seen[::2]) < 70
+    assert seen == list(islice(orders("name"), 200)) != list(islice(orders("other"), 200))
+
+
+@pytest.mark.parametrize("machine", ["independent", "bimodal, 8%", "second place 3% slower", "state 0.7"])
+def test_equal_sides_of_planted_machines_are_hardly_ever_called_different(machine: str) -> None:
+    outcomes = tally(200, 1.0, 0.01, Rule(), MACHINES[machine])
+    false = sum(outcome.verdict in (Verdict.FASTER, Verdict.SLOWER) for outcome in outcomes)
+    assert false <= stats.binom.ppf(0.999, 200, 0.05)
+    assert sum(not outcome.held for outcome in outcomes) <= stats.binom.ppf(0.999, 200, 0.05)
+
+
+def test_sides_with_noise_of_their_own_that_lasts_are_not_called_different_either() -> None:
+    outcomes = tally(200, 1.0, 0.01, Rule(), own=0.7)
+    assert sum(not outcome.held for outcome in outcomes) <= stats.binom.ppf(0.999, 200, 0.05)
+
+
+def test_a_difference_is_found_in_few_rounds() -> None:
+    outcomes = tally(100, 1.05, 0.01, Rule())
+    assert sum(outcome.verdict is Verdict.FASTER for outcome in outcomes) >= 95
+    assert np.median([outcome.rounds for outcome in outcomes]) <= 20
+    assert all(abs(outcome.found.ratio - 1.05) < 0.03 for outcome in outcomes)

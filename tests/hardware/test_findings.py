@@ -1,0 +1,123 @@
+"""What is found on planted hosts, and on this one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paradnn.hardware.environment import Environment
+from paradnn.hardware.findings import Finding, host_findings, load_findings
+from paradnn.hardware.gpu_state import gpu_findings
+from paradnn.hardware.load import Load, LoadWatch, Taker
+from tests.hardware.planted import LAPTOP, SERVER, plant
+
+
+@pytest.fixture(autouse=True)
+def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+
+
+def found(root: Path) -> dict[str, Finding]:
+    return {finding.name: finding for finding in host_findings(root)}
+
+
+def test_all_that_hurts_is_found(tmp_path: Path) -> None:
+    findings = found(plant(tmp_path, LAPTOP))
+    assert {name: finding.value for name, finding in findings.items()} == {
+        "governor": "powersave",
+        "turbo": "on",
+        "thp": "always",
+        "swappiness": "60",
+        "aslr": "on",
+        "clock_range": "0.80 to 4.70 GHz, base 2.10",
+        "smt": "2 threads on 1 cores",
+        "affinity": "2 of 8 cores may be used",
+        "numa": "2 of 2 in use",
+        "cpu_quota": "1.5 of 2 cores",
+        "memory_limit": "4.0 GiB",
+        "swap": "500 MiB in use",
+        "clock_source": "hpet",
+        "virtual": "bare metal",
+        "battery": "Discharging",
+        "throttling": "17 times since it was started",
+    }
+    harmful = {"governor", "turbo", "numa", "cpu_quota", "swap", "clock_source", "battery"}
+    assert {name for name, finding in findings.items() if finding.harms} == harmful
+    assert all(findings[name].remedy for name in harmful)
+    assert all(finding.why for finding in findings.values())
+    assert findings["numa"].remedy == "platform.cores=0"
+    assert findings["governor"].permitted is True
+
+
+def test_a_host_as_it_should_be_has_nothing_that_harms(tmp_path: Path) -> None:
+    findings = found(plant(tmp_path, SERVER))
+    assert not [finding for finding in findings.values() if finding.harms]
+    assert findings["cpu_quota"].value == findings["memory_limit"].value == "none"
+    assert findings["virtual"].value == "virtual machine"
+    # Without swap it does not matter how willing the kernel is to use it.
+    assert "swappiness" not in findings
+
+
+def test_what_a_host_does_not_tell_is_left_out(tmp_path: Path) -> None:
+    assert {finding.name for finding in host_findings(tmp_path)} <= {"cpu_quota", "memory_limit", "swap"}
+
+
+QUIET = Load(2, 0.2, 0.01, 0.0, ())
+
+
+def test_a_busy_machine_is_said_to_be() -> None:
+    assert not QUIET.busy
+    busy = replace(QUIET, average=3.2, foreign=0.7, takers=(Taker(17, "python", 1.4),))
+    assert busy.busy
+    assert str(busy) == "load 3.2 on 2 cores, others take 1.4 of them (python (17) 1.4)"
+    harming = {finding.name: finding for finding in load_findings(busy) if finding.harms}
+    assert list(harming) == ["foreign_cpu"]
+    assert "17" in harming["foreign_cpu"].remedy
+    stolen = replace(QUIET, steal=0.2)
+    assert stolen.busy
+    assert str(stolen) == "load 0.2 on 2 cores, the hypervisor takes 20% (steal)"
+    assert not [finding for finding in load_findings(QUIET) if finding.harms or finding.remedy]
+
+
+def test_what_this_process_started_is_not_foreign() -> None:
+    watch = LoadWatch()
+    spinner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        assert spinner.pid not in {taker.pid for taker in watch.look().takers}
+    finally:
+        spinner.kill()
+        spinner.wait()
+
+
+BOARD = "0, NVIDIA H100, Disabled, 1200, 1980, 0x0000000000000020, 97, 84\n"
+
+
+def test_a_board_that_is_hot_and_shared_is_told() -> None:
+    answers = iter([BOARD, "4242, python, 1000 MiB\n"])
+    findings = {finding.name: finding for finding in gpu_findings(lambda _: next(answers))}
+    assert {name for name, finding in findings.items() if finding.harms} == {
+        "gpu_throttling",
+        "gpu_load",
+        "gpu_processes",
+    }
+    assert findings["gpu_throttling"].value == "temperature (software)"
+    assert findings["gpu_processes"].value == "python (4242)"
+    assert "-pm 1" in findings["gpu_persistence"].remedy
+
+
+def test_an_idle_board_is_no_harm_and_none_says_nothing() -> None:
+    answers = iter([BOARD.replace("Disabled", "Enabled").replace("0020", "0001").replace(" 97,", " 0,"), ""])
+    assert not [finding for finding in gpu_findings(lambda _: next(answers)) if finding.harms]
+    assert gpu_findings(lambda _: "") == []
+
+
+def test_findings_are_recorded_and_identify_nothing() -> None:
+    plain = Environment("a processor", {"cores": 2}, {"keras": "3"}, {})
+    told = replace(plain, findings=tuple(load_findings(QUIET)))
+    assert told.environment_id == plain.environment_id
+    assert told.as_dict()["findings"][0]["name"] == "load_average"

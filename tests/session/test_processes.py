@@ -1,0 +1,215 @@
+"""Points measured in several processes: what the run holds, and that nothing is lost or doubled when drivers end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from paradnn.config.families.synthetic import FullyConnected
+from paradnn.config.identity import Identity
+from paradnn.config.outcome import PointResult
+from paradnn.config.point import Measure, Point, Tracking
+from paradnn.session.open_point import OpenPoint
+from paradnn.session.partial import PartialResults
+from paradnn.worker.messages import Answer, Compilation, Measurement, Timing
+from tests.conftest import TINY, Store, process, run
+from tests.session.test_faults import driver, measuring_child, wait_for
+
+pytestmark = pytest.mark.framework
+
+REST = [entry for entry in TINY if "nodes" not in entry]
+
+
+def blocks_of(store: Store, run_id: str) -> list[dict[str, Any]]:
+    ((root,),) = store.query("SELECT artifact_uri FROM runs WHERE run_uuid = ?", run_id)
+    content = json.loads((Path(root.removeprefix("file://")) / "blocks.json").read_text())
+    assert content["unit"] == "s"
+    return content["processes"]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> tuple[Store, str]:
+    """Three points in four processes each, profiled; what was printed."""
+    store = Store(tmp_path_factory.mktemp("processes"))
+    (store.folder / "mlflow.db").write_bytes(empty_database.read_bytes())
+    axes = ["-m", "model.nodes=8,9,10", *REST, "measure.processes=4", "measure.profile=true"]
+    done = run(["paradnn.train", *axes, f"tracking.folder={store.folder}"], store)
+    assert done.returncode == 0, done.stderr
+    return store, done.stdout + done.stderr
+
+
+def test_the_headline_is_that_of_the_processes(measured: tuple[Store, str]) -> None:
+    """Value and interval computed anew, with SciPy, from the raw blocks."""
+    store, _ = measured
+    for point in store.runs():
+        metrics, processes = store.values("latest_metrics", point["run_id"]), blocks_of(store, point["run_id"])
+        assert len(processes) == metrics["processes"] == 4
+        assert metrics["blocks"] == sum(len(entry["blocks"]) for entry in processes)
+        logs = np.log([statistics.median(entry["blocks"]) / entry["steps_per_block"] for entry in processes])
+        low, high = np.exp(stats.t.interval(0.95, 3, loc=logs.mean(), scale=stats.sem(logs))) * 1e3
+        assert metrics["step_time_ms"] == pytest.approx(np.exp(logs.mean()) * 1e3)
+        assert (metrics["step_time_low_ms"], metrics["step_time_high_ms"]) == pytest.approx((low, high), rel=1e-4)
+        assert metrics["process_cv"] == pytest.approx(logs.std(ddof=1))
+        assert metrics["phase_measure_seconds"] >= sum(sum(entry["blocks"]) for entry in processes)
+        assert "4 processes" in point["mlflow.note.content"]
+        assert point["profile"] == "ok"
+
+
+def test_the_processes_of_points_take_turns(measured: tuple[Store, str]) -> None:
+    store, _ = measured
+    begun = [(entry["begun"], point["run_id"]) for point in store.runs() for entry in blocks_of(store, point["run_id"])]
+    rounds = [name for _, name in sorted(begun)]
+    assert [len(set(rounds[at : at + 3])) for at in (0, 3, 6, 9)] == [3, 3, 3, 3], "each once before any again"
+
+
+def test_nothing_is_left_of_what_was_kept_meanwhile(measured: tuple[Store, str]) -> None:
+    store, _ = measured
+    assert not list(store.folder.glob("partial-*"))
+    again = run(["paradnn.train", "-m", "model.nodes=8,9,10", *REST, "measure.processes=4"], store)
+    assert "3 skipped" in again.stdout
+    assert len(store.runs()) == 3
+
+
+def test_a_killed_driver_loses_no_process_and_doubles_none(store: Store) -> None:
+    folder = store.folder / "kept"
+    axes = ["-m", "model.nodes=8,9,10,11", *REST, "measure.processes=3", f"tracking.folder={folder}"]
+    with driver(store, *axes) as running:
+        assert wait_for(lambda: len(list(folder.glob("partial-*.json"))) == 4)
+        running.kill()
+        running.wait()
+    kept = [json.loads(json.loads(path.read_text())["body"])["results"] for path in folder.glob("partial-*.json")]
+    before = {result["begun"] for results in kept for result in results}
+    assert len(before) >= 4
+    done = run(["paradnn.train", *axes], store)
+    assert done.returncode == 0, done.stderr
+    runs = [entry for entry in store.runs() if "outcome" in entry]
+    assert Counter(entry["outcome"] for entry in runs) == {"ok": 4}
+    assert len({entry["point_id"] for entry in runs}) == 4
+    begun = [entry["begun"] for point in runs for entry in blocks_of(store, point["run_id"])]
+    assert len(begun) == len(set(begun)) == 12
+    assert before <= set(begun)
+    assert not [entry for entry in store.runs() + store.runs("sweep") if entry["status"] == "RUNNING"]
+    assert not list(folder.glob("partial-*"))
+
+
+def test_a_process_that_dies_ends_its_point_and_no_other(store: Store) -> None:
+    folder = store.folder / "kept"
+    rest = [entry for entry in REST if "min_seconds" not in entry]
+    axes = ["-m", "model.nodes=8,9", *rest, "measure.min_seconds=1", "measure.processes=2", "sweep.order=given"]
+    with driver(store, *axes, f"tracking.folder={folder}") as running:
+        assert wait_for(lambda: len(list(folder.glob("partial-*.json"))) == 2)
+        assert wait_for(lambda: measuring_child(running))
+        os.kill(measuring_child(running), signal.SIGSEGV)
+        _, errors = running.communicate(timeout=120)
+    assert running.returncode == 0, errors
+    found = {store.values("params", entry["run_id"])["model.nodes"]: entry for entry in store.runs()}
+    assert {nodes: entry["outcome"] for nodes, entry in found.items()} == {"8": "crash", "9": "ok"}
+    assert found["8"]["reason"].startswith("process 2: SIGSEGV")
+    assert len(blocks_of(store, found["8"]["run_id"])) == 1, "what the first process measured is kept"
+
+
+def test_two_drivers_share_points_of_several_processes(store: Store) -> None:
+    axes = ["-m", "model.nodes=range(8,16)", *REST, "measure.processes=2", f"tracking.folder={store.folder / 'kept'}"]
+    with driver(store, *axes) as one, driver(store, *axes) as two:
+        for running in (one, two):
+            _, errors = running.communicate(timeout=200)
+            assert running.returncode == 0, errors
+    done = [entry for entry in store.runs() if "outcome" in entry]
+    assert Counter(Counter(entry["point_id"] for entry in done).values()) == {1: 8}
+    assert all(store.values("latest_metrics", entry["run_id"])["processes"] == 2 for entry in done)
+
+
+def test_offline_points_of_several_processes_are_logged_whole(store: Store, tmp_path: Path) -> None:
+    axes = ["-m", "model.nodes=8,9", *REST, "measure.processes=2", "tracking=offline", f"tracking.folder={tmp_path}"]
+    done = run(["paradnn.train", *axes], store)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name.split("-")[0] for path in tmp_path.iterdir()) == ["point", "point", "store", "sweep"]
+    synced = run(["paradnn.sync", str(tmp_path)], store)
+    assert synced.returncode == 0, synced.stderr
+    assert [len(blocks_of(store, entry["run_id"])) for entry in store.runs()] == [2, 2]
+
+
+def test_processes_are_added_until_the_interval_is_narrow_or_there_are_enough(store: Store) -> None:
+    """No interval of a few processes is as narrow as 0.01%."""
+    limits = ["measure.processes=2", "measure.max_processes=4", "measure.relative_interval=0.0001"]
+    run(["paradnn.train", "model.nodes=8", *REST, *limits, f"tracking.folder={store.folder / 'kept'}"], store)
+    (point,) = store.runs()
+    assert store.values("latest_metrics", point["run_id"])["processes"] == 4
+
+
+def planted(*seconds: float, **settings: Any) -> OpenPoint:
+    """A point whose processes took steps of so many seconds, without noise within a process."""
+    point = Point(model=FullyConnected(), measure=Measure(**settings))
+    timings = [Timing(1, [], [], [value] * 10, True, "", None) for value in seconds]
+    compiled = Compilation([1.0], [1], None)
+    measured = [Measurement(1, compiled, {}, None, None, timing, None, "") for timing in timings]
+    results = [PointResult("ok", None, Answer("ok", None, {}, measurement=entry)) for entry in measured]
+    return OpenPoint(point, None, None, None, {}, None, results=results)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "settings", "complete"),
+    [
+        ([1.0], {}, True),
+        ([1.0], {"processes": 2}, False),
+        ([1.0, 1.1], {"processes": 2}, True),
+        ([1.0, 1.1], {"processes": 2, "relative_interval": 0.02}, False),
+        ([1.0, 1.1], {"processes": 2, "relative_interval": 0.02, "max_processes": 2}, True),
+        ([1.0, 1.001, 1.002], {"processes": 2, "relative_interval": 0.02}, True),
+        ([1.0], {"relative_interval": 0.02}, True),
+    ],
+)
+def test_when_a_point_has_enough_processes(seconds: list[float], settings: dict[str, Any], complete: bool) -> None:
+    assert planted(*seconds, **settings).is_complete is complete
+
+
+def test_only_the_first_process_profiles_and_of_several_none_goes_on_alone() -> None:
+    settings = {"profile": True, "keep_trace": True, "relative_interval": 0.02}
+    first, second = planted(processes=2, **settings).request(), planted(1.0, processes=2, **settings).request()
+    assert [entry["measure"]["profile"] for entry in (first, second)] == [True, False]
+    assert [entry["measure"]["keep_trace"] for entry in (first, second)] == [True, False]
+    assert [entry["measure"]["relative_interval"] for entry in (first, second)] == [None, None]
+    assert planted(**settings).request()["measure"]["relative_interval"] == 0.02
+
+
+def test_a_reference_point_is_measured_along_a_long_sweep(store: Store) -> None:
+    axes = ["-m", "model.nodes=range(8,58)", *REST, "measure.min_seconds=0", "measure.warmup_seconds=0"]
+    done = run(["paradnn.train", *axes, f"tracking.folder={store.folder / 'kept'}"], store)
+    assert done.returncode == 0, done.stderr
+    runs = store.runs()
+    assert len(runs) == 50
+    (reference,) = [entry for entry in runs if entry.get("reference_point") == "true"]
+    counts = Counter(store.values("latest_metrics", entry["run_id"])["processes"] for entry in runs)
+    assert counts == {1: 49, 4: 1}
+    assert store.values("latest_metrics", reference["run_id"])["processes"] == 4
+
+
+def test_a_damaged_file_of_kept_processes_is_as_none(tmp_path: Path) -> None:
+    kept = PartialResults(Tracking(folder=str(tmp_path)))
+    identity, result = Identity("a", "b", 0), PointResult("timeout", "over 1 s", phases={"build": 0.5}, begun=3.0)
+    kept.save(identity, [result])
+    assert kept.load(identity) == [result]
+    assert kept.load(Identity("a", "b", 1)) == []
+    assert PartialResults(Tracking(folder=str(tmp_path), experiment="other")).load(identity) == []
+    (path,) = tmp_path.iterdir()
+    path.write_text(path.read_text().replace("timeout", "timeover"))
+    assert kept.load(identity) == []
+    kept.remove(identity)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "many"])
+def test_a_count_of_processes_that_is_none_is_refused(store: Store, value: str) -> None:
+    done = process(["paradnn.train", f"measure.processes={value}"], store)
+    assert done.returncode == 2
+    assert "measure.processes" in done.stderr
+    assert "Traceback" not in done.stderr

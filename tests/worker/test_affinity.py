@@ -1,0 +1,141 @@
+"""A point on some cores, and on cold caches: planted trees, this process, and real points."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from paradnn.config.identity import digest, point_id, request_of
+from paradnn.config.point import Point, read_point
+from paradnn.errors import ConfigError
+from paradnn.execution.pool import WorkerPool
+from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.worker_process import Limits
+from paradnn.worker.affinity import core_list, core_text
+from paradnn.worker.cold_caches import Caches, part_bytes
+
+TINY = {"name": "fc", "layers": 1, "nodes": 8, "input_size": 16, "output_size": 4}
+SHORT = {"min_seconds": 0.02, "min_blocks": 6, "block_seconds": 0.002, "warmup_seconds": 0.2}
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="affinity is Linux's")
+
+
+def point(cores: object = None, measure: dict | None = None, **further: object) -> Point:
+    platform = {"name": "cpu", "cores": cores}
+    return read_point({"model": TINY, "batch_size": 4, "platform": platform, "measure": measure or SHORT, **further})
+
+
+def test_cores_are_written_in_one_way() -> None:
+    assert core_list("0-3,6\n") == [0, 1, 2, 3, 6]
+    assert core_list("") == core_list("x-y") == core_list("3-1") == core_list("1,") == []
+    assert core_text([6, 2, 0, 1]) == "0-2,6"
+    assert point("6,0-1,2").platform.cores == "0-2,6"
+    assert point_id(point(0)) == point_id(point("0")) != point_id(point("0-1"))
+
+
+def test_without_cores_and_cold_caches_a_point_is_the_one_it_always_was() -> None:
+    request = request_of(point())
+    for key in ("replicate", "software", "devices", "transport"):
+        del request[key]
+    measure = request.pop("measure")
+    del request["platform"]["cores"]
+    timing = ("min_seconds", "min_blocks", "max_seconds", "block_seconds", "warmup_seconds")
+    assert point_id(point()) == digest([request, {key: measure[key] for key in timing}])
+    assert len({point_id(point()), point_id(point(mode="inference"))}) == 2
+    cold = point(mode="inference", measure={**SHORT, "cold_caches": True})
+    assert point_id(cold) != point_id(point(mode="inference"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"cores": "0-x"}, r"platform\.cores=0-x: is not understood; write numbers and ranges"),
+        ({"cores": "3-1"}, r"platform\.cores=3-1: names no core; write the smaller number first"),
+        ({"cores": -1}, r"platform\.cores=-1: must be at least 0"),
+        ({"cores": "0-1", "devices": 2}, r"platform\.cores=0-1: is for one device, not for devices=2; leave one"),
+        ({"measure": {"cold_caches": True}}, r"measure\.cold_caches=true: is for the latency of a CPU; set mode=infer"),
+    ],
+)
+def test_what_cannot_be_is_refused(wrong: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        point(**wrong)
+
+
+def test_each_core_writes_more_than_the_caches_it_shares(tmp_path: Path) -> None:
+    """Two groups of two cores, each group with a last level of its own; a big private cache is written in full."""
+    for core in range(4):
+        group = "0-1" if core < 2 else "2-3"
+        for level, (size, sharing) in enumerate((("48K", str(core)), ("2048K", str(core)), ("32768K", group))):
+            folder = tmp_path / f"cpu{core}/cache/index{level}"
+            folder.mkdir(parents=True)
+            (folder / "size").write_text(f"{size}\n")
+            (folder / "shared_cpu_list").write_text(f"{sharing}\n")
+    assert part_bytes([0, 1, 2, 3], tmp_path) == [32 * 2**20] * 4
+    assert part_bytes([0, 2], tmp_path) == [64 * 2**20] * 2
+    (tmp_path / "cpu0/cache/index1/size").write_text("49152K\n")
+    assert part_bytes([0, 1], tmp_path) == [96 * 2**20, 32 * 2**20]
+    assert part_bytes([7, 8], tmp_path) == [64 * 2**20] * 2
+
+
+@LINUX
+def test_emptying_the_caches_leaves_a_process_where_it_may_be() -> None:
+    before = os.sched_getaffinity(0)
+    Caches().empty()
+    assert os.sched_getaffinity(0) == before
+
+
+@LINUX
+@pytest.mark.framework
+@pytest.mark.parametrize("framework", ["tensorflow", "jax", "torch"])
+def test_every_thread_of_a_bound_point_is_on_its_cores(framework: str, pool: WorkerPool) -> None:
+    pytest.importorskip(framework)
+    core = max(os.sched_getaffinity(0))
+    bound = point(core, framework={"name": framework})
+    masks: set[str] = set()
+    worker_of = WorkerKey.of(bound)
+
+    def look(phase: str) -> None:
+        if phase == "measure":
+            masks.update(mask for mask in _masks() if mask is not None)
+
+    result = pool.measure(worker_of, request_of(bound), Limits(120, None), look)
+    assert result.outcome == "ok", result.reason
+    contention = result.answer.measurement.contention
+    assert contention.cores == 1
+    assert masks == {str(core)}
+
+
+def _masks() -> list[str | None]:
+    """The cores of every thread of the processes two below this one: points, forked by workers."""
+    found = []
+    for worker in psutil.Process().children():
+        for child in worker.children():
+            for status in Path(f"/proc/{child.pid}/task").glob("*/status"):
+                rows = dict(row.split(":", 1) for row in status.read_text().splitlines())
+                found.append(rows["Cpus_allowed_list"].strip())
+    return found
+
+
+@LINUX
+@pytest.mark.framework
+def test_cores_that_may_not_be_used_are_unavailable(pool: WorkerPool) -> None:
+    away = point("9999")
+    result = pool.measure(WorkerKey.of(away), request_of(away), Limits(120, None), lambda _: None)
+    assert result.outcome == "unavailable"
+    assert result.reason.startswith("platform.cores=9999: core 9999 is none that this process may use: 0")
+
+
+@pytest.mark.framework
+def test_latencies_on_cold_caches_leave_the_peak_memory_alone(pool: WorkerPool) -> None:
+    """The buffer that empties them is as large as they are, and none of the model's memory."""
+    peaks = []
+    for cold in (False, True):
+        measured = point(mode="inference", measure={**SHORT, "cold_caches": cold})
+        result = pool.measure(WorkerKey.of(measured), request_of(measured), Limits(120, None), lambda _: None)
+        assert result.outcome == "ok", result.reason
+        assert len(result.answer.latencies) >= 100
+        peaks.append(result.answer.peak_memory_bytes)
+    assert peaks[1] - peaks[0] < 16 * 2**20

@@ -1,0 +1,81 @@
+"""The phase `compile` on real functions of TensorFlow, which is traced again for every new shape of its arguments."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import tensorflow as tf
+
+from paradnn.worker.compiling import MOST_STEPS, compile_steps
+from paradnn.worker.frameworks.tensorflow import CompiledStep, TensorFlow
+from paradnn.worker.point import answer_request
+from tests.worker.families import POINT
+
+
+class Growing(CompiledStep):
+    """Its argument is one longer at each step whose number is in `steps`."""
+
+    def __init__(self, steps: set[int], compiled: bool = True) -> None:
+        def total(values: tf.Tensor) -> tf.Tensor:
+            return tf.reduce_sum(values)
+
+        function = tf.function(total) if compiled else total
+        super().__init__(function, (tf.ones([1]),), contextlib.nullcontext, POINT)
+        self._growing = steps
+        self._number = 0
+
+    def run(self, steps: int) -> float | None:
+        loss = None
+        for _ in range(steps):
+            self._number += 1
+            if self._number in self._growing:
+                self.arguments = (tf.ones([len(self.arguments[0]) + 1]),)
+            loss = super().run(1)
+        return loss
+
+
+def test_the_phase_ends_with_the_step_that_compiles_nothing() -> None:
+    seconds = iter(range(100))
+    compilation, first_loss = compile_steps(Growing({2, 3}), lambda: float(next(seconds)))
+    assert compilation.programs == [1, 1, 1, 0]
+    assert compilation.seconds == [1.0] * 4
+    assert compilation.note == "tf.function was traced 3 times"
+    assert first_loss == 1.0
+
+
+def test_a_step_that_compiles_every_time_is_told() -> None:
+    compilation, _ = compile_steps(Growing(set(range(100))))
+    assert compilation.programs == [1] * MOST_STEPS
+    assert compilation.note == "tf.function was traced 8 times; step 8 still compiled 1 program(s)"
+
+
+def test_what_is_not_compiled_has_one_step() -> None:
+    compilation, _ = compile_steps(Growing(set(), compiled=False))
+    assert (compilation.programs, compilation.note) == ([0], None)
+
+
+@pytest.mark.parametrize(("late", "steady"), [(None, True), (25, False)])
+def test_blocks_in_which_something_is_compiled_are_not_steady(
+    late: int | None, steady: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TensorFlow, "make_step", lambda *_: Growing({late} if late else set()))
+    # Of these blocks alone there would be no doubt.
+    monkeypatch.setattr("paradnn.worker.measure._verdict", lambda *_: (True, "nothing planted"))
+    protocol = POINT["measure"] | {"min_blocks": 40}
+    answer = answer_request(POINT | {"measure": protocol}, TensorFlow(), lambda *_: None)
+    assert answer.measurement is not None, answer.reason
+    timing = answer.measurement.timing
+    assert len(timing.blocks) == 40
+    assert timing.steady is steady
+    assert timing.steady_reason == ("" if steady else "the measured steps compiled 1 program(s); ") + "nothing planted"
+
+
+@pytest.mark.parametrize("compile_mode", ["graph", "xla", "eager"])
+@pytest.mark.parametrize("mode", ["train", "inference"])
+def test_a_model_is_compiled_once(compile_mode: str, mode: str) -> None:
+    answer = answer_request(POINT | {"compile": compile_mode, "mode": mode}, TensorFlow(), lambda *_: None)
+    assert answer.measurement is not None, answer.reason
+    compilation = answer.measurement.compilation
+    assert compilation.programs == ([0] if compile_mode == "eager" else [1, 0])
+    assert compilation.note is None

@@ -1,0 +1,123 @@
+"""What disturbed a measurement: planted counters, a planted /proc, and this machine's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paradnn.worker.contention import ContentionWatch, Counters, between, read_counters
+
+#: Two seconds on two cores in which the point took 3 of 4 core-seconds and 1 was idle.
+BEFORE = Counters(10.0, 2, own=5.0, idle=100.0, steal=1.0, counted=300.0, switches=10, throttled=0.0, mhz=2000.0)
+AFTER = Counters(12.0, 2, own=8.0, idle=101.0, steal=1.0, counted=304.0, switches=30, throttled=0.0, mhz=3000.0)
+
+
+def test_what_was_neither_idle_nor_stolen_nor_its_own_was_foreign() -> None:
+    seen = between(BEFORE, AFTER)
+    assert (seen.own_cpu_fraction, seen.foreign_cpu_fraction, seen.steal_fraction) == (0.75, 0.0, 0.0)
+    assert (seen.involuntary_switches_per_second, seen.cpu_mhz, seen.reason) == (10.0, 2500.0, None)
+    busy = between(BEFORE, replace(AFTER, own=6.0, idle=100.0, steal=2.0))
+    assert busy.own_cpu_fraction == 0.25
+    assert busy.foreign_cpu_fraction == pytest.approx(0.5)
+    assert busy.steal_fraction == 0.25
+    assert busy.reason == ("other processes took 1.0 of 2 cores; the hypervisor took 25% of the cores' time (steal)")
+
+
+def test_a_quota_that_stops_the_point_is_told() -> None:
+    assert between(BEFORE, replace(AFTER, throttled=0.5)).reason == (
+        "the control group's CPU quota stopped the point for 25% of the time"
+    )
+
+
+@pytest.mark.parametrize(("own", "told"), [(62.0, True), (10.0, False)])
+def test_one_taken_core_of_many_counts_where_none_is_free(own: float, told: bool) -> None:
+    """One second on 64 cores, one of them taken: 1.6% of the capacity."""
+    start = replace(BEFORE, cores=64, own=0.0, idle=0.0, counted=0.0)
+    end = replace(start, seconds=11.0, own=own, idle=63.0 - own, counted=64.0)
+    assert (between(start, end).reason is not None) == told
+
+
+def test_counters_that_stand_still_or_are_missing_say_nothing() -> None:
+    still = between(BEFORE, replace(BEFORE, seconds=12.0))
+    missing = between(replace(BEFORE, idle=None, steal=None, counted=None, mhz=None), AFTER)
+    for seen in (still, missing):
+        assert (seen.foreign_cpu_fraction, seen.steal_fraction, seen.reason) == (None, None, None)
+    assert missing.cpu_mhz == 3000.0
+    assert ContentionWatch().stop() is None
+
+
+def plant(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_counters_are_those_of_the_cores_that_may_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 3}, raising=False)
+    monkeypatch.setattr(os, "sysconf", lambda _: 100)
+    rows = [f"cpu{core} {core}00 0 0 {core}000 50 0 0 {core}0 0 0" for core in range(4)]
+    plant(
+        tmp_path,
+        {
+            "proc/stat": "\n".join(["cpu 1 2 3 4 5 6 7 8 9 10", *rows, "intr 5"]),
+            "proc/self/cgroup": "3:cpuset:/\n2:cpu,cpuacct:/a/b\n0::/unified",
+            "sys/fs/cgroup/cpu,cpuacct/a/b/cpu.stat": "nr_periods 4\nnr_throttled 2\nthrottled_time 1500000000\n",
+            "sys/devices/system/cpu/cpu1/cpufreq/scaling_cur_freq": "2000000\n",
+            "sys/devices/system/cpu/cpu3/cpufreq/scaling_cur_freq": "3000000\n",
+        },
+    )
+    seen = read_counters(tmp_path)
+    assert (seen.cores, seen.idle, seen.steal, seen.throttled, seen.mhz) == (2, 41.0, 0.4, 1.5, 2500.0)
+    assert seen.counted == pytest.approx(45.4)
+
+
+def test_the_newer_control_groups_and_a_frequency_from_cpuinfo(tmp_path: Path) -> None:
+    core = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    shown = "".join(f"processor : {number}\ncpu MHz\t\t: {1000.0 + number}\n" for number in range(core + 1))
+    plant(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/a",
+            "sys/fs/cgroup/a/cpu.stat": "usage_usec 5\nnr_throttled 1\nthrottled_usec 250000\n",
+            "proc/cpuinfo": shown,
+        },
+    )
+    seen = read_counters(tmp_path)
+    assert (seen.throttled, seen.idle) == (0.25, None)
+    if sys.platform == "linux":
+        assert (seen.mhz or 0.0) >= 1000.0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processor clocks of other processes are Linux's")
+def test_work_of_processes_below_the_point_is_its_own() -> None:
+    """A child's and a grandchild's processor time, against what wait4 says of it in the end."""
+    before = read_counters()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        grandchild = os.fork()
+        while time.process_time() < 0.2:
+            pass
+        if grandchild:
+            os.write(writing, b"x")
+        signal.pause()
+    os.read(reading, 1)
+    middle = read_counters()
+    try:
+        assert middle.own - before.own >= 0.2
+    finally:
+        for path in Path(f"/proc/{child}/task").glob("*/children"):
+            for grandchild in path.read_text().split():
+                os.kill(int(grandchild), signal.SIGKILL)
+        os.kill(child, signal.SIGKILL)
+        _, _, usage = os.wait4(child, 0)
+    after = read_counters()
+    assert after.own >= before.own + usage.ru_utime + usage.ru_stime
+    assert after.switches >= before.switches

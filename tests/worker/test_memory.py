@@ -1,0 +1,30 @@
+"""Memory of TensorFlow's points, and their limit; the other frameworks' are in test_frameworks.py."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from paradnn.execution.pool import WorkerPool
+from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.worker_process import Limits
+from tests.worker.families import POINT
+from tests.worker.memory_checks import TINY, check_memory
+
+
+@pytest.mark.parametrize("compile_mode", ["graph", "xla"])
+def test_a_point_takes_what_a_plain_process_takes(pool: WorkerPool, compile_mode: str) -> None:
+    check_memory(pool, "tensorflow", compile_mode)
+
+
+def test_the_limit_counts_the_framework_as_a_plain_process_holds_it(pool: WorkerPool) -> None:
+    key = WorkerKey(sys.executable, "tensorflow", None, "cpu", ())
+    protocol = POINT["measure"] | {"min_seconds": 30.0, "max_seconds": 30.0}
+    point = POINT | {"model": TINY[0], "batch_size": TINY[1]}
+    answer = pool.measure(key, point, Limits(200, None), lambda phase: None).answer
+    assert answer is not None
+    assert answer.peak_memory_bytes is not None
+    limit = int(0.9 * answer.peak_memory_bytes)
+    result = pool.measure(key, point | {"measure": protocol}, Limits(200, limit), lambda phase: None)
+    assert result.outcome == "oom_host", result.reason
