@@ -119,7 +119,7 @@ def sweep(framework: str, compile: str, *families: str) -> Callable[[Session], A
         bad = [f"{run.family} {run.outcome}: {run.reason}" for run in runs if run.outcome != "ok"]
         bad += [f"{run.family} has no operations: {run.tags.get('profile')}" for run in runs if _lacks_profile(run)]
         if bad or len(runs) < len(families):
-            raise Wrong(f"{len(runs)} of {len(families)} runs; " + "; ".join(bad[:6]), details)
+            raise Wrong("; ".join([f"{len(runs)} of {len(families)} points were measured", *bad[:6]]), details)
         unexplained = statistics.median(run.metrics["profile_unexplained_share"] for run in runs)
         return Answer(f"{len(runs)} runs ok and profiled, no operation in {unexplained:.0%} of the step", details)
 
@@ -178,11 +178,14 @@ def out_of_memory(framework: str) -> Callable[[Session], Answer]:
 def clocks_and_energy(session: Session) -> Answer:
     """The energy of a step against the power that nvidia-smi shows, and what held the clocks down under load."""
     before = _board(session)
+    if "power_w" not in before:
+        raise Skipped("nvidia-smi shows no power")
     idle = float(before["power_w"])
     framework = session.framework()
     large = "sweep.grids=[{model: fc, model.nodes: 8192, batch_size: 4096}]"
+    long = ("measure=quick", "measure.profile=false", "measure.min_seconds=6")
     with sampled_power() as power:
-        runs = session.measured(90.0, large, f"framework={framework}", "measure.min_seconds=6", "precision=bfloat16")
+        runs = session.measured(90.0, large, f"framework={framework}", "precision=bfloat16", *long)
     after = read_board()
     (run,) = runs
     if run.outcome != "ok":
