@@ -68,7 +68,7 @@ $(CLUSTER)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 # A GPU machine has its own PyTorch and JAX, and often no network. `gpu-wheels` fills a folder with what else is needed there, some
-# 25 MiB for each of GPU_PYTHONS (the versions of its Python); `test-gpu` installs what that Python lacks from there, beside what it has,
+# 35 MiB for each of GPU_PYTHONS (the versions of its Python); `test-gpu` installs what that Python lacks from there, beside what it has,
 # and runs anywhere as python3 -m tests.gpu too. PLATFORM=cpu rehearses all of it where there is no GPU.
 GPU := .gpu
 GPU_PYTHONS ?= 3.12

@@ -60,7 +60,7 @@ def _ask(given: argparse.Namespace) -> int:
         )
         return 2
     result = Result(given.out or given.folder / "result.json", given.platform)
-    with tempfile.TemporaryDirectory(prefix="gpu-") as folder:
+    with tempfile.TemporaryDirectory(prefix="gpu-", ignore_cleanup_errors=True) as folder:
         # Frameworks keep caches at home, which may be read-only or another's.
         os.environ["HOME"] = folder
         with contextlib.suppress(KeyboardInterrupt), interruptible():

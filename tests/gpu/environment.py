@@ -38,6 +38,8 @@ def make_environment(folder: Path, wheels: Path) -> Path:
     if done.exists() and done.read_text() == made_for and python.exists():
         return python
     version = ".".join(map(str, sys.version_info[:2]))
+    if sys.version_info < (3, 11):  # noqa: UP036 - it begins in the machine's own
+        raise SystemExit(f"ParaDnn needs Python 3.11 or newer, {sys.executable} is {version}: make test-gpu PYTHON=...")
     remedy = f"run\n    make gpu-wheels GPU_PYTHONS={version}\nwhere there is a network, and bring the folder along"
     # Not every machine's own Python has pip, or may make an environment with it.
     pip = next(iter(sorted(wheels.glob("pip-*.whl"))), None)
