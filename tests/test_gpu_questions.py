@@ -19,7 +19,7 @@ from tests.gpu.__main__ import _answer
 from tests.gpu.board import read_board, sampled_power, throttled
 from tests.gpu.commands import Session, Skipped, Wrong
 from tests.gpu.environment import make_environment
-from tests.gpu.questions import QUESTIONS, Answer, Question, machine
+from tests.gpu.questions import GRIDS, OTHERS, QUESTIONS, REAL, SMALL, Answer, Question, machine
 
 #: An older driver: it knows throttle reasons under their first name, and cannot tell a limit of power.
 SMI = """#!/bin/sh
@@ -168,6 +168,7 @@ def test_a_package_that_is_nowhere_is_named(tmp_path: Path, monkeypatch: pytest.
 def test_every_question_has_a_name_of_its_own() -> None:
     names = [question.name for question in QUESTIONS]
     assert len(set(names)) == len(names)
+    assert {*SMALL, *OTHERS, *REAL} == set(GRIDS)
 
 
 @pytest.mark.framework

@@ -54,7 +54,8 @@ GRIDS = {
     "retinanet": "{model: retinanet, model.image_size: 64, batch_size: 1}",
 }
 SMALL = ("fc", "residual", "lstm", "gpt", "vit")
-OTHERS = tuple(family for family in GRIDS if family not in SMALL)
+OTHERS = ("bottleneck", "rnn", "gru", "transformer")
+REAL = ("resnet50", "densenet121", "mobilenet", "squeezenet", "retinanet")
 SHORT = ("measure=quick", "measure.processes=1", "measure.min_seconds=0.2", "measure.warmup_seconds=0.5")
 
 
@@ -361,6 +362,7 @@ QUESTIONS = (
     Question("sweep, TensorFlow", 60, sweep("tensorflow", "graph", *SMALL)),
     Question("out of memory, TensorFlow", 20, out_of_memory("tensorflow")),
     Question("ceilings, PyTorch", 30, ceilings("torch")),
-    Question("other families, PyTorch eager", 40, sweep("torch", "eager", *OTHERS)),
-    Question("other families, JAX", 60, sweep("jax", "graph", *OTHERS)),
+    Question("other families, PyTorch eager", 50, sweep("torch", "eager", *OTHERS, *REAL)),
+    Question("other families, JAX", 40, sweep("jax", "graph", *OTHERS)),
+    Question("real models, JAX", 80, sweep("jax", "graph", *REAL)),
 )
