@@ -116,10 +116,9 @@ def _answer(question: Any, session: Any) -> dict[str, Any]:
             raise Skipped(f"takes some {question.seconds:.0f} s, {max(0, session.left):.0f} s are left")
         answer = question.ask(session)
         verdict, line, details = "ok", answer.line, answer.details
-    except Skipped as error:
-        verdict, line = "skipped", str(error)
-    except Wrong as error:
-        verdict, line, details = "FAILED", str(error.args[0]), error.args[1] if len(error.args) > 1 else {}
+    except (Skipped, Wrong) as error:
+        verdict = "skipped" if isinstance(error, Skipped) else "FAILED"
+        line, details = str(error.args[0]), error.args[1] if len(error.args) > 1 else {}
     except Exception as error:  # a fault of the question: the others are asked all the same
         verdict, line = "FAILED", f"{type(error).__name__}: {error}"
         details = {"traceback": traceback.format_exc()}
