@@ -68,14 +68,14 @@ $(CLUSTER)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 # A GPU machine has its own PyTorch and JAX, and often no network. `gpu-wheels` fills a folder with what else is needed there, some
-# 25 MiB for each of GPU_PYTHONS (the versions of its Python); `test-gpu` installs what that Python lacks from there, beside what it has,
+# 35 MiB for each of GPU_PYTHONS (the versions of its Python); `test-gpu` installs what that Python lacks from there, beside what it has,
 # and runs anywhere as python3 -m tests.gpu too. PLATFORM=cpu rehearses all of it where there is no GPU.
 GPU := .gpu
 GPU_PYTHONS ?= 3.12
 GPU_PLATFORMS := $(foreach libc,17 27 28 34 35,--platform manylinux_2_$(libc)_x86_64) --platform manylinux2014_x86_64 --platform manylinux1_x86_64
-GPU_PURE := absl-py cycler fonttools hydra-core keras markdown-it-py mdurl namex nvidia-ml-py omegaconf packaging pygments pyparsing \
+GPU_PURE := absl-py cycler fonttools hydra-core keras markdown-it-py mdurl namex nvidia-ml-py omegaconf packaging pip pygments pyparsing \
   python-dateutil rich six typing_extensions
-GPU_COMPILED := contourpy h5py kiwisolver matplotlib optree pillow protobuf psutil PyYAML
+GPU_COMPILED := contourpy h5py kiwisolver matplotlib ml_dtypes optree pillow protobuf psutil PyYAML
 PLATFORM ?= gpu
 
 gpu-wheels:

@@ -50,10 +50,10 @@ def artifact(folder: Path, run: Mapping[str, object], name: str) -> Path:
     return Path(str(uri).removeprefix("file://")) / name
 
 
-def save(name: str, rows: Sequence[Mapping[str, object]]) -> None:
-    """The rows as benchmarks/results/<name>.csv."""
-    RESULTS.mkdir(exist_ok=True)
-    with (RESULTS / f"{name}.csv").open("w", newline="") as handle:
+def save(name: str, rows: Sequence[Mapping[str, object]], folder: Path = RESULTS) -> None:
+    """The rows as <name>.csv in `folder`."""
+    folder.mkdir(exist_ok=True)
+    with (folder / f"{name}.csv").open("w", newline="") as handle:
         writer = csv.DictWriter(handle, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)

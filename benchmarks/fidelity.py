@@ -36,7 +36,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.common import ROOT, save
+from benchmarks.common import RESULTS, ROOT, save
 from benchmarks.fidelity_ours import POINTS, point
 from benchmarks.turns import Failed, Program, Ready, Stage
 from paradnn.execution.worker_key import WorkerKey
@@ -256,7 +256,7 @@ def table_of(cells: Sequence[Cell]) -> Table:
     return table
 
 
-def save_rounds(cells: Sequence[Cell]) -> None:
+def save_rounds(cells: Sequence[Cell], folder: Path) -> None:
     """Every block of every start, and the table."""
     rounds = [
         {"framework": cell.framework, "family": cell.family, "start": start, "round": number}
@@ -265,8 +265,9 @@ def save_rounds(cells: Sequence[Cell]) -> None:
         for start, times in enumerate(cell.starts)
         for number, row in enumerate(zip(*times.values(), strict=True))
     ]
-    save("fidelity_rounds", rounds)
-    save("fidelity", [{"framework": cell.framework, "family": cell.family, **cell.row()} for cell in cells])
+    save("fidelity_rounds", rounds, folder)
+    table = [{"framework": cell.framework, "family": cell.family, **cell.row()} for cell in cells]
+    save("fidelity", table, folder)
 
 
 def _names(known: Sequence[str]) -> Callable[[str], list[str]]:
@@ -291,13 +292,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the order")
     parser.add_argument("--hold", type=Path, help="file that is there while blocks are timed, for others to wait for")
     parser.add_argument("--settle", type=float, default=30.0, help="seconds to wait at most until nothing else runs")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV files")
     given = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 160)
     cells = measure(given, console)
     if not cells:
         return 1
     console.print(table_of(cells))
-    save_rounds(cells)
+    save_rounds(cells, given.out)
     whole = len(cells) == len(given.frameworks) * len(given.families)
     return 0 if whole and all(cell.row()["ours / with Keras"].sound for cell in cells) else 1
 

@@ -99,6 +99,7 @@ class Stage:
     def __init__(self, commands: Mapping[str, Sequence[str]], environ: Mapping[str, str], root: Path) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="turns-")
         key = secrets.token_bytes(16)
+        path = os.pathsep.join(filter(None, [str(root), environ.get("PYTHONPATH")]))
         self._listener = Listener(family="AF_UNIX", authkey=key)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._controls: dict[str, Connection] = {}
@@ -109,7 +110,7 @@ class Stage:
                 self._processes[name] = subprocess.Popen(
                     [sys.executable, "-m", *command, "--address", str(self._listener.address), "--name", name],
                     cwd=folder,
-                    env={**environ, "PYTHONPATH": str(root), "TURNS_KEY": key.hex()},
+                    env={**environ, "PYTHONPATH": path, "TURNS_KEY": key.hex()},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import ensurepip
 import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.conftest import process
+from tests.conftest import ROOT, children_of, environment, process
+from tests.gpu.__main__ import _answer
 from tests.gpu.board import read_board, sampled_power, throttled
-from tests.gpu.questions import QUESTIONS
+from tests.gpu.commands import Session, Skipped, Wrong
+from tests.gpu.environment import make_environment
+from tests.gpu.questions import GRIDS, OTHERS, QUESTIONS, REAL, SMALL, Answer, Question, machine
 
 #: An older driver: it knows throttle reasons under their first name, and cannot tell a limit of power.
 SMI = """#!/bin/sh
@@ -54,9 +64,111 @@ def test_without_a_board_nothing_is_read(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert read_board() == {}
 
 
+def test_a_queue_lends_one_of_several_boards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text('#!/bin/sh\n[ "$1" = --id=GPU-5f ] && [ "$2" = --query-gpu=power.draw ] && echo 80\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-5f,GPU-60")
+    assert read_board() == {"power_w": "80"}
+
+
+def test_a_driver_is_asked_once_for_all_that_it_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    values = "NVIDIA H100, 580.1, 81559, 4, 345, 1980, 2619, 31, 69.5, 700.00, Disabled, Default, [N/A], Enabled, 0x1"
+    program.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\necho '{values}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    found = read_board()
+    assert (found["memory_used_mib"], found["compute_mode"], found["throttle_bits"]) == ("4", "Default", "0x1")
+    assert "mig" not in found
+    assert (tmp_path / "asked").read_text() == "asked\n"
+
+
+def raising(error: Exception) -> Question:
+    def ask(_: Session) -> Answer:
+        raise error
+
+    return Question("of a test", 5, ask)
+
+
+def test_a_question_that_fails_is_an_answer_too(tmp_path: Path) -> None:
+    session = Session("cpu", ["jax"], tmp_path, seconds=60)
+    told = {
+        error: tuple(_answer(raising(error), session)[key] for key in ("verdict", "line"))
+        for error in (Wrong("half of it", {"share": 0.5}), Skipped("no board"), ValueError("a fault"))
+    }
+    assert list(told.values()) == [("FAILED", "half of it"), ("skipped", "no board"), ("FAILED", "ValueError: a fault")]
+
+
+def test_what_there_is_no_time_for_is_skipped(tmp_path: Path) -> None:
+    row = _answer(Question("long", 30, lambda _: Answer("")), Session("cpu", ["jax"], tmp_path, seconds=10))
+    assert (row["verdict"], row["line"].partition(",")[0]) == ("skipped", "takes some 30 s")
+
+    def interrupted(session: Session) -> Answer:
+        while session.left > 0:
+            pass
+        raise Wrong("2 of 3 runs")
+
+    row = _answer(Question("short", 0, interrupted), Session("cpu", ["jax"], tmp_path, seconds=0.01))
+    assert (row["verdict"], row["line"]) == ("skipped", "the time was up: 2 of 3 runs")
+
+
+def test_a_session_that_ends_leaves_no_process(tmp_path: Path) -> None:
+    with Session("cpu", ["jax"], tmp_path, seconds=60) as session:
+        session.fidelity("jax", ["fc"])
+        (child,) = psutil.Process().children()
+    assert not child.is_running()
+
+
+def test_frameworks_that_see_no_gpu_are_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Stand-ins for the packages: what is tested is what follows from that they say.
+    (tmp_path / "jax.py").write_text("__version__ = '1'\ndef devices(): return []\n")
+    (tmp_path / "torch.py").write_text("raise ImportError('libcuda.so.1: cannot open shared object file')\n")
+    (tmp_path / "keras.py").write_text("__version__ = '3'\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    session = Session("gpu", ["jax", "torch"], tmp_path, seconds=60)
+    with pytest.raises(Wrong, match=r"jax 1, Keras 3, no GPU; torch FAILS: ImportError: libcuda.so.1: cannot open"):
+        machine(session)
+    with pytest.raises(Skipped, match="jax sees no GPU"):
+        session.need("jax")
+    with pytest.raises(Skipped, match="no framework sees a GPU"):
+        session.framework()
+
+
+def test_an_environment_sees_the_machines_packages_and_is_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels, folder = tmp_path / "wheels", tmp_path / "venv"
+    wheels.mkdir()
+    with pytest.raises(SystemExit, match=rf"no wheels in {wheels}: run\n    make gpu-wheels GPU_PYTHONS=3\.\d+\n"):
+        make_environment(folder, wheels)
+    # The machine of these tests lacks nothing but a pip of its own.
+    (wheel,) = (Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl")
+    shutil.copy(wheel, wheels)
+    monkeypatch.setattr("tests.gpu.environment.REQUIREMENTS", ("hydra-core>=1.3.8,<1.4", "psutil"))
+    python = make_environment(folder, wheels)
+    seen = subprocess.run([python, "-c", "import hydra, psutil"], capture_output=True, text=True, check=False)
+    assert seen.returncode == 0, seen.stderr
+    (folder / "kept").touch()
+    assert make_environment(folder, wheels) == python
+    assert (folder / "kept").exists()
+    monkeypatch.setattr("platform.node", lambda: "another-machine")
+    make_environment(folder, wheels)
+    assert not (folder / "kept").exists()
+
+
+def test_a_package_that_is_nowhere_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (wheel,) = (Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl")
+    monkeypatch.setattr("tests.gpu.environment.REQUIREMENTS", ("hydra-core>=99",))
+    with pytest.raises(SystemExit, match=r"(?s)No matching distribution found for hydra-core>=99.*make gpu-wheels"):
+        make_environment(tmp_path / "venv", wheel.parent)
+
+
 def test_every_question_has_a_name_of_its_own() -> None:
     names = [question.name for question in QUESTIONS]
     assert len(set(names)) == len(names)
+    assert {*SMALL, *OTHERS, *REAL} == set(GRIDS)
 
 
 @pytest.mark.framework
@@ -74,3 +186,29 @@ def test_what_needs_no_gpu_is_really_asked(tmp_path: Path) -> None:
         ("out of memory, TensorFlow", "ok", "oom_host, then ok"),
         ("energy and clocks", "skipped", "needs a GPU"),
     ]
+
+
+@pytest.mark.framework
+def test_who_interrupts_gets_the_answers_so_far_and_no_process_stays(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    asking = subprocess.Popen(
+        [sys.executable, "-m", "tests.gpu", "--platform", "cpu", "--out", str(out), "--only", "o"],
+        cwd=ROOT,
+        env=environment(PARADNN_GPU_TESTS="1"),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    # Until a worker of a driver of the first question that measures has begun.
+    while len(children := children_of(asking.pid)) < 2 and asking.poll() is None:
+        time.sleep(0.1)
+    asking.send_signal(signal.SIGINT)
+    printed, _ = asking.communicate(timeout=60)
+    assert asking.returncode == 130, printed
+    assert "interrupted after" in printed
+    result = json.loads(out.read_text())
+    assert not result["complete"]
+    assert [row["question"] for row in result["answers"]][:1] == [QUESTIONS[0].name]
+    end = time.monotonic() + 10
+    while (alive := [pid for pid in children if psutil.pid_exists(pid)]) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not alive

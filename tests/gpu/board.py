@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import threading
 import time
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 __all__ = ["Power", "read_board", "sampled_power", "throttled"]
 
-#: Asked one at a time: a driver refuses a whole query for a field that it does not know.
+#: What is asked, with the name that older drivers know it by.
 FIELDS = {
     "name": ("name",),
     "driver": ("driver_version",),
@@ -39,16 +40,14 @@ REASONS = {
 }
 
 
-def read_board(index: int = 0) -> dict[str, str]:
-    """Every field that the driver knows; empty where there is no `nvidia-smi`."""
-    found = {}
-    for key, names in FIELDS.items():
-        for name in names:
-            value = _query(name, index)
-            if value is not None:
-                found[key] = value
-                break
-    return found
+def read_board() -> dict[str, str]:
+    """Every field that the driver knows of the first board that programs see; empty where there is no `nvidia-smi`."""
+    found = dict(zip(FIELDS, _query([names[0] for names in FIELDS.values()]), strict=False))
+    if not found:
+        # A driver refuses a whole query for a field that it does not know. Each takes a second where the board sleeps.
+        for key, names in FIELDS.items():
+            found[key] = next((value for name in names for value in _query([name]) if value), None)
+    return {key: value for key, value in found.items() if value}
 
 
 def throttled(bits: str) -> list[str]:
@@ -70,15 +69,13 @@ class Power:
 
 
 @contextlib.contextmanager
-def sampled_power(index: int = 0, seconds: float = 0.2) -> Iterator[Power]:
+def sampled_power(seconds: float = 0.2) -> Iterator[Power]:
     """Sample the board's power meanwhile."""
     power, end = Power([]), threading.Event()
 
     def sample() -> None:
         while not end.wait(seconds):
-            value = _query("power.draw", index)
-            if value is not None:
-                power.samples.append((time.monotonic(), float(value)))
+            power.samples += [(time.monotonic(), float(value)) for value in _query(["power.draw"]) if value]
 
     thread = threading.Thread(target=sample, daemon=True)
     thread.start()
@@ -89,11 +86,16 @@ def sampled_power(index: int = 0, seconds: float = 0.2) -> Iterator[Power]:
         thread.join()
 
 
-def _query(name: str, index: int) -> str | None:
-    command = ["nvidia-smi", f"--id={index}", f"--query-gpu={name}", "--format=csv,noheader,nounits"]
+def _query(names: list[str]) -> list[str | None]:
+    """The value of every field, None where the board has none; nothing at all where the driver refuses to answer."""
+    # nvidia-smi sees every board of the host: a queue lends one of them by its number or UUID.
+    own = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
+    command = ["nvidia-smi", f"--id={own}", f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    value = done.stdout.strip()
-    return None if done.returncode or not value or value.startswith("[") or "not" in value.lower() else value
+        return []
+    values = [value.strip() for value in done.stdout.strip().split(",")]
+    if done.returncode or len(values) != len(names):
+        return []
+    return [None if not value or value.startswith("[") or "not" in value.lower() else value for value in values]

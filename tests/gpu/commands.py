@@ -16,6 +16,7 @@ from typing import Any
 __all__ = ["ROOT", "Command", "Run", "Session", "Skipped", "Wrong"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+_OFFLINE = ("tracking=offline", "tracking.folder={}")
 
 
 class Wrong(Exception):
@@ -52,8 +53,8 @@ class Run:
 class Command:
     """A command of the project while it runs."""
 
-    def __init__(self, arguments: Sequence[str], log: Path, folder: Path | None = None) -> None:
-        self._log, self._folder = log, folder
+    def __init__(self, arguments: Sequence[str], log: Path, folder: Path) -> None:
+        self._log, self.folder = log, folder
         environ = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "HYDRA_"))}
         with log.open("wb") as output:
             self._process = subprocess.Popen(
@@ -68,12 +69,20 @@ class Command:
 
     def wait(self, seconds: float) -> int:
         """Its exit code; it is interrupted after so many seconds, and what it recorded until then stays."""
-        for signal_number, patience in ((signal.SIGINT, seconds), (signal.SIGKILL, 30.0)):
+        for signal_number, patience in ((signal.SIGINT, seconds), (signal.SIGKILL, 20.0)):
             try:
                 return self._process.wait(patience)
             except subprocess.TimeoutExpired:
                 os.killpg(self._process.pid, signal_number)
         return self._process.wait()
+
+    def end(self) -> None:
+        """Interrupt it where it still runs: workers, in sessions of their own, end with their driver."""
+        try:
+            self.wait(0.0)
+        except KeyboardInterrupt:  # asked once more
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
 
     @property
     def output(self) -> str:
@@ -87,7 +96,7 @@ class Command:
     def runs(self) -> list[Run]:
         """What it recorded."""
         found = []
-        for file in sorted(self._folder.glob("*.json")) if self._folder else ():
+        for file in sorted(self.folder.glob("*.json")):
             body = json.loads(json.loads(file.read_text())["body"])
             if "record" in body:
                 fields = {key: body["record"].get(key) for key in Run.__dataclass_fields__}
@@ -101,9 +110,18 @@ class Session:
     def __init__(self, platform: str, frameworks: Sequence[str], folder: Path, seconds: float) -> None:
         self.platform = platform
         self.frameworks = tuple(frameworks)
+        #: Frameworks that were asked, and see no such device.
+        self.blind: set[str] = set()
         self.folder = folder
         self._end = time.monotonic() + seconds
-        self._count = 0
+        self._commands: list[Command] = []
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for command in self._commands:
+            command.end()
 
     @property
     def left(self) -> float:
@@ -115,24 +133,33 @@ class Session:
         if self.platform != "gpu":
             raise Skipped("needs a GPU")
 
+    def need(self, framework: str) -> None:
+        """Raise Skipped where the framework is not installed, or sees no device."""
+        if framework not in self.frameworks:
+            raise Skipped(f"{framework} is not installed")
+        if framework in self.blind:
+            raise Skipped(f"{framework} sees no {self.platform.upper()}")
+
     def framework(self) -> str:
-        """The one for what need be asked of one alone."""
-        return next(name for name in ("jax", "torch", "tensorflow") if name in self.frameworks)
+        """The one for what need be asked of one alone. Raises Skipped where none sees a device."""
+        for name in self.frameworks:
+            if name not in self.blind:
+                return name
+        raise Skipped(f"no framework sees a {self.platform.upper()}")
 
     def train(self, *arguments: str) -> Command:
         """A sweep that begins now."""
-        return self._start(["paradnn.train", "-m", "resume=false", "ceilings=false", *arguments])
+        return self._start(["paradnn.train", "-m", "resume=false", "ceilings=false", *arguments], *_OFFLINE)
 
     def ceilings(self, framework: str) -> Command:
         """The ceilings of one framework."""
-        return self._start(["paradnn.ceilings", f"framework={framework}", f"platform={self.platform}"])
+        return self._start(["paradnn.ceilings", f"framework={framework}", f"platform={self.platform}"], *_OFFLINE)
 
-    def fidelity(self, framework: str, families: str, rounds: int, starts: int) -> Command:
-        """The worker's step beside plain loops."""
-        self._count += 1
-        sizes = ["--rounds", str(rounds), "--starts", str(starts), "--settle", "0"]
-        what = ["--frameworks", framework, "--families", families, "--platform", self.platform]
-        return Command(["benchmarks.fidelity", *what, *sizes], self.folder / f"{self._count}.log")
+    def fidelity(self, framework: str, families: Sequence[str]) -> Command:
+        """The worker's step beside plain loops: a short look."""
+        what = ["--frameworks", framework, "--families", ",".join(families), "--platform", self.platform]
+        sizes = ["--rounds", "12", "--block", "0.05", "--starts", "1", "--settle", "0"]
+        return self._start(["benchmarks.fidelity", *what, *sizes], "--out={}")
 
     def measured(self, seconds: float, *arguments: str) -> list[Run]:
         """The runs of a sweep, ended after `seconds` or when the time is up. Raises Wrong where it recorded nothing."""
@@ -143,8 +170,9 @@ class Session:
             raise Wrong(command.last_line())
         return runs
 
-    def _start(self, arguments: Sequence[str]) -> Command:
-        self._count += 1
-        folder = self.folder / str(self._count)
-        tracking = ["tracking=offline", f"tracking.folder={folder}"]
-        return Command([*arguments, *tracking], self.folder / f"{self._count}.log", folder)
+    def _start(self, arguments: Sequence[str], *into: str) -> Command:
+        folder = self.folder / str(len(self._commands))
+        folder.mkdir()
+        command = Command([*arguments, *(text.format(folder) for text in into)], folder.with_suffix(".log"), folder)
+        self._commands.append(command)
+        return command

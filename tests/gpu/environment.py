@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import site
 import subprocess
 import sys
@@ -24,30 +25,43 @@ REQUIREMENTS = (
 
 
 def make_environment(folder: Path, wheels: Path) -> Path:
-    """The interpreter of an environment in `folder` that sees this interpreter's packages too; made once.
+    """The interpreter of an environment in `folder` that sees this interpreter's packages too; made once for it.
 
     An environment with system packages made from within another would see those of neither: the folders are named to
-    it instead. Raises SystemExit with pip's message where a package is neither there nor among the `wheels`.
+    it instead. Raises SystemExit where it cannot be made: with pip's message where a package is neither there nor among
+    the `wheels`.
     """
     python, done = folder / "bin" / "python", folder / "complete"
-    if done.exists():
-        return python
-    subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], check=True)
-    own = subprocess.run(
-        [python, "-c", "import site; print(site.getsitepackages()[0])"], capture_output=True, text=True, check=True
-    )
     theirs = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    # One that came along from another machine, or is of another interpreter, is made anew.
+    made_for = "\n".join([platform.node(), sys.executable, sys.version, *theirs, *REQUIREMENTS])
+    if done.exists() and done.read_text() == made_for and python.exists():
+        return python
+    version = ".".join(map(str, sys.version_info[:2]))
+    if sys.version_info < (3, 11):  # noqa: UP036 - it begins in the machine's own
+        raise SystemExit(f"ParaDnn needs Python 3.11 or newer, {sys.executable} is {version}: make test-gpu PYTHON=...")
+    remedy = f"run\n    make gpu-wheels GPU_PYTHONS={version}\nwhere there is a network, and bring the folder along"
+    # Not every machine's own Python has pip, or may make an environment with it.
+    pip = next(iter(sorted(wheels.glob("pip-*.whl"))), None)
+    if pip is None:
+        raise SystemExit(f"there are no wheels in {wheels}: {remedy}")
+    nowhere = f"no environment can be made in {folder}: name another folder with --folder"
+    _run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], nowhere)
+    packages = Path(_run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], nowhere))
     # One line that begins with import is run; a bare path would leave their own .pth files unread.
     line = "; ".join(["import site", *(f"site.addsitedir({path!r})" for path in theirs)])
-    (Path(own.stdout.strip()) / "machine.pth").write_text(line + "\n")
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--disable-pip-version-check"]
-    pip += ["--no-index", "--find-links", str(wheels), "--no-compile", *REQUIREMENTS]
-    installed = subprocess.run(pip, capture_output=True, text=True, check=False)
-    if installed.returncode:
-        version = ".".join(map(str, sys.version_info[:2]))
-        raise SystemExit(
-            f"{installed.stderr.strip()}\nwhat this machine lacks is not in {wheels}: run\n"
-            f"    make gpu-wheels GPU_PYTHONS={version}\nwhere there is a network, and bring the folder along"
-        )
-    done.touch()
+    (packages / "machine.pth").write_text(line + "\n")
+    # Isolated from what the user set for pip, such as a target.
+    install = [str(python), str(pip / "pip"), "install", "--isolated", "--quiet", "--disable-pip-version-check"]
+    install += ["--no-cache-dir", "--no-index", "--find-links", str(wheels), "--no-compile", *REQUIREMENTS]
+    _run(install, f"what this machine lacks is not in {wheels} (NumPy must be its own): {remedy}")
+    done.write_text(made_for)
     return python
+
+
+def _run(command: list[str], problem: str) -> str:
+    """What a command prints. Raises SystemExit with its own message and ours."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{(done.stderr or done.stdout).strip()}\n{problem}")
+    return done.stdout.strip()
