@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 import re
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,22 +27,33 @@ from paradnn.errors import DataError
 from paradnn.store.address import address_of
 from paradnn.store.schema import SCHEMA_VERSION
 
-__all__ = ["FILES", "OPERATION_COLUMNS", "Archive", "Imported", "Row", "import_archive", "read_archive"]
+__all__ = [
+    "FILES",
+    "OPERATION_COLUMNS",
+    "TRACE_COLUMNS",
+    "Archive",
+    "Imported",
+    "Row",
+    "import_archive",
+    "read_archive",
+]
 
 
 @dataclass(frozen=True)
 class _Platform:
-    """One platform of the archive. `cores`: the archive counts the FLOPs of one of so many cores."""
+    """One platform of the archive. `cores`: the archive counts the FLOPs of one of so many cores; `peak` in FLOP/s as
+    Table 3 of the paper states it."""
 
     name: str
     device: str
     precision: str
     compile: str
     cores: int
+    peak: float
 
 
-_TPU = _Platform("tpu", "TPU v2", "bfloat16", "xla", 8)
-_GPU = _Platform("gpu", "V100", "float16", "graph", 1)
+_TPU = _Platform("tpu", "TPU v2", "bfloat16", "xla", 8, 180e12)
+_GPU = _Platform("gpu", "V100", "float16", "graph", 1, 125e12)
 _MEASURED = {"tpu_fc.json": _TPU, "gpu_fc.json": _GPU}
 _TRACE, _OPERATIONS = "fc_trace_10sec.json", "fc_trace_10sec_opbreakdown.json"
 
@@ -52,12 +64,16 @@ FILES = (*_MEASURED, _TRACE, _OPERATIONS)
 OPERATION_COLUMNS = ("type", "count", "self_seconds", "share", "flops", "bytes", "flops_per_second",
                      "bytes_per_second", "arithmetic_intensity")  # fmt: skip
 
-# The traces are in percent of the TPU v2 board's peaks: FLOP/s and B/s of Table 3 of the paper.
-_PEAK_FLOPS, _PEAK_BANDWIDTH = 180e12, 2400e9
+#: Columns of the table traces.json: the captures of a traced run in the order of time, counted from 0.
+TRACE_COLUMNS = ("capture", "flops_utilization", "infeed_fraction")
+
+# The traces are in percent of the TPU v2 board's peaks; this one is B/s of Table 3 of the paper.
+_PEAK_BANDWIDTH = 2400e9
 
 _LABEL = re.compile(r"layer_(\d+)-node_(\d+)-input_(\d+)-output_(\d+)-bs_(\d+)")
 _NUMBERS = ("example_per_sec", "step_per_sec", "flops", "fl", "params", "intensity")
 _TRACE_NUMBERS = ("flops_perc", "memory_bandwidth", "intensity", "rawMB", "infeed")
+_CAPTURES = ("flops_trace", "infeed_trace")
 _OPERATION_NUMBERS = ("flops_perc", "memory_bandwidth", "intensity", "rawMB", "time_perc")
 
 #: How the archive's states end here, in the driver's own words; the state itself is kept as the reason.
@@ -82,6 +98,7 @@ class Row:
     reason: str = ""
     metrics: dict[str, float] = field(default_factory=dict)
     operations: list[list[Any]] = field(default_factory=list)  # rows of OPERATION_COLUMNS
+    traces: list[list[float]] = field(default_factory=list)  # rows of TRACE_COLUMNS
 
     @property
     def point_id(self) -> str:
@@ -149,10 +166,12 @@ def _read_measured(path: Path, platform: _Platform, rows: dict[tuple[str, str], 
 
 def _measured_metrics(numbers: Mapping[str, float], platform: _Platform) -> dict[str, float]:
     """The archive's numbers in this project's units: its FLOPs are in 10^9, and of one core on the TPU."""
+    rate = numbers["flops"] * 1e9 * platform.cores
     return {
         "examples_per_second": numbers["example_per_sec"],
         "step_time_ms": 1e3 / numbers["step_per_sec"],
-        "flops_per_second": numbers["flops"] * 1e9 * platform.cores,
+        "flops_per_second": rate,
+        "flops_utilization_spec": rate / platform.peak,
         "flops_per_step": numbers["fl"] * 1e9 * platform.cores,
         "parameters": numbers["params"],
         "published_flops_per_second": numbers["flops"] * 1e9,
@@ -161,21 +180,55 @@ def _measured_metrics(numbers: Mapping[str, float], platform: _Platform) -> dict
 
 
 def _read_traces(path: Path, rows: dict[tuple[str, str], Row], damaged: list[str]) -> None:
-    """The profiler's traces of TPU v2: the numbers of the trace with the highest FLOP rate, as the archive chose."""
-    columns = _columns(path, ("labels", *_TRACE_NUMBERS))
+    """The profiler's traces of TPU v2: the numbers of the capture with the highest FLOP rate, as the archive chose, and
+    rate and infeed of all captures of the run."""
+    columns = _columns(path, ("labels", *_TRACE_NUMBERS), _CAPTURES)
     for where, label, entry in _entries(path, columns, "labels", _TRACE_NUMBERS, {}, _TPU, damaged, zero=True):
         shares = {name: float(entry[name]) / 100 for name in ("infeed", "flops_perc", "memory_bandwidth")}
         over = [name for name, share in shares.items() if share > 1]
         if over:
             damaged.append(f"{where}: {over[0]}={entry[over[0]]} is over 100%; left out")
             continue
-        rows.setdefault((_TPU.name, label), _row(_TPU, label)).metrics |= {
+        row = rows.setdefault((_TPU.name, label), _row(_TPU, label))
+        row.metrics |= {
             "infeed_fraction": shares["infeed"],
             "trace_flops_utilization": shares["flops_perc"],
             "trace_bandwidth_utilization": shares["memory_bandwidth"],
             "trace_arithmetic_intensity": float(entry["intensity"]),
             "trace_bytes": float(entry["rawMB"]) * 1e6,
         }
+        problem = _captures_problem(entry)
+        if problem:
+            damaged.append(f"{where}: {problem}; its single captures are left out")
+            continue
+        _add_captures(row, entry)
+
+
+def _captures_problem(entry: Mapping[str, Any]) -> str | None:
+    """What is wrong with the lists of a trace's captures; the best of them must be the one that the archive kept."""
+    rates, waits = (entry[name] for name in _CAPTURES)
+    if not all(isinstance(values, list) for values in (rates, waits)) or not rates or len(rates) != len(waits):
+        return f"{' and '.join(_CAPTURES)} are not two lists of equal length"
+    for values, name in ((rates, _CAPTURES[0]), (waits, _CAPTURES[1])):
+        for value in values:
+            if problem := _problem({name: value}, zero=True):
+                return problem
+            if value > 100:
+                return f"{name}={value} is over 100%"
+    if not math.isclose(max(rates), entry["flops_perc"], rel_tol=1e-9):
+        return f"flops_perc={entry['flops_perc']} is not the highest of flops_trace"
+    return None
+
+
+def _add_captures(row: Row, entry: Mapping[str, Any]) -> None:
+    """All captures of one training run: repeats within a process, so no replicates."""
+    rates, waits = ([value / 100 for value in entry[name]] for name in _CAPTURES)
+    row.traces = [[number, rate, wait] for number, (rate, wait) in enumerate(zip(rates, waits, strict=True))]
+    row.metrics |= {
+        "trace_captures": float(len(rates)),
+        "trace_flops_utilization_median": statistics.median(rates),
+        "trace_flops_utilization_lowest": min(rates),
+    }
 
 
 def _read_operations(path: Path, rows: dict[tuple[str, str], Row], damaged: list[str]) -> None:
@@ -205,7 +258,7 @@ def _operation(kind: str, entry: Mapping[str, float]) -> list[Any]:
     """A row of OPERATION_COLUMNS: share of the trace, FLOPs and bytes in it, rates while the operation runs."""
     moved = entry["rawMB"] * 1e6
     rates: list[float | None] = [
-        entry["flops_perc"] / 100 * _PEAK_FLOPS,
+        entry["flops_perc"] / 100 * _TPU.peak,
         entry["memory_bandwidth"] / 100 * _PEAK_BANDWIDTH,
     ]
     if kind == "while":
@@ -303,6 +356,8 @@ def _log(client: Any, experiment_id: str, row: Row) -> None:
     if row.operations:
         table = {"columns": list(OPERATION_COLUMNS), "data": row.operations}
         client.log_text(run_id, json.dumps(table), "operation_types.json")
+    if row.traces:
+        client.log_text(run_id, json.dumps({"columns": list(TRACE_COLUMNS), "data": row.traces}), "traces.json")
     client.log_batch(
         run_id,
         metrics=[Metric(key, value, now, 0) for key, value in row.metrics.items()],
