@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.store.archive import import_archive
 from analysis.store.load import load, load_tables
-from analysis.store.published import import_archive, read_archive
+from analysis.store.published import read_archive
 from paradnn.errors import DataError, StoreError
 from paradnn.store.metrics import metric
 
@@ -206,6 +207,20 @@ def test_an_archive_is_imported_once(archive: Path, imported: str) -> None:
     again = import_archive(archive, imported)
     assert (again.logged, again.present) == (0, len(before))
     pd.testing.assert_frame_equal(load(imported), before)
+
+
+def test_an_import_of_an_earlier_version_is_completed(tmp_path: Path, blank_store: Callable[[Path], str]) -> None:
+    uri = blank_store(tmp_path / "mlflow.db")
+    less = raw(write(tmp_path), "fc_trace_10sec")
+    import_archive(write(tmp_path, fc_trace_10sec=less | {"flops_trace": [[]], "infeed_trace": [[]]}), uri)
+    before = load(uri)
+    assert "trace_captures" not in before
+    done = import_archive(write(tmp_path), uri)
+    assert (done.logged, done.present, done.completed) == (0, len(before), 1)
+    frame = load(uri)
+    assert frame["trace_captures"].dropna().tolist() == [3]
+    assert load_tables(frame, "traces.json", uri)["flops_utilization"].tolist() == [0.04, 0.05, 0.02]
+    assert import_archive(write(tmp_path), uri).completed == 0
 
 
 def test_an_interrupted_import_is_finished(tmp_path: Path, blank_store: Callable[[Path], str]) -> None:
