@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -63,8 +64,9 @@ class Colouring:
                 for level, (colour, marker) in zip(self.levels, map(self._look, range(len(self.levels))), strict=True)
             ]
             longest = max((len(_level(level)) for level in self.levels), default=1)
+            rows = math.ceil(len(handles) / max(1, 84 // (longest + 4)))
             figure.legend(
-                handles=handles, loc=where, ncols=max(1, min(len(handles), 84 // (longest + 4))), title=self.label,
+                handles=handles, loc=where, ncols=math.ceil(len(handles) / rows), title=self.label,
                 frameon=False, fontsize=8, title_fontsize=8,
             )  # fmt: skip
             return

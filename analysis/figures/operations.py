@@ -47,8 +47,7 @@ def draw_operations(result: OperationRoofline, title: str, model: tuple[float, f
         handles.append(_handle(COLOURS[-1], "*", "the whole model"))
         placed = pd.concat([placed, pd.DataFrame([model], columns=placed.columns)])
     frame_roof(axes, placed, result.roof)
-    finish(axes, f"{title}\n", "arithmetic intensity (FLOP/B)", "FLOP/s")
-    axes.text(0, 1.02, describe(result.roof), transform=axes.transAxes, fontsize=8, color="#333333")
+    finish(axes, f"{title}\n{describe(result.roof)}", "arithmetic intensity (FLOP/B)", "FLOP/s")
     _legend(drawn, handles, "type, share of the time\n(area: share)")
     return drawn
 
@@ -81,8 +80,7 @@ def draw_operations_of_models(result: OperationsOfModels, colour: str | None = N
         frame_roof(axes, mine, roof)
         models = mine["run_id"].nunique()
         title = f"{len(mine)} operations of {models} models on {device}, {precision}"
-        finish(axes, f"{title}\n", "arithmetic intensity (FLOP/B)", "FLOP/s")
-        axes.text(0, 1.02, describe(roof), transform=axes.transAxes, fontsize=8, color="#333333")
+        finish(axes, f"{title}\n{describe(roof)}", "arithmetic intensity (FLOP/B)", "FLOP/s")
     if shades is not None:
         shades.explain(drawn, panels)
         return drawn

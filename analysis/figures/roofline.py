@@ -52,8 +52,8 @@ def draw_roofline(result: Roofline, colour: str | None = None) -> Figure:
         roofs = [result.roof_of(device, other) for key, other in keys if key == device and other != precision]
         roof = result.roof_of(device, precision)
         frame_roof(panel, points, roof, roofs)
-        finish(panel, f"{device}, {precision}\n", "arithmetic intensity (FLOP/B)", "FLOP/s")
-        panel.text(0, 1.02, describe(roof), transform=panel.transAxes, fontsize=8, color="#333333")
+        title = f"{device}, {precision}\n{describe(roof)}"
+        finish(panel, title, "arithmetic intensity (FLOP/B)", "FLOP/s")
     for panel in panels[len(keys) :]:
         panel.set_axis_off()
     if shades is not None:

@@ -83,6 +83,7 @@ def draw_operations(found: OperationSpeedup, ridges: Sequence[float] = (), a: st
         axes.axvline(ridge, color="#666666", linestyle="--", linewidth=1)
     axes.axhline(1, color="#333333", linewidth=1)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     style.finish(
         axes,
         f"Operations: {a} over {b}",

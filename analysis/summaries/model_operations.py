@@ -36,14 +36,16 @@ class ModelOperationsResult(Result):
 
     @cached_property
     def types(self) -> pd.DataFrame:
-        """A row for each type that is drawn, the most frequent first: operations, how many are compute-bound, the range
-        of their intensities (FLOP/B), median and maximum of their share of the roof, median share of the time."""
+        """A row for each type that is drawn, the most frequent first: operations, how many are compute-bound, whether
+        they go between devices, the range of their intensities (FLOP/B), median and maximum of their share of the roof,
+        median share of the time."""
         rows = self.found.operations[self.found.operations["drawn"]]
-        grouped = rows.assign(compute=rows["verdict"].eq("compute-bound")).groupby("type")
+        limits = {"compute": rows["verdict"].eq("compute-bound"), "between": rows["verdict"].eq("between devices")}
+        grouped = rows.assign(**limits).groupby("type")
         table = grouped.agg(
             operations=("share", "size"),
             compute_bound=("compute", "sum"),
-            verdict=("verdict", "last"),
+            between_devices=("between", "any"),
             lowest_intensity=("arithmetic_intensity", "min"),
             highest_intensity=("arithmetic_intensity", "max"),
             roof_share=("roof_share", "median"),
@@ -78,7 +80,7 @@ class ModelOperationsResult(Result):
             tuple(map(_type, self.types.to_dict("records"))),
         )
         yield Paragraph(f"Of a model's profiled time, in the median: {'; '.join(self._times())}.")
-        if len(self.types) and self.types["verdict"].eq("between devices").any():
+        if len(self.types) and self.types["between_devices"].any():
             both = percent_interval(self.time("memory-bound", "between devices"))
             yield Paragraph(
                 "What goes between devices has an intensity far left of the ridge, yet its bytes cross links, which "
@@ -121,10 +123,9 @@ def operations_of_all(frame: pd.DataFrame, store: str | None, colour: str | None
     )
 
 
-def _model_columns(runs: pd.DataFrame) -> Iterator[str]:
-    return (
-        name for name in runs if str(name).startswith("model.") and name != "model.name" and runs[name].nunique() > 1
-    )
+def _model_columns(runs: pd.DataFrame) -> list[str]:
+    sizes = [str(name) for name in runs if str(name).startswith("model.") and name != "model.name"]
+    return [name for name in sizes if runs[name].nunique() > 1]
 
 
 def _with(found: OperationsOfModels, columns: pd.DataFrame) -> OperationsOfModels:
@@ -138,7 +139,7 @@ def _type(row: dict[Any, Any]) -> str:
     low, high = (f"{row[end]:.3g}" for end in ("lowest_intensity", "highest_intensity"))
     where = f"{low} FLOP/B" if low == high else f"{low} to {high} FLOP/B"
     name = f"{row['type']}, {row['operations']} operations at {where}"
-    if row["verdict"] == "between devices":
+    if row["between_devices"]:
         best = percent(row["roof_share_best"])
         return f"{name}: between devices; they never draw more than {best} of what memory would give."
     return (
