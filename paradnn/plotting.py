@@ -30,7 +30,7 @@ def figure(width: float = 7.0, height: float = 4.5, rows: int = 1, columns: int 
 
 def finish(axes: Axes, title: str = "", x: str = "", y: str = "") -> None:
     """Title and labels, a quiet grid behind the data, no box."""
-    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_title(title, loc="left", fontsize=10)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.grid(True, color="#dddddd", linewidth=0.6)

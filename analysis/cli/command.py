@@ -25,7 +25,7 @@ class Command:
     """A sub-command, called as its options say. `analyse` takes the frame of the chosen runs, `act` what chooses them.
 
     `columns` limits what is read from the store, `read` reads something else where its options say so; `draws` adds
-    --png and --svg; without `selects` it takes no options that choose runs.
+    --figure and --width; without `selects` it takes no options that choose runs.
     """
 
     options: type[Arguments]

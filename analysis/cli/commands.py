@@ -86,7 +86,7 @@ COMMANDS: tuple[Command, ...] = (
         summary="a metric over two hyperparameters, out of memory shown",
         description="Show the median of a metric over two hyperparameters, a map for each family on each device.\n"
         "Cells in which nothing ran say why. What varies besides is pooled and named; fix it with --where.",
-        example="python -m analysis heatmap --x batch_size --y nodes --where model.layers=64 --png map.png",
+        example="python -m analysis heatmap --x batch_size --y nodes --where model.layers=64 --figure map.png",
         analyse=heatmap,
         draws=True,
     ),
@@ -96,7 +96,7 @@ COMMANDS: tuple[Command, ...] = (
         description="Fit a metric on the hyperparameters by least squares, everything standardised, one fit for each\n"
         "model family on each device. A weight of +0.5: one standard deviation more of the hyperparameter\n"
         "brings half a standard deviation more of the metric. Constant and collinear columns are named.",
-        example="python -m analysis sensitivity --family fc --log-scale both --png weights.png",
+        example="python -m analysis sensitivity --family fc --log-scale both --figure weights.png",
         analyse=sensitivity,
         draws=True,
     ),
@@ -105,7 +105,7 @@ COMMANDS: tuple[Command, ...] = (
         summary="the spread of a metric over the models of each family, device or any other group",
         description="Box plots with the paper's percentiles: bar at the median, box from the 9th to the 91st,\n"
         "whiskers from the 2nd to the 98th, dots beyond. Replicates of a point count once.",
-        example="python -m analysis boxplot --metric examples_per_second --by device,batch_size --png boxes.png",
+        example="python -m analysis boxplot --metric examples_per_second --by device,batch_size --figure boxes.png",
         analyse=boxplot,
         draws=True,
     ),
@@ -114,7 +114,7 @@ COMMANDS: tuple[Command, ...] = (
         summary="where the wall time of a sweep goes: measuring, the model's own cost, this tool's",
         description="Median and quartiles of every phase of a point, and the share of wall time that is measuring.\n"
         "Every outcome counts, since a failed point costs time as well.",
-        example="python -m analysis overhead --tag source=measured --png overhead.png",
+        example="python -m analysis overhead --tag source=measured --figure overhead.png",
         analyse=overhead,
         draws=True,
     ),
@@ -124,7 +124,7 @@ COMMANDS: tuple[Command, ...] = (
         description="Trainable parameters of the distinct models of each family, whatever the outcome of their runs.\n"
         "Real models, such as resnet50, stand as points where there are runs of them.\n"
         "Parameters need no measurement: --table reads a list of models instead of the store's runs.",
-        example="python -m analysis parameters --png parameters.png",
+        example="python -m analysis parameters --figure parameters.png",
         analyse=parameters,
         draws=True,
         read=_models,
@@ -135,7 +135,7 @@ COMMANDS: tuple[Command, ...] = (
         description="Place models, or one run's operations, under the roofline of their device.\n"
         "The ceilings are those that the runs carry as measured, else the specification's; where\n"
         "neither is known, the verdict is unknown.",
-        example="python -m analysis roofline --device 'TPU v2' --png roofline.png",
+        example="python -m analysis roofline --device 'TPU v2' --figure roofline.png",
         analyse=roofline,
         draws=True,
     ),
@@ -146,7 +146,7 @@ COMMANDS: tuple[Command, ...] = (
         "geometric mean and the quartiles of the speedup, and which hyperparameters it depends on.\n"
         "With --operations it compares operation by operation, and gives the gain in memory bandwidth\n"
         "that this implies.",
-        example="python -m analysis speedup --a 'device=TPU v2' --b device=V100 --colour batch_size --png speedup.png",
+        example="python -m analysis speedup --a 'device=TPU v2' --b device=V100 --colour nodes --figure speedup.png",
         analyse=speedup,
         draws=True,
     ),
@@ -157,7 +157,7 @@ COMMANDS: tuple[Command, ...] = (
         "A and B are conditions as in --where, several joined by ' & '. Each ratio has its interval,\n"
         "a test where there are three replicates on both sides, false discoveries held over all cells;\n"
         "each family has a verdict: A faster, B faster, no difference shown, or not enough data.",
-        example="python -m analysis compare version.tensorflow=2.21.0 version.tensorflow=2.20.0 --png compare.png",
+        example="python -m analysis compare version.tensorflow=2.21.0 version.tensorflow=2.20.0 --figure compare.png",
         analyse=compare,
         draws=True,
     ),
@@ -166,7 +166,7 @@ COMMANDS: tuple[Command, ...] = (
         summary="speed over device counts, with Amdahl's non-parallel fraction",
         description="Pair each point measured on several devices with the same point on one, and fit Amdahl's law:\n"
         "the fraction of the step that does not run in parallel, for each family, with its interval.",
-        example="python -m analysis scaling --family fc --png scaling.png",
+        example="python -m analysis scaling --family fc --figure scaling.png",
         analyse=scaling,
         draws=True,
     ),
@@ -207,7 +207,7 @@ COMMANDS: tuple[Command, ...] = (
         summary="where the step's time goes: categories and types of operations by family",
         description="Median share of the profiled step that each category and type of operation takes, over the\n"
         "models of a family. Profiles are taken with measure.profile=true.",
-        example="python -m analysis breakdown --family fc --png breakdown.png",
+        example="python -m analysis breakdown --family fc --figure breakdown.png",
         analyse=breakdown,
         draws=True,
     ),

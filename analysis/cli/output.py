@@ -1,4 +1,4 @@
-"""What becomes of a result: printed, written as CSV, PNG or SVG, put back into the store."""
+"""What becomes of a result: printed, written as a table or a figure, put back into the store."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["FigureOutput", "Output", "deliver"]
 
 _PRINTED = 50  # rows of a table that are printed
+_KINDS = (".png", ".svg", ".pdf")
 _TAG_LENGTH = 5000  # what every MLflow server accepts as a tag's value
 
 
@@ -44,8 +45,20 @@ class Output(Arguments):
 class FigureOutput(Output):
     """The same of a result that has a figure."""
 
-    png: str | None = option(None, "draw the figure as PNG", metavar="FILE", group=_GROUP)
-    svg: str | None = option(None, "draw the figure as SVG", metavar="FILE", group=_GROUP)
+    figure: tuple[str, ...] = option(
+        (),
+        "draw the figure, as PNG, SVG or PDF by the file's ending, repeatable",
+        metavar="FILE",
+        several="repeat",
+        group=_GROUP,
+    )
+    width: float | None = option(
+        None,
+        "set the figure for print, exactly so many inches wide, such as 3.3 for a column and 7 for a page",
+        metavar="INCHES",
+        least=2.5,
+        group=_GROUP,
+    )
 
 
 def deliver(
@@ -60,22 +73,21 @@ def deliver(
 
     `frame` holds the runs it rests on. What cannot be drawn or written is refused before anything is printed.
     """
-    csv = None if output.csv == "-" else output.csv
-    files = (("png", output.png), ("svg", output.svg), ("csv", csv))
-    written = {kind: _writable(path, f"--{kind}") for kind, path in files if path}
-    drawn = [(kind, written[kind]) for kind in ("png", "svg") if kind in written]
-    if drawn and not result.drawable:
-        kind, path = drawn[0]
-        raise ConfigError(f"--{kind}", str(path), "there is nothing to draw", "choose other runs")
-    figures = [(result.figure(), kind, path) for kind, path in drawn]
+    table = _writable(output.csv, "--csv") if output.csv and output.csv != "-" else None
+    pictures = [_picture(path) for path in output.figure]
+    if output.width is not None and not pictures:
+        raise ConfigError("--width", output.width, "there is no figure to set", "name its file with --figure")
+    if pictures and not result.drawable:
+        raise ConfigError("--figure", str(pictures[0]), "there is nothing to draw", "choose other runs")
+    figures = [(result.figure(output.width), path) for path in pictures]
     if output.csv == "-":
         result.table.to_csv(sys.stdout, index=False)
     else:
         _print(result)
-    if "csv" in written:
-        result.table.to_csv(written["csv"], index=False)
-    for figure, kind, path in figures:
-        _save(figure, path, kind)
+    if table is not None:
+        result.table.to_csv(table, index=False)
+    for figure, path in figures:
+        _save(figure, path, exact=output.width is not None)
     if output.log:
         print(f"logged as run {_log(command, result, frame, selection, command_line)}", file=sys.stderr)
 
@@ -97,8 +109,16 @@ def _writable(path: str, option: str) -> Path:
     return target
 
 
-def _save(figure: Figure, path: Path, kind: str) -> None:
-    figure.savefig(path, format=kind, bbox_inches="tight", dpi=150)
+def _picture(path: str) -> Path:
+    target = _writable(path, "--figure")
+    if target.suffix.lower() not in _KINDS:
+        raise ConfigError("--figure", path, "is of no known kind", "name a .png, .svg or .pdf file")
+    return target
+
+
+def _save(figure: Figure, path: Path, exact: bool = False) -> None:
+    """Write a figure in the format of the file's ending; `exact` keeps its size, else the margins are trimmed."""
+    figure.savefig(path, bbox_inches=None if exact else "tight", dpi=300 if exact else 150)
 
 
 def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, command_line: Sequence[str]) -> str:
@@ -120,8 +140,8 @@ def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, c
         (files / "result.txt").write_text(result.text() + "\n", encoding="utf-8")
         if result.drawable:
             figure = result.figure()
-            for kind in ("png", "svg"):
-                _save(figure, files / f"figure.{kind}", kind)
+            for kind in (".png", ".svg"):
+                _save(figure, files / f"figure{kind}")
         client.log_artifacts(run_id, folder)
         client.set_tag(run_id, ANALYSIS_OUTCOME, "ok")
         client.set_terminated(run_id, "FINISHED", int(time.time() * 1000))

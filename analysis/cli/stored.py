@@ -49,7 +49,7 @@ def export(options: ExportOptions, selection: Selection) -> None:
 
 def import_archive(options: ArchiveOptions, selection: Selection) -> None:
     """Log the published measurements of a folder."""
-    from analysis.store.published import import_archive as log_archive
+    from analysis.store.archive import import_archive as log_archive
 
     if len(selection.experiment) > 1:
         raise ConfigError("--experiment", list(selection.experiment), "an import goes into one experiment", "name one")
@@ -61,6 +61,7 @@ def import_archive(options: ArchiveOptions, selection: Selection) -> None:
     for line in done.damaged:
         print(f"damaged: {line}", file=sys.stderr)
     there = f"{done.present} were there already" if done.present else "none were there before"
+    there += f" ({done.completed} of them gained metrics)" if done.completed else ""
     print(f"logged {done.logged} published runs, {there}, left out {len(done.damaged)} damaged entries")
 
 

@@ -2,96 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from analysis.figures.speedup import ratio_axis
 from analysis.figures.style import COLOURS, MARKERS, colour_of, families_with, figure, finish, quantity
 from analysis.format import is_share, short
-from analysis.methods.boxplot import Boxes
-from paradnn.store.metrics import metric as registered
+from analysis.methods.boxplot import BOX, WHISKERS, Boxes
 
 __all__ = ["draw_boxes"]
 
 _WIDE = 100  # largest over smallest value above which a scale is logarithmic
 _UPRIGHT = 8  # boxes beside each other; more lie below each other, where their labels have room
-_FEW = 12  # points below which the box says little, so that all of them are drawn
+_WRAP, _TITLE = 18, 60  # characters of a label's line, and of the title's
 _DARK = "#555555"
 
 
-def draw_boxes(boxes: Boxes, scale: str = "auto") -> Figure:
+def draw_boxes(boxes: Boxes, what: str, unit: str = "", scale: str = "auto") -> Figure:
     """Bar at the median, box from the 9th to the 91st percentile, whiskers to the 2nd and the 98th, dots beyond.
 
-    `scale` is linear, log or auto: logarithmic where values are positive and span more than a factor of 100.
+    A group has a box or whiskers only where it has points enough for such percentiles; all points of smaller groups are
+    dots. `what` names the values and `unit` is theirs, "x" of ratios, which get a line at 1. `scale` is linear, log or
+    auto: logarithmic of ratios, and where values are positive and span more than a factor of 100.
     """
     rows = boxes.table[boxes.table["count"] > 0].to_dict("records")
     upright = len(rows) <= _UPRIGHT
     width, height = (max(5.0, 1.6 + 0.9 * len(rows)), 4.8) if upright else (8.0, 1.4 + 0.32 * len(rows))
     drawn, axes = figure(width, height)
-    artists = axes.bxp(
-        [_statistics(row, boxes, upright) for row in rows],
-        orientation="vertical" if upright else "horizontal",
-        widths=0.55,
-        patch_artist=True,
-        medianprops={"color": COLOURS[-1], "linewidth": 1.8},
-        whiskerprops={"color": _DARK},
-        capprops={"color": _DARK},
-        flierprops={"marker": MARKERS[0], "markersize": 3, "markeredgecolor": _DARK, "alpha": 0.6},
-    )
     keys = [str(row[boxes.by[0]]) for row in rows]
     among = families_with(keys) if boxes.by[0] == "family" else [*dict.fromkeys(keys)]
-    for box, key in zip(artists["boxes"], keys, strict=True):
-        box.set(facecolor=colour_of(key, among), alpha=0.55, edgecolor="#333333")
-    value_axis = axes.yaxis if upright else axes.xaxis
+    for place, (row, key) in enumerate(zip(rows, keys, strict=True)):
+        _box(axes, row, boxes.values[row["label"]], place, colour_of(key, among), upright)
+    value_axis, group_axis = (axes.yaxis, axes.xaxis) if upright else (axes.xaxis, axes.yaxis)
     lowest, highest = min(row["minimum"] for row in rows), max(row["maximum"] for row in rows)
-    if scale == "log" or (scale == "auto" and lowest > 0 and highest / lowest > _WIDE):
+    if scale == "log" or (scale == "auto" and lowest > 0 and (unit == "x" or highest / lowest > _WIDE)):
         axes.set(**{"yscale" if upright else "xscale": "log"})
-    _label(axes, boxes, upright)
-    (axes.xaxis if upright else axes.yaxis).grid(False)
+    if unit == "x":
+        (axes.axhline if upright else axes.axvline)(1, color="#333333", linewidth=1, zorder=1)
+    _label(axes, boxes, what, unit, upright)
+    group_axis.set_ticks(range(len(rows)), [_name(row, upright) for row in rows])
+    group_axis.grid(False)
     value_axis.grid(True, color="#dddddd", linewidth=0.6)
+    (axes.set_xlim if upright else axes.set_ylim)(-0.6, len(rows) - 0.4)
     if not upright:
         axes.invert_yaxis()
-    drawn.supxlabel("bar: median, box: 9th to 91st percentile, whiskers: 2nd to 98th", fontsize=8, color=_DARK)
+    drawn.supxlabel(_key(rows), fontsize=8, color=_DARK)
     return drawn
 
 
-def _statistics(row: Mapping[Any, Any], boxes: Boxes, upright: bool) -> dict[str, Any]:
-    """What Matplotlib draws a box from."""
-    values = boxes.values[row["label"]]
-    beyond = values if len(values) < _FEW else values[(values < row["p2"]) | (values > row["p98"])]
-    count = f"n = {row['count']}"
-    label = row["label"].replace(", ", "\n") + f"\n{count}" if upright else f"{row['label']} ({count})"
-    return {
-        "med": row["p50"],
-        "q1": row["p9"],
-        "q3": row["p91"],
-        "whislo": row["p2"],
-        "whishi": row["p98"],
-        "fliers": np.asarray(beyond),
-        "label": label,
-    }
+def _box(axes: Axes, row: Mapping[Any, Any], values: np.ndarray, place: int, colour: str, upright: bool) -> None:
+    """One group at its place: what of box, whiskers and dots its points can carry."""
+    boxed, whiskered = row["count"] >= BOX, row["count"] >= WHISKERS
+    low, high = (row["p2"], row["p98"]) if whiskered else (row["p9"], row["p91"])
+    dots = values[(values < low) | (values > high)] if boxed else values
+    places = np.full(len(dots), place)
+    horizontal, vertical = (places, dots) if upright else (dots, places)
+    axes.plot(horizontal, vertical, MARKERS[0], color=_DARK, markersize=3, alpha=0.6, zorder=2)
+    if not boxed:
+        return
+    statistics = {"med": row["p50"], "q1": row["p9"], "q3": row["p91"], "whislo": low, "whishi": high, "fliers": []}
+    artists = axes.bxp(
+        [statistics],
+        positions=[place],
+        orientation="vertical" if upright else "horizontal",
+        widths=0.55,
+        patch_artist=True,
+        manage_ticks=False,
+        showcaps=whiskered,
+        medianprops={"color": COLOURS[-1], "linewidth": 1.8},
+        whiskerprops={"color": _DARK},
+        capprops={"color": _DARK},
+    )
+    artists["boxes"][0].set(facecolor=colour, alpha=0.55, edgecolor="#333333")
 
 
-def _label(axes: Axes, boxes: Boxes, upright: bool) -> None:
+def _key(rows: Sequence[Mapping[Any, Any]]) -> str:
+    """What the marks stand for, of those that are drawn."""
+    most = max(row["count"] for row in rows)
+    if most < BOX:
+        return f"dots: single points (a box takes {BOX} of them)"
+    whiskers = ", whiskers: 2nd to 98th" if most >= WHISKERS else ""
+    return f"bar: median, box: 9th to 91st percentile{whiskers}, dots: points beyond"
+
+
+def _name(row: Mapping[Any, Any], upright: bool) -> str:
+    if upright:
+        lines = [textwrap.fill(part, _WRAP) for part in row["label"].split(", ")]
+        return "\n".join([*lines, f"n = {row['count']}"])
+    return f"{row['label']} ({row['count']})"
+
+
+def _label(axes: Axes, boxes: Boxes, what: str, unit: str, upright: bool) -> None:
     """Title and the axis of the values, with its unit."""
-    unit = _unit(boxes.metric)
-    name = boxes.metric.replace("_", " ")
-    if unit not in ("", "1"):
+    axis = axes.yaxis if upright else axes.xaxis
+    name = what.replace("_", " ")
+    if unit == "x":
+        ratio_axis(axis)
+    elif unit not in ("", "1"):
         name = f"{name} ({unit})"
-        formatter = quantity("" if unit.startswith("1/") else unit)
-        (axes.yaxis if upright else axes.xaxis).set_major_formatter(formatter)
-    elif is_share(boxes.metric, unit, boxes.table["maximum"].dropna()):
-        percent = FuncFormatter(lambda value, _: short(value, share=True))
-        (axes.yaxis if upright else axes.xaxis).set_major_formatter(percent)
-    finish(axes, f"{boxes.metric} by {', '.join(boxes.by)}", *(("", name) if upright else (name, "")))
-
-
-def _unit(name: str) -> str:
-    try:
-        return registered(name).unit
-    except KeyError:
-        return ""
+        axis.set_major_formatter(quantity("" if unit.startswith("1/") else unit))
+    else:
+        share = is_share(boxes.metric, unit, boxes.table["maximum"].dropna())
+        axis.set_major_formatter(FuncFormatter(lambda value, _: short(value, share=share)))
+    if unit != "x" and axis.get_scale() == "log":
+        axis.set_minor_formatter(NullFormatter())
+    by = ", ".join(part.removeprefix("model.").replace("_", " ") for part in boxes.by)
+    title = textwrap.fill(f"{what.replace('_', ' ')} by {by}", _TITLE)
+    finish(axes, title, *(("", name) if upright else (name, "")))

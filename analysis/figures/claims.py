@@ -1,89 +1,164 @@
-"""All claims at a glance: a row for each, a mark for each of its checks."""
+"""Claims as a forest plot: the number of each check with its interval, beside the range that the claim asks for."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import PercentFormatter
 
 from analysis.claims.evaluate import Finding
 from analysis.claims.judge import Verdict
-from analysis.claims.kinds import Answer
+from analysis.claims.kinds import Answer, Bound, Ranking, Trend
+from analysis.figures.speedup import ratio_axis
 from analysis.figures.style import COLOURS, figure, finish
+from analysis.store.conditions import in_words
 
 __all__ = ["draw_claims"]
 
-#: State of a check -> (marker, colour, filled).
-_LOOKS = {
-    "supported": ("o", COLOURS[0], True),
-    "refuted": ("X", COLOURS[1], True),
-    "undecided": ("D", COLOURS[4], True),
-    "no data": ("o", "#999999", False),
-}
-_WRAP = 62  # characters of a claim's line
+#: Answer of a check with data -> (marker, colour).
+_LOOKS = {Answer.SUPPORTED: ("o", COLOURS[0]), Answer.REFUTED: ("X", COLOURS[1]), Answer.NOT_ENOUGH: ("D", COLOURS[4])}
+_WORDS = {Answer.NOT_ENOUGH: "undecided"}
+_ASKED = "#dbe7d3"
+_COMMON = ("mode", "device", "platform.name")  # conditions that tell no check of a claim from another
+_BRIEF = {"platform.name=": "", "model.": ""}
+_WRAP = 58  # characters of a check's line
+_LINE = 0.17  # inches
+
+
+class _Row(NamedTuple):
+    label: str
+    finding: Finding
+    bound: Bound
+
+    @property
+    def lines(self) -> int:
+        return max(2, self.label.count("\n") + 1)
 
 
 def draw_claims(verdicts: Sequence[Verdict]) -> Figure:
-    """Claims from top to bottom with their answer, their checks from left to right in the order of the file."""
-    labels = [textwrap.fill(f"{verdict.claim.id}. {verdict.claim.says}", _WRAP) for verdict in verdicts]
-    lines = sum(max(2, label.count("\n") + 1) for label in labels)
-    most = max(len(verdict.findings) for verdict in verdicts)
-    drawn, axes = figure(6.2 + 0.32 * most + 1.6, 1.3 + 0.2 * lines)
-    places, top = [], 0.0
-    for label in labels:
-        height = max(2, label.count("\n") + 1)
-        places.append(top + height / 2)
-        top += height
-    for place, verdict in zip(places, verdicts, strict=True):
-        axes.plot((0.4, most + 0.5), (place, place), color="#dddddd", linewidth=0.6, zorder=0)
-        for number, finding in enumerate(verdict.findings, 1):
-            marker, colour, filled = _LOOKS[_state(finding)]
-            axes.plot(
-                number,
-                place,
-                marker,
-                color=colour,
-                markerfacecolor=colour if filled else "none",
-                markersize=8,
-                linestyle="none",
-            )
-        partly = (
-            f" ({verdict.measured} of {len(verdict.findings)})" if 0 < verdict.measured < len(verdict.findings) else ""
-        )
-        axes.annotate(
-            f"{verdict.answer}{partly}",
-            (most + 0.8, place),
-            va="center",
-            fontsize=9,
-            annotation_clip=False,
-            fontweight="normal" if verdict.answer is Answer.NOT_ENOUGH else "bold",
-        )
-    finish(axes, "Claims and their checks", x="check")
-    axes.set_yticks(places, labels, fontsize=9)
-    axes.set_xticks(range(1, most + 1))
-    axes.set_xlim(0.4, most + 4.6)
-    axes.set_ylim(top, 0)
-    axes.grid(visible=False)
-    axes.tick_params(axis="y", length=0)
-    handles = [
-        Line2D(
-            [],
-            [],
-            marker=marker,
-            color=colour,
-            markerfacecolor=colour if filled else "none",
-            linestyle="none",
-            label=state,
-        )
-        for state, (marker, colour, filled) in _LOOKS.items()
+    """A row for each check that has data, in panels of one scale: weights, shares, ratios. The range in which the claim
+    says the number lies is shaded; claims of which nothing was measured are named below."""
+    panels = _panels(verdicts)
+    lines = [sum(row.lines for row in rows) for rows in panels.values()]
+    drawn, several = figure(8.0, 1.2 + 0.75 * max(1, len(panels)) + _LINE * sum(lines), rows=max(1, len(panels)))
+    axes = list(several.flat) if len(panels) > 1 else [several]
+    if panels:
+        axes[0].get_subplotspec().get_gridspec().set_height_ratios(lines)
+    else:
+        axes[0].set_axis_off()
+        axes[0].set_title("No check has data", loc="left")
+    for each, (name, rows) in zip(axes, panels.items(), strict=False):
+        _panel(each, name, rows)
+    handles: list[Line2D | Patch] = [
+        Line2D([], [], marker=marker, color=colour, label=_WORDS.get(answer, answer.value))
+        for answer, (marker, colour) in _LOOKS.items()
+        if any(row.finding.answer is answer for rows in panels.values() for row in rows)
     ]
-    drawn.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    handles.append(Patch(color=_ASKED, label="what the claim asks for"))
+    drawn.legend(
+        handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8, title_fontsize=8,
+        title=textwrap.fill(_silent(verdicts), 100) or None,
+    )  # fmt: skip
     return drawn
 
 
-def _state(finding: Finding) -> str:
-    if finding.answer is not Answer.NOT_ENOUGH:
-        return finding.answer.value
-    return "undecided" if finding.points else "no data"
+def _panels(verdicts: Sequence[Verdict]) -> dict[str, list[_Row]]:
+    """The checks with a number and at least one end of its interval, by the scale of their number."""
+    panels: dict[str, list[_Row]] = {}
+    for verdict in verdicts:
+        for finding in verdict.findings:
+            if finding.points and np.isfinite(finding.value):
+                panels.setdefault(_scale(finding), []).append(_row(verdict, finding))
+    order = ("standardised weight", "share", "ratio")
+    return {name: panels[name] for name in sorted(panels, key=lambda name: (name not in order, name))}
+
+
+def _scale(finding: Finding) -> str:
+    """Which numbers share an axis."""
+    if isinstance(finding.check, Trend | Ranking):
+        return "standardised weight"
+    if any(word in finding.quantity for word in ("share", "fraction")):
+        return "share"
+    return "ratio" if any(word in finding.quantity for word in ("speedup", "ratio")) else finding.quantity
+
+
+def _row(verdict: Verdict, finding: Finding) -> _Row:
+    check = finding.check
+    if isinstance(check, Trend):
+        bound = Bound(low=0) if check.direction == "rises" else Bound(high=0)
+    else:
+        bound = Bound(low=0) if isinstance(check, Ranking) else check.bound
+    where = in_words({column: kept for column, kept in check.where.items() if column not in _COMMON})
+    text = check.name or f"{check.sentence()}{f' ({where})' if where else ''}"
+    for long, brief in _BRIEF.items():
+        text = text.replace(long, brief)
+    return _Row(textwrap.fill(f"{verdict.claim.id}. {text}", _WRAP, break_on_hyphens=False), finding, bound)
+
+
+def _panel(axes: Axes, name: str, rows: Sequence[_Row]) -> None:
+    places, top = [], 0.0
+    for row in rows:
+        places.append(top + row.lines / 2)
+        top += row.lines
+    low, high = _limits(name, rows)
+    axes.set_xscale("log" if name == "ratio" else "linear")
+    axes.set_xlim(low, high)
+    for row, place in zip(rows, places, strict=True):
+        left, right = max(row.bound.low, low), min(row.bound.high, high)
+        if right > left:
+            corner = (left, place - 0.42 * row.lines)
+            axes.add_patch(Rectangle(corner, right - left, 0.84 * row.lines, color=_ASKED, linewidth=0, zorder=0))
+        finding = row.finding
+        marker, colour = _LOOKS[finding.answer]
+        ends = [end if np.isfinite(end) else edge for end, edge in ((finding.low, low), (finding.high, high))]
+        axes.plot(ends, (place, place), color=colour, linewidth=1.4)
+        axes.plot(finding.value, place, marker, color=colour, markersize=6)
+    axes.set_yticks(places, [row.label for row in rows], fontsize=8)
+    axes.set_ylim(top, 0)
+    finish(axes, "", f"{name}, 95% interval")
+    axes.grid(axis="y", visible=False)
+    axes.tick_params(axis="y", length=0)
+    if name == "ratio":
+        ratio_axis(axes.xaxis)
+    elif name == "share":
+        axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    else:
+        axes.axvline(0, color="#666666", linewidth=0.8)
+
+
+def _limits(name: str, rows: Sequence[_Row]) -> tuple[float, float]:
+    """The ends of an axis that shows all intervals and all bounds, with a margin."""
+    if name == "share":
+        return -0.02, 1.02
+    numbers = [
+        number
+        for row in rows
+        for number in (row.finding.value, row.finding.low, row.finding.high, row.bound.low, row.bound.high)
+    ]
+    known = [number for number in numbers if np.isfinite(number)]
+    low, high = min(known), max(known)
+    if name == "ratio":
+        low = min(number for number in known if number > 0)
+        return low / 1.2, high * 1.2
+    margin = 0.06 * ((high - low) or 1.0)
+    return low - margin, high + margin
+
+
+def _silent(verdicts: Sequence[Verdict]) -> str:
+    """Of which claims nothing, or only a part, was measured."""
+    parts = [
+        f"{verdict.claim.id} ({verdict.measured} of {len(verdict.findings)})"
+        for verdict in verdicts
+        if 0 < verdict.measured < len(verdict.findings)
+    ]
+    none = [verdict.claim.id for verdict in verdicts if not verdict.measured]
+    texts = [f"No data for {', '.join(none)}." if none else ""]
+    texts.append(f"Checks with data: {', '.join(parts)}." if parts else "")
+    return " ".join(filter(None, texts))

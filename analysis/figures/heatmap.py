@@ -64,7 +64,7 @@ def draw_heat_maps(result: HeatMaps) -> Figure:
     for number, (axes, found) in enumerate(zip(every, maps, strict=False)):
         _draw(axes, found, norm, share)
         last, first = number + across >= len(maps), number % across == 0
-        style.finish(axes, found.name, found.x.column if last else "", found.y.column if first else "")
+        style.finish(axes, found.name, _words(found.x.column) if last else "", _words(found.y.column) if first else "")
         _note(axes, found, width)
         axes.grid(False)
     for axes in every[len(maps) :]:
@@ -124,17 +124,20 @@ def _cell(axes: Axes, cell: Any, colours: Any, norm: Normalize, share: bool) -> 
 
 
 def _note(axes: Axes, found: HeatMap, width: float) -> None:
-    """Below the title, in small letters, what a cell is the median of."""
+    """Below the title, what a cell is the median of."""
     counts = found.cells.loc[found.cells["value"].notna(), "points"]
     if not len(counts):
         return
     many = f"{counts.min()} to {counts.max()} points" if counts.min() < counts.max() else f"{counts.max()} points"
     text = f"a cell is the median of {many}" if counts.max() > 1 else "a cell is one point"
-    pooled = [f"{name.removeprefix('model.')} ({count})" for name, count in {**found.pooled, **found.settings}.items()]
+    pooled = [f"{_words(name)} ({count})" for name, count in {**found.pooled, **found.settings}.items()]
     joined = " over" if counts.max() > 1 else "; runs differ in"
     lines = wrap(text + (f"{joined} {', '.join(pooled)}" if pooled else ""), int(width * 15))
-    axes.text(0, 1.01, "\n".join(lines), transform=axes.transAxes, va="bottom", fontsize=8, color="#444444")
-    axes.set_title(found.name, loc="left", fontsize=11, pad=5 + 10.5 * len(lines))
+    axes.set_title("\n".join([found.name, *lines]), loc="left", fontsize=9)
+
+
+def _words(column: str) -> str:
+    return column.removeprefix("model.").replace("_", " ")
 
 
 def _norm(values: np.ndarray) -> Normalize:
@@ -160,7 +163,7 @@ def _scale(figure: Figure, axes: Sequence[Axes], norm: Normalize, result: HeatMa
     bar.formatter = FuncFormatter(lambda value, _: short(value, "", share))
     bar.update_ticks()
     unit = "" if share or result.unit in ("", "1") else f" ({result.unit})"
-    bar.set_label(f"{result.metric}{unit}, median of a cell")
+    bar.set_label(f"{_words(result.metric)}{unit}, median of a cell")
 
 
 def _failures(maps: Sequence[HeatMap]) -> list[str]:

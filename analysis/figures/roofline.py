@@ -1,4 +1,4 @@
-"""Pictures of rooflines: models under the roofs of their devices, and the operations of one run under its roof."""
+"""Pictures of rooflines: models under the roofs of their devices."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
+from analysis.figures.colouring import colouring
 from analysis.figures.style import COLOURS, colour_of, families_with, figure, finish, marker_of, quantity
 from analysis.format import short
-from analysis.methods.operation_roofline import OperationRoofline
 from analysis.methods.roofline import Roof, Roofline
+from analysis.store.frame import units
 
-__all__ = ["draw_operations", "draw_roofline"]
-
-_TYPES = 8  # operation types with a colour of their own
-_GREY = "#777777"
+__all__ = ["describe", "draw_roofline", "frame_roof", "marks"]
 
 
-def draw_roofline(result: Roofline) -> Figure:
-    """Models by intensity and rate: a panel for each device and precision, a marker for each family.
+def draw_roofline(result: Roofline, colour: str | None = None) -> Figure:
+    """Models by intensity and rate: a panel for each device and precision, coloured by family or by a column `colour`.
 
-    Panels of a device have the same scales; its other precisions' roofs are grey there.
+    Panels of a device have the same scales; its other precisions' roofs are grey there. Bars are the intervals of the
+    rates, or of traces the range of a run's captures.
     """
     keys = list(dict.fromkeys(zip(result.points["device"], result.points["precision"], strict=True)))
     # A family keeps its colour whichever others are drawn; real models come after the parametric ones.
     families = families_with(result.points["family"])
+    shades = None if colour is None else colouring(result.points[colour], colour, units([colour]).get(colour, ""))
     columns = min(2, len(keys))
     rows = math.ceil(len(keys) / columns)
     drawn, axes = figure(7.5 if columns == 1 else 11.0, 0.6 + 4.2 * rows, rows, columns)
@@ -39,32 +39,33 @@ def draw_roofline(result: Roofline) -> Figure:
     for panel, (device, precision) in zip(panels, keys, strict=False):
         points = result.points[result.points["device"] == device]
         mine = points[points["precision"] == precision]
-        for family, group in mine.groupby("family", sort=False):
-            colour, marker = _look(str(family), families)
-            panel.scatter(
-                group["arithmetic_intensity"],
-                group["flops_per_second"],
-                s=20,
-                marker=marker,
-                facecolors=colour,
-                edgecolors="white",
-                linewidths=0.3,
-                alpha=0.75,
-            )
+        _bars(panel, mine)
+        if shades is None or colour is None:
+            for family, group in mine.groupby("family", sort=False):
+                marks(panel, group, 20, *_look(str(family), families))
+        else:
+            for part, look in shades.parts(mine[colour]):
+                panel.scatter(
+                    mine.loc[part, "arithmetic_intensity"], mine.loc[part, "flops_per_second"], s=20,
+                    linewidths=0, alpha=0.85, zorder=2, **look,
+                )  # fmt: skip
         roofs = [result.roof_of(device, other) for key, other in keys if key == device and other != precision]
         roof = result.roof_of(device, precision)
-        _frame(panel, points, roof, roofs)
-        finish(panel, f"{device}, {precision}\n", "arithmetic intensity (FLOP/B)", "FLOP/s")
-        panel.text(0, 1.02, _describe(roof), transform=panel.transAxes, fontsize=8, color="#333333")
+        frame_roof(panel, points, roof, roofs)
+        title = f"{device}, {precision}\n{describe(roof)}"
+        finish(panel, title, "arithmetic intensity (FLOP/B)", "FLOP/s")
     for panel in panels[len(keys) :]:
         panel.set_axis_off()
+    if shades is not None:
+        shades.explain(drawn, panels[: len(keys)])
+        return drawn
     counts = result.points["family"].value_counts()
     handles = [_handle(*_look(name, families), f"{name} ({counts[name]})") for name in families if name in counts]
     drawn.legend(handles=handles, loc="outside lower center", ncols=6, fontsize=8, frameon=False)
     return drawn
 
 
-def _frame(axes: Axes, points: pd.DataFrame, roof: Roof, others: Sequence[Roof] = ()) -> None:
+def frame_roof(axes: Axes, points: pd.DataFrame, roof: Roof, others: Sequence[Roof] = ()) -> None:
     """Logarithmic scales around the points and the ridge, and the roofs."""
     roofs = [roof, *others]
     ridges = [one.ridge for one in roofs if one.ridge is not None]
@@ -93,7 +94,7 @@ def _roof(axes: Axes, roof: Roof, left: float, right: float, look: dict[str, Any
         axes.plot([left, right], [left * roof.bandwidth, right * roof.bandwidth], **(look | {"linestyle": ":"}))
 
 
-def _describe(roof: Roof) -> str:
+def describe(roof: Roof) -> str:
     """Such as "180 TFLOP/s, 2.4 TB/s, ridge 75 FLOP/B (specification)"."""
     if roof.peak is None and roof.bandwidth is None:
         return "no ceiling known"
@@ -103,39 +104,35 @@ def _describe(roof: Roof) -> str:
     return f"{peak}, {bandwidth}{ridge} ({roof.source})"
 
 
-def draw_operations(result: OperationRoofline, title: str, model: tuple[float, float] | None = None) -> Figure:
-    """Operations that take at least the minimum share of the time; a marker's area is that share.
-
-    `model` is the intensity (FLOP/B) and rate (FLOP/s) of the whole run, drawn as a star.
-    """
-    points = result.operations[result.operations["drawn"]]
-    types = points.groupby("type")["share"].sum().sort_values(ascending=False)
-    named = list(types.index[: _TYPES if len(types) <= _TYPES else _TYPES - 1])
-    drawn, axes = figure(8.5, 4.8)
-    for kind in named:
-        _operations(axes, points[points["type"] == kind], *_look(kind, named))
-    _operations(axes, points[~points["type"].isin(named)], _GREY, "o")
-    handles = [_handle(*_look(kind, named), f"{kind} {short(types[kind], share=True, digits=3)}") for kind in named]
-    rest = types.drop(named)
-    if len(rest):
-        handles.append(_handle(_GREY, "o", f"{len(rest)} others {short(rest.sum(), share=True, digits=3)}"))
-    placed = points[["arithmetic_intensity", "flops_per_second"]]
-    if model is not None:
-        axes.plot(*model, "*", color=COLOURS[-1], markersize=13, markeredgecolor="white", zorder=4)
-        handles.append(_handle(COLOURS[-1], "*", "the whole model"))
-        placed = pd.concat([placed, pd.DataFrame([model], columns=placed.columns)])
-    _frame(axes, placed, result.roof)
-    finish(axes, f"{title}\n", "arithmetic intensity (FLOP/B)", "FLOP/s")
-    axes.text(0, 1.02, _describe(result.roof), transform=axes.transAxes, fontsize=8, color="#333333")
-    drawn.legend(
-        handles=handles,
-        loc="outside right upper",
-        fontsize=8,
-        frameon=False,
-        title_fontsize=8,
-        title="type, share of the time\n(area: share)",
+def marks(axes: Axes, points: pd.DataFrame, size: Any, colour: Any, marker: str) -> None:
+    """Points by intensity and rate, set apart by a white rim where they overlap."""
+    axes.scatter(
+        points["arithmetic_intensity"],
+        points["flops_per_second"],
+        s=size,
+        marker=marker,
+        facecolors=colour,
+        edgecolors="white",
+        linewidths=0.4,
+        alpha=0.8,
+        zorder=2,
     )
-    return drawn
+
+
+def _bars(axes: Axes, points: pd.DataFrame) -> None:
+    """How uncertain the rates are, where that is known."""
+    known = points[points["rate_low"].notna() & points["rate_high"].notna()]
+    if len(known):
+        rate = known["flops_per_second"]
+        axes.errorbar(
+            known["arithmetic_intensity"],
+            rate,
+            yerr=[(rate - known["rate_low"]).clip(lower=0), (known["rate_high"] - rate).clip(lower=0)],
+            fmt="none",
+            ecolor="#999999",
+            elinewidth=0.8,
+            zorder=1.5,
+        )
 
 
 def _look(name: str, names: Sequence[str]) -> tuple[str, str]:
@@ -145,16 +142,3 @@ def _look(name: str, names: Sequence[str]) -> tuple[str, str]:
 
 def _handle(colour: str, marker: str, label: str) -> Line2D:
     return Line2D([], [], color=colour, marker=marker, linestyle="none", label=label)
-
-
-def _operations(axes: Axes, points: pd.DataFrame, colour: str, marker: str) -> None:
-    axes.scatter(
-        points["arithmetic_intensity"],
-        points["flops_per_second"],
-        s=20 + 900 * points["share"],
-        marker=marker,
-        facecolors=colour,
-        edgecolors="white",
-        linewidths=0.6,
-        alpha=0.8,
-    )

@@ -48,12 +48,8 @@ def draw_sensitivity(result: Sensitivity) -> Figure:
         axes.set_visible(False)
     what = f"{'log ' if result.settings.log_metric else ''}{result.metric}"
     scale = ", logarithms of the hyperparameters" if result.settings.log_hyperparameters else ""
-    figure.suptitle(
-        f"What {what} depends on ({result.fits[0].regression.level:.0%} intervals{scale})",
-        x=0.01,
-        ha="left",
-        fontsize=11,
-    )
+    heading = f"What {what} depends on ({result.fits[0].regression.level:.0%} intervals{scale})"
+    figure.suptitle(fill(heading, _LETTERS * across), x=0.01, ha="left", fontsize=10)
     if len(devices) > 1:
         handles = [_handle(every[0], device, devices) for device in devices]
         figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(devices)), frameon=False)

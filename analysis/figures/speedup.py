@@ -8,20 +8,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from analysis.figures import style
+from analysis.figures.colouring import colouring
 from analysis.methods.operation_speedup import Level, OperationSpeedup
 from analysis.methods.speedup import Speedup, SpeedupFit
 from analysis.store.frame import families
 
 __all__ = ["draw_operations", "draw_speedup", "ratio_axis"]
-
-_LEVELS = 9  # distinct values that get a colour and a marker each; more get a colour bar
 
 
 def draw_speedup(
@@ -40,17 +37,25 @@ def draw_speedup(
     across = 2 if fits else 1
     figure, axes = style.figure(6.2 * across, 3.9 * len(names) + 0.3, len(names), across)
     panels = np.array(axes, dtype=object).reshape(len(names), across)
+    shades = colouring(found.pairs[colour], colour) if colour else None
     for number, family in enumerate(names):
         rows = found.pairs[found.pairs["family"] == family]
         last = number == len(names) - 1
         _scatter(panels[number, 0], rows, x, (units or {}).get(x, "1"))
-        _colour(panels[number, 0], rows, x, colour, found.pairs)
+        places = rows[x].astype("float64")
+        parts = shades.parts(rows[colour]) if shades else [(slice(None), {"color": style.COLOURS[0]})]
+        for mine, look in parts:
+            panels[number, 0].scatter(
+                places[mine], rows.loc[mine, "speedup"], s=20, alpha=0.85, linewidths=0, zorder=2, **look
+            )
         wins = int((rows["speedup"] > 1).sum())
         title = f"{family}: {a} over {b}, ahead in {wins} of {len(rows)} points"
         style.finish(panels[number, 0], title, _label(x, units) if last else "", "speedup")
         ratio_axis(panels[number, 0].yaxis)
         if across == 2:
             _weights(panels[number, 1], fits.get(family), last)
+    if shades:
+        shades.explain(figure, list(panels[:, 0]))
     return figure
 
 
@@ -78,6 +83,7 @@ def draw_operations(found: OperationSpeedup, ridges: Sequence[float] = (), a: st
         axes.axvline(ridge, color="#666666", linestyle="--", linewidth=1)
     axes.axhline(1, color="#333333", linewidth=1)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     style.finish(
         axes,
         f"Operations: {a} over {b}",
@@ -139,62 +145,6 @@ def _scatter(axes: Axes, rows: pd.DataFrame, x: str, unit: str) -> None:
     axes.set_yscale("log")
 
 
-def _colour(axes: Axes, rows: pd.DataFrame, x: str, colour: str | None, everything: pd.DataFrame) -> None:
-    """The marks; a value has the same colour in all families."""
-    places = rows[x].astype("float64")
-    if colour is None:
-        axes.scatter(places, rows["speedup"], s=20, color=style.COLOURS[0], alpha=0.8, linewidths=0, zorder=2)
-    elif everything[colour].nunique() <= _LEVELS or not pd.api.types.is_numeric_dtype(everything[colour]):
-        _by_level(axes, rows, places, colour, everything)
-    else:
-        values, every = rows[colour].astype("float64"), everything[colour].astype("float64").dropna()
-        norm = LogNorm if (every > 0).all() else Normalize
-        marks = axes.scatter(
-            places,
-            rows["speedup"],
-            s=20,
-            c=values,
-            cmap=style.SEQUENTIAL,
-            linewidths=0,
-            zorder=2,
-            norm=norm(every.min(), every.max()),
-        )
-        bar = axes.figure.colorbar(marks, ax=axes, label=colour.removeprefix("model.").replace("_", " "))  # type: ignore[union-attr]
-        bar.outline.set_visible(False)  # type: ignore[operator]
-
-
-def _by_level(axes: Axes, rows: pd.DataFrame, places: pd.Series, colour: str, everything: pd.DataFrame) -> None:
-    """A colour and a marker for each value: even steps of lightness for numbers, the palette for words."""
-    levels = sorted(everything[colour].dropna().unique())
-    numeric = pd.api.types.is_numeric_dtype(rows[colour])
-    for number, level in enumerate(levels):
-        mine = rows[colour].eq(level).fillna(False).astype(bool)
-        if not mine.any():
-            continue
-        shade: Any = style.COLOURS[number % len(style.COLOURS)]
-        if numeric:
-            shade = colormaps[style.SEQUENTIAL](number / max(1, len(levels) - 1) * 0.95)
-        axes.scatter(
-            places[mine],
-            rows.loc[mine, "speedup"],
-            s=24,
-            color=shade,
-            alpha=0.9,
-            linewidths=0,
-            zorder=2,
-            marker=style.MARKERS[number % len(style.MARKERS)],
-            label=str(level),
-        )
-    axes.legend(
-        title=colour.removeprefix("model.").replace("_", " "),
-        loc="upper left",
-        bbox_to_anchor=(1.0, 1.0),
-        frameon=False,
-        fontsize=8.5,
-        title_fontsize=9,
-    )
-
-
 def _weights(axes: Axes, fit: SpeedupFit | None, last: bool) -> None:
     if fit is None:
         axes.set_visible(False)
@@ -202,7 +152,6 @@ def _weights(axes: Axes, fit: SpeedupFit | None, last: bool) -> None:
     weights = fit.regression.weights.sort_values("weight", key=lambda column: column.abs())
     height = np.arange(len(weights))
     axes.axvline(0, color="#333333", linewidth=1)
-    axes.barh(height, weights["weight"], height=0.55, color=style.COLOURS[0], alpha=0.35)
     axes.errorbar(
         weights["weight"],
         height,

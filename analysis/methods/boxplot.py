@@ -13,10 +13,14 @@ import pandas as pd
 
 from analysis.methods.quantiles import quantile_interval
 
-__all__ = ["LEVELS", "Boxes", "box_statistics"]
+__all__ = ["BOX", "LEVELS", "WHISKERS", "Boxes", "box_statistics"]
 
 #: Whisker, box, bar, box, whisker: the percentiles of the paper's Figure 11.
 LEVELS = (2, 9, 50, 91, 98)
+
+#: Points below which a 9th percentile lies between the two lowest of them, and below which a 2nd does: a box, or
+#: whiskers, of fewer would be drawn from two values.
+BOX, WHISKERS = 13, 51
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from enum import StrEnum
 import numpy as np
 import pandas as pd
 
-from analysis.methods.operation_roofline import MINIMUM_SHARE
+from analysis.methods.operation_roofline import MINIMUM_SHARE, TRANSFERS
 from analysis.methods.pairing import CONFIDENCE, RESULT_COLUMNS, join_columns, pair
 from analysis.methods.regression import NotEnoughData
 from analysis.methods.speedup import geometric_mean
@@ -38,11 +38,6 @@ class Level(StrEnum):
 
 # Types whose work is that of matrix products. XLA on a TPU names a product, with what follows it, output fusion.
 _PRODUCTS = re.compile(r"matmul|gemm|\bdot\b|conv|einsum|output fusion", re.IGNORECASE)
-
-# Types whose bytes go from device to device, which says nothing of either's memory.
-_TRANSFERS = re.compile(
-    r"cross-replica|all-?reduce|all-?gather|all-?to-?all|reduce-?scatter|collective|nccl", re.IGNORECASE
-)
 
 _IDENTITY = (
     "run_id",
@@ -183,7 +178,7 @@ def _levels(intensity_a: pd.Series, intensity_b: pd.Series, types: pd.Series, ri
         level[greatest < min(ridges)] = Level.OTHER.value
         level[(greatest < min(ridges)) & types.str.contains(_PRODUCTS)] = Level.MATMUL.value
         level[least >= max(ridges)] = Level.COMPUTE.value
-    level[types.str.contains(_TRANSFERS)] = Level.TRANSFER.value
+    level[types.str.contains(TRANSFERS)] = Level.TRANSFER.value
     return level
 
 

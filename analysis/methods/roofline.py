@@ -23,11 +23,13 @@ __all__ = ["Roof", "Roofline", "Specification", "Verdict", "find_roofs", "roofli
 
 
 class Verdict(StrEnum):
-    """What limits a model or an operation; tables hold the values."""
+    """What limits a model or an operation; tables hold the values. Only an operation is "between devices": its bytes
+    cross the links, which are no ceiling of this roof."""
 
     MEMORY = "memory-bound"
     COMPUTE = "compute-bound"
     RIDGE = "at the ridge"
+    TRANSFER = "between devices"
     UNKNOWN = "unknown"
 
 
@@ -114,8 +116,8 @@ class Roofline:
 
     `points` has one row a run: run_id, device, precision, family, what of `_MODEL` the frame has,
     arithmetic_intensity (FLOP/B), traffic ("analytic" or "trace"), flops_per_second with its interval
-    `rate_low`..`rate_high`, attainable (FLOP/s), share (rate / attainable) with `share_low`..`share_high`, verdict and
-    infeed_fraction. Unknown numbers are NaN.
+    `rate_low`..`rate_high` (of a trace the range of the run's captures), attainable (FLOP/s), share (rate /
+    attainable) with `share_low`..`share_high`, verdict and infeed_fraction. Unknown numbers are NaN.
     """
 
     roofs: tuple[Roof, ...]
@@ -215,6 +217,8 @@ def _with_keys(frame: pd.DataFrame) -> pd.DataFrame:
         "flops_per_second",
         "trace_arithmetic_intensity",
         "trace_flops_utilization",
+        "trace_flops_utilization_lowest",
+        "trace_captures",
         "published_intensity",
         "infeed_fraction",
         "peak_flops_per_second",
@@ -262,14 +266,16 @@ def _place(rows: pd.DataFrame, specification: Callable[[str], Specification | No
     traced = (rows["trace_arithmetic_intensity"] > 0) & (rows["trace_flops_utilization"] > 0) & ~np.isnan(specified)
     intensity = rows["arithmetic_intensity"].where(~traced, rows["trace_arithmetic_intensity"])
     rate = rows["flops_per_second"].where(~traced, rows["trace_flops_utilization"] * specified)
-    # The rate's interval is the step time's, turned over; a trace has none.
+    # The rate's interval is the step time's, turned over; a trace is the best of its run's captures.
     slow, fast = (rows[f"step_time_{end}_ms"] for end in ("high", "low"))
+    several = rows["trace_captures"] > 1
+    lowest = (rows["trace_flops_utilization_lowest"] * specified).where(several)
     points = rows[["run_id", "device", "precision", "family", *(name for name in _MODEL if name in rows)]].assign(
         arithmetic_intensity=intensity,
         traffic=np.where(traced, "trace", "analytic"),
         flops_per_second=rate,
-        rate_low=(rate * rows["step_time_ms"] / slow).where(~traced),
-        rate_high=(rate * rows["step_time_ms"] / fast).where(~traced),
+        rate_low=(rate * rows["step_time_ms"] / slow).where(~traced, lowest),
+        rate_high=(rate * rows["step_time_ms"] / fast).where(~traced, rate.where(several)),
         infeed_fraction=rows["infeed_fraction"],
     )
     no_traffic, no_rate = ~(intensity > 0), ~(rate > 0)

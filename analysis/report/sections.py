@@ -109,7 +109,7 @@ def _figure(result: Result, title: str, anchor: str, of: str, context: Context) 
         return "", ""
     if context.room <= 0:
         context.refused.append(f"{title} of {of}")
-        return "", "The figure is left out to keep the page small; the command below draws it with --svg."
+        return "", "The figure is left out to keep the page small; the command below draws it with --figure FILE.svg."
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a glyph that the font lacks

@@ -1,4 +1,5 @@
-"""`boxplot`: the spread of a metric over the models of each group, with the paper's percentiles."""
+"""`boxplot`: the spread of a metric, or of the speedups of A over B, over the models of each group, with the paper's
+percentiles."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from analysis.format import is_share, short
 from analysis.options import Options, option
 from analysis.summaries.pooling import pooled_within, require_runs
 from analysis.summaries.result import Paragraph, Result
+from analysis.summaries.sides import Sides, apart, choose_sides
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,8 +27,6 @@ __all__ = ["BoxplotOptions", "BoxplotResult", "boxplot"]
 #: What is drawn if no metric is named: the first that nine of ten runs have.
 _CANDIDATES = ("flops_utilization", "flops_utilization_spec", "flops_per_second", "examples_per_second")
 _FITTING = 30  # boxes that one figure holds
-_WHISKERS = 50  # points below which a 2nd percentile lies between the two lowest of them
-_BOX = 12  # points below which a 9th percentile does
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,15 +42,33 @@ class BoxplotOptions(Options):
     scale: Literal["auto", "linear", "log"] = option(
         "auto", "of the axis (default: log where values span more than a factor of 100)"
     )
+    a: tuple[str, ...] = option(
+        (),
+        "boxes of the speedups of A over --b in the metric: condition of side A's runs, repeatable",
+        metavar="COLUMN=VALUE",
+        several="repeat",
+    )
+    b: tuple[str, ...] = option((), "condition of side B's runs, repeatable", metavar="COLUMN=VALUE", several="repeat")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class BoxplotResult(Result):
-    """The boxes of a metric, in `unit`; `scale` is that of the axis they are drawn on."""
+    """The boxes of a metric, in `unit`; `scale` is that of the axis they are drawn on. With `sides` the metric is the
+    speedup of A over B in `compared`, and `pairs` are the paired points."""
 
     boxes: Boxes
     unit: str
     scale: str
+    sides: Sides | None = None
+    compared: str = ""
+    pairs: pd.DataFrame | None = None
+
+    @property
+    def what(self) -> str:
+        """What the boxes are of, in words."""
+        if self.sides is None:
+            return self.boxes.metric
+        return f"speedup of {self.sides.name_a} over {self.sides.name_b}"
 
     @property
     def table(self) -> pd.DataFrame:
@@ -71,44 +89,49 @@ class BoxplotResult(Result):
         if self.drawn > _FITTING:
             by = ",".join(self.boxes.by)
             raise ConfigError("--by", by, f"{self.drawn} boxes do not fit one figure", "choose runs with --where")
-        return draw_boxes(self.boxes, self.scale)
+        return draw_boxes(self.boxes, self.what, self.unit, self.scale)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
+        from analysis.methods.boxplot import BOX, WHISKERS
+
         rows = self.table.to_dict("records")
         for row in rows:
             yield Paragraph(self._group(row))
-        few = [row["label"] for row in rows if _BOX <= row["count"] < _WHISKERS]
+        few = [row["label"] for row in rows if BOX <= row["count"] < WHISKERS]
         if few:
-            listed = "; ".join(few)
             yield Paragraph(
-                f"With fewer than {_WHISKERS} points the whiskers lie between the two outermost values: {listed}."
+                f"With fewer than {WHISKERS} points whiskers would lie between the two outermost values, so none are "
+                f"drawn: {'; '.join(few)}."
             )
+        if self.sides is not None and self.pairs is not None:
+            yield Paragraph(f"Speedups are in {self.compared}, of points that were measured on both sides.")
+            yield from apart(self.pairs, self.sides)
 
     def _group(self, row: Mapping[Any, Any]) -> str:
         """The median and the percentiles of one group."""
+        from analysis.methods.boxplot import BOX, WHISKERS
+
         share = is_share(self.boxes.metric, self.unit, self.table["maximum"].dropna())
 
         def shown(name: str) -> str:
-            return short(row[name], self.unit, share, digits=3)
+            return f"{row[name]:.3g}x" if self.sides else short(row[name], self.unit, share, digits=3)
 
         missing = f"; {row['missing']} more have none" if row["missing"] else ""
         if not row["count"]:
-            return f"{row['label']}: no point has {self.boxes.metric}{missing}."
+            return f"{row['label']}: no point has {self.what}{missing}."
         known = row["median_low"] == row["median_low"]
         interval = f" (95% interval {shown('median_low')} to {shown('median_high')})" if known else ""
         points = f"{row['count']} points{missing}"
-        start = f"{row['label']}: median {self.boxes.metric} {shown('p50')}{interval} over {points}."
+        start = f"{row['label']}: median {self.what} {shown('p50')}{interval} over {points}."
         ends = f"{shown('minimum')} and {shown('maximum')}"
-        if row["count"] < _BOX:
+        if row["count"] < BOX:
             return f"{start} They lie between {ends}, too few for percentiles."
-        return (
-            f"{start} 82% of them lie between {shown('p9')} and {shown('p91')}, 96% between {shown('p2')} "
-            f"and {shown('p98')}; the extremes are {ends}."
-        )
+        most = f", 96% between {shown('p2')} and {shown('p98')}" if row["count"] >= WHISKERS else ""
+        return f"{start} 82% of them lie between {shown('p9')} and {shown('p91')}{most}; the extremes are {ends}."
 
 
 def boxplot(frame: pd.DataFrame, options: BoxplotOptions | None = None) -> BoxplotResult:
-    """A box for each value of `by`, over points: replicates count once.
+    """A box for each value of `by`, over points: replicates count once. With `a` and `b`, of the speedups of A over B.
 
     NotEnoughData without runs, ConfigError for a column or metric that is not there, SchemaError for heterogeneous
     runs in a group.
@@ -119,9 +142,11 @@ def boxplot(frame: pd.DataFrame, options: BoxplotOptions | None = None) -> Boxpl
 
     options = options or BoxplotOptions()
     require_runs(frame)
+    if not options.by:
+        raise ConfigError("--by", "", "names no column", "write for example --by family")
+    if options.a or options.b:
+        return _speedups(frame, options)
     by = [find_column(frame, name, "--by") for name in options.by]
-    if not by:
-        raise ConfigError("--by", ",".join(options.by), "names no column", "write for example --by family")
     metric = find_metric(frame, options.metric) if options.metric else choose_metric(frame, _CANDIDATES)
     pooled = pooled_within(frame, by, options.pool)
     return BoxplotResult(
@@ -130,4 +155,34 @@ def boxplot(frame: pd.DataFrame, options: BoxplotOptions | None = None) -> Boxpl
         scale=options.scale,
         sources=tuple(frame["run_id"]),
         pooled=pooled,
+    )
+
+
+def _speedups(frame: pd.DataFrame, options: BoxplotOptions) -> BoxplotResult:
+    """Boxes of the speedups of A over B, point by point (the paper's Figure 11, top)."""
+    from analysis.methods.boxplot import box_statistics
+    from analysis.methods.columns import find_column
+    from analysis.methods.pairing import pair
+    from analysis.methods.regression import NotEnoughData
+    from analysis.store.frame import families
+
+    for name, conditions in (("--a", options.a), ("--b", options.b)):
+        if not conditions:
+            remedy = "name for example --a 'device=TPU v2' --b device=V100"
+            raise ConfigError(name, "(none)", "both sides are needed", remedy)
+    sides = choose_sides(frame, options.a, options.b, ("--a", "--b"), options.pool)
+    metric = options.metric or "examples_per_second"
+    pairs = pair(sides.a, sides.b, metric)
+    if pairs.empty:
+        raise NotEnoughData(f"no point was measured on both sides, of {len(sides.a)} runs of A and {len(sides.b)} of B")
+    by = [find_column(pairs, name, "--by") for name in options.by]
+    return BoxplotResult(
+        boxes=box_statistics(pairs, "speedup", by, order=families(pairs)),
+        unit="x",
+        scale=options.scale,
+        sides=sides,
+        compared=metric,
+        pairs=pairs,
+        sources=sides.sources,
+        pooled=sides.pooled,
     )

@@ -38,7 +38,7 @@ class OperationRooflineResult(Result):
         return bool(self.roofline.operations["drawn"].any())
 
     def _figure(self) -> Figure:
-        from analysis.figures.roofline import draw_operations
+        from analysis.figures.operations import draw_operations
 
         return draw_operations(self.roofline, self.title, self.model)
 
@@ -91,7 +91,11 @@ def _time(of: OperationRoofline) -> Iterator[str]:
 
 def _savings(of: OperationRoofline) -> Iterator[str]:
     """What the operations would save at their own roofs, and which of them are above those or not drawn."""
-    operations = of.operations[of.operations["roof_share"].notna()]
+    from analysis.methods.roofline import Verdict
+
+    # Links between devices have another roof.
+    here = of.operations["roof_share"].notna() & of.operations["verdict"].ne(Verdict.TRANSFER)
+    operations = of.operations[here]
     saved = operations["share"] * (1 - operations["roof_share"].clip(upper=1))
     if saved.sum() > 0:
         ranked = operations.assign(saved=saved).sort_values("saved", ascending=False).head(3)

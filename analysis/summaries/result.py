@@ -65,9 +65,13 @@ class Result(ABC):
         """The findings in words, a line for each sentence or point."""
         return "\n".join(map(str, self.paragraphs()))
 
-    def figure(self) -> Figure:
-        """The picture; ParadnnError where there is nothing to draw, or more than a figure holds."""
-        return self._figure() if self.drawable else Result._figure(self)
+    def figure(self, width: float | None = None) -> Figure:
+        """The picture, set for print where a `width` in inches is given; ParadnnError where there is nothing to draw,
+        or more than a figure holds."""
+        from analysis.figures.page import fit, settle
+
+        drawn = self._figure() if self.drawable else Result._figure(self)
+        return settle(drawn) if width is None else fit(drawn, width)
 
     def __repr__(self) -> str:
         return self.text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from analysis.options import Options, option
+from analysis.summaries.model_operations import ModelOperationsResult, operations_of_all
 from analysis.summaries.operation_roofline import OperationRooflineResult, operations_of, percent, roof_in_words
 from analysis.summaries.pooling import pooled_within, require_runs
 from analysis.summaries.result import Paragraph, Result
@@ -26,6 +28,7 @@ __all__ = ["Limits", "RooflineOptions", "RooflineResult", "roofline"]
 _FAR = 0.1  # share of the roof below which neither ceiling explains a rate
 _WAITING = 0.1  # infeed fraction above which a point waits for its input
 _PANELS = 6
+_ALL = "all"  # no run's id begins so: ids are hexadecimal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +38,15 @@ class RooflineOptions(Options):
     command = "roofline"
 
     operations: str | None = option(
-        None, "the operations of one profiled run instead; the beginning of its id is enough", metavar="RUN_ID"
+        None,
+        "the operations of one profiled run instead, by the beginning of its id; all: the types of operation of all "
+        "profiled runs",
+        metavar="RUN_ID|all",
+    )
+    colour: str | None = option(
+        None,
+        "column that colours the marks, such as nodes or batch_size (default: the family, of operations their type)",
+        metavar="C",
     )
 
 
@@ -49,9 +60,10 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RooflineResult(Result):
-    """Models under the roofs of their devices."""
+    """Models under the roofs of their devices; `colour` is the column that colours them, None for the family."""
 
     roofline: Roofline
+    colour: str | None = None
 
     @property
     def table(self) -> pd.DataFrame:
@@ -86,7 +98,7 @@ class RooflineResult(Result):
             raise ConfigError(
                 "--device", "(all)", f"{panels} {problem}", "choose with --device or --where precision=..."
             )
-        return draw_roofline(self.roofline)
+        return draw_roofline(self.roofline, self.colour)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
         points, left_out = self.roofline.points, self.roofline.left_out
@@ -102,26 +114,39 @@ class RooflineResult(Result):
             yield Paragraph(f"Without a place: {listed}.")
 
 
-def roofline(frame: pd.DataFrame, options: RooflineOptions | None = None) -> RooflineResult | OperationRooflineResult:
-    """Models under their roofs, replicates counted once; with `operations` the operations of that run.
+def roofline(
+    frame: pd.DataFrame, options: RooflineOptions | None = None
+) -> RooflineResult | OperationRooflineResult | ModelOperationsResult:
+    """Models under their roofs, replicates counted once; with `operations` the operations of that run, or of all.
 
-    NotEnoughData without runs, SchemaError for heterogeneous runs on a device.
+    ConfigError for a colour that is no column, NotEnoughData without runs, SchemaError for heterogeneous runs of a
+    device.
     """
     from analysis.methods import roofline as method
+    from analysis.methods.columns import find_column
     from analysis.store.frame import aggregate_replicates
     from paradnn.hardware.specifications import find_hardware
 
     options = options or RooflineOptions()
-    if options.operations:
+    if options.operations and options.operations != _ALL:
+        if options.colour not in (None, "type"):
+            problem = "the operations of one run differ in nothing but their type"
+            raise ConfigError("--colour", options.colour, problem, f"leave it out, or choose --operations {_ALL}")
         return operations_of(options.operations, frame, options.store)
     require_runs(frame)
     pooled = pooled_within(frame, ["device"], options.pool)
+    if options.operations:
+        return operations_of_all(frame, options.store, options.colour, pooled)
     rows = aggregate_replicates(frame)
+    colour = find_column(rows, options.colour, "--colour") if options.colour else None
     placed = method.roofline(rows, find_hardware)
+    if colour is not None and colour not in placed.points:
+        coloured = placed.points.merge(rows[["run_id", colour]], on="run_id", how="left")
+        placed = dataclasses.replace(placed, points=coloured)
     # A point rests on all its replicates.
     points = rows.loc[rows["run_id"].isin(placed.points["run_id"]), "point_id"]
     sources = frame.loc[frame["point_id"].isin(points), "run_id"]
-    return RooflineResult(roofline=placed, sources=tuple(sources), pooled=pooled)
+    return RooflineResult(roofline=placed, colour=colour, sources=tuple(sources), pooled=pooled)
 
 
 def _family(row: dict[Any, Any], points: pd.DataFrame) -> Paragraph:
@@ -148,7 +173,9 @@ def _best(points: pd.DataFrame) -> str:
     best = points.sort_values("share", ascending=False).iloc[0]
     interval = ""
     if best["share_low"] == best["share_low"]:
-        interval = f" ({percent(best['share_low'])} to {percent(best['share_high'])})"
+        low = percent(best["share_low"])
+        several = best["traffic"] == "trace"
+        interval = f" (its captures from {low} on)" if several else f" ({low} to {percent(best['share_high'])})"
     return f"{_model(best)}, {percent(best['share'])}{interval}"
 
 
@@ -224,5 +251,12 @@ def _traffic(of: Roofline) -> Iterator[str]:
             f"{kinds['trace']} published models are placed by their profiler traces, with traffic as counted "
             "and the trace's own rate."
         )
+        several = of.points[of.points["traffic"].eq("trace") & of.points["share_low"].notna()]
+        if len(several):
+            lost = 1 - several["share_low"] / several["share"]
+            lines.append(
+                f"A trace is the best of its run's captures: {len(several)} runs have several, the lowest is "
+                f"{percent(lost.median())} below the best in the median and {percent(lost.max())} at most."
+            )
     if lines:
         yield " ".join(lines)

@@ -131,7 +131,10 @@ _ALL = (
     # The published measurements alone (docs/published-data.md)
     Metric("published_flops_per_second", "FLOP/s", "higher", "published", "as printed; TPU v2: one core of eight"),
     Metric("published_intensity", "FLOP/B", None, "published", "as printed: FLOPs / bytes of parameters, no traffic"),
-    Metric("trace_flops_utilization", "1", "higher", "published", "FLOP rate in a profiler trace / specified peak"),
+    Metric("trace_flops_utilization", "1", "higher", "published", "FLOP rate in the best trace / specified peak"),
+    Metric("trace_captures", "1", None, "published", "how often the profiler captured the traced run"),
+    Metric("trace_flops_utilization_median", "1", "higher", "published", "the same, median over the run's captures"),
+    Metric("trace_flops_utilization_lowest", "1", "higher", "published", "the same, lowest of the run's captures"),
     Metric("trace_bandwidth_utilization", "1", "higher", "published", "traffic rate in a trace / specified peak"),
     Metric("trace_arithmetic_intensity", "FLOP/B", None, "published", "FLOPs / bytes moved, both counted by a trace"),
     Metric("trace_bytes", "B", None, "published", "memory traffic in the whole of a profiler trace"),

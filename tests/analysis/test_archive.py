@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.store.archive import import_archive
 from analysis.store.load import load, load_tables
-from analysis.store.published import import_archive, read_archive
+from analysis.store.published import read_archive
 from paradnn.errors import DataError, StoreError
 from paradnn.store.metrics import metric
 
@@ -58,7 +59,8 @@ def write(folder: Path, **files: Any) -> Path:
             "rawMB": [1000.0],
             "infeed": [25.0],
             "time_perc": [100],
-            "infeed_trace": [[25.0, 26.0]],
+            "flops_trace": [[4.0, 5.0, 2.0]],
+            "infeed_trace": [[26.0, 25.0, 80.0]],
         },
         "fc_trace_10sec_opbreakdown": {
             "labels": [f"{traced}-{kind}" for kind in ("output fusion", "while", "after-all")],
@@ -131,6 +133,8 @@ def test_numbers_arrive_in_this_projects_units(archive: Path, imported: str) -> 
             "published_flops_per_second": expected["flops"] * 1e9,
             "parameters": expected["params"],
             "published_intensity": expected["intensity"],
+            # Table 3 of the paper: 180 TFLOP/s of the board, 125 of the V100's tensor cores.
+            "flops_utilization_spec": expected["flops"] / {"TPU v2": 22.5e3, "V100": 125e3}[device],
         }.items():
             np.testing.assert_allclose(runs[column], values, rtol=1e-12, err_msg=column)
         # Independent of the file's FLOPs: three products of a batch with each weight, two operations each.
@@ -162,11 +166,61 @@ def test_traces_and_operations_stand_with_their_point(archive: Path, imported: s
     np.testing.assert_allclose(shares, tables.groupby("run_id")["share"].sum().loc[traced["run_id"]])
 
 
+def test_all_captures_of_a_traced_run_are_kept(archive: Path, imported: str) -> None:
+    content = raw(archive, "fc_trace_10sec")
+    frame = load(imported, platform="tpu").set_index("archive_label")
+    traced = frame.loc[content["labels"]]
+    captures = pd.Series(content["flops_trace"], index=traced["run_id"])
+    np.testing.assert_array_equal(traced["trace_captures"], captures.map(len))
+    np.testing.assert_allclose(traced["trace_flops_utilization_median"], captures.map(np.median) / 100)
+    np.testing.assert_allclose(traced["trace_flops_utilization_lowest"], captures.map(min) / 100)
+    assert (traced["trace_flops_utilization_median"] <= traced["trace_flops_utilization"]).all()
+    tables = load_tables(frame.reset_index(), "traces.json", imported)
+    assert len(tables) == captures.map(len).sum()
+    for run, waits in zip(captures.index, content["infeed_trace"], strict=True):
+        mine = tables[tables["run_id"] == run].sort_values("capture")
+        np.testing.assert_allclose(mine["flops_utilization"] * 100, captures[run])
+        np.testing.assert_allclose(mine["infeed_fraction"] * 100, waits)
+
+
+@pytest.mark.parametrize(
+    ("rates", "waits", "problem"),
+    [
+        ([4.0], [1.0], "flops_perc=5.0 is not the highest of flops_trace"),
+        ([5.0, 4.0], [1.0], "flops_trace and infeed_trace are not two lists of equal length"),
+        ([5.0, -1.0], [1.0, 1.0], "flops_trace=-1.0 is not zero or positive"),
+        ([5.0, 4.0], [1.0, 101.0], "infeed_trace=101.0 is over 100%"),
+    ],
+)
+def test_damaged_captures_leave_the_trace(tmp_path: Path, rates: list[float], waits: list[float], problem: str) -> None:
+    folder = write(tmp_path)
+    content = raw(folder, "fc_trace_10sec") | {"flops_trace": [rates], "infeed_trace": [waits]}
+    archive = read_archive(write(tmp_path, fc_trace_10sec=content))
+    assert [line.partition("): ")[2] for line in archive.damaged] == [f"{problem}; its single captures are left out"]
+    row = archive.rows["tpu", LABEL.format(4, 32, 64)]
+    assert row.metrics["trace_flops_utilization"] == 0.05
+    assert not row.traces
+
+
 def test_an_archive_is_imported_once(archive: Path, imported: str) -> None:
     before = load(imported)
     again = import_archive(archive, imported)
     assert (again.logged, again.present) == (0, len(before))
     pd.testing.assert_frame_equal(load(imported), before)
+
+
+def test_an_import_of_an_earlier_version_is_completed(tmp_path: Path, blank_store: Callable[[Path], str]) -> None:
+    uri = blank_store(tmp_path / "mlflow.db")
+    less = raw(write(tmp_path), "fc_trace_10sec")
+    import_archive(write(tmp_path, fc_trace_10sec=less | {"flops_trace": [[]], "infeed_trace": [[]]}), uri)
+    before = load(uri)
+    assert "trace_captures" not in before
+    done = import_archive(write(tmp_path), uri)
+    assert (done.logged, done.present, done.completed) == (0, len(before), 1)
+    frame = load(uri)
+    assert frame["trace_captures"].dropna().tolist() == [3]
+    assert load_tables(frame, "traces.json", uri)["flops_utilization"].tolist() == [0.04, 0.05, 0.02]
+    assert import_archive(write(tmp_path), uri).completed == 0
 
 
 def test_an_interrupted_import_is_finished(tmp_path: Path, blank_store: Callable[[Path], str]) -> None:
@@ -226,6 +280,8 @@ def test_damaged_traces_are_named_and_left_out(tmp_path: Path) -> None:
         "intensity": [1.0, 1.0],
         "rawMB": [1.0, 1.0],
         "infeed": [0.0, 0.0],
+        "flops_trace": [[170.0], [1.0]],
+        "infeed_trace": [[0.0], [0.0]],
     }
     numbers = ("flops_perc", "memory_bandwidth", "intensity", "rawMB", "time_perc")
     operations = {"labels": [LABEL.format(4, 32, 64), "layer_4-x"]} | {name: [1.0, 1.0] for name in numbers}

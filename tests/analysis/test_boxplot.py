@@ -74,7 +74,7 @@ def test_replicates_count_once_and_every_box_is_in_words(tmp_path: Path) -> None
     np.testing.assert_allclose(result.table["p91"], expected["p91"])
     assert list(result.table["count"]) == [33, 0, 393]
     assert "rnn: no point has examples_per_second; 3 more have none." in result.text()
-    assert "With fewer than 50 points the whiskers lie between the two outermost values: fc." in result.text()
+    assert "whiskers would lie between the two outermost values, so none are drawn: fc." in result.text()
     assert "over 393 points; 7 more have none. 82% of them lie between" in result.text()
     result.figure().savefig(tmp_path / "boxes.png")
 
@@ -87,6 +87,37 @@ def test_many_boxes_lie_below_each_other_and_few_points_are_drawn(tmp_path: Path
     assert "too few for percentiles" in said(frame.head(8)).text()
     with pytest.raises(ConfigError, match=r"--by=point_id: .* boxes do not fit one figure; choose runs with --where"):
         said(frame, by=("point_id",)).figure()
+
+
+@pytest.mark.parametrize(("count", "boxes", "dots"), [(2, 0, 2), (12, 0, 12), (13, 1, 4), (50, 1, 10), (51, 1, 2)])
+def test_a_box_is_of_more_than_two_values(count: int, boxes: int, dots: int) -> None:
+    frame = pd.DataFrame({"family": "fc", "device": "D", "environment_id": "e", "outcome": "ok"}, index=range(count))
+    frame = frame.assign(point_id=frame.index, run_id=frame.index.astype("str"), examples_per_second=frame.index + 1.0)
+    (axes,) = said(frame, metric="examples_per_second").figure().axes
+    assert len(axes.patches) == boxes
+    lines = [(line.get_marker(), np.asarray(line.get_ydata())) for line in axes.lines]
+    assert sum(len(heights) for marker, heights in lines if marker == "o") == dots
+    # Whiskers and their caps are lines of their own; below 51 points they have no length.
+    reach = max((abs(np.ptp(heights)) for marker, heights in lines if marker != "o"), default=0)
+    assert (reach > 0) == (count >= 51)
+
+
+def test_boxes_of_speedups_are_of_the_paired_points(tmp_path: Path) -> None:
+    number = np.arange(60)
+    sides = [
+        pd.DataFrame({"device": device, "examples_per_second": rate, "run_id": [f"{device}{i}" for i in number]})
+        for device, rate in (("A", 100.0 * (1 + number % 5)), ("B", np.full(60, 100.0)))
+    ]
+    common = {"family": "fc", "outcome": "ok", "batch_size": np.tile(16 * (1 + number), 2), "environment_id": "e"}
+    frame = pd.concat(sides, ignore_index=True).assign(**common).iloc[:-10]  # the last ten points ran on A alone
+    result = said(frame, a=("device=A",), b=("device=B",))
+    expected = np.percentile(1 + number[:50] % 5, LEVELS)
+    np.testing.assert_allclose(result.table.loc[0, [f"p{level}" for level in LEVELS]].astype(float), expected)
+    assert result.text().startswith("fc: median speedup of A over B 3x (95% interval 2x to 4x) over 50 points.")
+    assert "Without a counterpart: 10 points of A, 0 of B." in result.text()
+    result.figure().savefig(tmp_path / "speedups.png")
+    with pytest.raises(ConfigError, match=r"--b=\(none\): both sides are needed"):
+        said(frame, a=("device=A",))
 
 
 def test_what_cannot_be_drawn_is_named() -> None:

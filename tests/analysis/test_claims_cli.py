@@ -56,7 +56,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> s
 
 def test_scaling_says_what_stays_serial(measured: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     files = [str(tmp_path / "scaling.csv"), str(tmp_path / "scaling.png")]
-    chosen = ("scaling", "--store", measured, "--tag", "environment_id=env-2.9", "--csv", files[0], "--png", files[1])
+    tag = ("--tag", "environment_id=env-2.9")
+    chosen = ("scaling", "--store", measured, *tag, "--csv", files[0], "--figure", files[1])
     out = run(capsys, *chosen)
     # 1 / speedup = 0.6 = s + (1 - s) / 2, so s = 0.2.
     assert "fc: over 16 points on 2 against 1 (devices), 20% (20% to 20%) of the step does not run in parallel" in out
@@ -110,7 +111,7 @@ def test_claims_answers_a_users_own(measured: str, capsys: pytest.CaptureFixture
     mine.write_text(MINE)
     png = tmp_path / "claims.png"
     chosen = ("claims", "--store", measured, "--tag", "environment_id=env-2.9", "--where", "devices=1")
-    out = run(capsys, *chosen, "--file", str(mine), "--png", str(png))
+    out = run(capsys, *chosen, "--file", str(mine), "--figure", str(png))
     assert "wide. Batches pay: SUPPORTED\n  supported: examples_per_second rises with batch_size: rank weight 0." in out
     assert "deep. Layers pay: REFUTED" in out
     assert "2 claims: 1 supported, 1 refuted, 0 not enough data." in out

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -198,9 +199,9 @@ def test_a_new_command_gets_csv_and_figures(store: str, tmp_path: Path, capsys: 
                 "ok",
                 "--csv",
                 files[0],
-                "--png",
+                "--figure",
                 files[1],
-                "--svg",
+                "--figure",
                 files[2],
             ]
         )
@@ -212,6 +213,25 @@ def test_a_new_command_gets_csv_and_figures(store: str, tmp_path: Path, capsys: 
     assert pd.read_csv(files[0])["examples_per_second"].tolist() == expected.tolist()
     assert Path(files[1]).read_bytes().startswith(b"\x89PNG")
     assert "<svg" in Path(files[2]).read_text()
+
+
+@pytest.mark.usefixtures("speed_command")
+def test_a_figure_for_print_is_as_wide_as_asked(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pdf, png = tmp_path / "out.pdf", tmp_path / "out.png"
+    chosen = ["speed", "--store", store, "--family", "fc"]
+    assert main([*chosen, "--figure", str(pdf), "--figure", str(png), "--width", "3.3"]) == 0
+    box = re.search(rb"/MediaBox \[ ([\d.]+) [\d.]+ ([\d.]+) [\d.]+ \]", pdf.read_bytes())
+    assert box is not None
+    assert float(box[2]) - float(box[1]) == pytest.approx(3.3 * 72)
+    assert int.from_bytes(png.read_bytes()[16:20]) == 990  # 300 dots an inch
+    capsys.readouterr()
+    for given, message in (
+        (("--figure", str(tmp_path / "out.gif")), "out.gif: is of no known kind; name a .png, .svg or .pdf file"),
+        (("--width", "3.3"), "--width=3.3: there is no figure to set; name its file with --figure"),
+        (("--figure", str(png), "--width", "1"), "--width=1.0: must be at least 2.5"),
+    ):
+        assert main([*chosen, *given]) == 2
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("speed_command")

@@ -188,7 +188,7 @@ def test_the_command_says_and_draws_what_it_found(
     store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     png = tmp_path / "map.png"
-    assert main(["heatmap", "--store", store, "--family", "fc", "--y", "layers", "--png", str(png)]) == 0
+    assert main(["heatmap", "--store", store, "--family", "fc", "--y", "layers", "--figure", str(png)]) == 0
     out = capsys.readouterr().out
     assert "From 32/s at batch_size 16, model.layers 5 up to 800/s at batch_size 80, model.layers 1." in out
     assert "5 cells out of memory: at batch_size 16 nowhere, at batch_size 96 from model.layers 1." in out

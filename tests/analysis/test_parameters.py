@@ -85,7 +85,7 @@ def test_a_table_of_models_needs_no_store(tmp_path: Path) -> None:
     frame[20:].to_csv(tmp_path / "others.csv", index=False)
     tables, store = [str(tmp_path / name) for name in ("some.csv", "others.csv")], f"sqlite:///{tmp_path}/none.db"
     done = run_command(
-        "--table", *tables, "--store", store, "--where", "parameters<1e7", "--png", str(tmp_path / "figure.png")
+        "--table", *tables, "--store", store, "--where", "parameters<1e7", "--figure", str(tmp_path / "figure.png")
     )
     assert done.returncode == 0, done.stderr
     assert "fc: 4 models from 400 to 3.2k" in done.stdout

@@ -241,7 +241,7 @@ def test_operations_of_a_run_from_the_store(
 ) -> None:
     uri, (full, types, plain, odd) = profiled
     picture = tmp_path / "operations.svg"
-    assert main(["roofline", "--store", uri, "--operations", full[:20], "--svg", str(picture)]) == 0
+    assert main(["roofline", "--store", uri, "--operations", full[:20], "--figure", str(picture)]) == 0
     out = capsys.readouterr().out
     assert "Of the profiled time: 35.5% in memory-bound operations, 50% in compute-bound operations, 8% in" in out
     assert "2% in operations with FLOPs but without a rate, 4.5% in no row of the table." in out

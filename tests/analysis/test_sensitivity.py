@@ -279,7 +279,7 @@ def test_the_command_says_and_draws_what_it_found(
     store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     png = tmp_path / "weights.png"
-    arguments = ["sensitivity", "--store", store, "--family", "fc", "--log-scale", "both", "--png", str(png)]
+    arguments = ["sensitivity", "--store", store, "--family", "fc", "--log-scale", "both", "--figure", str(png)]
     assert main(arguments) == 0
     out = capsys.readouterr().out
     assert "fc on Test CPU, 2 cores: examples_per_second over 25 points; runs without" in out

@@ -172,11 +172,12 @@ def test_points_are_told_by_short_names_too() -> None:
 
 def test_the_picture_has_scatter_and_weights_by_family() -> None:
     frame = pd.concat(grid((0.5, -0.2), 0.1), ignore_index=True)
-    scatter, weights = ask(frame, colour="batch_size", x="layers").figure().axes
+    figure = ask(frame, colour="batch_size", x="layers").figure()
+    scatter, weights = figure.axes
     assert (scatter.get_xlabel(), scatter.get_yscale()) == ("layers", "log")
-    legend = scatter.get_legend()
-    assert legend is not None
-    assert [text.get_text() for text in legend.get_texts()] == ["64", "128", "256", "512", "1024"]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["64", "128", "256", "512", "1,024"]
+    assert not weights.patches, "a mark and its interval need no bar"
     assert {label.get_text() for label in weights.get_yticklabels()} == {"layers", "batch_size"}
     with pytest.raises(ConfigError, match="--x=layer"):
         ask(frame, x="layer").figure()

@@ -1,0 +1,144 @@
+"""Figures of planted runs can be read: on a screen, in a column of a paper, on its page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from analysis.claims.judge import judge
+from analysis.claims.load import parse_claims
+from analysis.claims.sides import Data
+from analysis.figures.claims import draw_claims
+from analysis.figures.infeed import draw_infeed
+from analysis.figures.operations import draw_operations
+from analysis.figures.overhead import draw_overhead
+from analysis.figures.page import fit, settle
+from analysis.figures.parameters import draw_parameters
+from analysis.figures.scaling import draw_scaling
+from analysis.figures.software import draw_software
+from analysis.figures.speedup import draw_operations as draw_operation_speedups
+from analysis.methods.infeed import infeed
+from analysis.methods.operation_roofline import operation_roofline
+from analysis.methods.operation_speedup import operation_speedup
+from analysis.methods.overhead import phase_overhead
+from analysis.methods.parameters import parameter_ranges
+from analysis.methods.roofline import Roof
+from analysis.methods.scaling import scaling
+from analysis.methods.software import software
+from analysis.summaries.breakdown import breakdown
+from paradnn.config.families import FAMILIES
+from tests.analysis import (
+    test_infeed,
+    test_operation_speedup,
+    test_overhead,
+    test_roofline,
+    test_scaling,
+    test_software,
+)
+from tests.analysis.legible import faults
+from tests.analysis.planted import BATCH, POINTS, SIZE, runs
+
+LONG = "NVIDIA H100 80GB HBM3 MIG 3g.40gb, $2.99 an hour, $1.20 spot"
+
+CLAIMS = """
+- id: first
+  says: A is faster
+  checks:
+    - {kind: ratio, a: {device: A}, b: {device: B}, at_least: 1.5}
+    - {kind: ratio, a: {device: A}, b: {device: B}, quantile: 0.9, between: [1.0, 3.0]}
+    - {kind: compare, a: {device: A}, b: {device: B}, at_least: 0.5}
+    - {kind: trend, metric: examples_per_second, a: {device: A}, b: {device: B}, of: batch_size, direction: falls}
+    - {kind: threshold, metric: examples_per_second, at_least: 50, where: {device: A}}
+- id: second
+  says: Nobody measured this
+  checks:
+    - {kind: threshold, metric: final_loss, at_most: 1}
+"""
+
+
+def _software() -> Figure:
+    version = test_software.version
+    old, new, slow = version("2.9"), version("2.16", 2 * test_software.SPREAD), version("2.21", 0.5)
+    frame = test_software.both(old, new, slow, version("2.9", family="lstm"), version("2.16", 3.0, family="lstm"))
+    return draw_software(software(frame.assign(device=LONG)))
+
+
+def _claims() -> Figure:
+    sides = [runs(POINTS, device=name, environment_id=name, examples_per_second=rate) for name, rate in (
+        ("A", BATCH**0.7 / SIZE * 1e4), ("B", BATCH**0.5 / SIZE * 1e4))]  # fmt: skip
+    frame = pd.concat(sides, ignore_index=True).assign(run_id=lambda table: table.index.astype("str"))
+    return draw_claims(judge(parse_claims(CLAIMS, "test"), Data(frame)))
+
+
+def _breakdown() -> Figure:
+    random = np.random.default_rng(4)
+    parts = []
+    for family in ("fc", "gpt", LONG):
+        shares = random.dirichlet(np.arange(1, 15), len(POINTS))
+        columns = {f"op_share.{'a rather long type of operation ' * (n == 13)}{n}": shares[:, n] for n in range(14)}
+        parts.append(runs(POINTS, family=family, platform__name=family, **columns))
+    frame = pd.concat(parts, ignore_index=True)
+    frame["point_id"] += frame["family"]
+    return breakdown(frame)._figure()
+
+
+def _parameters() -> Figure:
+    names = [*FAMILIES, "resnet50", "a_real_model_with_a_name"]
+    frame = pd.DataFrame({"family": names * 3, "parameters": np.geomspace(1e4, 1e9, 3 * len(names)), "outcome": "ok"})
+    return draw_parameters(parameter_ranges(frame))
+
+
+def _infeed() -> Figure:
+    frame = pd.concat([test_infeed.measured_balance(family=family, device=LONG) for family in ("fc", "lstm")])
+    return draw_infeed(infeed(frame.assign(point_id=frame["point_id"] + frame["family"]).reset_index(drop=True)))
+
+
+def _operations() -> Figure:
+    roof = Roof(LONG, "float32", 8e12, 4e11, "measured", "measured")
+    return draw_operations(operation_roofline(test_roofline.operations(), roof), f"fc on {LONG}", (30.0, 4e12))
+
+
+def _operation_speedups() -> Figure:
+    (a, one), (b, two) = (test_operation_speedup.profiled(name) for name in "AB")
+    found = operation_speedup(a, b, pd.concat([one, two]), (75.0, 117.0))
+    return draw_operation_speedups(found, (75.0, 117.0), LONG, "B")
+
+
+FIGURES: dict[str, Callable[[], Figure]] = {
+    "software": _software,
+    "claims": _claims,
+    "breakdown": _breakdown,
+    "parameters": _parameters,
+    "infeed": _infeed,
+    "operations": _operations,
+    "operation speedups": _operation_speedups,
+    "scaling": lambda: draw_scaling(scaling(test_scaling.planted(0.1, 0.05))),
+    "overhead": lambda: draw_overhead(phase_overhead(test_overhead.points(), ("fc", "rnn"))),
+}
+
+
+@pytest.mark.parametrize("width", [None, 3.3, 7.0])
+@pytest.mark.parametrize("name", FIGURES)
+def test_nothing_is_cut_off_or_over_something_else(name: str, width: float | None) -> None:
+    drawn = FIGURES[name]()
+    figure = settle(drawn) if width is None else fit(drawn, width)
+    assert faults(figure) == []
+    assert width is None or figure.get_size_inches()[0] == width
+
+
+def test_a_forest_plot_has_each_number_over_what_is_asked() -> None:
+    figure = _claims()
+    labels = [[text.get_text() for text in axes.get_yticklabels()] for axes in figure.axes]
+    assert [len(rows) for rows in labels] == [2, 1, 1, 1]
+    ratios = next(axes for axes in figure.axes if axes.get_xlabel().startswith("ratio"))
+    asked = [patch.get_bbox().get_points()[:, 0] for patch in ratios.patches]  # type: ignore[attr-defined]
+    assert asked[0][0] == 1.5
+    np.testing.assert_allclose(asked[1], [1.0, 3.0])
+    median = np.median(BATCH**0.2)
+    assert ratios.lines[1].get_xdata()[0] == pytest.approx(median)  # type: ignore[index]
+    (legend,) = figure.legends
+    assert legend.get_title().get_text() == "No data for second."
