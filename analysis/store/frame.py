@@ -41,7 +41,7 @@ CORE = (
 IDENTITY = ("environment_id", "protocol_id", "schema_version")
 
 #: Tags that are not text.
-_TYPED_TAGS = ("replicate", "steady")
+_TYPED_TAGS = ("replicate", "steady", "contended")
 
 #: Columns that may explain a difference, by the identity they belong to.
 _EXPLAIN = {
@@ -58,8 +58,8 @@ def build(records: Records) -> pd.DataFrame:
 
     Columns: CORE, then params, metrics and tags, each in alphabetical order. Where names meet, the first of these
     wins; a tag fills in for runs that lack the param of its name. Params are Int64, float64, boolean or text as all
-    their values allow, "null" is missing; metrics are float64; tags are text but for `replicate` and `steady`, and
-    `mlflow.*` tags are left out but for the parent run.
+    their values allow, "null" is missing; metrics are float64; tags are text but for `replicate`, `steady` and
+    `contended`, and `mlflow.*` tags are left out but for the parent run.
     """
     runs = records.runs
     empty: list[str | None] = [None] * len(runs)

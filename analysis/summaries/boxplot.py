@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from analysis.format import is_share, short
 from analysis.options import Options, option
+from analysis.summaries.gate import gated
 from analysis.summaries.pooling import pooled_within, require_runs
 from analysis.summaries.result import Paragraph, Result
 from paradnn.errors import ConfigError
@@ -107,6 +108,7 @@ class BoxplotResult(Result):
         )
 
 
+@gated
 def boxplot(frame: pd.DataFrame, options: BoxplotOptions | None = None) -> BoxplotResult:
     """A box for each value of `by`, over points: replicates count once.
 

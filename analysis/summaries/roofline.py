@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from analysis.options import Options, option
+from analysis.summaries.gate import gated
 from analysis.summaries.operation_roofline import OperationRooflineResult, operations_of, percent, roof_in_words
 from analysis.summaries.pooling import pooled_within, require_runs
 from analysis.summaries.result import Paragraph, Result
@@ -102,6 +103,7 @@ class RooflineResult(Result):
             yield Paragraph(f"Without a place: {listed}.")
 
 
+@gated
 def roofline(frame: pd.DataFrame, options: RooflineOptions | None = None) -> RooflineResult | OperationRooflineResult:
     """Models under their roofs, replicates counted once; with `operations` the operations of that run.
 

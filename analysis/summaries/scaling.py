@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from analysis.format import percent_interval
 from analysis.options import Options, option
+from analysis.summaries.gate import gated
 from analysis.summaries.pooling import joined
 from analysis.summaries.result import Paragraph, Result
 
@@ -75,6 +76,7 @@ class ScalingResult(Result):
         )
 
 
+@gated
 def scaling(frame: pd.DataFrame, options: ScalingOptions | None = None) -> ScalingResult:
     """Every point on several devices against itself on one, and Amdahl's fraction of each family.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from analysis.format import is_share, short
 from analysis.options import Options, option
+from analysis.summaries.gate import gated
 from analysis.summaries.pooling import pooled_within
 from analysis.summaries.result import Paragraph, Result
 
@@ -117,6 +118,7 @@ class SensitivityResult(Result):
         yield from _caveats(fit)
 
 
+@gated
 def sensitivity(frame: pd.DataFrame, options: SensitivityOptions | None = None) -> SensitivityResult:
     """The weights of every family on every device.
 
