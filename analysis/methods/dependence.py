@@ -39,7 +39,7 @@ Unit = Literal["crossed", "model", "point"]
 MINIMUM_POINTS = 6
 
 #: Fewer batch sizes than this are no sample of batch sizes: an answer is then about those that were measured.
-_FEWEST_BATCHES = 4
+_FEWEST_BATCHES = 6
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Component(NamedTuple):
 def levels_of(points: pd.DataFrame, unit: Unit = "crossed") -> Levels:
     """The levels that points (rows with model.* and batch_size) share.
 
-    A model is everything under model.* with its family. Batch sizes are a sample from four different ones on; fewer are
+    A model is everything under model.* with its family. Batch sizes are a sample from six different ones on; fewer are
     taken as given, as are precisions, compile modes and devices: points that differ in these alone share their model.
     """
     count = len(points)

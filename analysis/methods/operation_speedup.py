@@ -55,6 +55,11 @@ _IDENTITY = (
     "mode",
     "devices",
     "transport",
+    # When and where it was measured, for `analysis.methods.sessions`.
+    "start_time",
+    "sweep_id",
+    "host",
+    "source",
 )
 _IDENTITY_PREFIXES = ("model.", "optimizer.", "data.", "platform.", "framework.", "software.")
 

@@ -132,8 +132,8 @@ def copies(frame: pd.DataFrame) -> np.ndarray:
     ok = is_ok(frame).to_numpy()
     for keys in (["offline_id"], ["origin", "point_id"]):
         if all(name in frame for name in keys):
-            known = ok & frame[keys].notna().all(axis=1).to_numpy()
-            found |= known & frame[keys].where(known).duplicated().to_numpy()
+            places = np.flatnonzero(ok & frame[keys].notna().all(axis=1).to_numpy())
+            found[places] |= frame[keys].iloc[places].duplicated().to_numpy()
     if "point_id" not in frame:
         return found
     keys = [name for name in ("point_id", "environment_id") if name in frame]
