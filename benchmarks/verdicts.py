@@ -141,6 +141,13 @@ def several_processes(random: np.random.Generator, draws: int, true: float) -> s
     return f"points of five processes each, {true:.0%} apart, called clear: {clear / draws / _POINTS:.1%}"
 
 
+def process_attacks(random: np.random.Generator, draws: int) -> Iterator[str]:
+    """What is called clear of points of one process, and of several."""
+    yield single_processes(random, draws)
+    yield several_processes(random, draws, 0.0)
+    yield several_processes(random, draws, 0.07)
+
+
 def coverage(random: np.random.Generator, draws: int) -> Iterator[str]:
     """Models drawn with all their batch sizes, and both drawn: how often the intervals hold the truth."""
     for models, batches, unit in ((12, 9, "model"), (12, 9, "crossed"), (23, 9, "crossed"), (6, 1, "crossed")):
@@ -198,16 +205,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--draws", type=int, default=1000)
     draws, random = parser.parse_args().draws, np.random.default_rng(0)
-    for line in (
-        *session_attacks(random, draws),
-        single_processes(random, draws),
-        several_processes(random, draws, 0.0),
-        several_processes(random, draws, 0.07),
-        *coverage(random, draws),
-        selection(random, draws),
-        noise_terms(random, draws),
-    ):
-        print(line, flush=True)
+    for lines in (session_attacks(random, draws), process_attacks(random, draws), coverage(random, draws)):
+        for line in lines:
+            print(line, flush=True)
+    print(selection(random, draws), flush=True)
+    print(noise_terms(random, draws))
 
 
 if __name__ == "__main__":
