@@ -32,7 +32,12 @@ _SHOWN = (
     "fraction",
     "interval_source",
 )
-_HIDDEN = ("family", "a_count", "b_count", "a_spread", "b_spread", "p_value", *_SHOWN)
+_HIDDEN = (
+    "family",
+    *(f"{side}_{name}" for side in "ab" for name in ("count", "units", "spread")),
+    *("log_error", "degrees", "p_value", "comparable"),
+    *_SHOWN,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
