@@ -164,13 +164,7 @@ def pair(
     first = np.unique(code, return_index=True)[1][both]
     points = stacked.iloc[first].reset_index(drop=True)
     for name in carry:
-        values = pd.concat(
-            [
-                side[name].astype("float64") if name in side else pd.Series(np.nan, index=side.index)
-                for side in (one, two)
-            ]
-        )
-        points[name] = values.groupby(code).median().reindex(both).to_numpy()
+        points[name] = _carried(name, one, two, code, both)
     runs = [_Runs(one, group_a, np.isin(group_a, both)), _Runs(two, group_b, np.isin(group_b, both))]
     found = _sampling(runs[0], runs[1], metric)
     missing = _missing(a, b, metric, keys)
@@ -193,6 +187,15 @@ def pair(
         "unusable_b": len(finished[1]) - len(two),
     }
     return result
+
+
+def _carried(
+    name: str, a: pd.DataFrame, b: pd.DataFrame, code: np.ndarray[Any, Any], both: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """The median of a number over the runs of each point, on either side."""
+    parts = [side[name].astype("float64") if name in side else pd.Series(np.nan, index=side.index) for side in (a, b)]
+    found: np.ndarray[Any, Any] = pd.concat(parts).groupby(code).median().reindex(both).to_numpy()
+    return found
 
 
 def sampling(pairs: pd.DataFrame, family: str) -> Sampling:
