@@ -14,7 +14,17 @@ from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from paradnn.errors import ConfigError
 
-__all__ = ["Argument", "Arguments", "Options", "Selection", "Source", "arguments", "command_line", "option"]
+__all__ = [
+    "Argument",
+    "Arguments",
+    "Options",
+    "Selection",
+    "Source",
+    "arguments",
+    "command_line",
+    "option",
+    "unit_option",
+]
 
 _RUNS = "which runs (F, P and O take several: A,B)"
 
@@ -27,6 +37,15 @@ def option(default: Any = dataclasses.MISSING, text: str = "", **how: Any) -> An
     (a flag for each) or "words"; `group`, the heading in --help; `shared` for what another class has the flag of.
     """
     return dataclasses.field(default=default, metadata={"help": text, **how})
+
+
+def unit_option() -> Any:
+    """What every analysis takes whose intervals are over points."""
+    return option(
+        "crossed",
+        "what is taken as a sample: models and batch sizes (crossed, the default), models at these batch sizes "
+        "(model), or each point as if it stood alone (point)",
+    )
 
 
 @dataclass(frozen=True)
@@ -123,6 +142,9 @@ class Options(Arguments):
     """
 
     pool: bool = option(False, "pool runs of different environments or protocols", group=_RUNS)
+    steady_only: bool = option(
+        False, "leave out runs that are not steady or shared their machine with other work", group=_RUNS
+    )
     store: str | None = option(None, shared=True)
 
 

@@ -27,7 +27,7 @@ FLOORS = (
 )
 #: What `analysis` shares with the driver: faults, the look of figures, machines, where the store is, what can be run.
 SHARED = ("errors", "plotting", "hardware", "store", "config.families")
-MOST_ROOMS, MOST_ARROWS = 26, 101
+MOST_ROOMS, MOST_ARROWS = 26, 103
 
 FRAMEWORKS = {"keras", "tensorflow", "jax", "torch"}
 #: None of it is in an interpreter under test.

@@ -13,10 +13,12 @@ import pandas as pd
 from analysis.claims import kinds
 from analysis.claims.kinds import Answer, Bound, Check
 from analysis.claims.sides import Data, paired_operations, paired_points, points, side, versions
+from analysis.methods.dependence import crossed_quantile, crossed_share, levels_of
 from analysis.methods.pairing import join_columns
-from analysis.methods.quantiles import Estimate, quantile_interval, share_interval
+from analysis.methods.quantiles import Estimate
 from analysis.methods.regression import NotEnoughData, Regression, regress
 from analysis.methods.sensitivity import encode
+from analysis.methods.sessions import ALLOWANCE, design_of
 from analysis.store.conditions import Condition, Conditions, choose, in_words
 from paradnn.errors import ParadnnError
 
@@ -27,6 +29,8 @@ _NAMES = ("model.name",)
 #: What may set runs apart without being a hyperparameter: its effect is taken out of a weight.
 _SETTINGS = ("device", "environment_id", "precision", "compile", "mode")
 _SETTING_PREFIXES = ("optimizer.", "platform.", "framework.", "data.", "software.")
+#: What is said where the sides' sessions cannot be told apart.
+_ALLOWED = f" (a session may shift a side by {ALLOWANCE - 1:.0%})"
 _SMALLEST = float(np.nextafter(0, 1))
 
 
@@ -103,7 +107,7 @@ def _ranking(check: kinds.Ranking, data: Data) -> Finding:
         one, two = (scores[name] * signs[name] for name in (check.larger, other))
         rest = scores.drop(columns=[check.larger, other])
         both = pd.concat([(one - two).rename("difference"), (one + two).rename("sum"), rest], axis=1)
-        found = regress(both, response, level=data.level)
+        found = regress(both, response, level=data.level, levels=levels_of(rows))
         estimates.append(_weight(found, "difference", 2 / float(both["difference"].std())))
         count = found.rows
     return _finding(check, f"difference of {check.scale} weights", estimates, Bound(low=_SMALLEST), count, "above 0")
@@ -111,8 +115,14 @@ def _ranking(check: kinds.Ranking, data: Data) -> Finding:
 
 def _compare(check: kinds.Compare, data: Data) -> Finding:
     found = paired_points(data, check.where, check.a, check.b, check.metric)
-    wins = int((found["speedup"] > check.margin).sum())
-    return _finding(check, "share of points", [share_interval(wins, len(found), data.level)], check.bound, len(found))
+    levels, allowance = levels_of(found), _allowance(found)
+    value, low, high = (
+        crossed_share(found["speedup"] > check.margin * shift, levels, data.level)
+        for shift in (1.0, allowance, 1 / allowance)
+    )
+    share = Estimate(value.value, low.low, high.high)
+    name = "share of points" + (_ALLOWED if allowance > 1 else "")
+    return _finding(check, name, [share], check.bound, len(found))
 
 
 def _ratio(check: kinds.Ratio, data: Data) -> Finding:
@@ -124,11 +134,12 @@ def _ratio(check: kinds.Ratio, data: Data) -> Finding:
         pairs = [(new, old) for old, new in itertools.pairwise(each)]
     else:
         pairs = [(check.a, check.b)]
-    estimates, counts = [], []
+    estimates, counts, allowances = [], [], []
     for a, b in pairs:
         if not check.paired:
-            samples = [points(data, {**check.where, **each}, check.metric)[check.metric] for each in (a, b)]
-            estimates.append(_apart(samples, check.quantile, data.level))
+            samples = [points(data, {**check.where, **each}, check.metric) for each in (a, b)]
+            allowances.append(_ways(samples))
+            estimates.append(_shifted(_apart(samples, check.quantile, data.level, check.metric), allowances[-1]))
             counts.append(min(len(sample) for sample in samples))
             name = "ratio of medians" if check.quantile == 0.5 else f"ratio of {100 * check.quantile:g}th percentiles"
             continue
@@ -137,14 +148,31 @@ def _ratio(check: kinds.Ratio, data: Data) -> Finding:
             if check.operations
             else paired_points(data, check.where, a, b, check.metric)
         )
-        estimates.append(quantile_interval(found["speedup"], check.quantile, data.level))
+        estimate = crossed_quantile(found["speedup"], levels_of(found), check.quantile, data.level)
+        allowances.append(_allowance(found))
+        estimates.append(_shifted(estimate, allowances[-1]))
         counts.append(len(found))
+    name += _ALLOWED if max(allowances) > 1 else ""
     return _finding(check, name, estimates, check.bound, min(counts))
 
 
-def _apart(samples: list[pd.Series[Any]], quantile: float, level: float) -> Estimate:
+def _allowance(pairs: pd.DataFrame) -> float:
+    """What a session may have done to the sides as a whole, as a factor; 1 where their sessions can be told apart."""
+    return 1.0 if pairs["comparable"].all() else ALLOWANCE
+
+
+def _ways(samples: list[pd.DataFrame]) -> float:
+    """The same of two sides whose points need not be the same."""
+    return 1.0 if design_of(*samples).comparable else ALLOWANCE
+
+
+def _shifted(found: Estimate, allowance: float) -> Estimate:
+    return Estimate(found.value, found.low / allowance, found.high * allowance)
+
+
+def _apart(samples: list[pd.DataFrame], quantile: float, level: float, metric: str) -> Estimate:
     """A's quantile over B's. Each has an interval at 97.5% for a level of 95%, so that both hold (Bonferroni)."""
-    one, two = (quantile_interval(sample, quantile, (1 + level) / 2) for sample in samples)
+    one, two = (crossed_quantile(sample[metric], levels_of(sample), quantile, (1 + level) / 2) for sample in samples)
     with np.errstate(divide="ignore", invalid="ignore"):
         return Estimate(
             *(
@@ -155,9 +183,10 @@ def _apart(samples: list[pd.Series[Any]], quantile: float, level: float) -> Esti
 
 
 def _threshold(check: kinds.Threshold, data: Data) -> Finding:
-    values = points(data, check.where, check.metric)[check.metric]
+    rows = points(data, check.where, check.metric)
     name = "median" if check.quantile == 0.5 else f"{100 * check.quantile:g}th percentile"
-    return _finding(check, name, [quantile_interval(values, check.quantile, data.level)], check.bound, len(values))
+    found = crossed_quantile(rows[check.metric], levels_of(rows), check.quantile, data.level)
+    return _finding(check, name, [found], check.bound, len(rows))
 
 
 def _share(check: kinds.Share, data: Data) -> Finding:
@@ -173,8 +202,10 @@ def _share(check: kinds.Share, data: Data) -> Finding:
     shares = parts.reindex(profiled["run_id"].unique(), fill_value=0.0)
     identity = runs.set_index("run_id")["point_id"].reindex(shares.index)
     shares = shares.groupby(identity.to_numpy()).median()
+    levels = levels_of(runs.drop_duplicates("point_id").set_index("point_id").reindex(shares.index))
     name = "median share" if check.quantile == 0.5 else f"{100 * check.quantile:g}th percentile of shares"
-    return _finding(check, name, [quantile_interval(shares, check.quantile, data.level)], check.bound, len(shares))
+    found = crossed_quantile(shares, levels, check.quantile, data.level)
+    return _finding(check, name, [found], check.bound, len(shares))
 
 
 def _outcome(check: kinds.OutcomeShare, data: Data) -> Finding:
@@ -190,7 +221,9 @@ def _outcome(check: kinds.OutcomeShare, data: Data) -> Finding:
     both = asked & there
     if not both:
         raise NotEnoughData(f"none of the {len(asked)} points that did was tried with {in_words(check.a)}")
-    share = share_interval(len(both & wanted), len(both), data.level)
+    tried = sides[0].assign(_key=_keyed(sides[0], keys)).drop_duplicates("_key")
+    tried = tried[tried["_key"].isin(both)]
+    share = crossed_share(tried["_key"].isin(wanted), levels_of(tried), data.level)
     return _finding(check, "share of points", [share], check.bound, len(both))
 
 
@@ -216,7 +249,13 @@ _EVALUATORS: dict[type, Callable[[Any, Data], Finding]] = {
 
 
 def _points(rows: pd.DataFrame, keys: list[str]) -> set[tuple[str, ...]]:
-    return set(rows[keys].astype("string").fillna("").itertuples(index=False, name=None))
+    return set(_keyed(rows, keys))
+
+
+def _keyed(rows: pd.DataFrame, keys: list[str]) -> pd.Series[Any]:
+    """Each row's point, as text."""
+    texts = rows[keys].astype("string").fillna("").itertuples(index=False, name=None)
+    return pd.Series(list(texts), index=rows.index, dtype="object")
 
 
 def _rows(check: kinds.Trend | kinds.Ranking, data: Data, columns: Sequence[str]) -> pd.DataFrame:
@@ -241,7 +280,7 @@ def _weights(
     words = [name for name in columns if name not in design]
     if words:
         raise NotEnoughData(f"{words[0]} is a word, not a number")
-    found = regress(design, response, level=level)
+    found = regress(design, response, level=level, levels=levels_of(rows))
     for name in columns:
         if name not in found.weights.index:
             reason = f"goes with {', '.join(found.collinear[name])}" if name in found.collinear else "does not vary"

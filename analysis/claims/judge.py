@@ -100,8 +100,8 @@ def summary(verdicts: Sequence[Verdict]) -> list[str]:
     counts = {answer: sum(verdict.answer is answer for verdict in verdicts) for answer in Answer}
     counted = ", ".join(f"{count} {word}" for word, count in counts.items())
     closing = (
-        f"{len(verdicts)} claims: {counted}. Intervals are 95% for each check by itself, over the points as a sample "
-        "of their design space; an interval that holds both sides of a claim leaves it undecided."
+        f"{len(verdicts)} claims: {counted}. Intervals are 95% for each check by itself, over models and batch sizes "
+        "as a sample of their kind; an interval that holds both sides of a claim leaves it undecided."
     )
     return [closing, *_together(verdicts)]
 

@@ -137,6 +137,8 @@ def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, c
         table = json.loads(result.table.to_json(orient="split", index=False, date_format="iso", double_precision=15))
         (files / "result.json").write_text(json.dumps(table), encoding="utf-8")
         (files / "sources.json").write_text(json.dumps(sources), encoding="utf-8")
+        if result.quality is not None:
+            (files / "quality.json").write_text(json.dumps(result.quality.as_json()), encoding="utf-8")
         (files / "result.txt").write_text(result.text() + "\n", encoding="utf-8")
         if result.drawable:
             figure = result.figure()
@@ -165,4 +167,5 @@ def _tags(name: str, result: Result, frame: pd.DataFrame, command_line: Sequence
         "sources": listed if len(listed) <= _TAG_LENGTH else "see sources.json",
         "source_sweeps": ",".join(sweeps)[:_TAG_LENGTH],
     }
-    return tags | ({"pooled": result.pooled[:_TAG_LENGTH]} if result.pooled else {})
+    told = {"pooled": result.pooled, "left_out": result.quality.text() if result.quality else ""}
+    return tags | {name: words[:_TAG_LENGTH] for name, words in told.items() if words}

@@ -14,8 +14,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.methods.pairing import pair
-from analysis.methods.speedup import MINIMUM_POINTS, geometric_mean, wilson
+from analysis.methods.dependence import (
+    MINIMUM_POINTS,
+    Component,
+    Levels,
+    Unit,
+    crossed_mean,
+    crossed_share,
+    crossed_variance,
+    levels_of,
+    satterthwaite,
+)
+from analysis.methods.pairing import Sampling, pair, sampling
+from analysis.methods.power import detectable, detectable_mean, equivalent, replicates_for, spread_of
+from analysis.methods.speedup import bounds
 from analysis.store.frame import families
 
 __all__ = ["FALSE_DISCOVERIES", "REPLICATES", "Comparison", "Verdict", "adjust", "compare"]
@@ -23,6 +35,9 @@ __all__ = ["FALSE_DISCOVERIES", "REPLICATES", "Comparison", "Verdict", "adjust",
 #: Replicates on each side that a test needs: with two, a t of one degree of freedom finds next to nothing, and a
 #: single outlier cannot be recognised.
 REPLICATES = 3
+
+#: Differences up to this are called the same, where that is shown.
+MARGIN = 0.05
 
 #: The share of false ones among the differences found that is put up with.
 FALSE_DISCOVERIES = 0.05
@@ -33,7 +48,9 @@ class Verdict(StrEnum):
 
     A_BETTER = "A better"
     B_BETTER = "B better"
+    SAME = "the same within the margin"
     NOT_SHOWN = "no difference shown"
+    WITHHELD = "no verdict"
     NOT_ENOUGH = "not enough data"
     UNTESTED = "not tested"
 
@@ -44,15 +61,20 @@ class Comparison:
 
     `cells`: a row for each paired point, with the columns of `pairing.pair` (p_value only where tested) and `tested`,
     `p_adjusted` (Benjamini-Hochberg over all tested cells) and `verdict`, any but NOT_ENOUGH. `families`: a row for
-    each family that either side measured, with points, tested, `a_better` and `b_better` (cells found by the tests),
-    `wins` (points with speedup above 1) and `share` with its Wilson interval, geometric mean with its interval over
-    points, minimum and maximum, `verdict` (any but UNTESTED), and `basis`, what it rests on.
+    each family that either side measured, with points, tested, `a_better`, `b_better` and `same` (cells found by the
+    tests), `wins` (points with speedup above 1) and `share` with its interval, geometric mean with its interval over
+    the `sample`, minimum and maximum, `share_least` and `share_most` (`speedup.bounds`), `verdict` (any but UNTESTED),
+    `basis`, what it rests on; and what could have been found: `detectable`, the smallest difference of the mean (0.05
+    is 5%), `spread`, the typical standard deviation of a cell's measurements, `cell_detectable`, the smallest
+    difference of one cell, and `replicates_needed` for a difference of `margin` in one cell (NaN for over a thousand or
+    unknown).
     """
 
     metric: str
     cells: pd.DataFrame
     families: pd.DataFrame
     rate: float
+    margin: float = MARGIN
 
 
 def compare(
@@ -61,29 +83,50 @@ def compare(
     metric: str = "examples_per_second",
     on: Sequence[str] | None = None,
     rate: float = FALSE_DISCOVERIES,
+    margin: float = MARGIN,
+    unit: Unit = "crossed",
 ) -> Comparison:
-    """Pair two sides, test each cell, and give every family a verdict.
+    """Compare A with B point by point and give each family a verdict.
 
-    A cell is tested (Welch's t on logarithms, see `pairing.pair`) where both sides have REPLICATES; it counts as
-    different where its adjusted p is at most `rate`. A family's verdict rests on its MINIMUM_POINTS or more points:
-    A or B where the bootstrap interval of the geometric mean lies on one side of 1, else no difference shown. Where it
-    has fewer points it rests on the tests, if all its cells are tested: A or B where all cells say so, else no
-    difference shown. Anything less is not enough data.
+    Nothing is tested, and no verdict given, where the sessions of the sides do not allow it
+    (`analysis.methods.sessions`). A cell is tested (Welch's t on logarithms, see `pairing.pair`) where both sides have
+    REPLICATES independent measurements; it counts as different where its adjusted p is at most `rate`, as the same
+    where that of the two one-sided tests against `margin` is. A family's verdict rests on its MINIMUM_POINTS or more
+    points: A or B where the interval of the geometric mean, over models, batch sizes and sessions, lies on one side of
+    1, the same where the 90% interval lies within the margin, else no difference shown. Where it has fewer points it
+    rests on the tests, if all its cells are tested and agree. Anything less is not enough data.
     """
     cells = pair(a, b, metric, on)
     attrs = cells.attrs
-    tested = (cells["a_count"] >= REPLICATES) & (cells["b_count"] >= REPLICATES) & cells["p_value"].notna()
+    enough = (cells["a_units"] >= REPLICATES) & (cells["b_units"] >= REPLICATES)
+    tested = cells["comparable"] & enough & cells["p_value"].notna()
     cells["p_value"] = cells["p_value"].where(tested)
     cells["tested"] = tested
     cells["p_adjusted"] = adjust(cells["p_value"].to_numpy())
-    better = np.where(cells["speedup"] > 1, Verdict.A_BETTER, Verdict.B_BETTER)
-    cells["verdict"] = np.where(
-        ~tested, Verdict.UNTESTED, np.where(cells["p_adjusted"] <= rate, better, Verdict.NOT_SHOWN)
-    )
+    cells["verdict"] = _verdicts(cells, rate, margin)
     cells.attrs = attrs
     known = families(pd.DataFrame({"family": [*_measured(a), *_measured(b)]}))
-    rows = [{"family": family, **_verdict(cells[cells["family"] == family])} for family in known]
-    return Comparison(metric, cells, pd.DataFrame(rows), rate)
+    tests = int(tested.sum())
+    rows = []
+    for family in known:
+        chosen = cells[cells["family"] == family]
+        found = _verdict(chosen, sampling(cells, family), margin, unit)
+        rows.append({"family": family, **found, **_power(chosen, rate, margin, tests)})
+    return Comparison(metric, cells, pd.DataFrame(rows), rate, margin)
+
+
+def _verdicts(cells: pd.DataFrame, rate: float, margin: float) -> np.ndarray:
+    """The verdict of each cell."""
+    tested = cells["tested"].to_numpy()
+    logs = np.log(cells["speedup"].to_numpy(dtype="float64"))
+    same = equivalent(logs, cells["log_error"].to_numpy(), cells["degrees"].to_numpy(), margin)
+    same = adjust(np.where(tested, same, np.nan)) <= rate
+    found: np.ndarray = np.select(
+        [~cells["comparable"], ~tested, cells["p_adjusted"] <= rate, same],
+        [Verdict.WITHHELD, Verdict.UNTESTED, np.where(logs > 0, Verdict.A_BETTER, Verdict.B_BETTER), Verdict.SAME],
+        Verdict.NOT_SHOWN,
+    )
+    return found
 
 
 def adjust(p_values: np.ndarray) -> np.ndarray:
@@ -106,37 +149,77 @@ def _measured(frame: pd.DataFrame) -> list[str]:
     return list(frame["family"].dropna().unique())
 
 
-def _verdict(cells: pd.DataFrame) -> dict[str, Any]:
-    """The row of one family."""
+def _verdict(cells: pd.DataFrame, sampled: Sampling, margin: float, unit: Unit) -> dict[str, Any]:
+    """The row of one family, without its power."""
     ratio = cells["speedup"].to_numpy(dtype="float64")
-    mean, low, high = geometric_mean(ratio)
-    wins = int((ratio > 1).sum())
-    share_low, share_high = wilson(wins, len(ratio))
-    verdict, basis = _decide(cells, low, high)
+    levels, logs, between = levels_of(cells, unit), np.log(ratio), sampled.between
+    share = crossed_share(ratio > 1, levels)
+    mean, low, high = np.exp(crossed_mean(logs, levels, more=between))
+    narrow = np.exp(crossed_mean(logs, levels, level=0.9, more=between)[1:])
+    least, most = bounds(ratio, sampled.missing).share if len(ratio) else (np.nan, np.nan)
+    verdict, basis = _decide(cells, (low, high), tuple(narrow), margin)
+    error, freedom = _error_of_mean(logs, levels, between)
     return {
         "points": len(ratio),
         "tested": int(cells["tested"].sum()),
         "a_better": int((cells["verdict"] == Verdict.A_BETTER).sum()),
         "b_better": int((cells["verdict"] == Verdict.B_BETTER).sum()),
-        "wins": wins,
-        "share": wins / len(ratio) if len(ratio) else np.nan,
-        "share_low": share_low,
-        "share_high": share_high,
+        "same": int((cells["verdict"] == Verdict.SAME).sum()),
+        "wins": int((ratio > 1).sum()),
+        "share": share.value,
+        "share_low": share.low,
+        "share_high": share.high,
+        "share_least": least,
+        "share_most": most,
+        "missing_a": sampled.missing.a,
+        "missing_b": sampled.missing.b,
         "geometric_mean": mean,
         "geometric_mean_low": low,
         "geometric_mean_high": high,
+        "sample": levels.words,
         "minimum": ratio.min() if len(ratio) else np.nan,
         "maximum": ratio.max() if len(ratio) else np.nan,
         "verdict": verdict.value,
         "basis": basis,
+        "detectable": detectable_mean(error, freedom) if len(ratio) >= MINIMUM_POINTS else np.nan,
     }
 
 
-def _decide(cells: pd.DataFrame, low: float, high: float) -> tuple[Verdict, str]:
-    """(verdict, what it rests on) of a family's cells and the interval of their geometric mean."""
-    count = len(cells)
+def _error_of_mean(logs: np.ndarray, levels: Levels, between: tuple[Component, ...]) -> tuple[float, float]:
+    """Standard error of the mean log ratio, and its degrees of freedom."""
+    if len(logs) < MINIMUM_POINTS:
+        return np.nan, np.nan
+    parts = [crossed_variance(logs, levels), *between]
+    return float(np.sqrt(sum(part.variance for part in parts))), satterthwaite(parts)
+
+
+def _power(cells: pd.DataFrame, rate: float, margin: float, tests: int) -> dict[str, float]:
+    """What the tests of single cells could have found, from the typical scatter of a cell's measurements."""
+    units = cells[["a_units", "b_units"]].min(axis=1)
+    known = cells["log_error"].notna() & (units >= 2)
+    if not known.any():
+        return {"spread": np.nan, "cell_detectable": np.nan, "replicates_needed": np.nan}
+    spread = spread_of(cells)
+    needed = replicates_for(margin, spread, rate, max(tests, 1), least=REPLICATES)
+    return {
+        "spread": spread,
+        "cell_detectable": detectable(spread, int(units[known].median()), rate, max(tests, 1)),
+        "replicates_needed": float(needed) if needed is not None else np.nan,
+    }
+
+
+def _decide(
+    cells: pd.DataFrame, interval: tuple[float, float], narrow: tuple[float, ...], margin: float
+) -> tuple[Verdict, str]:
+    """(verdict, what it rests on) of a family's cells, and the 95% and 90% intervals of their geometric mean."""
+    count, (low, high) = len(cells), interval
+    if count and not cells["comparable"].all():
+        return Verdict.WITHHELD, "sessions"
     if count >= MINIMUM_POINTS:
-        return (Verdict.A_BETTER if low > 1 else Verdict.B_BETTER if high < 1 else Verdict.NOT_SHOWN), "points"
+        if low > 1 or high < 1:
+            return (Verdict.A_BETTER if low > 1 else Verdict.B_BETTER), "points"
+        inside = narrow[0] >= 1 / (1 + margin) and narrow[1] <= 1 + margin
+        return (Verdict.SAME if inside else Verdict.NOT_SHOWN), "points"
     if count and cells["tested"].all():
         verdicts = set(cells["verdict"])
         return (Verdict(verdicts.pop()) if len(verdicts) == 1 else Verdict.NOT_SHOWN), "tests"

@@ -14,10 +14,10 @@ from enum import StrEnum
 import numpy as np
 import pandas as pd
 
+from analysis.methods.dependence import geometric_mean, levels_of
 from analysis.methods.operation_roofline import MINIMUM_SHARE, TRANSFERS
-from analysis.methods.pairing import CONFIDENCE, RESULT_COLUMNS, join_columns, pair
+from analysis.methods.pairing import RESULT_COLUMNS, join_columns, pair
 from analysis.methods.regression import NotEnoughData
-from analysis.methods.speedup import geometric_mean
 
 __all__ = ["TYPE", "Level", "OperationSpeedup", "identity_columns", "operation_speedup"]
 
@@ -50,6 +50,11 @@ _IDENTITY = (
     "mode",
     "devices",
     "transport",
+    # When and where it was measured, for `analysis.methods.sessions`.
+    "start_time",
+    "sweep_id",
+    "host",
+    "source",
 )
 _IDENTITY_PREFIXES = ("model.", "optimizer.", "data.", "platform.", "framework.", "software.")
 
@@ -91,8 +96,8 @@ def operation_speedup(
     memory limits on both sides. That takes out what a larger batch brings to matrix products, as the paper reasons
     (section 4.5: 3x at twice the batch is 1.5x of bandwidth). It is taken from operations that are no products where
     there are any, since these may keep operands on the chip. Exchanges between devices are a level of their own. Means
-    are of points (the geometric mean of a point's operations counts once), intervals by bootstrap over points. Raises
-    NotEnoughData naming what lacks, and as `pair` does.
+    are of points (the geometric mean of a point's operations counts once), intervals over models and batch sizes.
+    Raises NotEnoughData naming what lacks, and as `pair` does.
     """
     one, two = _rows("A", a, types), _rows("B", b, types)
     keys = join_columns(one, two)[0] if on is None else list(on)
@@ -120,7 +125,7 @@ def operation_speedup(
     levels = _by_level(found)
     source = next((level for level in (Level.OTHER, Level.MATMUL) if (found["level"] == level).any()), None)
     here = found["level"].eq(source or "")
-    gain = _mean(found.loc[here, "bandwidth_gain"], _points(found)[here.to_numpy()])
+    gain = _mean(found[here], "bandwidth_gain", _points(found)[here.to_numpy()])
     return OperationSpeedup(found, levels, gain, source, small)
 
 
@@ -134,9 +139,9 @@ def _by_level(found: pd.DataFrame) -> pd.DataFrame:
     for level in Level:
         here = (found["level"] == level).to_numpy()
         if here.any():
-            mean, low, high = _mean(found.loc[here, "speedup"], points[here])
+            mean, low, high = _mean(found[here], "speedup", points[here])
             gain = (
-                _mean(found.loc[here, "bandwidth_gain"], points[here])[0]
+                _mean(found[here], "bandwidth_gain", points[here])[0]
                 if level in (Level.MATMUL, Level.OTHER)
                 else np.nan
             )
@@ -189,10 +194,14 @@ def _points(found: pd.DataFrame) -> np.ndarray:
     return found.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
 
 
-def _mean(values: pd.Series, points: np.ndarray) -> tuple[float, float, float]:
-    """The geometric mean over points and its interval."""
-    logs = np.log(values.to_numpy(dtype="float64"))
-    return geometric_mean(np.exp(pd.Series(logs).groupby(points).mean().to_numpy()), CONFIDENCE)
+def _mean(rows: pd.DataFrame, column: str, points: np.ndarray) -> tuple[float, float, float]:
+    """The geometric mean of a column over points and its interval."""
+    if rows.empty:
+        return np.nan, np.nan, np.nan
+    logs = pd.Series(np.log(rows[column].to_numpy(dtype="float64"))).groupby(points).mean()
+    one = rows.groupby(points).head(1)
+    each = one.set_axis(pd.unique(points)).reindex(logs.index)
+    return geometric_mean(np.exp(logs.to_numpy()), levels_of(each))
 
 
 def _listed(values: pd.Series, limit: int = 6) -> str:

@@ -7,36 +7,21 @@ its 95% interval. `point_id` cannot serve for this: it covers the platform, whic
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
+from analysis.methods.dependence import Component
+from analysis.methods.ratios import CONFIDENCE, RESULT_COLUMNS, ratios, side_by_point
+from analysis.methods.sessions import Design, Standing, design_of, session_component, sessions_of
 from analysis.store.frame import families, is_ok
 from paradnn.errors import ConfigError
 from paradnn.store.metrics import metric as registered
 
-__all__ = ["CONFIDENCE", "RESULT_COLUMNS", "direction", "join_columns", "pair"]
-
-#: The stated rate of every interval here.
-CONFIDENCE = 0.95
-
-#: What follows the join columns in the result of `pair`.
-RESULT_COLUMNS = (
-    "a",
-    "b",
-    "speedup",
-    "speedup_low",
-    "speedup_high",
-    "a_count",
-    "b_count",
-    "a_spread",
-    "b_spread",
-    "interval_source",
-    "p_value",
-)
+__all__ = ["CONFIDENCE", "RESULT_COLUMNS", "Missing", "Sampling", "direction", "join_columns", "pair", "sampling"]
 
 # What is computed, and where and with what. Of the second only what both sides share takes part in a pair's identity.
 _POINT = ("batch_size", "precision", "compile", "mode", "devices", "transport")
@@ -44,15 +29,81 @@ _POINT_PREFIXES = ("model.", "optimizer.", "data.")
 _PLACE_PREFIXES = ("platform.", "framework.", "software.")
 _NEVER = ("model.name", "platform.index")
 
-# The 95% interval of a median within one process: (median, low, high, inverse of the metric), for metrics that are
-# proportional to one of these. The first whose columns are there is taken.
-_RATE = ("examples_per_second", "examples_per_second_low", "examples_per_second_high", False)
-_STEP = ("step_time_ms", "step_time_low_ms", "step_time_high_ms", False)
-_RATES = ("examples_per_second", "flops_per_second", "flops_utilization", "flops_utilization_spec")
-_WITHIN: dict[str, tuple[tuple[str, str, str, bool], ...]] = {
-    "step_time_ms": (_STEP, (*_RATE[:3], True)),
-    **dict.fromkeys(_RATES, (_RATE, (*_STEP[:3], True))),
-}
+
+@dataclass(frozen=True)
+class Missing:
+    """Points that both sides tried and one alone measured: `a` that A did, `b` that B did."""
+
+    a: int = 0
+    b: int = 0
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What a family's comparison rests on beside its points: the `design` in time, what the sessions of each side add
+    to the variance of the mean log ratio (`between`), and which points are `missing` on one side."""
+
+    design: Design = field(default_factory=lambda: Design(Standing.UNKNOWN))
+    between: tuple[Component, ...] = ()
+    missing: Missing = field(default_factory=Missing)
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """A side's measured runs (n,) with the number of their point, and which of them have a counterpart."""
+
+    frame: pd.DataFrame
+    group: np.ndarray[Any, Any]
+    paired: np.ndarray[Any, Any]
+
+    def sessions(self, found: Mapping[str, Sampling]) -> np.ndarray[Any, Any]:
+        """The sessions of runs whose sessions count as one measurement each, None of the others."""
+        repeated = {name for name, one in found.items() if one.design.standing is Standing.REPEATED}
+        names = sessions_of(self.frame) if repeated else np.full(len(self.frame), None, dtype=object)
+        names[~self.frame["family"].fillna("").isin(repeated).to_numpy(dtype=bool)] = None
+        return names
+
+
+def _sampling(a: _Runs, b: _Runs, metric: str) -> dict[str, Sampling]:
+    """Family -> how its paired runs stand in time, and how much their sessions scatter."""
+    found = {}
+    for family in set(a.frame.loc[a.paired, "family"].fillna("")):
+        sides = [(each, each.paired & (each.frame["family"].fillna("") == family).to_numpy()) for each in (a, b)]
+        rows = [each.frame[mask] for each, mask in sides]
+        design, between = design_of(*rows), []
+        if design.standing is Standing.REPEATED:
+            for (each, mask), runs in zip(sides, rows, strict=True):
+                logs = np.log(runs[metric].to_numpy(dtype="float64"))
+                between.append(session_component(logs, each.group[mask], sessions_of(runs)))
+        known = [component for component in between if component is not None]
+        if len(known) < len(between):
+            design = replace(design, standing=Standing.ALONE)
+        found[str(family)] = Sampling(design, tuple(known) if design.comparable else ())
+    return found
+
+
+def _missing(a: pd.DataFrame, b: pd.DataFrame, metric: str, keys: list[str]) -> dict[str, Missing]:
+    """Family -> points that both sides tried and one alone has a value of."""
+    if not all(name in side for name in keys for side in (a, b)) or "outcome" not in a or "outcome" not in b:
+        return {}
+    tried = [side[side["outcome"].notna()] for side in (a, b)]
+    code = _stacked(tried[0], tried[1], keys).groupby(keys, sort=False, dropna=False).ngroup().to_numpy()
+    there = np.concatenate([(is_ok(side).to_numpy() & _positive(side[metric])) for side in tried])
+    table = pd.DataFrame(
+        {
+            "code": code,
+            "family": pd.concat([side["family"] for side in tried]).fillna("").to_numpy(),
+            "side": np.repeat(["a", "b"], [len(side) for side in tried]),
+            "ok": there,
+        }
+    )
+    wide = table.groupby(["family", "code", "side"])["ok"].any().unstack("side")
+    if not {"a", "b"} <= set(wide.columns):
+        return {}
+    wide = wide.dropna().astype(bool)
+    counts = {"a": wide["a"] & ~wide["b"], "b": wide["b"] & ~wide["a"]}
+    sums = pd.DataFrame(counts).groupby("family").sum()
+    return {str(name): Missing(int(row["a"]), int(row["b"])) for name, row in sums.iterrows()}
 
 
 def pair(
@@ -71,20 +122,25 @@ def pair(
     as parameters, as medians over its runs; `a` and `b`, the medians, in the metric's unit; `speedup`, above 1 where
     A is better: a / b where higher is better, b / a where lower is; `speedup_low` and `speedup_high`, its 95%
     interval, with where it is from in `interval_source`; `a_count` and `b_count`, the replicates; `a_spread` and
-    `b_spread`, their sample standard deviation / mean, NaN below two; `p_value` of no difference, two-sided, where the
-    interval is from replicates.
+    `b_spread`, their sample standard deviation / mean, NaN below two; `a_units` and `b_units`, the independent
+    measurements; `log_error` and `degrees`, the standard error of the log ratio and its degrees of freedom, and
+    `p_value` of no difference, two-sided, where the interval is from such; `comparable`, whether the sides' sessions
+    allow a verdict (`sessions.Design`).
 
-    interval_source:
+    Independent are sessions where each side has several of its own, else a point's replicates, else the processes of
+    its one run. interval_source:
       "replicates"      at least two on both sides: Welch's t interval of the difference of mean logarithms (Welch,
                         Biometrika 34, 1947), widened if need be to hold the ratio of the medians.
+      "processes"       the same where a side has one run of several processes, from the spread between these.
       "within process"  the recorded 95% intervals of the two medians, combined on the log scale by the method of
                         variance estimates recovery (Zou and Donner, Statistics in Medicine 27, 2008). It does not
                         hold the spread between processes, so it is too narrow for what a repetition would show.
       "none"            nothing to make an interval from; both ends are NaN.
 
-    attrs: `metric`; `unpaired_a` and `unpaired_b`, measured points that the other side has not; `unusable_a` and
-    `unusable_b`, ok runs without a positive value; `differ`, column -> (values of A, values of B) of what sets the
-    sides apart and so is not joined on; `disjoint`, the same for join columns in which the sides share no value.
+    attrs: `metric`; `sampling`, by family what `sampling` gives; `unpaired_a` and `unpaired_b`, measured points that
+    the other side has not; `unusable_a` and `unusable_b`, ok runs without a positive value; `differ`, column -> (values
+    of A, values of B) of what sets the sides apart and so is not joined on; `disjoint`, the same for join columns in
+    which the sides share no value.
 
     Raises ConfigError for a metric without direction or that a side lacks, for sides that share runs, and for runs
     that would pass as replicates but differ in a column that describes a point.
@@ -108,18 +164,21 @@ def pair(
     first = np.unique(code, return_index=True)[1][both]
     points = stacked.iloc[first].reset_index(drop=True)
     for name in carry:
-        values = pd.concat(
-            [
-                side[name].astype("float64") if name in side else pd.Series(np.nan, index=side.index)
-                for side in (one, two)
-            ]
-        )
-        points[name] = values.groupby(code).median().reindex(both).to_numpy()
-    sign = 1.0 if better == "higher" else -1.0
-    ratios = _ratios(_side(one, group_a, both, metric), _side(two, group_b, both, metric), sign)
-    result = _sorted(pd.concat([points, ratios], axis=1), keys)
+        points[name] = _carried(name, one, two, code, both)
+    runs = [_Runs(one, group_a, np.isin(group_a, both)), _Runs(two, group_b, np.isin(group_b, both))]
+    found = _sampling(runs[0], runs[1], metric)
+    missing = _missing(a, b, metric, keys)
+    sides = [side_by_point(each.frame, each.group, both, metric, each.sessions(found)) for each in runs]
+    table = ratios(sides[0], sides[1], 1.0 if better == "higher" else -1.0)
+    result = pd.concat([points, table], axis=1)
+    result["comparable"] = [found[family].design.comparable for family in result["family"].fillna("")]
+    result = _sorted(result, keys)
     result.attrs = {
         "metric": metric,
+        "sampling": {
+            family: replace(found.get(family, Sampling()), missing=missing.get(family, Missing()))
+            for family in {*found, *missing}
+        },
         "differ": differ,
         "disjoint": _disjoint(one, two, keys),
         "unpaired_a": len(np.setdiff1d(group_a, both)),
@@ -128,6 +187,26 @@ def pair(
         "unusable_b": len(finished[1]) - len(two),
     }
     return result
+
+
+def _carried(
+    name: str, a: pd.DataFrame, b: pd.DataFrame, code: np.ndarray[Any, Any], both: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """The median of a number over the runs of each point, on either side."""
+    parts = [side[name].astype("float64") if name in side else pd.Series(np.nan, index=side.index) for side in (a, b)]
+    found: np.ndarray[Any, Any] = pd.concat(parts).groupby(code).median().reindex(both).to_numpy()
+    return found
+
+
+def sampling(pairs: pd.DataFrame, family: str) -> Sampling:
+    """How a family's pairs were sampled, as `pair` found it; for another word, such as "all", that of all families."""
+    known: Mapping[str, Sampling] = pairs.attrs.get("sampling", {})
+    if family in known or not known:
+        return known.get(family, Sampling())
+    every = [known[name] for name in sorted(known)]
+    first = next((one for one in every if not one.design.comparable), every[0])
+    missing = Missing(sum(one.missing.a for one in every), sum(one.missing.b for one in every))
+    return replace(first, missing=missing)
 
 
 def direction(metric: str) -> str:
@@ -236,88 +315,6 @@ def _require_replicates(side: str, frame: pd.DataFrame, group: np.ndarray[Any, A
                 "are no replicates of one point, and the other side does not separate them",
                 f"choose one {name}",
             )
-
-
-def _side(frame: pd.DataFrame, group: np.ndarray[Any, Any], both: np.ndarray[Any, Any], metric: str) -> pd.DataFrame:
-    """A row for each group of `both`: median, count, spread, mean and variance of the logarithms, and how far the
-    interval within a process reaches below and above, on the log scale."""
-    value = pd.Series(frame[metric].to_numpy(dtype="float64"))
-    below, above = _within(frame, metric)
-    table = pd.DataFrame({"value": value, "log": np.log(value), "below": below, "above": above})
-    grouped = table.groupby(group)
-    summary = pd.DataFrame(
-        {
-            "median": grouped["value"].median(),
-            "count": grouped["value"].size(),
-            "spread": grouped["value"].std() / grouped["value"].mean(),
-            "log_mean": grouped["log"].mean(),
-            "log_var": grouped["log"].var(),
-            "below": grouped["below"].median(),
-            "above": grouped["above"].median(),
-        }
-    )
-    return summary.reindex(both).reset_index(drop=True)
-
-
-def _within(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """log(median / low) and log(high / median) of each run, NaN where it has no interval."""
-    below, above = np.full(len(frame), np.nan), np.full(len(frame), np.nan)
-    for middle, low, high, inverse in _WITHIN.get(metric, ()):
-        if not {middle, low, high} <= set(frame.columns):
-            continue
-        with np.errstate(divide="ignore", invalid="ignore"):
-            centre, bottom, top = (np.log(frame[name].to_numpy(dtype="float64")) for name in (middle, low, high))
-        reach = [np.maximum(centre - bottom, 0), np.maximum(top - centre, 0)]
-        if inverse:
-            reach.reverse()
-        below, above = (np.where(np.isfinite(old), old, new) for old, new in zip((below, above), reach, strict=True))
-    return np.where(np.isfinite(below), below, np.nan), np.where(np.isfinite(above), above, np.nan)
-
-
-def _ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float) -> pd.DataFrame:
-    """RESULT_COLUMNS of two sides, row by row; `sign` is -1 where lower is better."""
-    speedup = a["median"] / b["median"] if sign > 0 else b["median"] / a["median"]
-    replicated = (a["count"] >= 2) & (b["count"] >= 2)
-    welch_low, welch_high, p_value = _welch(a, b, sign)
-    # A step time's interval above its median lies below the median of the speed.
-    reach_a, reach_b = (("below", "above"), ("above", "below"))[:: int(sign)]
-    down, up = (np.sqrt(a[x] ** 2 + b[y] ** 2) for x, y in zip(reach_a, reach_b, strict=True))
-    low = np.where(replicated, np.minimum(np.exp(welch_low), speedup), speedup * np.exp(-down))
-    high = np.where(replicated, np.maximum(np.exp(welch_high), speedup), speedup * np.exp(up))
-    known = np.isfinite(low) & np.isfinite(high)
-    source = np.where(~known, "none", np.where(replicated, "replicates", "within process"))
-    return pd.DataFrame(
-        {
-            "a": a["median"],
-            "b": b["median"],
-            "speedup": speedup,
-            "speedup_low": np.where(known, low, np.nan),
-            "speedup_high": np.where(known, high, np.nan),
-            "a_count": a["count"].astype("int64"),
-            "b_count": b["count"].astype("int64"),
-            "a_spread": a["spread"],
-            "b_spread": b["spread"],
-            "interval_source": pd.Series(source, dtype="str"),
-            "p_value": np.where(replicated, p_value, np.nan),
-        }
-    )
-
-
-def _welch(a: pd.DataFrame, b: pd.DataFrame, sign: float) -> tuple[np.ndarray[Any, Any], ...]:
-    """Ends of Welch's interval of the mean log ratio and the two-sided p, NaN below two replicates on a side.
-
-    Where no replicate differs from another the interval has no width, and there is no p.
-    """
-    difference = sign * (a["log_mean"] - b["log_mean"]).to_numpy()
-    parts = [(side["log_var"] / side["count"]).to_numpy() for side in (a, b)]
-    error = np.sqrt(parts[0] + parts[1])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        degrees = (parts[0] + parts[1]) ** 2 / (
-            parts[0] ** 2 / (a["count"].to_numpy() - 1) + parts[1] ** 2 / (b["count"].to_numpy() - 1)
-        )
-        p_value = 2 * stats.t.sf(np.abs(difference / error), degrees)
-    reach = np.where(error == 0, 0.0, stats.t.ppf((1 + CONFIDENCE) / 2, degrees) * error)
-    return difference - reach, difference + reach, p_value
 
 
 def _sorted(result: pd.DataFrame, keys: list[str]) -> pd.DataFrame:

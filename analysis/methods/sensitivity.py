@@ -29,7 +29,7 @@ from analysis.methods.regression import Lacking, NotEnoughData, Regression, regr
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.errors import ConfigError
 
-__all__ = ["Fit", "Sensitivity", "Settings", "encode", "sensitivity"]
+__all__ = ["Fit", "Sensitivity", "Settings", "adjusted", "encode", "sensitivity"]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,8 @@ class Sensitivity:
         parts = []
         for fit in self.fits:
             found = fit.regression
-            part = found.weights.sort_values("weight", key=lambda column: -column.abs(), kind="stable")
+            weights = found.weights.assign(p_adjusted=adjusted(found.weights["p"].to_numpy()))
+            part = weights.sort_values("weight", key=lambda column: -column.abs(), kind="stable")
             part = part.rename_axis("term").reset_index()
             part.insert(0, "family", fit.family)
             part.insert(1, "device", fit.device)
@@ -128,6 +129,16 @@ def sensitivity(
         )
     unit = frame.attrs.get("units", {}).get(metric, "")
     return Sensitivity(metric, unit, settings, tuple(fits), tuple(lacking), tuple(used))
+
+
+def adjusted(p_values: np.ndarray) -> np.ndarray:
+    """p of n terms such that with no effect at all any of them falls below 0.05 in at most 5% of fits (Holm,
+    Scandinavian J. Statistics 6, 1979): the i-th smallest becomes the largest of (n - j) p_j over j <= i, from 0."""
+    order = np.argsort(p_values, kind="stable")
+    count = len(order)
+    found = np.empty(count)
+    found[order] = np.minimum(np.maximum.accumulate((count - np.arange(count)) * np.asarray(p_values)[order]), 1)
+    return found
 
 
 def encode(frame: pd.DataFrame, names: Sequence[str], log: bool = False) -> tuple[pd.DataFrame, dict[str, str]]:

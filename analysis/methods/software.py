@@ -14,8 +14,8 @@ from enum import StrEnum
 
 import pandas as pd
 
-from analysis.methods.pairing import pair
-from analysis.methods.quantiles import quantile_interval, share_interval
+from analysis.methods.dependence import Unit, crossed_quantile, crossed_share, levels_of
+from analysis.methods.pairing import pair, sampling
 from analysis.methods.regression import Lacking, NotEnoughData
 from analysis.store.frame import families, is_ok, require_homogeneous
 from paradnn.errors import ConfigError
@@ -36,13 +36,15 @@ class Verdict(StrEnum):
     FASTER = "faster"
     SLOWER = "slower"
     NOT_SHOWN = "no difference shown"
+    WITHHELD = "no verdict"
 
 
 @dataclass(frozen=True)
 class Software:
     """`table` has a row for each device, column, value and family, and where there are several one for all of them
     (family `all`): `over` (the baseline), `pairs`, `median` and `p90` of the speedups with their intervals (`_low`,
-    `_high`), and `faster`, the share of points above 1.
+    `_high`), `faster`, the share of points above 1, `comparable`, whether the sides' sessions allow a verdict, and
+    `why` they do not.
 
     `pairs` are the points behind it. `lacking` says in words what could not be compared and why, `pooled` what
     differed among runs that were pooled, `run_ids` are the measured runs.
@@ -62,13 +64,14 @@ def software(
     baseline: str | None = None,
     metric: str = "examples_per_second",
     pool: bool = False,
+    unit: Unit = "crossed",
 ) -> Software:
     """Pair every value of a column with its baseline, on each device and family by itself.
 
     `baseline` is a value of one named column; else float32, graph, current, or the oldest version. Median and 90th
-    percentile have distribution-free 95% intervals of order statistics, `faster` Clopper and Pearson's; a 90th
-    percentile has an upper end from 36 points on. Runs of a side must be homogeneous. Raises ConfigError for a
-    column or a baseline that is not there, NotEnoughData where nothing can be paired.
+    percentile have distribution-free 95% intervals of order statistics, `faster` Clopper and Pearson's, both over the
+    models and batch sizes that points share (`analysis.methods.dependence`). Runs of a side must be homogeneous. Raises
+    ConfigError for a column or a baseline that is not there, NotEnoughData where nothing can be paired.
     """
     measured = frame[is_ok(frame)]
     if measured.empty:
@@ -85,11 +88,15 @@ def software(
             "not enough data", lacking, "measure the same points with two versions, precisions or compile modes"
         )
     pairs = pd.concat(parts, ignore_index=True)
-    return Software(metric, _table(pairs), pairs, tuple(lacking), tuple(sorted(pooled)), tuple(measured["run_id"]))
+    return Software(
+        metric, _table(pairs, unit), pairs, tuple(lacking), tuple(sorted(pooled)), tuple(measured["run_id"])
+    )
 
 
-def verdict(low: float, high: float) -> Verdict:
-    """The verdict that the interval of a median speedup allows."""
+def verdict(low: float, high: float, comparable: bool = True) -> Verdict:
+    """The verdict that the interval of a median speedup allows, and the sessions of the sides."""
+    if not comparable:
+        return Verdict.WITHHELD
     return Verdict.FASTER if low > 1 else Verdict.SLOWER if high < 1 else Verdict.NOT_SHOWN
 
 
@@ -162,7 +169,9 @@ def _compare(
         if pairs.empty:
             lacking.append(Lacking(f"{name} on {device}", f"no point was measured with both {value} and {base}"))
             continue
-        found.append(pairs.assign(on_device=device, column=name, value=value, over=base))
+        why = {family: sampling(pairs, family).design.text() for family in pairs["family"].unique()}
+        told = pairs["family"].map(why).where(~pairs["comparable"], "")
+        found.append(pairs.assign(on_device=device, column=name, value=value, over=base, why=told))
     return found
 
 
@@ -174,14 +183,15 @@ def _baseline(name: str, values: list[str], asked: str | None) -> str:
     return next((value for value in PREFERRED.get(name, ()) if value in values), values[0])
 
 
-def _table(pairs: pd.DataFrame) -> pd.DataFrame:
+def _table(pairs: pd.DataFrame, unit: Unit) -> pd.DataFrame:
     rows = []
     for (device, column, value, over), group in pairs.groupby(["on_device", "column", "value", "over"], sort=False):
         present = families(group)
         for family in [*present, *([EVERY] if len(present) > 1 else [])]:
-            speedups = group.loc[(group["family"] == family) | (family == EVERY), "speedup"]
-            middle, upper = quantile_interval(speedups), quantile_interval(speedups, 0.9)
-            faster = share_interval(int((speedups > 1).sum()), len(speedups))
+            chosen = group[(group["family"] == family) | (family == EVERY)]
+            speedups, levels = chosen["speedup"], levels_of(chosen, unit)
+            middle, upper = crossed_quantile(speedups, levels), crossed_quantile(speedups, levels, 0.9)
+            faster = crossed_share(speedups > 1, levels)
             rows.append(
                 {
                     "device": device,
@@ -199,6 +209,8 @@ def _table(pairs: pd.DataFrame) -> pd.DataFrame:
                     "faster": faster.value,
                     "faster_low": faster.low,
                     "faster_high": faster.high,
+                    "comparable": bool(chosen["comparable"].all()),
+                    "why": next(iter(chosen.loc[~chosen["comparable"], "why"]), ""),
                 }
             )
     return pd.DataFrame(rows)

@@ -14,19 +14,14 @@ import numpy as np
 import pandas as pd
 
 from analysis.methods.columns import find_column, hyperparameters
-from analysis.methods.pairing import CONFIDENCE, pair
+from analysis.methods.dependence import MINIMUM_POINTS, Unit, crossed_share, geometric_mean, levels_of
+from analysis.methods.pairing import Missing, pair, sampling
+from analysis.methods.ratios import Source
 from analysis.methods.regression import Lacking, NotEnoughData, Regression, regress
 from analysis.methods.sensitivity import encode
 from analysis.store.frame import families
 
-__all__ = ["MINIMUM_POINTS", "Speedup", "SpeedupFit", "geometric_mean", "speedup", "summarise", "wilson"]
-
-#: Points that an interval of a mean needs: resampled means lie between the least and the greatest of the points, and
-#: those of five enclose the true centre of a symmetric scatter with 1 - 2 / 2^5 = 94% at most.
-MINIMUM_POINTS = 6
-
-_DRAWS = 10_000
-_CHUNK = 5_000_000  # numbers drawn at once
+__all__ = ["MINIMUM_POINTS", "Bounds", "Speedup", "SpeedupFit", "bounds", "speedup", "summarise"]
 
 
 @dataclass(frozen=True)
@@ -60,103 +55,103 @@ def speedup(
     carry: Sequence[str] = ("parameters",),
     terms: Sequence[str] | None = None,
     linear: bool = False,
+    unit: Unit = "crossed",
 ) -> Speedup:
     """The speedup of A over B point by point, and its regression on hyperparameters for each family.
 
     log2(speedup) is regressed on the hyperparameters of the pairs (or `terms`), numbers above zero as log2; with
     `linear` the speedup itself on the hyperparameters as they are, as the paper does (section 5.1). Weights are
-    standardised, see `regression.regress`. Raises ConfigError as `pair` does, and for terms that no pair has.
+    standardised, see `regression.regress`; their errors allow for the models and batch sizes that points share
+    (`unit`). Raises ConfigError as `pair` does, and for terms that no pair has.
     """
     pairs = pair(a, b, metric, on, carry)
     fits, lacking = [], []
     for family in families(pairs):
         rows = pairs[pairs["family"] == family]
         try:
-            fits.append(_fit(family, rows, terms, linear))
+            fits.append(_fit(family, rows, terms, linear, unit))
         except NotEnoughData as problem:
             lacking.append(Lacking(family, str(problem)))
-    return Speedup(pairs, summarise(pairs), tuple(fits), tuple(lacking))
+    return Speedup(pairs, summarise(pairs, unit), tuple(fits), tuple(lacking))
 
 
-def summarise(pairs: pd.DataFrame) -> pd.DataFrame:
+@dataclass(frozen=True)
+class Bounds:
+    """Where share of wins, median and geometric mean lie whatever the points would have given that ran on one side
+    alone: of the share and the median for certain, of the mean were they as extreme as the most extreme ratio."""
+
+    share: tuple[float, float]
+    median: tuple[float, float]
+    mean: tuple[float, float]
+
+
+def bounds(ratios: np.ndarray, missing: Missing) -> Bounds:
+    """Worst-case bounds (Manski, American Economic Review 80, 1990) of n ratios with points `missing` on one side."""
+    count = missing.a + missing.b
+    ends: list[tuple[float, float, float]] = []
+    for extreme, observed in ((0.0, ratios.min()), (np.inf, ratios.max())):
+        whole = np.sort(np.concatenate([ratios, np.full(count, extreme)]))
+        # The middle of an even number lies between two, one of which may be unknown.
+        place = (len(whole) - 1) // 2 if extreme == 0 else len(whole) // 2
+        logs = np.log(np.concatenate([ratios, np.full(count, observed)]))
+        ends.append((float((whole > 1).mean()), float(whole[place]), float(np.exp(logs.mean()))))
+    share, median, mean = zip(*ends, strict=True)
+    return Bounds((share[0], share[1]), (median[0], median[1]), (mean[0], mean[1]))
+
+
+def summarise(pairs: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
     """One row for each family, and one for "all" where there are several.
 
-    Columns: points; `wins`, those with a speedup above 1; `share` = wins / points with its Wilson interval `share_low`,
-    `share_high`; `geometric_mean` with `geometric_mean_low`, `_high` (see `geometric_mean`); minimum, q25, median, q75,
-    maximum; and of the `with_interval` points whose own interval is known, `clear_wins` above 1 and `clear_losses`
-    below 1 as a whole. The intervals of share and mean are over points: they say how far points like these would
-    agree, not how exactly these were measured.
+    Columns: points; `wins`, those with a speedup above 1; `share` = wins / points with its interval `share_low`,
+    `share_high`; `geometric_mean` with `geometric_mean_low`, `_high`, both over models and batch sizes as `sample` says
+    (`analysis.methods.dependence`); minimum, q25, median, q75, maximum; `missing_a` and `missing_b`, points that both
+    sides tried and one alone measured, and the `bounds` that this leaves: share_least, share_most, median_least,
+    median_most, mean_least, mean_most. Of the `with_interval` points whose own interval holds more than one process,
+    and whose sides' sessions allow a verdict, `clear_wins` above 1 and `clear_losses` below 1 as a whole. The intervals
+    of share and mean say how far points like these would agree, not how exactly these were measured.
     """
     groups = [(family, pairs[pairs["family"] == family]) for family in families(pairs)]
     if len(groups) > 1:
         groups.append(("all", pairs))
-    return pd.DataFrame([{"family": name, **_summary(rows)} for name, rows in groups])
+    rows = [{"family": name, **_summary(group, sampling(pairs, name).missing, unit)} for name, group in groups]
+    return pd.DataFrame(rows)
 
 
-def _summary(rows: pd.DataFrame) -> dict[str, float]:
+def _summary(rows: pd.DataFrame, missing: Missing, unit: Unit) -> dict[str, float | str]:
     ratio = rows["speedup"].to_numpy(dtype="float64")
-    wins = int((ratio > 1).sum())
-    low, high = wilson(wins, len(ratio))
-    mean, mean_low, mean_high = geometric_mean(ratio)
+    levels = levels_of(rows, unit)
+    share, mean = crossed_share(ratio > 1, levels), geometric_mean(ratio, levels)
     quantiles = np.quantile(ratio, [0, 0.25, 0.5, 0.75, 1])
+    told = rows[rows["comparable"] & rows["interval_source"].isin([Source.REPLICATES, Source.PROCESSES])]
+    within = bounds(ratio, missing)
     return {
         "points": len(ratio),
-        "wins": wins,
-        "share": wins / len(ratio),
-        "share_low": low,
-        "share_high": high,
-        "geometric_mean": mean,
-        "geometric_mean_low": mean_low,
-        "geometric_mean_high": mean_high,
+        "wins": int((ratio > 1).sum()),
+        "share": share.value,
+        "share_low": share.low,
+        "share_high": share.high,
+        "geometric_mean": mean.value,
+        "geometric_mean_low": mean.low,
+        "geometric_mean_high": mean.high,
+        "sample": levels.words,
         **dict(zip(("minimum", "q25", "median", "q75", "maximum"), quantiles.tolist(), strict=True)),
-        "with_interval": int(rows["speedup_low"].notna().sum()),
-        "clear_wins": int((rows["speedup_low"] > 1).sum()),
-        "clear_losses": int((rows["speedup_high"] < 1).sum()),
+        "missing_a": missing.a,
+        "missing_b": missing.b,
+        **dict(zip(("share_least", "share_most"), within.share, strict=True)),
+        **dict(zip(("median_least", "median_most"), within.median, strict=True)),
+        **dict(zip(("mean_least", "mean_most"), within.mean, strict=True)),
+        "with_interval": len(told),
+        "clear_wins": int((told["speedup_low"] > 1).sum()),
+        "clear_losses": int((told["speedup_high"] < 1).sum()),
     }
 
 
-def wilson(wins: int, total: int, level: float = CONFIDENCE) -> tuple[float, float]:
-    """The score interval of a share (Wilson, J. American Statistical Association 22, 1927); NaN for no points."""
-    if total == 0:
-        return float("nan"), float("nan")
-    from statsmodels.stats.proportion import proportion_confint
-
-    low, high = proportion_confint(wins, total, alpha=1 - level, method="wilson")
-    return float(low), float(high)
-
-
-def geometric_mean(
-    ratios: np.ndarray, level: float = CONFIDENCE, draws: int = _DRAWS, seed: int = 0
-) -> tuple[float, float, float]:
-    """(geometric mean, low, high) of n ratios above zero; the interval is by bootstrap over the points.
-
-    The expanded percentile interval (Hesterberg, American Statistician 69, 2015): quantiles of the resampled means at
-    Phi(-sqrt(n / (n - 1)) t), t of n - 1 degrees of freedom, so that few points are not taken for many. It treats the
-    points as drawn from those one cares about. NaN ends below MINIMUM_POINTS. The same seed gives the same interval.
-    """
-    from scipy import stats
-
-    logs = np.log(np.asarray(ratios, dtype="float64"))
-    count = len(logs)
-    if count < MINIMUM_POINTS:
-        return (float(np.exp(logs.mean())) if count else float("nan"), float("nan"), float("nan"))
-    random = np.random.default_rng(seed)
-    means = np.empty(draws)
-    step = max(1, _CHUNK // count)
-    for start in range(0, draws, step):
-        chosen = random.integers(count, size=(min(step, draws - start), count))
-        means[start : start + step] = logs[chosen].mean(axis=1)
-    tail = stats.norm.cdf(-np.sqrt(count / (count - 1)) * stats.t.ppf((1 + level) / 2, count - 1))
-    low, high = np.exp(np.quantile(means, [tail, 1 - tail]))
-    return float(np.exp(logs.mean())), float(low), float(high)
-
-
-def _fit(family: str, rows: pd.DataFrame, terms: Sequence[str] | None, linear: bool) -> SpeedupFit:
+def _fit(family: str, rows: pd.DataFrame, terms: Sequence[str] | None, linear: bool, unit: Unit) -> SpeedupFit:
     chosen = hyperparameters(rows) if terms is None else [find_column(rows, name, "--terms") for name in terms]
     names = [name for name in chosen if rows[name].notna().all() and rows[name].nunique() > 1]
     design, baselines = encode(rows, names)
     logarithms = [] if linear else [name for name in design if name in names and (design[name] > 0).all()]
     design[logarithms] = np.log2(design[logarithms])
     ratio = rows["speedup"].to_numpy(dtype="float64")
-    found = regress(design, ratio if linear else np.log2(ratio))
+    found = regress(design, ratio if linear else np.log2(ratio), levels=levels_of(rows, unit))
     return SpeedupFit(family, found, tuple(logarithms), baselines, not linear)

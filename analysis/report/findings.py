@@ -100,6 +100,8 @@ def _compared(comparison: Comparison) -> Finding | None:
         f"{comparison.a.name} runs {mean.value:.3g} times as fast as {comparison.b.name} in the geometric mean over "
         f"{points} points that both measured ({interval}), and is ahead in {wins} of them."
     )
+    if not comparison.result.comparison.cells["comparable"].all():
+        words += " That is no verdict: their sessions cannot be told from the difference."
     return Finding("Against each other", words, comparison.sections[0].anchor)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from analysis.format import is_share, short
 from analysis.options import Options, option
+from analysis.summaries.gate import gated
 from analysis.summaries.pooling import pooled_within, require_runs
 from analysis.summaries.result import Paragraph, Result
 from analysis.summaries.sides import Sides, apart, choose_sides
@@ -130,6 +131,7 @@ class BoxplotResult(Result):
         return f"{start} 82% of them lie between {shown('p9')} and {shown('p91')}{most}; the extremes are {ends}."
 
 
+@gated
 def boxplot(frame: pd.DataFrame, options: BoxplotOptions | None = None) -> BoxplotResult:
     """A box for each value of `by`, over points: replicates count once. With `a` and `b`, of the speedups of A over B.
 

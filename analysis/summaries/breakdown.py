@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.format import short
 from analysis.options import Options
+from analysis.summaries.gate import gated
 from analysis.summaries.pooling import pooled_within
 from analysis.summaries.result import Paragraph, Result
 
@@ -65,6 +66,7 @@ class BreakdownResult(Result):
         )
 
 
+@gated
 def breakdown(frame: pd.DataFrame, options: BreakdownOptions | None = None) -> BreakdownResult:
     """Median share of every category and type of operation, family by family.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.options import Options, option
+from analysis.summaries.gate import gated
 from analysis.summaries.pooling import joined
 from analysis.summaries.result import Paragraph, Result
 from paradnn.errors import ConfigError
@@ -74,6 +75,7 @@ class ClaimsResult(Result):
         return [Paragraph(sentence) for sentence in summary(self.verdicts)]
 
 
+@gated
 def check_claims(frame: pd.DataFrame, options: ClaimsOptions | None = None) -> ClaimsResult:
     """Every claim with its answer, its numbers and what is missing.
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from analysis.options import option
+from analysis.summaries.gate import gated
 from analysis.summaries.result import Paragraph, Result
 from analysis.summaries.sides import KEPT, PairedOptions, Sides, apart, choose_sides, is_speed, join_on, tidy
+from analysis.summaries.told import more_replicates, no_verdict, selection, smallest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +54,8 @@ class CompareResult(Result):
 
     comparison: Comparison
     sides: Sides
+    unit: Literal["crossed", "model", "point"] = "crossed"
+    power: bool = False
 
     @property
     def table(self) -> pd.DataFrame:
@@ -65,14 +69,23 @@ class CompareResult(Result):
     @cached_property
     def overall(self) -> Overall:
         """All points together, whatever their family."""
-        import numpy as np
+        from analysis.methods.dependence import geometric_mean, levels_of
+        from analysis.methods.pairing import sampling
 
-        from analysis.methods.quantiles import Estimate
-        from analysis.methods.speedup import geometric_mean
+        cells = self.comparison.cells
+        ratios = cells["speedup"].to_numpy(dtype="float64")
+        between = sampling(cells, "all").between
+        mean = geometric_mean(ratios, levels_of(cells, self.unit), more=between)
+        return Overall(len(ratios), int((ratios > 1).sum()), mean)
 
-        ratios = self.comparison.cells["speedup"].to_numpy(dtype="float64")
-        ratios = ratios[np.isfinite(ratios) & (ratios > 0)]
-        return Overall(len(ratios), int((ratios > 1).sum()), Estimate(*geometric_mean(ratios)))
+    def _power(self) -> Iterator[str]:
+        """What more replicates could find, family by family."""
+        tests = int(self.comparison.cells["tested"].sum()) if len(self.comparison.cells) else 0
+        for row in self.families.to_dict("records"):
+            words = more_replicates(
+                row["spread"], self.comparison.rate, max(tests, row["points"], 1), self.comparison.margin
+            )
+            yield f"{row['family']}: {words}"
 
     def _figure(self) -> Figure:
         from analysis.figures.compare import draw_comparison
@@ -85,13 +98,17 @@ class CompareResult(Result):
         sides = f"A is {self.sides.name_a}, B is {self.sides.name_b}"
         yield Paragraph(f"{sides}; ratios are of {metric}, above 1 where A is {word}.")
         for row in self.families.to_dict("records"):
-            yield Paragraph(_sentence(row, word))
+            yield Paragraph(_sentence(row, word, self.comparison.margin), tuple(filter(None, [selection(row)])))
+        yield from map(Paragraph, no_verdict(cells))
         if len(cells):
             yield Paragraph(_tests(self.comparison, word))
-            yield Paragraph(_intervals(cells))
+            yield Paragraph(_intervals(cells, self.families))
+        if self.power:
+            yield from map(Paragraph, self._power())
         yield from apart(cells, self.sides)
 
 
+@gated
 def compare(frame: pd.DataFrame, options: CompareOptions) -> CompareResult:
     """The cells of A and B with interval, test and verdict, and a verdict for each family.
 
@@ -100,11 +117,20 @@ def compare(frame: pd.DataFrame, options: CompareOptions) -> CompareResult:
     from analysis.methods.compare import compare as analyse
 
     sides = choose_sides(frame, [options.a], [options.b], ("A", "B"), options.pool)
-    comparison = analyse(sides.a, sides.b, options.metric, join_on(options.on, sides), options.rate)
-    return CompareResult(comparison=comparison, sides=sides, sources=sides.sources, pooled=sides.pooled)
+    comparison = analyse(
+        sides.a, sides.b, options.metric, join_on(options.on, sides), options.rate, options.margin, options.unit
+    )
+    return CompareResult(
+        comparison=comparison,
+        sides=sides,
+        unit=options.unit,
+        power=options.power,
+        sources=sides.sources,
+        pooled=sides.pooled,
+    )
 
 
-def _sentence(row: dict[Any, Any], word: str) -> str:
+def _sentence(row: dict[Any, Any], word: str, margin: float) -> str:
     """The verdict of one family, with what it rests on."""
     from analysis.methods.compare import REPLICATES, Verdict
     from analysis.methods.speedup import MINIMUM_POINTS
@@ -122,8 +148,14 @@ def _sentence(row: dict[Any, Any], word: str) -> str:
             f"{row['family']}: not enough data: {numbers}. A verdict needs {MINIMUM_POINTS} points, or "
             f"{REPLICATES} replicates of each on both sides."
         )
+    if row["verdict"] == Verdict.SAME:
+        return f"{row['family']}: the same within {margin:.0%}: {numbers}."
+    if row["verdict"] == Verdict.WITHHELD:
+        return f"{row['family']}: no verdict: {numbers}; A is ahead in {row['wins']}."
     if row["verdict"] == Verdict.NOT_SHOWN:
-        return f"{row['family']}: no difference shown: {numbers}; A is ahead in {row['wins']}."
+        could = row["detectable"] if row["basis"] == "points" else row["cell_detectable"]
+        found = f"{row['family']}: no difference shown: {numbers}; A is ahead in {row['wins']}"
+        return f"{found}; {smallest(could)}{_of_one(row)}."
     side, ahead = ("A", row["wins"]) if row["verdict"] == Verdict.A_BETTER else ("B", count - row["wins"])
     if row["verdict"] == Verdict.B_BETTER:
         # Said from the winner's side: how many times faster B is.
@@ -135,27 +167,59 @@ def _sentence(row: dict[Any, Any], word: str) -> str:
     return f"{row['family']}: {side} {word}{basis}: {numbers}{share}."
 
 
+def _of_one(row: dict[Any, Any]) -> str:
+    """Whether a smallest difference is one of the mean or of a single point."""
+    return " of their mean" if row["basis"] == "points" else " in one point"
+
+
 def _tests(comparison: Comparison, word: str) -> str:
     """What was tested, and what the tests found."""
     from analysis.methods.compare import REPLICATES, Verdict
 
     cells = comparison.cells
     tested = int(cells["tested"].sum())
+    if not tested and not cells["comparable"].any():
+        return "No cell is tested, since the sessions of the sides carry no verdict."
     if not tested:
         return f"No cell is tested: that takes {REPLICATES} replicates of a point on both sides (replicate=0,1,2)."
     lacking = len(cells) - tested
     why = f" {lacking} of {len(cells)} cells are not tested: a test takes {REPLICATES} replicates on both sides."
-    a, b = (int((cells["verdict"] == verdict).sum()) for verdict in (Verdict.A_BETTER, Verdict.B_BETTER))
+    a, b, same, open_ = (
+        int((cells["verdict"] == verdict).sum())
+        for verdict in (Verdict.A_BETTER, Verdict.B_BETTER, Verdict.SAME, Verdict.NOT_SHOWN)
+    )
+    alike = f" {same} are the same within {comparison.margin:.0%}." if same else ""
     return (
         f"Of {tested} cells tested (Welch's t on logarithms) A is {word} in {a}, B in {b}; at most "
-        f"{comparison.rate:.0%} of these are expected to be false (Benjamini-Hochberg).{why if lacking else ''}"
+        f"{comparison.rate:.0%} of these are expected to be false (Benjamini-Hochberg).{alike}"
+        f"{_undecided(comparison, open_)}{why if lacking else ''}"
     )
 
 
-def _intervals(cells: pd.DataFrame) -> str:
-    """How exactly single ratios are known."""
-    parts = ["Intervals are 95%; those of means are over points (bootstrap)."]
-    for source, words in (("replicates", "between replicates"), ("within process", "within one process only")):
+def _undecided(comparison: Comparison, count: int) -> str:
+    """What the tests of the cells without a difference could have found."""
+    rows = comparison.families.dropna(subset="spread")
+    if not count or rows.empty:
+        return ""
+    row = rows.sort_values("points").iloc[-1]
+    needed = row["replicates_needed"]
+    takes = f"{needed:.0f} replicates" if needed == needed else "over a thousand replicates"
+    return (
+        f" In {count} none is shown: {smallest(row['cell_detectable'])} in one of them, and {comparison.margin:.0%} "
+        f"takes {takes} a side."
+    )
+
+
+def _intervals(cells: pd.DataFrame, families: pd.DataFrame) -> str:
+    """How exactly single ratios are known, and what the intervals of means are over."""
+    samples = dict.fromkeys(families.loc[families["points"] > 0, "sample"])
+    parts = [f"Intervals are 95%; those of means are over {'; '.join(samples)} as a sample of such."]
+    sources = (
+        ("replicates", "between replicates"),
+        ("processes", "between processes of one run"),
+        ("within process", "within one process only"),
+    )
+    for source, words in sources:
         rows = cells[cells["interval_source"] == source]
         if len(rows):
             reach = ((rows["speedup_high"] / rows["speedup_low"]) ** 0.5 - 1).median()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from analysis.format import is_share, short
 from analysis.options import Options, option
+from analysis.summaries.gate import gated
 from analysis.summaries.pooling import pooled_within
 from analysis.summaries.result import Paragraph, Result
 
@@ -64,6 +65,7 @@ class HeatmapResult(Result):
             yield Paragraph(f"{lacking}: no map.")
 
 
+@gated
 def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> HeatmapResult:
     """The median of a metric over two hyperparameters, for each family on each device.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from analysis.format import percent_interval, short
 from analysis.options import Options, option
+from analysis.summaries.gate import gated
 from analysis.summaries.pooling import joined
 from analysis.summaries.result import Paragraph, Result
 
@@ -65,6 +66,7 @@ class InfeedResult(Result):
         )
 
 
+@gated
 def infeed(frame: pd.DataFrame, options: InfeedOptions | None = None) -> InfeedResult:
     """Which models wait for their input, how the wait falls with size, and what input without cost would bring.
 

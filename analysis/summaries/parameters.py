@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.format import short
 from analysis.options import Options
+from analysis.summaries.gate import gated
 from analysis.summaries.pooling import require_runs
 from analysis.summaries.result import Paragraph, Result
 from paradnn.errors import ConfigError
@@ -54,6 +55,7 @@ class ParametersResult(Result):
         return map(Paragraph, _sentences(self.ranges))
 
 
+@gated
 def parameters(frame: pd.DataFrame, options: ParametersOptions | None = None) -> ParametersResult:
     """Trainable parameters of the distinct models of each family, whatever the outcome of their runs.
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from analysis.store.quality import Quality
+
 __all__ = ["Paragraph", "Result"]
 
 
@@ -32,11 +34,12 @@ class Result(ABC):
     """What an analysis found.
 
     `sources` are the ids of the runs it rests on; `pooled` says what differed among runs that were pooled on demand,
-    and is empty where they were homogeneous.
+    and is empty where they were homogeneous; `quality` what the gate left out or flagged, None where runs pass none.
     """
 
     sources: tuple[str, ...]
     pooled: str = ""
+    quality: Quality | None = None
 
     @property
     @abstractmethod
@@ -45,7 +48,7 @@ class Result(ABC):
 
     @abstractmethod
     def _paragraphs(self) -> Iterable[Paragraph]:
-        """The findings in words, without what was pooled."""
+        """The findings in words, without what was pooled or left out."""
 
     def _figure(self) -> Figure:
         """The picture of what was found, where there is one."""
@@ -59,7 +62,8 @@ class Result(ABC):
     def paragraphs(self) -> list[Paragraph]:
         """The findings in words."""
         pooled = [Paragraph(f"Heterogeneous runs were pooled: {self.pooled}.")] if self.pooled else []
-        return [*self._paragraphs(), *pooled]
+        left_out = [Paragraph(self.quality.text())] if self.quality is not None and self.quality.text() else []
+        return [*self._paragraphs(), *pooled, *left_out]
 
     def text(self) -> str:
         """The findings in words, a line for each sentence or point."""

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from analysis.options import Options, option
+from analysis.summaries.gate import gated
 from analysis.summaries.model_operations import ModelOperationsResult, operations_of_all
 from analysis.summaries.operation_roofline import OperationRooflineResult, operations_of, percent, roof_in_words
 from analysis.summaries.pooling import pooled_within, require_runs
@@ -114,6 +115,7 @@ class RooflineResult(Result):
             yield Paragraph(f"Without a place: {listed}.")
 
 
+@gated
 def roofline(
     frame: pd.DataFrame, options: RooflineOptions | None = None
 ) -> RooflineResult | OperationRooflineResult | ModelOperationsResult:

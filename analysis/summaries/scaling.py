@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from analysis.format import percent_interval
 from analysis.options import Options, option
+from analysis.summaries.gate import gated
 from analysis.summaries.pooling import joined
 from analysis.summaries.result import Paragraph, Result
 
@@ -31,7 +32,12 @@ _SHOWN = (
     "fraction",
     "interval_source",
 )
-_HIDDEN = ("family", "a_count", "b_count", "a_spread", "b_spread", "p_value", *_SHOWN)
+_HIDDEN = (
+    "family",
+    *(f"{side}_{name}" for side in "ab" for name in ("count", "units", "spread")),
+    *("log_error", "degrees", "p_value", "comparable"),
+    *_SHOWN,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +81,7 @@ class ScalingResult(Result):
         )
 
 
+@gated
 def scaling(frame: pd.DataFrame, options: ScalingOptions | None = None) -> ScalingResult:
     """Every point on several devices against itself on one, and Amdahl's fraction of each family.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from analysis.format import is_share, short
 from analysis.options import Options, option
+from analysis.summaries.gate import gated
 from analysis.summaries.pooling import pooled_within
 from analysis.summaries.result import Paragraph, Result
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["SensitivityOptions", "SensitivityResult", "Weight", "sensitivity"]
 
 _CROWDED = 10  # the VIF from which a weight is said to be hard to separate from others
+_RATE = 0.05  # of fits without any effect in which some term may be said to matter
 _POOR = 0.5  # the R2 below which a straight line is said to describe little
 
 
@@ -51,13 +53,15 @@ class SensitivityOptions(Options):
 @dataclass(frozen=True)
 class Weight:
     """The weight of a term in a family's fit over so many points; `doubling` is what doubling the hyperparameter
-    multiplies the metric by, None where not both are logarithms."""
+    multiplies the metric by, None where not both are logarithms; `p_adjusted` is p of no effect, adjusted for the
+    number of terms in the fit."""
 
     family: str
     term: str
     weight: Estimate
     points: int
     doubling: float | None
+    p_adjusted: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -73,8 +77,11 @@ class SensitivityResult(Result):
     def weights(self, fit: Fit) -> list[Weight]:
         """The weights of a fit, the largest first."""
         from analysis.methods.quantiles import Estimate
+        from analysis.methods.sensitivity import adjusted
 
-        rows = fit.regression.weights.sort_values("weight", key=lambda column: -column.abs(), kind="stable")
+        found = fit.regression.weights
+        found = found.assign(p_adjusted=adjusted(found["p"].to_numpy()))
+        rows = found.sort_values("weight", key=lambda column: -column.abs(), kind="stable")
         logarithms = fit.logarithms if self.sensitivity.settings.log_metric else ()
         return [
             Weight(
@@ -83,6 +90,7 @@ class SensitivityResult(Result):
                 Estimate(row["weight"], row["low"], row["high"]),
                 fit.regression.clusters,
                 2 ** row["slope"] if term in logarithms else None,
+                row["p_adjusted"],
             )
             for term, row in rows.iterrows()
         ]
@@ -112,11 +120,12 @@ class SensitivityResult(Result):
             yield f"It depends on {'; '.join(shown)}."
         if len(shown) < len(weights):
             terms = [weight.term for weight in weights if not _is_shown(weight)]
-            yield f"Not distinguished from no effect: {', '.join(terms)}."
+            yield f"Not distinguished from no effect, with {len(weights)} terms tried: {', '.join(terms)}."
         yield _quality(fit, self.sensitivity)
         yield from _caveats(fit)
 
 
+@gated
 def sensitivity(frame: pd.DataFrame, options: SensitivityOptions | None = None) -> SensitivityResult:
     """The weights of every family on every device.
 
@@ -140,8 +149,9 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions | None = None) 
 
 
 def _is_shown(weight: Weight) -> bool:
-    """Whether an interval holds no zero."""
-    return weight.weight.low > 0 or weight.weight.high < 0
+    """Whether a term matters, however many were tried: its interval holds no zero, nor would one that is widened for
+    the number of terms."""
+    return (weight.weight.low > 0 or weight.weight.high < 0) and not weight.p_adjusted > _RATE
 
 
 def _weight(weight: Weight) -> str:

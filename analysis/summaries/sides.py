@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from analysis.options import Options, option
+from analysis.options import Options, option, unit_option
 from analysis.store.conditions import parse, select
 from analysis.summaries.pooling import joined
 from analysis.summaries.result import Paragraph
@@ -28,6 +28,12 @@ _SPEED_UNITS = ("1/s", "ms", "FLOP/s", "s")
 @dataclass(frozen=True, kw_only=True)
 class PairedOptions(Options):
     """What every comparison of two sides takes."""
+
+    unit: Literal["crossed", "model", "point"] = unit_option()
+    margin: float = option(
+        0.05, "differences up to this are called the same, where that is shown (default: 0.05)", metavar="D", above=0
+    )
+    power: bool = option(False, "say what more replicates could find")
 
     metric: str = option("examples_per_second", "what to compare (default: examples_per_second)", metavar="M")
     on: tuple[str, ...] | None = option(

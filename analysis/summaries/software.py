@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from analysis.options import Options, option
+from analysis.options import Options, option, unit_option
+from analysis.summaries.gate import gated
 from analysis.summaries.pooling import joined
 from analysis.summaries.result import Paragraph, Result
 from paradnn.errors import ConfigError
@@ -34,6 +35,7 @@ class SoftwareOptions(Options):
     )
     baseline: str | None = option(None, "what the others are compared with", metavar="VALUE")
     metric: str = option("examples_per_second", "any metric with a direction", metavar="M")
+    unit: Literal["crossed", "model", "point"] = unit_option()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -56,12 +58,15 @@ class SoftwareResult(Result):
             yield Paragraph(_describe(row))
         for lacking in self.software.lacking:
             yield Paragraph(f"Not compared: {lacking}.")
+        for why in dict.fromkeys(filter(None, self.table["why"])):
+            yield Paragraph(f"No verdict: {why}.")
         yield Paragraph(
-            f"Speedups are in {self.software.metric}, point by point; intervals are 95%, over points as a sample of "
-            "their design space."
+            f"Speedups are in {self.software.metric}, point by point; intervals are 95%, over models and batch sizes "
+            "as a sample of their design space."
         )
 
 
+@gated
 def software(frame: pd.DataFrame, options: SoftwareOptions | None = None) -> SoftwareResult:
     """What each version, precision or compile mode brings over its baseline, family by family.
 
@@ -73,16 +78,17 @@ def software(frame: pd.DataFrame, options: SoftwareOptions | None = None) -> Sof
     options = options or SoftwareOptions()
     if options.baseline is not None and len(options.by or ()) != 1:
         raise ConfigError("--baseline", options.baseline, "is of one column", "name it: --by version.tensorflow")
-    speedups = analyse(frame, options.by, options.baseline, options.metric, options.pool)
+    speedups = analyse(frame, options.by, options.baseline, options.metric, options.pool, options.unit)
     return SoftwareResult(software=speedups, sources=speedups.run_ids, pooled=joined(speedups.pooled))
 
 
 def _describe(row: Mapping[Any, Any]) -> str:
     from analysis.methods.software import verdict
 
+    found = verdict(row["median_low"], row["median_high"], row["comparable"])
     return (
         f"{row['family']} on {row['device']}, {row['column']} {row['value']} over {row['over']}: "
-        f"{verdict(row['median_low'], row['median_high'])}. Median {_times(row, 'median')}, 90th percentile "
+        f"{found}. Median {_times(row, 'median')}, 90th percentile "
         f"{_times(row, 'p90')}; faster in {row['faster']:.0%} of {row['pairs']} points ({row['faster_low']:.0%} to "
         f"{row['faster_high']:.0%})."
     )

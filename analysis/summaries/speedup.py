@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.options import option
+from analysis.summaries.gate import gated
 from analysis.summaries.operation_speedup import OperationSpeedupResult, operations_over
 from analysis.summaries.result import Paragraph, Result
 from analysis.summaries.sides import (
@@ -20,6 +21,7 @@ from analysis.summaries.sides import (
     mean_in_words,
     tidy,
 )
+from analysis.summaries.told import more_replicates, no_verdict, selection
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -69,6 +71,8 @@ class SpeedupResult(Result):
     metric: str
     x: str
     colour: str | None
+    margin: float = 0.05
+    power: bool = False
 
     @property
     def table(self) -> pd.DataFrame:
@@ -105,15 +109,19 @@ class SpeedupResult(Result):
             for row in self.families.to_dict("records"):
                 yield _family(row, word)
             yield Paragraph(
-                "Intervals of share and mean are 95%, over points: what other points of this kind would give. "
-                + _sources(of.pairs["interval_source"].value_counts().to_dict())
+                f"Intervals of share and mean are 95%, over {self.families['sample'].iloc[-1]}: what others of their "
+                f"kind would give. {_sources(of.pairs['interval_source'].value_counts().to_dict())}"
             )
+            yield from map(Paragraph, no_verdict(of.pairs))
+            if self.power:
+                yield Paragraph(_power(of.pairs, self.margin))
         yield from map(_fit, of.fits)
         for lacking in of.lacking:
             yield Paragraph(f"{lacking}: no regression.")
         yield from apart(of.pairs, sides)
 
 
+@gated
 def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> SpeedupResult | OperationSpeedupResult:
     """A over B point by point: the share of wins, the mean, and what the speedup depends on.
 
@@ -132,13 +140,15 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> SpeedupResult | Ope
         return operations_over(sides, on, options.ridge, options.store)
     numbers = [name for name in sides.a.columns if _is_number(sides.a[name])]
     carry = tuple(dict.fromkeys(name for name in ("parameters", options.x) if name in numbers))
-    pairs = method.speedup(sides.a, sides.b, options.metric, on, carry, options.terms, options.linear)
+    pairs = method.speedup(sides.a, sides.b, options.metric, on, carry, options.terms, options.linear, options.unit)
     return SpeedupResult(
         speedup=pairs,
         sides=sides,
         metric=options.metric,
         x=options.x,
         colour=options.colour,
+        margin=options.margin,
+        power=options.power,
         sources=sides.sources,
         pooled=sides.pooled,
     )
@@ -152,14 +162,24 @@ def _family(row: dict[Any, Any], word: str) -> Paragraph:
         f"quartiles {row['q25']:.3g} / {row['median']:.3g} / {row['q75']:.3g}, "
         f"from {row['minimum']:.3g} to {row['maximum']:.3g}."
     )
+    left = selection(row)
     if not row["with_interval"]:
-        return Paragraph(head)
+        return Paragraph(head, (left,) if left else ())
     unclear = row["with_interval"] - row["clear_wins"] - row["clear_losses"]
     clear = (
-        f"Of {row['with_interval']} points with an interval of their own, A is ahead beyond it in "
+        f"Of {row['with_interval']} points with an interval between processes, A is ahead beyond it in "
         f"{row['clear_wins']}, B in {row['clear_losses']}, {unclear} are not distinguished."
     )
-    return Paragraph(head, (clear,))
+    return Paragraph(head, tuple(filter(None, (left, clear))))
+
+
+def _power(pairs: pd.DataFrame, margin: float) -> str:
+    """What more replicates could find in one point."""
+    import numpy as np
+
+    from analysis.methods.power import spread_of
+
+    return more_replicates(spread_of(pairs), 0.05, int(np.isfinite(pairs["speedup"]).sum()), margin)
 
 
 def _sources(counts: dict[Any, int]) -> str:
@@ -167,8 +187,9 @@ def _sources(counts: dict[Any, int]) -> str:
         return "Single ratios have no interval: these runs have neither replicates nor intervals of their own."
     words = {
         "replicates": "from replicates",
+        "processes": "from several processes of one run",
         "none": "unknown",
-        "within process": "from blocks within one process, without the spread between processes",
+        "within process": "from blocks within one process, without the spread between processes, so no verdict on them",
     }
     parts = [f"{count} {words[source]}" for source, count in counts.items()]
     return f"Intervals of single ratios: {', '.join(parts)}."

@@ -57,13 +57,15 @@ def runs(points: pd.DataFrame, **columns: Any) -> pd.DataFrame:
 
 
 def side(name: str, points: pd.DataFrame, speed: np.ndarray, **columns: Any) -> pd.DataFrame:
-    """Runs of one platform, called `name`, at a given speed in examples per second."""
+    """Runs of one platform, called `name`, at a given speed in examples per second; all sides in one sweep, in turn."""
     return runs(
         points,
         **{
             "platform.name": name,
             "device": f"Test {name}",
             "environment_id": f"env-{name}",
+            "sweep_id": "sweep",
+            "start_time": pd.to_datetime(np.arange(len(points)), unit="m", utc=True),
             "examples_per_second": speed,
             **columns,
         },

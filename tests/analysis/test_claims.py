@@ -117,7 +117,7 @@ def test_the_difference_of_weights_is_that_of_plain_least_squares() -> None:
         (0.1, "at_least: 0.5", "refuted"),
         (0.1, "at_most: 0.5", "supported"),
         (0.5, "at_least: 0.5", "not enough data"),
-        (0.5, "between: [0.3, 0.7]", "supported"),
+        (0.5, "between: [0.22, 0.78]", "supported"),
     ],
 )
 def test_a_comparison_counts_wins(share: float, bound: str, expected: str) -> None:
@@ -239,7 +239,7 @@ def test_an_outcome_share_is_over_the_points_that_both_tried() -> None:
     large = SIZE > 500
     gpu = side("gpu", POINTS, np.where(large, np.nan, 100.0), outcome=np.where(large, "oom_device", "ok"))
     cpu = side("cpu", POINTS, FLAT)
-    check = "{kind: outcome, a: {platform.name: cpu}, b: {platform.name: gpu}, at_least: 0.8}"
+    check = "{kind: outcome, a: {platform.name: cpu}, b: {platform.name: gpu}, at_least: 0.6}"
     assert answer(check, pd.concat([gpu, cpu]))[0] == "supported"
     assert answer(check, pd.concat([gpu, cpu.assign(outcome="oom_host")]))[0] == "refuted"
     half = cpu.assign(outcome=np.where(np.arange(len(cpu)) % 4, "ok", "oom_host"))
@@ -316,7 +316,7 @@ def test_a_claim_stands_with_what_has_data_and_falls_with_one_check() -> None:
 
 def test_many_checks_at_once_ask_for_more_than_each_alone() -> None:
     """Six wins of six: the exact interval begins at 0.025 ^ (1/6) = 0.54; beside another check at 0.0125 ^ (1/6)."""
-    few = POINTS.iloc[:6]
+    few = POINTS.iloc[:24:4]  # six models
     frame = pd.concat([side("tpu", few, 2 * FLAT[:6]), side("gpu", few, FLAT[:6])], ignore_index=True)
     checks = ", ".join(f"{{kind: compare, {TPU_GPU}, at_least: {bound}}}" for bound in (0.5, 0.4))
     verdicts = judge(parse_claims(f"- {{id: 1, says: it, checks: [{checks}]}}", "test"), data := Data(frame))

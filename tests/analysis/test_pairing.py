@@ -21,7 +21,10 @@ SHAPE = ["model.layers", "model.nodes", "model.input_size", "model.output_size",
 
 
 def side(rates: Any, device: str = "A", **columns: Any) -> pd.DataFrame:
-    """A run for each entry of `rates` (points x replicates); points differ in layers and batch size."""
+    """A run for each entry of `rates` (points x replicates); points differ in layers and batch size.
+
+    Sides are measured in one sweep, in turn: the n-th run of each begins at the same time.
+    """
     rates = np.atleast_2d(np.asarray(rates, float))
     points, replicates = rates.shape
     number = np.repeat(np.arange(points), replicates)
@@ -35,6 +38,8 @@ def side(rates: Any, device: str = "A", **columns: Any) -> pd.DataFrame:
         "precision": "float32",
         "replicate": np.tile(np.arange(replicates), points),
         "examples_per_second": rates.ravel(),
+        "sweep_id": "sweep",
+        "start_time": pd.to_datetime(np.arange(rates.size), unit="m", utc=True),
         "step_time_ms": 1e3 * 64 * (1 + number // 3) / rates.ravel(),
     }
     return pd.DataFrame(frame | columns)

@@ -184,7 +184,8 @@ def test_families_with_other_hyperparameters_and_replicates() -> None:
     width = {"model.nodes": pd.array([32] * 31, dtype="Int64"), "model.filters": pd.array([None] * 31, dtype="Int64")}
     other = dict(zip(width, reversed(width.values()), strict=True))
     frame = pd.concat([planted(**width, batch_size=range(31)), planted(family="residual", run_id=range(31), **other)])
-    frame = pd.concat([frame, frame.assign(run_id=frame["run_id"].astype("str") + "b")], ignore_index=True)
+    again = frame.assign(run_id=frame["run_id"].astype("str") + "b", flops_per_second=1.01 * frame["flops_per_second"])
+    frame = pd.concat([frame, again], ignore_index=True)
     result = said(frame.assign(point_id=frame["run_id"].astype("str").str.removesuffix("b")))
     assert (len(result.table), len(result.sources)) == (62, 124)
     assert "The compute-bound ones have batch size 14 to 30." in result.text()

@@ -1,0 +1,229 @@
+"""The gate that runs pass on their way into every analysis: what is wrong stays out, what is doubtful is told.
+
+runs, quality = admit(frame)
+quality.text()   "Left out: 3 runs with failed checks, 12 copies of other runs; 4 runs are not steady."
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.store.frame import is_ok, units
+
+__all__ = ["Quality", "admit", "copies"]
+
+#: No quantity that is measured here is as large, in any unit: 1e30 FLOPs are a century of all computers there are.
+_LARGEST = 1e30
+
+#: What tells one timing from another: metrics in one tuple follow from each other, so they agree together.
+_TIMINGS = (
+    ("step_time_ms", "examples_per_second", "flops_per_second"),
+    ("step_time_low_ms", "examples_per_second_high"),
+    ("step_time_high_ms", "examples_per_second_low"),
+    ("step_time_cv",),
+    ("compile_seconds",),
+)
+#: Significant digits in which two timings must agree, over all that tell them apart, to be one: two measurements with a
+#: spread of 1% agree in five digits once in 3,000 times.
+_DIGITS = 5
+_MOST_DIGITS = 15  # that a stored number has
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What the gate left out and what it let pass although it is doubtful, as numbers of runs.
+
+    Out are `failed_checks` (the tool contradicted itself), `copies` of other runs, and with `steady_only` also
+    `unsteady` and `contended` runs, which are else flagged. `impossible` counts values, infinite or beyond 1e30, that
+    are taken as missing. `failed` maps outcomes to runs that failed beside ok replicates of `partly_failed` points.
+    """
+
+    runs: int = 0
+    failed_checks: int = 0
+    copies: int = 0
+    impossible: int = 0
+    unsteady: int = 0
+    contended: int = 0
+    steady_only: bool = False
+    partly_failed: int = 0
+    failed: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def out(self) -> int:
+        """How many runs were left out."""
+        return self.failed_checks + self.copies + (self.unsteady + self.contended if self.steady_only else 0)
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields, and `out`."""
+        return asdict(self) | {"out": self.out}
+
+    def text(self) -> str:
+        """What was left out and what is doubtful in one line; empty where there is neither."""
+        out = list(self._out())
+        parts = [f"left out: {', '.join(out)}"] if out else []
+        parts += self._doubtful()
+        line = "; ".join(parts)
+        return f"{line[0].upper()}{line[1:]}." if line else ""
+
+    def _out(self) -> Iterator[str]:
+        if self.failed_checks:
+            yield f"{_runs(self.failed_checks)} with failed checks"
+        if self.copies:
+            yield f"{self.copies} {'copies' if self.copies > 1 else 'copy'} of other runs"
+        if self.steady_only and self.unsteady:
+            yield f"{_runs(self.unsteady)} that are not steady"
+        if self.steady_only and self.contended:
+            yield f"{_runs(self.contended)} on a contended machine"
+        if self.impossible:
+            yield f"{self.impossible} infinite or impossible values"
+
+    def _doubtful(self) -> Iterator[str]:
+        if not self.steady_only and self.unsteady:
+            yield f"{_runs(self.unsteady)} {'are' if self.unsteady > 1 else 'is'} not steady"
+        if not self.steady_only and self.contended:
+            yield f"{_runs(self.contended)} shared the machine with other work (--steady-only leaves such runs out)"
+        if self.partly_failed:
+            listed = ", ".join(f"{count} {outcome}" for outcome, count in self.failed.items())
+            points = f"{self.partly_failed} point{'s'[: self.partly_failed != 1]}"
+            yield f"{points} rest on the replicates that did not fail ({listed} failed)"
+
+
+def admit(frame: pd.DataFrame, steady_only: bool = False) -> tuple[pd.DataFrame, Quality]:
+    """The runs that an analysis may rest on, and what became of the others; the frame itself where nothing is wrong.
+
+    `steady_only` also leaves out runs that are not steady or whose machine was contended.
+    """
+    if "outcome" not in frame:  # models without runs
+        return frame, Quality(runs=len(frame))
+    wrong = _begins(frame, "checks", "failed")
+    copied = ~wrong & copies(frame)
+    contended = ~wrong & ~copied & _begins(frame, "contended", "true")
+    unsteady = ~wrong & ~copied & ~contended & is_ok(frame).to_numpy() & _begins(frame, "steady", "false")
+    out = wrong | copied | ((unsteady | contended) if steady_only else np.zeros(len(frame), dtype=bool))
+    kept = frame[~out].reset_index(drop=True) if out.any() else frame
+    kept, impossible = _without_impossible(kept)
+    points, failed = _failed_beside_ok(kept)
+    return kept, Quality(
+        runs=len(frame),
+        failed_checks=int(wrong.sum()),
+        copies=int(copied.sum()),
+        impossible=impossible,
+        unsteady=int(unsteady.sum()),
+        contended=int(contended.sum()),
+        steady_only=steady_only,
+        partly_failed=points,
+        failed=failed,
+    )
+
+
+def copies(frame: pd.DataFrame) -> np.ndarray:
+    """Which ok runs (n,) are copies of one that stands before them.
+
+    A copy is of the same record (`offline_id`, or `origin` together with the point) or of the same point in the same
+    environment with the same timings to rounding: every timing that both hold agrees in the digits of the one with
+    fewer, five or more over all. Runs with equal raw blocks have equal timings, and so are found.
+    """
+    found = np.zeros(len(frame), dtype=bool)
+    ok = is_ok(frame).to_numpy()
+    for keys in (["offline_id"], ["origin", "point_id"]):
+        if all(name in frame for name in keys):
+            places = np.flatnonzero(ok & frame[keys].notna().all(axis=1).to_numpy())
+            found[places] |= frame[keys].iloc[places].duplicated().to_numpy()
+    if "point_id" not in frame:
+        return found
+    keys = [name for name in ("point_id", "environment_id") if name in frame]
+    usable = ok & ~found & frame["point_id"].notna().to_numpy()
+    group = frame.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
+    places = np.flatnonzero(usable)
+    again = pd.Series(group[places]).duplicated(keep=False).to_numpy()
+    timings = _Timings(frame)
+    first: dict[int, list[int]] = {}
+    for place in places[again]:
+        before = first.setdefault(int(group[place]), [])
+        found[place] = any(timings.same(place, other) for other in before)
+        if not found[place]:
+            before.append(place)
+    return found
+
+
+class _Timings:
+    """The timings of runs, compared two at a time."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self._groups = [
+            [frame[name].to_numpy(dtype="float64", na_value=np.nan) for name in names if name in frame]
+            for names in _TIMINGS
+        ]
+
+    def same(self, one: int, other: int) -> bool:
+        digits = 0
+        for columns in self._groups:
+            most = 0
+            for column in columns:
+                a, b = column[one], column[other]
+                if not (np.isfinite(a) and np.isfinite(b)):
+                    continue
+                if abs(a - b) > 1e-3 * max(abs(a), abs(b)):
+                    return False
+                fewer = min(_digits(a), _digits(b))
+                if float(f"{a:.{fewer}g}") != float(f"{b:.{fewer}g}"):
+                    return False
+                most = max(most, fewer)
+            digits += most
+        return digits >= _DIGITS
+
+
+def _digits(value: float) -> int:
+    """The significant digits that a number is written with."""
+    mantissa = f"{value:.{_MOST_DIGITS}g}".partition("e")[0].lstrip("-")
+    return max(len(mantissa.replace(".", "").strip("0")), 1)
+
+
+def _begins(frame: pd.DataFrame, name: str, word: str) -> np.ndarray:
+    """Which rows say a word, truth values in words; none where the column is not there."""
+    if name not in frame:
+        return np.zeros(len(frame), dtype=bool)
+    said = frame[name].astype("str").str.lower().str.startswith(word)
+    return said.to_numpy(dtype=bool, na_value=False)
+
+
+def _without_impossible(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """The frame with infinite and impossibly large values of metrics as missing, and how many there were."""
+    count, changed = 0, {}
+    for name in units(frame.columns):
+        if not pd.api.types.is_float_dtype(frame[name]):
+            continue
+        values = frame[name].to_numpy(dtype="float64", na_value=np.nan)
+        with np.errstate(invalid="ignore"):
+            bad = np.abs(values) > _LARGEST
+        if bad.any():
+            count += int(bad.sum())
+            changed[name] = np.where(bad, np.nan, values)
+    return (frame.assign(**changed) if changed else frame), count
+
+
+def _failed_beside_ok(frame: pd.DataFrame) -> tuple[int, dict[str, int]]:
+    """(points with an ok replicate beside failed ones, outcome -> how many failed); what was repeated with success
+    under the same replicate did not fail."""
+    if "point_id" not in frame or not len(frame):
+        return 0, {}
+    point = [name for name in ("point_id", "environment_id") if name in frame]
+    ok = is_ok(frame)
+    ended = frame["outcome"].notna()
+    names = [*point, *(["replicate"] if "replicate" in frame else [])]
+    numbers = {name: frame.groupby(keys, dropna=False).ngroup() for name, keys in (("point", point), ("run", names))}
+    beside = ended & ~ok & ok.groupby(numbers["point"]).transform("any")
+    if "replicate" in frame:
+        beside &= ~(ok.groupby(numbers["run"]).transform("any") & frame["replicate"].notna())
+    counts = frame.loc[beside, "outcome"].astype("object").value_counts()
+    points = int(numbers["point"][beside].nunique())
+    return points, {str(outcome): int(count) for outcome, count in counts.items()}
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'s'[: count != 1]}"

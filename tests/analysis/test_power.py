@@ -1,0 +1,96 @@
+"""What a comparison could have found: power by simulation, and the words that tell it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from analysis.methods.compare import Verdict, compare
+from analysis.methods.pairing import Missing
+from analysis.methods.power import detectable, detectable_mean, equivalent, replicates_for
+from analysis.methods.speedup import bounds
+from analysis.summaries.compare import CompareOptions
+from analysis.summaries.compare import compare as command
+from tests.analysis.test_compare import planted
+
+
+@pytest.mark.parametrize(("replicates", "tests"), [(3, 1), (8, 1), (5, 20)])
+def test_the_smallest_difference_is_found_four_times_in_five(replicates: int, tests: int) -> None:
+    spread = 0.03
+    difference = np.log1p(detectable(spread, replicates, tests=tests))
+    logs = np.random.default_rng(replicates).normal(0, spread, (2, 8000, replicates))
+    p = stats.ttest_ind(logs[0] + difference, logs[1], axis=1).pvalue
+    assert np.mean(p <= 0.05 / tests) == pytest.approx(0.8, abs=0.02)
+
+
+def test_replicates_are_the_fewest_that_do() -> None:
+    needed = replicates_for(0.05, 0.03)
+    assert needed is not None
+    assert detectable(0.03, needed) <= 0.05 < detectable(0.03, needed - 1)
+    assert replicates_for(1e-6, 0.5) is None
+    assert np.isinf([detectable(0.03, 1), detectable_mean(np.nan, 3)]).all()
+
+
+def test_equal_means_are_called_the_same_only_within_the_margin() -> None:
+    """At the margin itself one in twenty; well within it nearly always."""
+    random = np.random.default_rng(0)
+    for true, low, high in ((np.log(1.05), 0.03, 0.07), (0.0, 0.95, 1.0)):
+        logs = random.normal(0, 0.02, (2, 4000, 12))
+        error = np.sqrt(logs.var(axis=2, ddof=1).sum(axis=0) / 12)
+        difference = true + logs[0].mean(axis=1) - logs[1].mean(axis=1)
+        assert low <= np.mean(equivalent(difference, error, np.full(4000, 22.0), 0.05) <= 0.05) <= high
+
+
+def ask(a: pd.DataFrame, b: pd.DataFrame, **options: object) -> str:
+    return command(pd.concat([a, b], ignore_index=True), CompareOptions(a="device=A", b="device=B", **options)).text()  # type: ignore[arg-type]
+
+
+def test_no_difference_says_what_could_have_been_found() -> None:
+    """A true 7% at a spread of 3% with three replicates: not found, and that is said to be no wonder."""
+    sides = planted(np.where(np.arange(27) == 5, 1.07, 1.0), 27, 3, seed=2, noise=0.03)
+    row = compare(*sides).families.iloc[0]
+    assert row["spread"] == pytest.approx(0.03, rel=0.25)
+    assert row["cell_detectable"] > 0.07
+    assert 9 <= row["replicates_needed"] <= 25
+    text = ask(*sides)
+    assert "none is shown: a difference of " in text
+    assert "would have been found in four of five cases in one of them, and 5% takes" in text
+    noisy = planted(1.0, 20, 3, seed=2, noise=0.5)
+    assert "fc: no difference shown: geometric mean" in ask(*noisy)
+    assert "would have been found in four of five cases of their mean." in ask(*noisy)
+    assert "by replicates a side: 3: " in ask(*sides, power=True)
+    assert "Power:" not in text
+
+
+def test_the_same_within_a_margin() -> None:
+    sides = planted(1.0, 20, 8, seed=4, noise=0.01)
+    found = compare(*sides)
+    assert found.families["verdict"].iloc[0] == Verdict.SAME
+    assert found.families["same"].iloc[0] >= 18
+    assert "fc: the same within 5%: geometric mean" in ask(*sides)
+    assert compare(*sides, margin=0.001).families["verdict"].iloc[0] == Verdict.NOT_SHOWN
+
+
+def test_bounds_as_by_hand() -> None:
+    found = bounds(np.array([0.5, 2.0, 4.0]), Missing(a=1, b=1))
+    assert found.share == (2 / 5, 4 / 5)
+    assert found.median == (0.5, 4.0)
+    assert found.mean == pytest.approx(((4 * 0.25) ** 0.2, (4 * 16) ** 0.2))
+    assert bounds(np.array([2.0]), Missing()).share == (1, 1)
+
+
+def test_out_of_memory_on_one_side_is_bounded() -> None:
+    """Half of the points are faster on B, where most of those are out of memory: 27% was all that was said."""
+    random = np.random.default_rng(1)
+    ratio = np.exp(random.normal(0, 0.3, 200))
+    a, b = planted(ratio, 200, 1, seed=5, noise=0)
+    lost = (a["examples_per_second"] < b["examples_per_second"]) & (random.random(200) < 0.63)
+    b["outcome"] = np.where(lost, "oom_device", "ok")
+    row = compare(a, b).families.iloc[0]
+    assert row["missing_a"] == lost.sum()
+    assert row["missing_b"] == 0
+    assert row["share_least"] <= (ratio > 1).mean() <= row["share_most"]
+    assert row["share"] > 0.65
+    assert f"{lost.sum()} on A alone ran: over all of them the share of points in which A is ahead" in ask(a, b)

@@ -1,0 +1,131 @@
+"""The gate: planted faults are found, counted and told; what is right passes untouched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from analysis.store.quality import Quality, admit, copies
+from analysis.summaries.compare import CompareOptions
+from analysis.summaries.compare import compare as command
+from tests.analysis.test_pairing import side
+
+
+def measured(
+    replicates: int = 3, points: int = 9, seed: int = 0, noise: float = 0.01, device: str = "A"
+) -> pd.DataFrame:
+    """Runs of one environment whose replicates scatter by `noise`, with every digit that a float has."""
+    random = np.random.default_rng(seed)
+    frame = side(random.lognormal(5, 1, (points, 1)) * random.lognormal(0, noise, (points, replicates)), device)
+    number = (frame["model.layers"].astype(str) + "-" + frame["batch_size"].astype(str)).to_numpy()
+    cv = random.uniform(0.005, 0.02, len(frame))
+    return frame.assign(point_id=number, environment_id=f"env-{device}", step_time_cv=cv, checks="passed", steady=True)
+
+
+def test_what_is_right_passes_untouched_and_nothing_is_said() -> None:
+    frame = measured()
+    kept, quality = admit(frame)
+    pd.testing.assert_frame_equal(kept, frame)
+    assert quality == Quality(runs=27)
+    assert quality.text() == ""
+
+
+def test_real_replicates_are_seldom_taken_for_copies() -> None:
+    """10,000 points of three replicates with a spread of 0.1%: no two agree in all their digits."""
+    assert copies(measured(points=10_000, noise=0.001)).sum() == 0
+
+
+def test_copies_are_found_whatever_their_rounding() -> None:
+    frame = measured(replicates=1)
+    for digits in (5, 6, 9, 17):
+        copied = frame.assign(run_id=frame["run_id"] + "copy")
+        for name in ("examples_per_second", "step_time_ms", "step_time_cv"):
+            copied[name] = [float(f"{value:.{digits}g}") for value in frame[name]]
+        both = pd.concat([frame, copied, copied.assign(run_id=copied["run_id"] + "s")], ignore_index=True)
+        np.testing.assert_array_equal(copies(both), np.repeat([False, True, True], len(frame)))
+        kept, quality = admit(both)
+        assert list(kept["run_id"]) == list(frame["run_id"])
+        assert quality.text() == "Left out: 18 copies of other runs."
+    elsewhere = pd.concat([frame, frame.assign(run_id="other", environment_id="env-B")], ignore_index=True)
+    assert copies(elsewhere).sum() == 0, "another environment measured the same"
+
+
+def test_one_record_counts_once_even_if_its_numbers_were_changed() -> None:
+    frame = measured(replicates=2, points=2).assign(offline_id=["x", "y", "z", "x"], origin=None)
+    np.testing.assert_array_equal(copies(frame), [False, False, False, True])
+    frame = frame.assign(offline_id=None, origin=["s1", "s1", "s1", "s2"])
+    np.testing.assert_array_equal(copies(frame), [False, True, False, False])
+
+
+def test_failed_checks_are_out_and_unsteady_runs_by_choice() -> None:
+    frame = measured()
+    frame.loc[0, "checks"] = "failed: throughput is not batch size over step time"
+    frame.loc[[1, 2], "steady"] = False
+    frame["contended"] = np.arange(27) == 3
+    kept, quality = admit(frame)
+    assert (len(kept), quality.out, quality.unsteady, quality.contended) == (26, 1, 2, 1)
+    assert quality.text() == (
+        "Left out: 1 run with failed checks; 2 runs are not steady; 1 run shared the machine with other work "
+        "(--steady-only leaves such runs out)."
+    )
+    kept, quality = admit(frame, steady_only=True)
+    assert (len(kept), quality.out) == (23, 4)
+    assert quality.text() == (
+        "Left out: 1 run with failed checks, 2 runs that are not steady, 1 run on a contended machine."
+    )
+    as_text = frame.assign(steady=frame["steady"].map(str).str.lower(), contended=frame["contended"].map(str))
+    assert admit(as_text)[1] == admit(frame)[1]
+
+
+def test_replicates_that_failed_are_told_but_not_what_was_repeated_with_success() -> None:
+    frame = measured()
+    frame.loc[frame["replicate"] > 0, "outcome"] = "timeout"
+    quality = admit(frame)[1]
+    assert (quality.partly_failed, quality.failed) == (9, {"timeout": 18})
+    assert quality.text() == "9 points rest on the replicates that did not fail (18 timeout failed)."
+    assert admit(frame.assign(replicate=0))[1].partly_failed == 0
+
+
+def test_impossible_values_are_missing() -> None:
+    frame = measured()
+    frame.loc[0, "examples_per_second"] = np.inf
+    frame.loc[1, "step_time_ms"] = 1e300
+    kept, quality = admit(frame)
+    assert quality.impossible == 2
+    assert kept["examples_per_second"].isna().tolist() == [True] + [False] * 26
+    assert kept["step_time_ms"].isna().tolist() == [False, True] + [False] * 25
+
+
+def test_an_analysis_says_what_it_left_out_in_text_and_json() -> None:
+    a, b = measured(seed=1), measured(seed=1, device="B")
+    b.loc[0, "checks"] = "failed: x"
+    copied = [a, a.assign(run_id=a["run_id"] + "c"), b]
+    result = command(pd.concat(copied, ignore_index=True), CompareOptions(a="device=A", b="device=B"))
+    assert result.text().splitlines()[-1] == "Left out: 1 run with failed checks, 27 copies of other runs."
+    assert result.quality is not None
+    assert result.quality.as_json() | {"failed_checks": 1, "copies": 27, "out": 28} == result.quality.as_json()
+    assert not any(run.endswith("c") for run in result.sources)
+
+
+def test_one_run_that_failed_its_checks_hides_nothing() -> None:
+    """A planted 20% with a run a thousand times too slow: the tool contradicted itself there, and it does not count."""
+    a, b = measured(4, seed=2), measured(4, seed=2, device="B")
+    a["examples_per_second"] *= 1.2
+    a.loc[0, ["examples_per_second", "checks"]] = [a.loc[0, "examples_per_second"] / 1000, "failed: too slow"]
+    result = command(pd.concat([a, b], ignore_index=True), CompareOptions(a="device=A", b="device=B"))
+    assert (result.comparison.cells["verdict"] == "A better").all()
+
+
+def test_copies_are_no_replicates() -> None:
+    """One run, imported three times with other rounding on either side: nothing is found where 27 cells were."""
+    sides = []
+    for seed, device in ((3, "A"), (4, "B")):
+        one = measured(replicates=1, points=27, seed=seed, device=device)
+        one["examples_per_second"] = 100 * np.random.default_rng(seed).lognormal(0, 0.01, 27)
+        for digits in (17, 8, 6):
+            rates = [float(f"{value:.{digits}g}") for value in one["examples_per_second"]]
+            sides.append(one.assign(run_id=one["run_id"] + f"-{digits}", examples_per_second=rates))
+    result = command(pd.concat(sides, ignore_index=True), CompareOptions(a="device=A", b="device=B"))
+    assert result.comparison.cells["tested"].sum() == 0
+    assert result.families["verdict"].iloc[0] in ("no difference shown", "the same within the margin")
+    assert "Left out: 108 copies of other runs." in result.text()

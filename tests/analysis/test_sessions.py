@@ -1,0 +1,145 @@
+"""Sides that stand in different sessions, or one after the other, get no verdict; what to run is said instead."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from analysis.methods.compare import Verdict, compare
+from analysis.methods.sessions import Standing, design_of, session_component, sessions_of
+from analysis.methods.software import Verdict as Brings
+from analysis.methods.software import software
+from analysis.methods.speedup import speedup
+from tests.analysis.test_pairing import side
+
+START = pd.Timestamp("2026-01-01", tz="UTC")
+
+
+def at(hours: list[float], sweep: list[str] | str | None = None, **columns: object) -> pd.DataFrame:
+    """Runs that began at these hours."""
+    frame = {"start_time": START + pd.to_timedelta(3600 * np.array(hours), unit="s"), "sweep_id": sweep}
+    return pd.DataFrame(frame | columns)
+
+
+def planted(seed: int, sweeps: int, together: bool, true: float = 0.0, effect: float = 0.01) -> list[pd.DataFrame]:
+    """Two sides of 12 points with three replicates, or one in each sweep, that scatter by 1%, as do sweeps."""
+    random, sides = np.random.default_rng(seed), []
+    shift = random.normal(0, effect, (2, sweeps))
+    for number, name in enumerate("AB"):
+        which = np.tile(np.arange(max(sweeps, 3)) % sweeps, 12)
+        own = 0 if together else number
+        logs = true * (number == 0) + shift[own][which] + random.normal(0, 0.01, len(which))
+        frame = side(100 * np.exp(logs).reshape(12, -1), name)
+        hours = 10 * (2 * which + own) + random.permutation(len(which)) / 60
+        label = np.char.add("both" if together else name, which.astype(str))
+        sides.append(frame.assign(sweep_id=label, start_time=START + pd.to_timedelta(3600 * hours, unit="s")))
+    return sides
+
+
+def test_a_session_is_a_sweep_or_runs_without_a_pause() -> None:
+    runs = at([0, 0.1, 5, 5.2, 5.3, 9], ["s1", None, None, None, None, "s1"], host=["h", "h", "h", "h", "i", "h"])
+    names = sessions_of(runs)
+    assert [names[0], names[5]] == ["s1", "s1"]
+    assert names[2] == names[3]
+    assert len({names[1], names[2], names[4], "s1"}) == 4
+    assert list(sessions_of(runs.assign(source="published"))) == [None] * 6
+    assert list(sessions_of(pd.DataFrame({"family": ["fc"]}))) == [None]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "standing"),
+    [
+        (at([0, 2, 4], "s"), at([1, 3, 5], "s"), Standing.TOGETHER),
+        (at([0, 1, 2], "s"), at([3, 4, 5], "s"), Standing.APART),
+        (at([0, 1, 2], "s"), at([0, 1, 2], "t"), Standing.ALONE),
+        (at([0, 20, 40], ["a", "b", "c"]), at([10, 30, 50], ["d", "e", "f"]), Standing.REPEATED),
+        (at([0, 10, 20], ["a", "b", "c"]), at([30, 40, 50], ["d", "e", "f"]), Standing.APART),
+        (at([0, 20], ["a", "b"]), at([10, 30], ["d", "e"]), Standing.ALONE),
+        (at([0, 20, 40], ["a", "b", "c"]), at([10, 30, 50], ["c", "d", "e"]), Standing.ALONE),
+        (at([0, 1], "s", source="published"), at([0, 1], "s"), Standing.UNKNOWN),
+    ],
+)
+def test_how_sides_stand_in_time(a: pd.DataFrame, b: pd.DataFrame, standing: Standing) -> None:
+    design = design_of(a, b)
+    assert design.standing is standing
+    assert design.comparable == (standing in (Standing.TOGETHER, Standing.REPEATED))
+    assert ("python -m paradnn.compare" in design.text()) != design.comparable
+
+
+def test_what_sessions_add_is_the_scatter_of_their_means() -> None:
+    logs = np.array([[1.0, 1.2, 0.9], [2.0, 2.2, 1.9]])
+    points, sessions = np.repeat(["p", "q"], 3), np.tile(["a", "b", "c"], 2)
+    found = session_component(logs.ravel(), points, sessions)
+    assert found is not None
+    assert found == pytest.approx((np.var([1.5, 1.7, 1.4], ddof=1) / 3, 2))
+    assert session_component(np.arange(3.0), np.array(["p", "q", "r"]), np.array(["a", "b", "c"])) is None
+
+
+def test_one_session_a_side_carries_no_verdict() -> None:
+    """Equal sides and a session effect as large as the noise: 77% of families were called different."""
+    found = [compare(*planted(seed, 1, together=False)) for seed in range(20)]
+    assert {one.families["verdict"].iloc[0] for one in found} == {Verdict.WITHHELD}
+    assert all(not one.cells["tested"].any() for one in found)
+
+
+def test_a_drift_is_no_difference() -> None:
+    """B after A on a machine that drifts by 4%: "A faster", always, before."""
+    a, b = planted(0, 1, together=True)
+    later = b.assign(
+        start_time=b["start_time"] + pd.Timedelta(hours=2), examples_per_second=0.96 * b["examples_per_second"]
+    )
+    assert compare(a, later).families[["verdict", "basis"]].iloc[0].tolist() == [Verdict.WITHHELD, "sessions"]
+
+
+@pytest.mark.parametrize("sweeps", [3, 5])
+def test_several_sessions_a_side_hold_their_rate_and_find_what_is_there(sweeps: int) -> None:
+    verdicts = [compare(*planted(seed, sweeps, together=False)).families["verdict"].iloc[0] for seed in range(60)]
+    assert sum(verdict in (Verdict.A_BETTER, Verdict.B_BETTER) for verdict in verdicts) <= 8
+    found = [compare(*planted(seed, sweeps, False, 0.08)).families["verdict"].iloc[0] for seed in range(10)]
+    assert found.count(Verdict.A_BETTER) >= 8
+
+
+def test_a_cell_of_several_sessions_is_tested_over_their_means() -> None:
+    a, b = planted(1, 3, together=False)
+    twice = [pd.concat([one, one.assign(run_id=one["run_id"] + "x", replicate=9)]) for one in (a, b)]
+    row, again = (compare(*sides).cells.iloc[0] for sides in ((a, b), twice))
+    assert row["a_units"] == again["a_units"] == 3
+    logs = [np.log(one["examples_per_second"].iloc[:3]) for one in (a, b)]
+    expected = stats.ttest_ind(*logs, equal_var=False).pvalue
+    assert [row["p_value"], again["p_value"]] == pytest.approx([expected, expected])
+
+
+def test_one_process_a_point_is_never_clear_and_five_are_at_their_rate() -> None:
+    random, counts = np.random.default_rng(2), {}
+    for processes in (1, 5):
+        sides = []
+        for name in "AB":
+            inside = random.normal(0, 0.03, (600, 5))
+            half = stats.t.ppf(0.975, 4) * inside.std(axis=1, ddof=1) / np.sqrt(5) if processes == 5 else 0.003
+            frame = side(100 * np.exp(inside.mean(axis=1))[:, None], name).assign(processes=processes)
+            rate = frame["examples_per_second"]
+            frame["examples_per_second_low"], frame["examples_per_second_high"] = (
+                rate * np.exp(-half),
+                rate * np.exp(half),
+            )
+            sides.append(frame)
+        row = speedup(*sides).summary.iloc[0]
+        counts[processes] = int(row["clear_wins"] + row["clear_losses"])
+        if processes == 5:
+            cells = compare(*sides).cells
+            assert set(cells["interval_source"]) == {"processes"}
+            assert cells["tested"].all()
+    assert counts[1] == 0
+    assert 10 <= counts[5] <= 48, "5% of 600 and what chance adds"
+
+
+def test_software_gives_no_verdict_over_sides_of_other_sessions() -> None:
+    a, b = planted(3, 1, together=False, true=0.3)
+    frame = pd.concat([a.assign(precision="bfloat16", device="X"), b.assign(device="X")], ignore_index=True)
+    row = software(frame, ["precision"]).table.iloc[0]
+    assert not row["comparable"]
+    assert "too few" not in row["why"]
+    assert "python -m paradnn.compare" in row["why"]
+    assert Brings.WITHHELD == "no verdict"
