@@ -181,6 +181,8 @@ def _boot() -> str:
 
 def _is_alive(pid: int, started: float) -> bool:
     try:
-        return abs(psutil.Process(pid).create_time() - started) < 1.0
+        process = psutil.Process(pid)
+        # One that has ended keeps its number until its parent asks for it, which not every parent does.
+        return abs(process.create_time() - started) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False

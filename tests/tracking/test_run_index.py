@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import psutil
 import pytest
 
 from analysis.store.frame import is_ok
@@ -29,7 +31,7 @@ from paradnn.store.reader import open_reader
 from paradnn.tracking.base import Claim
 from paradnn.tracking.mlflow_tracker import MlflowTracker
 from paradnn.tracking.offline import OfflineTracker
-from paradnn.tracking.run_index import RunIndex
+from paradnn.tracking.run_index import Entry, RunIndex, owner_tag
 from paradnn.tracking.upload import upload_record
 from paradnn.worker.messages import Answer, ArrayRate, PeakRates, ProductRate
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
@@ -183,3 +185,15 @@ def test_a_store_whose_writer_was_killed_is_read(store: Store, tmp_path: Path) -
     subprocess.run([sys.executable, "-c", code, str(copy)], check=False)
     assert (tmp_path / "copy.db-journal").exists()
     assert list(load(f"sqlite:///{copy}")["run_id"]) == [run_id]
+
+
+def test_a_driver_that_ended_and_was_not_waited_for_is_gone() -> None:
+    """Until its parent asks for it, its number is taken: a container's first process may never ask."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        owner = json.loads(owner_tag()) | {"pid": process.pid, "started": psutil.Process(process.pid).create_time()}
+        entry = Entry("a", "RUNNING", {"owner": json.dumps(owner)})
+        assert not entry.is_abandoned()
+        process.kill()
+        while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        assert entry.is_abandoned()
