@@ -17,9 +17,10 @@ import pytest
 from tests.conftest import ROOT, children_of, environment, process
 from tests.gpu.__main__ import _answer
 from tests.gpu.board import read_board, sampled_power, throttled
-from tests.gpu.commands import Session, Skipped, Wrong
+from tests.gpu.commands import Answer, Session, Skipped, Wrong
 from tests.gpu.environment import make_environment
-from tests.gpu.questions import GRIDS, OTHERS, QUESTIONS, REAL, SMALL, Answer, Question, machine
+from tests.gpu.questions import QUESTIONS, Question, machine
+from tests.gpu.sweeps import GRIDS, OTHERS, REAL, SMALL
 
 #: An older driver: it knows throttle reasons under their first name, and cannot tell a limit of power.
 SMI = """#!/bin/sh

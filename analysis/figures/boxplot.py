@@ -28,7 +28,7 @@ def draw_boxes(boxes: Boxes, what: str, unit: str = "", scale: str = "auto") -> 
     """Bar at the median, box from the 9th to the 91st percentile, whiskers to the 2nd and the 98th, dots beyond.
 
     A group has a box or whiskers only where it has points enough for such percentiles; all points of smaller groups are
-    dots. `what` names the values and `unit` is theirs, "x" of ratios, which get a line at 1. `scale` is linear, log or
+    dots. `what` names the values, which are in `unit`: "x" of ratios, which get a line at 1. `scale` is linear, log or
     auto: logarithmic of ratios, and where values are positive and span more than a factor of 100.
     """
     rows = boxes.table[boxes.table["count"] > 0].to_dict("records")

@@ -63,9 +63,14 @@ def draw_claims(verdicts: Sequence[Verdict]) -> Figure:
     ]
     handles.append(Patch(color=_ASKED, label="what the claim asks for"))
     drawn.legend(
-        handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8, title_fontsize=8,
+        handles=handles,
+        loc="outside lower center",
+        ncols=len(handles),
+        frameon=False,
+        fontsize=8,
+        title_fontsize=8,
         title=textwrap.fill(_silent(verdicts), 100) or None,
-    )  # fmt: skip
+    )
     return drawn
 
 

@@ -66,9 +66,14 @@ class Colouring:
             longest = max((len(_level(level)) for level in self.levels), default=1)
             rows = math.ceil(len(handles) / max(1, 84 // (longest + 4)))
             figure.legend(
-                handles=handles, loc=where, ncols=math.ceil(len(handles) / rows), title=self.label,
-                frameon=False, fontsize=8, title_fontsize=8,
-            )  # fmt: skip
+                handles=handles,
+                loc=where,
+                ncols=math.ceil(len(handles) / rows),
+                title=self.label,
+                frameon=False,
+                fontsize=8,
+                title_fontsize=8,
+            )
             return
         logarithmic = isinstance(self.norm, LogNorm)
         bar = figure.colorbar(ScalarMappable(self.norm, SEQUENTIAL), ax=list(axes), label=self.label, aspect=30)

@@ -74,9 +74,14 @@ def draw_operations_of_models(result: OperationsOfModels, colour: str | None = N
         else:
             for part, look in shades.parts(mine[colour]):
                 axes.scatter(
-                    mine.loc[part, "arithmetic_intensity"], mine.loc[part, "flops_per_second"], s=14,
-                    linewidths=0, alpha=0.8, zorder=2, **look,
-                )  # fmt: skip
+                    mine.loc[part, "arithmetic_intensity"],
+                    mine.loc[part, "flops_per_second"],
+                    s=14,
+                    linewidths=0,
+                    alpha=0.8,
+                    zorder=2,
+                    **look,
+                )
         frame_roof(axes, mine, roof)
         models = mine["run_id"].nunique()
         title = f"{len(mine)} operations of {models} models on {device}, {precision}"

@@ -164,9 +164,16 @@ def _narrow_legends(figure: Figure, beside: list[Legend]) -> None:
     title = textwrap.fill("; ".join(filter(None, dict.fromkeys(titles))), letters)
     for columns in range(min(len(labels), 8), 0, -1):
         made = figure.legend(
-            list(handles.values()), labels, title=title, ncols=columns, fontsize=size, title_fontsize=size,
-            frameon=False, loc="outside lower center", columnspacing=1.2,
-        )  # fmt: skip
+            list(handles.values()),
+            labels,
+            title=title,
+            ncols=columns,
+            fontsize=size,
+            title_fontsize=size,
+            frameon=False,
+            loc="outside lower center",
+            columnspacing=1.2,
+        )
         if columns == 1 or made.get_window_extent().width <= room:
             break
         made.remove()

@@ -46,9 +46,14 @@ def draw_roofline(result: Roofline, colour: str | None = None) -> Figure:
         else:
             for part, look in shades.parts(mine[colour]):
                 panel.scatter(
-                    mine.loc[part, "arithmetic_intensity"], mine.loc[part, "flops_per_second"], s=20,
-                    linewidths=0, alpha=0.85, zorder=2, **look,
-                )  # fmt: skip
+                    mine.loc[part, "arithmetic_intensity"],
+                    mine.loc[part, "flops_per_second"],
+                    s=20,
+                    linewidths=0,
+                    alpha=0.85,
+                    zorder=2,
+                    **look,
+                )
         roofs = [result.roof_of(device, other) for key, other in keys if key == device and other != precision]
         roof = result.roof_of(device, precision)
         frame_roof(panel, points, roof, roofs)

@@ -38,9 +38,11 @@ class Imported:
 
 
 def import_archive(
-    folder: Path, tracking_uri: str | None = None, experiment: str = "paradnn",
+    folder: Path,
+    tracking_uri: str | None = None,
+    experiment: str = "paradnn",
     progress: Callable[[int, int], None] | None = None,
-) -> Imported:  # fmt: skip
+) -> Imported:
     """Log the rows of an archive that the store does not hold yet, one run each, and complete those that lack metrics.
 
     `progress` is called with the number of runs logged and to log. Safe to repeat after an interruption: what has an
@@ -107,19 +109,34 @@ def _params(row: Row) -> dict[str, str]:
     """What is known of a row's configuration; precision, optimizer and compilation as the artifact's programs say."""
     layers, nodes, inputs, outputs, batch = map(str, row.shape)
     return {
-        "model.name": "fc", "model.layers": layers, "model.nodes": nodes, "model.input_size": inputs,
-        "model.output_size": outputs, "batch_size": batch, "precision": row.platform.precision,
-        "platform.name": row.platform.name, "compile": row.platform.compile, "mode": "train", "replicate": "0",
-        "optimizer.name": "rmsprop", "framework.name": "tensorflow",
-    }  # fmt: skip
+        "model.name": "fc",
+        "model.layers": layers,
+        "model.nodes": nodes,
+        "model.input_size": inputs,
+        "model.output_size": outputs,
+        "batch_size": batch,
+        "precision": row.platform.precision,
+        "platform.name": row.platform.name,
+        "compile": row.platform.compile,
+        "mode": "train",
+        "replicate": "0",
+        "optimizer.name": "rmsprop",
+        "framework.name": "tensorflow",
+    }
 
 
 def _tags(row: Row) -> dict[str, str]:
     device = row.platform.device
     return {
-        "kind": "point", "schema_version": SCHEMA_VERSION, "source": "published", "point_id": row.point_id,
-        "environment_id": digest(device), "protocol_id": digest("best logged rate"), "replicate": "0",
-        "device": device, "archive_label": row.label,
+        "kind": "point",
+        "schema_version": SCHEMA_VERSION,
+        "source": "published",
+        "point_id": row.point_id,
+        "environment_id": digest(device),
+        "protocol_id": digest("best logged rate"),
+        "replicate": "0",
+        "device": device,
+        "archive_label": row.label,
         "mlflow.note.content": f"Published measurement of ParaDnn (Wang, Wei, Brooks, MLSys 2020) on {device}; "
-                               "see docs/published-data.md.",
-    }  # fmt: skip
+        "see docs/published-data.md.",
+    }

@@ -27,8 +27,10 @@ def read_columns(path: Path, measured: Sequence[str], failed: Sequence[str] = ()
             if not isinstance(value, dict) or not isinstance(value.get(name), list):
                 raise DataError(f"{path.name} is not the published file: it has no list {name!r}")
             if len(value[name]) != len(value[group[0]]):
-                raise DataError(f"{path.name} is damaged: {name!r} has {len(value[name])} entries, "
-                                f"{group[0]!r} has {len(value[group[0]])}; fetch it again")  # fmt: skip
+                raise DataError(
+                    f"{path.name} is damaged: {name!r} has {len(value[name])} entries, "
+                    f"{group[0]!r} has {len(value[group[0]])}; fetch it again"
+                )
     return {name: value[name] for name in (*measured, *failed)}
 
 

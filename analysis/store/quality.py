@@ -1,4 +1,4 @@
-"""The gate that runs pass on their way into every analysis: what is wrong stays out, what is doubtful is told.
+"""The gate that runs pass on their way into every analysis: what is wrong stays out, what is doubtful is reported.
 
 runs, quality = admit(frame)
 quality.text()   "Left out: 3 runs with failed checks, 12 copies of other runs; 4 runs are not steady."

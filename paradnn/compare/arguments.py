@@ -40,8 +40,8 @@ side that cannot be measured), 2 wrong input, 130 interrupted.
 _OWN = {
     "replicate": "the rounds are the replicates",
     "measure.processes": "every round is a process",
-    "resume": "a comparison always measures anew",
-    "retry": "a comparison always measures anew",
+    "resume": "a comparison always measures again",
+    "retry": "a comparison always measures again",
     "sweep.sample": "every point is compared",
     "sweep.chunk": "a comparison is measured in one process",
     "hydra/launcher": "both sides are measured on this host",

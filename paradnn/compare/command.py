@@ -68,7 +68,7 @@ def _compare(request: Request, first: _Composed, second: _Composed) -> int:
     describe(comparison)
     print(f"\n{summary.counts()} in {summary.seconds:.0f} s. Run {summary.parent} in {summary.where}")
     if summary.interrupted:
-        print("interrupted; what was measured is recorded, the same command begins anew", file=sys.stderr)
+        print("interrupted; what was measured is recorded, the same command begins again", file=sys.stderr)
         return summary.exit_code
     verdicts = {result.verdict(request.rule.margin) for result in comparison.results()}
     return int(bool(verdicts & {None, Verdict.NOT_SETTLED}))

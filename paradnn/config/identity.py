@@ -108,7 +108,7 @@ def _protocol(measure: Measure) -> dict[str, Any]:
 
 
 def told(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings without the keys that came later and say what was always meant; theirs stand below `prefix`."""
+    """Nested mappings without the keys that came later and say what was always meant; these stand below `prefix`."""
     found = {}
     for key, value in values.items():
         dotted = f"{prefix}{key}"

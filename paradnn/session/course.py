@@ -1,4 +1,4 @@
-"""Points that are chosen while they are measured: what a session asks of whoever chooses them."""
+"""Points that are chosen while they are measured: what a session asks of the code that chooses them."""
 
 from __future__ import annotations
 

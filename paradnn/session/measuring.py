@@ -11,7 +11,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.outcome import PointResult
@@ -36,7 +36,7 @@ from paradnn.session.summary import Row, Summary
 from paradnn.tracking.base import ClaimedElsewhere, Finished, Tracker
 from paradnn.tracking.resume import ResumePolicy, wanted_extras
 
-__all__ = ["Measuring"]
+__all__ = ["Measuring", "SessionContext"]
 
 #: How many points are open together. A killed driver on another host blocks them for as long as they may take.
 GROUP = 24
@@ -44,27 +44,32 @@ GROUP = 24
 RENEW = 0.5
 
 
+@dataclass(frozen=True)
+class SessionContext:
+    """What a session works with, for as long as it lasts."""
+
+    pool: WorkerPool
+    tracker: Tracker
+    environments: WorkerEnvironments
+    reporter: Reporter
+    settings: Settings
+    summary: Summary
+
+    @property
+    def resume(self) -> ResumePolicy:
+        """Which stored outcomes are enough."""
+        return ResumePolicy(self.settings.resume, self.settings.retry)
+
+
 class Measuring:
     """The points of one session; `findings` about the machine go into the environment of every run."""
 
-    def __init__(
-        self,
-        pool: WorkerPool,
-        tracker: Tracker,
-        environments: WorkerEnvironments,
-        reporter: Reporter,
-        settings: Settings,
-        summary: Summary,
-    ) -> None:
-        self._pool = pool
-        self._tracker = tracker
-        self._environments = environments
-        self._reporter = reporter
-        self._settings = settings
-        self._summary = summary
-        self._resume = ResumePolicy(settings.resume, settings.retry)
+    def __init__(self, context: SessionContext) -> None:
+        settings, self._summary, self._resume = context.settings, context.summary, context.resume
+        self._pool, self._tracker = context.pool, context.tracker
+        self._environments, self._reporter, self._settings = context.environments, context.reporter, settings
         self._partial = PartialResults(settings.tracking)
-        self._ceilings = CeilingsKeeper(pool, tracker, reporter.say) if settings.ceilings else None
+        self._ceilings = CeilingsKeeper(self._pool, self._tracker, self._reporter.say) if settings.ceilings else None
         self._random = random.Random(settings.sweep.seed)
         self._keeps_nothing = False
         self._open: list[OpenPoint] = []

@@ -22,15 +22,15 @@ from paradnn.hardware.load import LoadWatch
 from paradnn.session.course import Conclusion, Course
 from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper
 from paradnn.session.interruption import Interrupted, interruptible
-from paradnn.session.measuring import Measuring
+from paradnn.session.measuring import Measuring, SessionContext
 from paradnn.session.parent_run import ParentRun
 from paradnn.session.progress import Reporter
 from paradnn.session.summary import Row, Summary
 from paradnn.sweep.scheduler import restarts, task_name, task_tags, waiting_times
 from paradnn.sweep.tasks import SweepInfo
-from paradnn.tracking.base import Finished, Tracker
+from paradnn.tracking.base import Finished
 from paradnn.tracking.fallback import looks_quickly, open_tracker
-from paradnn.tracking.resume import ResumePolicy, first_accepted, point_statuses
+from paradnn.tracking.resume import first_accepted, point_statuses
 from paradnn.tracking.run_index import enter_task
 
 __all__ = ["Interrupted", "follow_course", "measure_ceilings", "measure_points", "report_problem"]
@@ -47,7 +47,7 @@ def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo
 
 
 def follow_course(course: Course, settings: Settings, sweep: SweepInfo) -> Summary:
-    """Measure what `course` asks for, each time anew, batch after batch, until it asks for nothing more.
+    """Measure what `course` asks for, again each time, batch after batch, until it asks for nothing more.
 
     Raises ParadnnError as `measure_points` does.
     """
@@ -68,7 +68,8 @@ def _opened(
             _prepare_first(points, environments, pool)
         tracker = open_tracker(settings.tracking, reporter.say)
         try:
-            yield _Session(pool, tracker, environments, reporter, settings, sweep, Summary(total), watch)
+            context = SessionContext(pool, tracker, environments, reporter, settings, Summary(total))
+            yield _Session(context, sweep, watch)
         finally:
             reporter.close()
 
@@ -101,27 +102,13 @@ def _prepare_first(points: Sequence[Point], environments: WorkerEnvironments, po
 
 
 class _Session:
-    def __init__(
-        self,
-        pool: WorkerPool,
-        tracker: Tracker,
-        environments: WorkerEnvironments,
-        reporter: Reporter,
-        settings: Settings,
-        sweep: SweepInfo | None,
-        summary: Summary,
-        watch: LoadWatch,
-    ) -> None:
-        self._pool = pool
-        self._tracker = tracker
-        self._environments = environments
-        self._reporter = reporter
-        self._resume = ResumePolicy(settings.resume, settings.retry)
-        self._summary = summary
+    def __init__(self, context: SessionContext, sweep: SweepInfo | None, watch: LoadWatch) -> None:
+        self._pool, self._tracker, self._summary = context.pool, context.tracker, context.summary
+        self._environments, self._reporter, self._resume = context.environments, context.reporter, context.resume
         self._sweep = sweep
-        self._parent = ParentRun(tracker, sweep)
+        self._parent = ParentRun(context.tracker, sweep)
         self._watch = watch
-        self._measuring = Measuring(pool, tracker, environments, reporter, settings, summary)
+        self._measuring = Measuring(context)
 
     def run(self, points: Sequence[Point]) -> Summary:
         begin = time.perf_counter()

@@ -70,7 +70,7 @@ class Summary:
 
     skipped: outcomes that the store held already, this sweep's or another driver's. repeated: points that the sweep
     names twice. drift: how step times changed meanwhile, where points were measured in several processes. parent: id
-    of the parent run, where it is told.
+    of the parent run, which shows it.
     """
 
     total: int

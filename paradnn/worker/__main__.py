@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 
 from paradnn.worker import frameworks
 from paradnn.worker.channel import Channel
@@ -33,6 +34,10 @@ def main() -> int:
     except Exception as error:
         channel.send(Failed(f"{type(error).__name__}: {error}"))
         return 1
+    if arguments.framework == "tensorflow":
+        # AutoGraph leaves a file for each function where a child does not end by itself: in this folder, which goes
+        # with the worker. PyTorch keeps what is compiled once for a machine in the usual one.
+        tempfile.tempdir = os.getcwd()
     channel.send(Ready(PROTOCOL_VERSION))
     serve(channel, lambda point, report: answer_request(point, framework, report))
     return 0

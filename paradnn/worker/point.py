@@ -133,7 +133,7 @@ class _Run:
                 self._answer = replace(self._answer, profile=self._profile(step, timing))
 
     def _time(self, run: Run, step: Step) -> tuple[Timing, EnergyMeter, Contention | None]:
-        """The timed blocks, with the meter and what disturbed them: all three begin anew with the blocks."""
+        """The timed blocks, with the meter and what disturbed them: all three start with the blocks."""
         meter, counter, watch = self._meter(), _CompilationCounter(step), ContentionWatch()
 
         def begin() -> None:

@@ -54,7 +54,7 @@ CLAIMS = """
     - {kind: trend, metric: examples_per_second, a: {device: A}, b: {device: B}, of: batch_size, direction: falls}
     - {kind: threshold, metric: examples_per_second, at_least: 50, where: {device: A}}
 - id: second
-  says: Nobody measured this
+  says: No run measured this
   checks:
     - {kind: threshold, metric: final_loss, at_most: 1}
 """
@@ -68,8 +68,10 @@ def _software() -> Figure:
 
 
 def _claims() -> Figure:
-    sides = [runs(POINTS, device=name, environment_id=name, examples_per_second=rate) for name, rate in (
-        ("A", BATCH**0.7 / SIZE * 1e4), ("B", BATCH**0.5 / SIZE * 1e4))]  # fmt: skip
+    sides = [
+        runs(POINTS, device=name, environment_id=name, examples_per_second=rate)
+        for name, rate in (("A", BATCH**0.7 / SIZE * 1e4), ("B", BATCH**0.5 / SIZE * 1e4))
+    ]
     frame = pd.concat(sides, ignore_index=True).assign(run_id=lambda table: table.index.astype("str"))
     return draw_claims(judge(parse_claims(CLAIMS, "test"), Data(frame)))
 

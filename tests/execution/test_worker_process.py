@@ -196,3 +196,12 @@ def test_a_framework_that_is_missing_is_named_with_its_extra(monkeypatch: pytest
         environment.software_versions(sys.executable, "jax")
     remedy = f"run {sys.executable} -m pip install 'paradnn[jax]', or set software.python"
     assert str(caught.value) == f"framework.name=jax: jax is not installed in {sys.executable}; {remedy}"
+
+
+@pytest.mark.framework
+def test_a_point_leaves_no_file_in_the_temporary_folder(pool: WorkerPool) -> None:
+    """TensorFlow's AutoGraph writes one for each function that it converts."""
+    before = set(Path(tempfile.gettempdir()).glob("__autograph_generated_file*"))
+    result = pool.measure(WorkerKey.of(POINT), request_of(POINT), Limits(120, None), lambda _: None)
+    assert result.outcome == "ok", result.reason
+    assert set(Path(tempfile.gettempdir()).glob("__autograph_generated_file*")) <= before

@@ -9,11 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ROOT", "Command", "Run", "Session", "Skipped", "Wrong"]
+__all__ = ["ROOT", "Answer", "Command", "Run", "Session", "Skipped", "Wrong"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _OFFLINE = ("tracking=offline", "tracking.folder={}")
@@ -25,6 +25,14 @@ class Wrong(Exception):
 
 class Skipped(Exception):
     """A question that cannot be asked here."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A line for the table, and what it rests on."""
+
+    line: str
+    details: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def make_environment(folder: Path, wheels: Path) -> Path:
     """
     python, done = folder / "bin" / "python", folder / "complete"
     theirs = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
-    # One that came along from another machine, or is of another interpreter, is made anew.
+    # One that came along from another machine, or is of another interpreter, is made again.
     made_for = "\n".join([platform.node(), sys.executable, sys.version, *theirs, *REQUIREMENTS])
     if done.exists() and done.read_text() == made_for and python.exists():
         return python

@@ -9,22 +9,14 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from paradnn.hardware.specifications import find_hardware
 from tests.gpu.board import read_board, sampled_power, throttled
-from tests.gpu.commands import Run, Session, Skipped, Wrong
+from tests.gpu.commands import Answer, Session, Skipped, Wrong
+from tests.gpu.sweeps import OTHERS, REAL, SHORT, SMALL, command_buffers, grids, summary, sweep
 
-__all__ = ["QUESTIONS", "Answer", "Question"]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A line for the table, and what it rests on."""
-
-    line: str
-    details: dict[str, Any] = field(default_factory=dict)
+__all__ = ["QUESTIONS", "Question"]
 
 
 @dataclass(frozen=True)
@@ -34,34 +26,6 @@ class Question:
     name: str
     seconds: float
     ask: Callable[[Session], Answer]
-
-
-#: A small point of each family, as a grid of a sweep: a small part of a GPU, a second of a CPU.
-GRIDS = {
-    "fc": "{model: fc, model.nodes: 512, batch_size: 256}",
-    "residual": "{model: residual, model.image_size: 32, batch_size: 16}",
-    "bottleneck": "{model: bottleneck, model.image_size: 32, batch_size: 16}",
-    "rnn": "{model: rnn, model.embedding_size: 100, batch_size: 64}",
-    "lstm": "{model: lstm, model.embedding_size: 100, batch_size: 64}",
-    "gru": "{model: gru, model.embedding_size: 100, batch_size: 64}",
-    "gpt": "{model: gpt, model.layers: 1, model.width: 64, batch_size: 4}",
-    "vit": "{model: vit, model.layers: 1, model.image_size: 64, batch_size: 4}",
-    "transformer": "{model: transformer, model.layers: 1, model.width: 64, batch_size: 4}",
-    "resnet50": "{model: resnet50, model.image_size: 64, batch_size: 2}",
-    "densenet121": "{model: densenet121, model.image_size: 64, batch_size: 2}",
-    "mobilenet": "{model: mobilenet, model.image_size: 64, batch_size: 2}",
-    "squeezenet": "{model: squeezenet, model.image_size: 64, batch_size: 2}",
-    "retinanet": "{model: retinanet, model.image_size: 64, batch_size: 1}",
-}
-SMALL = ("fc", "residual", "lstm", "gpt", "vit")
-OTHERS = ("bottleneck", "rnn", "gru", "transformer")
-REAL = ("resnet50", "densenet121", "mobilenet", "squeezenet", "retinanet")
-BRIEF = ("measure.min_seconds=0.2", "measure.warmup_seconds=0.5", "measure.max_seconds=4")
-SHORT = ("measure=quick", "measure.processes=1", *BRIEF)
-
-
-def grids(*families: str) -> str:
-    return f"sweep.grids=[{','.join(GRIDS[family] for family in families)}]"
 
 
 #: Expressions for the names of the GPUs that a framework sees.
@@ -106,48 +70,6 @@ def board(session: Session) -> Answer:
         f"{found.get('memory_used_mib')} of {found.get('memory_total_mib')} MiB in use"
     )
     return Answer(f"{line}{', held down: ' + ', '.join(reasons) if reasons else ''}", dict(found))
-
-
-def sweep(framework: str, compile: str, *families: str) -> Callable[[Session], Answer]:
-    """A point of each family, profiled."""
-
-    def ask(session: Session) -> Answer:
-        session.need(framework)
-        chosen = (f"framework={framework}", f"compile={compile}", "measure.timeout=100")
-        runs = session.measured(120.0, grids(*families), *chosen, *SHORT)
-        details = {run.name: _summary(run) for run in runs}
-        if all(run.outcome == "unavailable" for run in runs):
-            raise Skipped(runs[0].reason)
-        bad = [f"{run.family} {run.outcome}: {run.reason}" for run in runs if run.outcome != "ok"]
-        bad += [f"{run.family} has no operations: {run.tags.get('profile')}" for run in runs if _lacks_profile(run)]
-        if bad:
-            raise Wrong("; ".join([f"{len(runs)} of {len(families)} points were measured", *bad[:6]]), details)
-        if len(runs) < len(families):  # a slow machine; a point that hangs is a timeout
-            raise Skipped(f"the time was up after {len(runs)} of {len(families)} points, all ok", details)
-        unexplained = statistics.median(run.metrics["profile_unexplained_share"] for run in runs)
-        return Answer(f"{len(runs)} runs ok and profiled, no operation in {unexplained:.0%} of the step", details)
-
-    return ask
-
-
-def command_buffers(session: Session) -> Answer:
-    """Whether XLA's command buffers, in which kernels have no names of their own, empty JAX's operation tables."""
-    session.gpu_only()
-    session.need("jax")
-    rows = {}
-    for label, flag in (("as it comes", None), ("without", "--xla_gpu_enable_command_buffer=")):
-        env = [f'+framework.env.XLA_FLAGS="{flag}"'] if flag else []
-        (run,) = session.measured(60.0, grids("fc"), "framework=jax", *env, *SHORT)
-        rows[label] = _summary(run)
-    text = ", ".join(
-        f"{label}: {row['operations']} operations, {row['step_ms']:.3g} ms, {row['unexplained']:.0%} unexplained"
-        if row["outcome"] == "ok" and row["unexplained"] is not None
-        else f"{label}: {row['outcome']} {row['reason']}"
-        for label, row in rows.items()
-    )
-    if not all(row["operations"] for row in rows.values()):
-        raise Wrong(text, rows)
-    return Answer(text, rows)
 
 
 def out_of_memory(framework: str) -> Callable[[Session], Answer]:
@@ -195,7 +117,7 @@ def clocks_and_energy(session: Session) -> Answer:
     if run.outcome != "ok":
         raise Wrong(f"{run.outcome}: {run.reason}")
     joules, seconds = run.metrics.get("energy_per_step_joules"), run.metrics["step_time_ms"] / 1e3
-    details = {"before": before, "after": after, "run": _summary(run), "samples": power.samples}
+    details = {"before": before, "after": after, "run": summary(run), "samples": power.samples}
     if joules is None:
         raise Wrong(f"no energy: {run.tags.get('energy_source')}", details)
     watts, seen = joules / seconds, statistics.median(power.above_idle(1.2 * idle) or [float("nan")])
@@ -208,7 +130,7 @@ def clocks_and_energy(session: Session) -> Answer:
 
 
 def two_processes(session: Session) -> Answer:
-    """Two sweeps of the same point at once on one board: both end well; what they take from each other is told."""
+    """Two sweeps of the same point at once on one board: both end well; what they take from each other is reported."""
     _shared(session)
     framework = session.framework()
     point = (grids("fc"), f"framework={framework}", "measure=quick", "measure.profile=false", "measure.min_seconds=3")
@@ -217,7 +139,7 @@ def two_processes(session: Session) -> Answer:
     for command in commands:
         command.wait(max(1.0, min(90.0, session.left)))
     runs = [run for command in commands for run in command.runs()]
-    details = {"alone": _summary(alone), "together": [_summary(run) for run in runs]}
+    details = {"alone": summary(alone), "together": [summary(run) for run in runs]}
     if [run.outcome for run in (alone, *runs)] != ["ok"] * 3:
         raise Wrong("; ".join(f"{run.outcome}: {run.reason}" for run in (alone, *runs)), details)
     rates = [run.metrics["examples_per_second"] / alone.metrics["examples_per_second"] for run in runs]
@@ -290,7 +212,7 @@ def fidelity(framework: str, *families: str) -> Callable[[Session], Answer]:
             raise Skipped(command.output.partition("Unavailable: ")[2].splitlines()[0])
         if len(rows) < len(families):
             raise Wrong(command.last_line(), details)
-        # Whether a ratio is 1 is not decided by so short a look: it is told.
+        # Whether a ratio is 1 is not decided by so short a look: it is only reported.
         line = "; ".join(f"{row['family']} {row['ours / by hand']}" for row in rows)
         return Answer(f"throughput over that of a loop by hand: {line}", details)
 
@@ -317,34 +239,6 @@ def _shared(session: Session) -> None:
     """Raise Skipped where the board serves only one process at a time."""
     if session.platform == "gpu" and "exclusive" in read_board().get("compute_mode", "").lower():
         raise Skipped("the board's compute mode allows one process at a time")
-
-
-def _lacks_profile(run: Run) -> bool:
-    return run.outcome == "ok" and not run.operations
-
-
-def _summary(run: Run) -> dict[str, Any]:
-    return {
-        "outcome": run.outcome,
-        "reason": run.reason,
-        "step_ms": run.metrics.get("step_time_ms"),
-        "compile_seconds": run.metrics.get("compile_seconds"),
-        "operations": len(run.operations),
-        "slowest": [row[:1] for row in run.operations[:3]],
-        "unexplained": run.metrics.get("profile_unexplained_share"),
-        "profile": run.tags.get("profile"),
-        "checks": _json(run.tags.get("checks")),
-        "peak_device_memory_bytes": run.metrics.get("peak_device_memory_bytes"),
-        "energy_per_step_joules": run.metrics.get("energy_per_step_joules"),
-        "steady": run.tags.get("steady"),
-    }
-
-
-def _json(text: str | None) -> Any:
-    try:
-        return json.loads(text or "null")
-    except ValueError:
-        return text
 
 
 QUESTIONS = (

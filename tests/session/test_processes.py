@@ -54,7 +54,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> 
 
 
 def test_the_headline_is_that_of_the_processes(measured: tuple[Store, str]) -> None:
-    """Value and interval computed anew, with SciPy, from the raw blocks."""
+    """Value and interval computed again, with SciPy, from the raw blocks."""
     store, _ = measured
     for point in store.runs():
         metrics, processes = store.values("latest_metrics", point["run_id"]), blocks_of(store, point["run_id"])

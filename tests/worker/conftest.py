@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
-collect_ignore = [] if all(map(importlib.util.find_spec, ("jax", "torch"))) else ["test_frameworks.py"]
+collect_ignore = (
+    []
+    if all(map(importlib.util.find_spec, ("jax", "torch")))
+    else ["test_framework_agreement.py", "test_frameworks.py"]
+)
 
 #: What `site` imports when the interpreter starts.
 BLOCKER = """

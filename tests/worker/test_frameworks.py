@@ -1,17 +1,16 @@
-"""The three frameworks against each other: the same weights and batch give the same loss and gradients, and each has
-its own outcomes and tables. Each runs in processes of its own; `make test-frameworks` installs all of them."""
+"""Points measured in JAX and PyTorch: their outcomes and tables, what they compile and what memory they take.
+
+`make test-frameworks` installs both.
+"""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from paradnn.config.outcome import PointResult
@@ -20,191 +19,8 @@ from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
 from paradnn.worker.messages import NoProfile, Profile
-from tests.conftest import ROOT
 from tests.worker.families import BATCH, MODELS
 from tests.worker.memory_checks import check_memory
-
-#: Largest difference of a gradient, as a share of that variable's largest gradient; and of a loss, as a share of it.
-#: float32 has 24 bits, and a sum of some thousand terms in another order keeps about 17 of them.
-GRADIENT_TOLERANCE = 2e-5
-LOSS_TOLERANCE = 2e-6
-#: After updates, which sum up what differs. Keras under TensorFlow also squares an embedding's gradient before it sums
-#: what falls to one row, where the others square the sum: some 4e-4 of a loss with Adam.
-LATER_LOSS_TOLERANCE = 5e-3
-#: A rectifier or a maximum that is this near to its kink may fall to either side of it by rounding alone.
-NUDGE = 1e-5
-#: Smooth gradients move by some 2e-4 of themselves when nudged so, those across a kink by a hundredth.
-KINK = 1e-3
-
-#: Families whose steps run over two devices; a share of a loss after two updates, and of what three have changed in a
-#: variable; and the seed of a batch that is not near a kink.
-DISTRIBUTED_SEED = 5
-DISTRIBUTED_FAMILIES = ("fc", "residual")
-DISTRIBUTED_LOSS_TOLERANCE = 1e-4
-DISTRIBUTED_TOLERANCE = 1e-3
-
-Values = Mapping[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Reference:
-    """What TensorFlow computes for the batch drawn from `seed`, where no kink is near."""
-
-    seed: int
-    values: Values
-
-
-def steps(
-    framework: str, compile_mode: str, folder: Path, families: Sequence[str], seed: int, nudge: float = 0.0
-) -> Values:
-    """What `tests.worker.one_step` writes, as a process of its own."""
-    key = WorkerKey(sys.executable, framework, None, "cpu", ())
-    target = folder / f"{framework}-{compile_mode}-{seed}-{nudge}.npz"
-    arguments = [framework, compile_mode, str(target), str(seed), str(nudge), *families]
-    command = [sys.executable, "-m", "tests.worker.one_step", *arguments]
-    done = subprocess.run(command, cwd=ROOT, env=key.environ(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    with np.load(target) as values:
-        return dict(values)
-
-
-def gradient_difference(ours: Values, theirs: Values) -> float:
-    """The largest over all variables of both, each as a share of the variable's largest gradient."""
-    shared = [name for name in ours if "/gradient/" in name and name in theirs]
-    assert shared
-    return max(np.abs(ours[name] - theirs[name]).max() / np.abs(ours[name]).max() for name in shared)
-
-
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    """The first batch whose gradients stay as they are when it is nudged."""
-    folder = tmp_path_factory.mktemp("reference")
-    with_kinks = ["fc", "residual", "bottleneck"]
-    for seed in range(4, 14):
-        values = steps("tensorflow", "eager", folder, with_kinks, seed)
-        nudged = steps("tensorflow", "eager", folder, with_kinks, seed, NUDGE)
-        if gradient_difference(values, nudged) < KINK:
-            return Reference(seed, steps("tensorflow", "graph", folder, list(MODELS), seed))
-    raise AssertionError("ten batches in a row have a kink")
-
-
-@pytest.mark.parametrize(
-    ("framework", "compile_mode", "families"),
-    [
-        ("jax", "graph", list(MODELS)),
-        ("torch", "eager", list(MODELS)),
-        ("torch", "graph", ["fc", "gru"]),
-        ("tensorflow", "xla", ["fc", "residual"]),
-    ],
-)
-def test_equal_weights_and_batches_give_equal_losses_and_gradients(
-    reference: Reference, framework: str, compile_mode: str, families: list[str], tmp_path: Path
-) -> None:
-    found = steps(framework, compile_mode, tmp_path, families, reference.seed)
-    assert {name.split("/")[0] for name in found} == set(families)
-    for name, values in found.items():
-        if "/weight/" in name:
-            np.testing.assert_array_equal(values, reference.values[name], err_msg=name)
-        elif "/loss" in name:
-            tolerance = LATER_LOSS_TOLERANCE if "/losses/" in name else LOSS_TOLERANCE
-            np.testing.assert_allclose(values, reference.values[name], rtol=tolerance, err_msg=name)
-    assert gradient_difference(reference.values, found) <= GRADIENT_TOLERANCE
-
-
-def distributed_steps(
-    framework: str, compile_mode: str, devices: str, transport: str, seed: int, folder: Path, families: Sequence[str]
-) -> Values:
-    """What `tests.worker.distributed_steps` writes, as a process of its own."""
-    target = folder / f"{framework}-{compile_mode}-{devices}-{transport}.npz"
-    arguments = [framework, compile_mode, devices, transport, str(seed), str(target), *families]
-    command = [sys.executable, "-m", "tests.worker.distributed_steps", *arguments]
-    environ = WorkerKey(sys.executable, framework, None, "cpu", ()).environ()
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    with np.load(target) as values:
-        return dict(values)
-
-
-@pytest.fixture(scope="module")
-def one_device(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Values]:
-    """What each framework's two devices should come to.
-
-    A replica of TensorFlow normalises by the statistics of its own examples, so there it is one device that calls the
-    model for each half of the batch; JAX's program means the same over any number of devices.
-    """
-    folder = tmp_path_factory.mktemp("one")
-    return {
-        "tensorflow": distributed_steps(
-            "tensorflow", "eager", "shards of 2", "local", DISTRIBUTED_SEED, folder, DISTRIBUTED_FAMILIES
-        ),
-        "jax": distributed_steps("jax", "graph", "1", "local", DISTRIBUTED_SEED, folder, DISTRIBUTED_FAMILIES),
-    }
-
-
-@pytest.mark.parametrize(
-    ("framework", "compile_mode", "transport"),
-    [
-        ("tensorflow", "graph", "local"),
-        ("tensorflow", "xla", "local"),
-        ("tensorflow", "eager", "local"),
-        ("tensorflow", "graph", "grpc"),
-        ("tensorflow", "xla", "grpc"),
-        ("jax", "graph", "local"),
-        ("jax", "eager", "local"),
-    ],
-)
-def test_two_devices_come_to_what_one_does(
-    reference: Reference,
-    one_device: dict[str, Values],
-    framework: str,
-    compile_mode: str,
-    transport: str,
-    tmp_path: Path,
-) -> None:
-    found = distributed_steps(framework, compile_mode, "2", transport, DISTRIBUTED_SEED, tmp_path, DISTRIBUTED_FAMILIES)
-    expected = one_device[framework]
-    assert set(found) == set(expected)
-    for name, values in found.items():
-        if "/start/" in name:
-            np.testing.assert_array_equal(values, expected[name], err_msg=name)
-            # Of what three steps changed, not of the weights.
-            after = name.replace("/start/", "/weight/")
-            moved = np.abs(expected[after] - values).max()
-            assert np.abs(found[after] - expected[after]).max() <= DISTRIBUTED_TOLERANCE * moved, after
-        elif "/losses" in name:
-            np.testing.assert_allclose(values, expected[name], rtol=DISTRIBUTED_LOSS_TOLERANCE, err_msg=name)
-
-
-@pytest.mark.parametrize(
-    ("mode", "devices", "families"),
-    [("train", 1, list(MODELS)), ("inference", 1, ["fc", "residual"]), ("train", 2, ["fc", "residual"])],
-)
-def test_jax_compiles_one_program_once(mode: str, devices: int, families: list[str]) -> None:
-    environ = WorkerKey(sys.executable, "jax", None, "cpu", ()).environ()
-    command = [sys.executable, "-m", "tests.worker.compilations", mode, str(devices), *families]
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {family: [[1, 1], [0, 0], [0, 0]] for family in families}
-
-
-def test_pytorch_has_one_device(pool: WorkerPool) -> None:
-    result = measure(pool, "torch", "fc", devices=2)
-    assert result.outcome == "unavailable"
-    assert "framework=torch runs on one device, not on 2" in (result.reason or "")
-
-
-def test_jax_reduces_over_devices_within_its_program(pool: WorkerPool) -> None:
-    result = measure(pool, "jax", "fc", devices=2)
-    assert result.outcome == "ok", result.reason
-    costs = model_costs(MODELS["fc"], batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop")
-    profile = result.answer.profile
-    assert profile.product_flops == pytest.approx(costs.flops_per_step, rel=0.1)
-    assert "communication" in {row["category"] for row in profile.operation_types.rows()}
-    result = measure(pool, "jax", "fc", devices=2, transport="grpc")
-    assert (result.outcome, result.reason) == (
-        "unavailable",
-        "transport=grpc is TensorFlow's here; JAX's devices meet in one process",
-    )
 
 
 @pytest.fixture(scope="module")
@@ -239,6 +55,26 @@ def measure(pool: WorkerPool, framework: str, family: str, **changes: Any) -> Po
     } | changes
     key = WorkerKey(sys.executable, framework, None, "cpu", ())
     return pool.measure(key, point, Limits(200, None), lambda phase: None)
+
+
+def test_pytorch_has_one_device(pool: WorkerPool) -> None:
+    result = measure(pool, "torch", "fc", devices=2)
+    assert result.outcome == "unavailable"
+    assert "framework=torch runs on one device, not on 2" in (result.reason or "")
+
+
+def test_jax_reduces_over_devices_within_its_program(pool: WorkerPool) -> None:
+    result = measure(pool, "jax", "fc", devices=2)
+    assert result.outcome == "ok", result.reason
+    costs = model_costs(MODELS["fc"], batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop")
+    profile = result.answer.profile
+    assert profile.product_flops == pytest.approx(costs.flops_per_step, rel=0.1)
+    assert "communication" in {row["category"] for row in profile.operation_types.rows()}
+    result = measure(pool, "jax", "fc", devices=2, transport="grpc")
+    assert (result.outcome, result.reason) == (
+        "unavailable",
+        "transport=grpc is TensorFlow's here; JAX's devices meet in one process",
+    )
 
 
 CASES = [
