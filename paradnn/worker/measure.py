@@ -29,6 +29,9 @@ TOLERANCE = 0.05
 SPREAD_TOLERANCE = 0.10
 #: How often blocks that are not steady, or disturbed, are measured again.
 REPEATS = 2
+#: The interval of fewer blocks decides nothing (`measure.relative_interval`): where neighbours resemble each other it
+#: is too narrow, and a stop finds the moments at which it is (`python -m benchmarks.steadiness --stop 0.02`).
+FEWEST_TO_STOP = 40
 #: A block counts no more steps than this, however short a step is.
 MAX_STEPS = 1_000_000
 
@@ -112,10 +115,12 @@ def _blocks(
             return blocks
         if now - start < scale * protocol.min_seconds or len(blocks) < scale * protocol.min_blocks:
             continue
+        if protocol.relative_interval is None:
+            return blocks
         # Looking takes longer the more blocks there are: every twentieth of them is often enough.
-        if protocol.relative_interval is None or len(blocks) >= 1.05 * looked:
+        if len(blocks) >= max(FEWEST_TO_STOP, 1.05 * looked):
             looked = len(blocks)
-            if protocol.relative_interval is None or _half_width(blocks) <= protocol.relative_interval:
+            if _half_width(blocks) <= protocol.relative_interval:
                 return blocks
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paradnn.worker.measure import REPEATS, NotFinite, Protocol, is_steady, measure_steps
+from paradnn.worker.measure import FEWEST_TO_STOP, REPEATS, NotFinite, Protocol, is_steady, measure_steps
 from paradnn.worker.messages import Timing
 from paradnn.worker.series import block_interval
 
@@ -124,7 +124,7 @@ def test_a_point_is_measured_until_its_interval_is_narrow(wanted: float) -> None
     for seed in range(5):
         result = measured(restless(seed), replace(PROTOCOL, relative_interval=wanted))
         assert half_width(result) <= wanted
-        assert len(result.blocks) >= PROTOCOL.min_blocks
+        assert len(result.blocks) >= FEWEST_TO_STOP
 
 
 def test_the_longest_time_ends_a_wide_interval() -> None:
@@ -134,9 +134,11 @@ def test_the_longest_time_ends_a_wide_interval() -> None:
     assert half_width(result) > 0.0001
 
 
-def test_a_narrow_interval_does_not_end_a_measurement_before_its_least() -> None:
-    plain, narrow = measured(Machine(lambda _: 0.003)), Machine(lambda _: 0.003)
-    assert measured(narrow, replace(PROTOCOL, relative_interval=0.5)).blocks == plain.blocks
+def test_the_interval_of_a_few_blocks_does_not_end_a_measurement() -> None:
+    few = replace(PROTOCOL, relative_interval=0.5)
+    assert len(measured(Machine(lambda _: 0.003), few).blocks) == FEWEST_TO_STOP
+    long = replace(few, min_blocks=2 * FEWEST_TO_STOP)
+    assert len(measured(Machine(lambda _: 0.003), long).blocks) == 2 * FEWEST_TO_STOP
 
 
 def test_a_slow_step_stops_at_the_longest_time() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.stats import binom
 
-from benchmarks.steadiness import PROTOCOLS, coverage, planted
+from benchmarks.steadiness import PROTOCOLS, coverage, planted, stopped
 from paradnn.worker.series import block_interval, find_change, median_interval
 
 
@@ -110,3 +111,9 @@ def test_a_jump_has_an_interval_that_can_be_read() -> None:
         series = (np.repeat([1.0, 1.5], n // 2) * np.exp(random.normal(0, 0.01, n))).tolist()
         low, high = block_interval(series)
         assert 0.3 < low < 1.0 < 1.5 < high < 5.0
+
+
+def test_a_stop_by_the_interval_holds_the_true_median() -> None:
+    looking = replace(PROTOCOLS["standard"], relative_interval=0.02)
+    held, _, _ = stopped(looking, rho=0.7, noise=0.03, series=60)
+    assert held > 0.9
