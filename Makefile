@@ -4,13 +4,14 @@
 #   make test-frameworks   the same models in TensorFlow, JAX and PyTorch: installs the extras, in an environment of its own
 #   make test-cluster      sweeps on Slurm, Ray, joblib and PostgreSQL, with jobs and nodes lost: installs what it needs
 #   make test-gpu   what a GPU machine should be asked first; no network. Beforehand, where there is one: make gpu-wheels
+#   make docs       the documentation as a site, with a report of this machine: site/index.html
 #   make ui         the MLflow UI on http://127.0.0.1:5000
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 5000
 
-.PHONY: demo test test-frameworks test-cluster test-gpu gpu-wheels lint format ui install install-dev benchmarks clean
+.PHONY: demo docs test test-frameworks test-cluster test-gpu gpu-wheels lint format ui install install-dev benchmarks clean
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev
@@ -33,6 +34,19 @@ demo: install
 	@echo
 	@echo "Look at the runs:  make ui   and open http://127.0.0.1:$(PORT)"
 	@echo "Measure your own:  $(BIN)/python -m paradnn.train -m model=lstm model.embedding_size=100,200 batch_size=16,64"
+
+# The pages keep their places below build/docs, so that every link between them holds. The report is that of the demo
+# where there is none yet.
+docs: $(VENV)/.installed-docs $(if $(wildcard report.html),,demo)
+	rm -rf build/docs site && mkdir -p build/docs
+	cp -r --parents README.md CONTRIBUTING.md CHANGELOG.md docs benchmarks/README.md notebooks/analysis.ipynb \
+	  analysis/claims analysis/methods/dependence.py report.html build/docs
+	$(BIN)/zensical build --strict
+	@echo "Open site/index.html"
+
+$(VENV)/.installed-docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
 
 # Two processes: a driver's test is mostly one process that waits for another. Each file stays in one of them.
 test: install-dev lint
@@ -108,4 +122,4 @@ benchmarks: install
 	$(BIN)/python -m benchmarks.ceilings
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) $(CLUSTER) $(GPU) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(FRAMEWORKS) $(CLUSTER) $(GPU) build site .mypy_cache .pytest_cache .ruff_cache
