@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -53,6 +54,26 @@ def run(installed: Path, folder: Path, *command: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_a_container_is_built_from_files_that_suffice(wheel: Path, tmp_path: Path) -> None:
+    copied = [line.split()[1:-1] for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("COPY ")]
+    names = {name for line in copied for name in line if not name.startswith("--") and not name.startswith("/")}
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    recipe = (ROOT / "apptainer.def").read_text()
+    files = recipe.split("%files")[1].split("%post")[0].split()[::2]
+    assert names == allowed == set(files)
+    for name in names:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, tmp_path / name)
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist")]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    [path] = (tmp_path / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(path) as other:
+        assert other.namelist() == whole.namelist()
 
 
 def test_the_configuration_is_inside_the_package(wheel: Path) -> None:

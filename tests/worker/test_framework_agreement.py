@@ -47,16 +47,22 @@ class Reference:
     values: Values
 
 
+def run_module(module: str, framework: str, arguments: Sequence[str], folder: Path) -> str:
+    """What a module of these tests prints as a process of its own, whose caches stay in `folder`."""
+    environ = {**WorkerKey(sys.executable, framework, None, "cpu", ()).environ(), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", f"tests.worker.{module}", *arguments]
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def steps(
     framework: str, compile_mode: str, folder: Path, families: Sequence[str], seed: int, nudge: float = 0.0
 ) -> Values:
     """What `tests.worker.one_step` writes, as a process of its own."""
-    key = WorkerKey(sys.executable, framework, None, "cpu", ())
     target = folder / f"{framework}-{compile_mode}-{seed}-{nudge}.npz"
     arguments = [framework, compile_mode, str(target), str(seed), str(nudge), *families]
-    command = [sys.executable, "-m", "tests.worker.one_step", *arguments]
-    done = subprocess.run(command, cwd=ROOT, env=key.environ(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_module("one_step", framework, arguments, folder)
     with np.load(target) as values:
         return dict(values)
 
@@ -110,10 +116,7 @@ def distributed_steps(
     """What `tests.worker.distributed_steps` writes, as a process of its own."""
     target = folder / f"{framework}-{compile_mode}-{devices}-{transport}.npz"
     arguments = [framework, compile_mode, devices, transport, str(seed), str(target), *families]
-    command = [sys.executable, "-m", "tests.worker.distributed_steps", *arguments]
-    environ = WorkerKey(sys.executable, framework, None, "cpu", ()).environ()
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_module("distributed_steps", framework, arguments, folder)
     with np.load(target) as values:
         return dict(values)
 
@@ -172,9 +175,6 @@ def test_two_devices_come_to_what_one_does(
     ("mode", "devices", "families"),
     [("train", 1, list(MODELS)), ("inference", 1, ["fc", "residual"]), ("train", 2, ["fc", "residual"])],
 )
-def test_jax_compiles_one_program_once(mode: str, devices: int, families: list[str]) -> None:
-    environ = WorkerKey(sys.executable, "jax", None, "cpu", ()).environ()
-    command = [sys.executable, "-m", "tests.worker.compilations", mode, str(devices), *families]
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {family: [[1, 1], [0, 0], [0, 0]] for family in families}
+def test_jax_compiles_one_program_once(mode: str, devices: int, families: list[str], tmp_path: Path) -> None:
+    printed = run_module("compilations", "jax", [mode, str(devices), *families], tmp_path)
+    assert json.loads(printed) == {family: [[1, 1], [0, 0], [0, 0]] for family in families}
