@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 import pytest
@@ -17,9 +18,11 @@ from tests.worker.families import MODELS, POINT
 TINY = (MODELS["fc"] | {"layers": 1, "nodes": 8, "input_size": 16, "output_size": 4}, 4)
 LARGE = (MODELS["fc"] | {"layers": 3, "nodes": 2048, "input_size": 1000, "output_size": 1000}, 256)
 
+#: Without the meter: what it does after compiling starts the kernel's own peak afresh, and gives heap back.
 PLAIN = """
 import sys
-from paradnn.worker import frameworks
+from paradnn.worker import frameworks, memory
+memory.MemoryMeter.compiled = lambda meter: None
 framework = frameworks.load(sys.argv[1])
 from paradnn.worker.point import answer_request
 answer = answer_request(eval(sys.argv[2]), framework, lambda *_: None)
@@ -41,7 +44,8 @@ def plain_peak(key: WorkerKey, point: dict[str, Any]) -> int:
     """Bytes as the kernel counts them for a process of its own."""
     environ = key.environ() | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", SMALL, PLAIN, key.framework, repr(point)]
-    done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True)
+    with tempfile.TemporaryDirectory() as caches:
+        done = subprocess.run(command, cwd=caches, env=environ, stdout=subprocess.PIPE, text=True, check=True)
     return int(done.stdout)
 
 
@@ -55,7 +59,7 @@ def check_memory(pool: WorkerPool, framework: str, compile_mode: str) -> None:
         assert answer.peak_memory_bytes == pytest.approx(plain_peak(key, point), rel=0.08)
         if model is TINY[0]:
             # What is left is no step's: programs, and what the compiler keeps.
-            assert answer.step_memory_bytes < 45e6
+            assert answer.step_memory_bytes < 60e6
         else:
             weights = 1000 * 2048 + 2 * 2048**2 + 2048 * 1000
             assert answer.step_memory_bytes > 2 * 4 * weights

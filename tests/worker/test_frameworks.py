@@ -116,7 +116,8 @@ def test_inference_runs_and_is_profiled(pool: WorkerPool, framework: str) -> Non
     )
     assert result.outcome == "ok", result.reason
     costs = model_costs(MODELS["bottleneck"], batch_size=BATCH, precision="float32", mode="inference", optimizer="sgd")
-    assert result.answer.profile["product_flops"] == pytest.approx(costs.flops_per_step, rel=0.05)
+    assert isinstance(result.answer.profile, Profile)
+    assert result.answer.profile.product_flops == pytest.approx(costs.flops_per_step, rel=0.05)
     assert len(result.answer.latencies) == 200
 
 
