@@ -11,6 +11,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from paradnn.config.paths import HOME
 from paradnn.errors import StoreError
@@ -60,12 +61,22 @@ def address_of(uri: str | None = None) -> StoreAddress:
 
     The path of a SQLite store is made absolute and without `~`.
     """
-    uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{HOME / 'mlruns' / 'mlflow.db'}"
+    uri = uri or _from_environment() or f"{_SQLITE}{HOME / 'mlruns' / 'mlflow.db'}"
     uri = re.sub(r"^postgres(?=[:+])", "postgresql", uri)
     if not uri.startswith(_SQLITE) or "?" in uri:
         return StoreAddress(uri, None)
     path = Path(uri.removeprefix(_SQLITE)).expanduser().absolute()
     return StoreAddress(f"{_SQLITE}{path}", path)
+
+
+def _from_environment() -> str | None:
+    """MLFLOW_TRACKING_URI; None where it is mlflow.db in the project's folder, which `mlflow run` sets by itself."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    if uri and "MLFLOW_EXPERIMENT_ID" in os.environ and uri.startswith(_SQLITE):
+        path = Path(unquote(uri.removeprefix(_SQLITE)))
+        if path.resolve() == (HOME / "mlflow.db").resolve():
+            return None
+    return uri
 
 
 def locate(uri: str | None) -> StoreAddress:
