@@ -169,6 +169,12 @@ class Selection(Source):
     )
     platform: tuple[str, ...] = option((), "kind of device: cpu, gpu, tpu", metavar="P", group=_RUNS)
     device: str | None = option(None, "one device by its name, such as 'TPU v2'", metavar="D", group=_RUNS)
+    protocol: str | None = option(
+        None,
+        "one timing protocol: quick, standard, or the beginning of the hash of another",
+        metavar="NAME",
+        group=_RUNS,
+    )
     outcome: tuple[str, ...] = option(
         (), "outcome of the runs, such as ok or oom_device (default: all)", metavar="O", group=_RUNS
     )

@@ -26,7 +26,7 @@ FLOORS = (
     {"plan"},
 )
 #: What `analysis` shares with the driver: faults, the look of figures, machines, where the store is, what can be run.
-SHARED = ("errors", "plotting", "hardware", "store", "config.families")
+SHARED = ("errors", "plotting", "hardware", "store", "config.families", "config.words")
 MOST_ROOMS, MOST_ARROWS = 26, 103
 
 FRAMEWORKS = {"keras", "tensorflow", "jax", "torch"}

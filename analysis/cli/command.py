@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.cli.arguments import add_arguments, read_arguments
+from analysis.cli.homogeneous import answer, answer_of_one_protocol
 from analysis.cli.output import FigureOutput, Output, deliver
 from analysis.cli.selection import load_chosen
 from analysis.options import Arguments, Selection, Source
@@ -25,7 +26,8 @@ class Command:
     """A sub-command, called as its options say. `analyse` takes the frame of the chosen runs, `act` what chooses them.
 
     `columns` limits what is read from the store, `read` reads something else where its options say so; `draws` adds
-    --figure and --width; without `selects` it takes no options that choose runs.
+    --figure and --width; without `selects` it takes no options that choose runs; `one_protocol` is for an analysis that
+    would refuse heterogeneous runs part by part, not as a whole.
     """
 
     options: type[Arguments]
@@ -37,6 +39,7 @@ class Command:
     columns: tuple[str, ...] | None = None
     read: Callable[[Any, Selection, Output], pd.DataFrame | None] | None = None
     draws: bool = False
+    one_protocol: bool = False
     selects: bool = True
 
     @property
@@ -59,4 +62,6 @@ class Command:
             output = read_arguments(FigureOutput, args)
             given = None if self.read is None else self.read(options, selection, output)
             frame = load_chosen(selection, self.columns) if given is None else given
-            deliver(self.name, self.analyse(frame, options), frame, selection, output, command_line)
+            make = answer_of_one_protocol if self.one_protocol else answer
+            result = make(self.analyse, frame, options, selection)
+            deliver(self.name, result, frame, selection, output, command_line)

@@ -201,6 +201,7 @@ COMMANDS: tuple[Command, ...] = (
         example="python -m analysis claims --only 1,3 --as tpu=gpu",
         analyse=check_claims,
         draws=True,
+        one_protocol=True,
     ),
     Command(
         BreakdownOptions,

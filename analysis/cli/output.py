@@ -82,6 +82,8 @@ def deliver(
     figures = [(result.figure(output.width), path) for path in pictures]
     if output.csv == "-":
         result.table.to_csv(sys.stdout, index=False)
+        if result.set_aside is not None:
+            print(result.set_aside, file=sys.stderr)
     else:
         _print(result)
     if table is not None:
@@ -168,4 +170,5 @@ def _tags(name: str, result: Result, frame: pd.DataFrame, command_line: Sequence
         "source_sweeps": ",".join(sweeps)[:_TAG_LENGTH],
     }
     told = {"pooled": result.pooled, "left_out": result.quality.text() if result.quality else ""}
+    told["set_aside"] = str(result.set_aside or "")
     return tags | {name: words[:_TAG_LENGTH] for name, words in told.items() if words}

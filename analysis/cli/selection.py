@@ -29,6 +29,7 @@ def load_chosen(selection: Selection, columns: Collection[str] | None = None) ->
         since=selection.since,
         until=selection.until,
         tags=dict(selection.tag) | ({"device": selection.device} if selection.device else {}),
+        protocol=selection.protocol,
         unfinished=selection.unfinished,
         columns=columns,
         reader=selection.reader,

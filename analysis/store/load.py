@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 import pandas as pd
 
 from analysis.store.frame import build
+from paradnn.config.words import did_you_mean
 from paradnn.errors import ConfigError, DataError, SchemaError, StoreError
 from paradnn.store.address import address_of
 from paradnn.store.errors import store_errors
@@ -34,7 +35,7 @@ Choice = str | Sequence[str] | None
 Time = str | datetime | pd.Timestamp | None
 
 #: What the frame's own columns and the schema check are made from, whatever columns are asked for.
-_ALWAYS = ("model.name", "device", *OUTCOME_TAGS, "kind", "schema_version", "mlflow.parentRunId")
+_ALWAYS = ("model.name", "device", *OUTCOME_TAGS, "kind", "schema_version", "protocol_id", "mlflow.parentRunId")
 
 
 def default_uri() -> str:
@@ -53,6 +54,7 @@ def load(
     until: Time = None,
     tags: Mapping[str, Choice] | None = None,
     kind: Choice = "point",
+    protocol: str | None = None,
     unfinished: bool = False,
     columns: Collection[str] | None = None,
     reader: Way = "auto",
@@ -62,6 +64,7 @@ def load(
     A filter takes one value or several, of which any will do. `since` counts, `until` does not; a time without zone
     is UTC. Every outcome is kept, out of memory included, unless `outcome` chooses; runs that never got one, because
     they are not finished or were killed, are left out unless `unfinished`. `kind` None reads runs of every kind.
+    `protocol` is the name of a timing protocol, or the beginning of its hash.
     `columns` limits the params, metrics and tags that are read; runs are found by all of theirs.
 
     Raises StoreError when the store or an experiment is not there, SchemaError for runs of another schema.
@@ -83,7 +86,21 @@ def load(
         if name not in known:
             raise StoreError(f"experiment={name}: no such experiment in the store; it has {', '.join(known) or 'none'}")
     _check_schema(records)
-    return build(records)
+    frame = build(records)
+    return frame if protocol is None else _of_protocol(frame, protocol)
+
+
+def _of_protocol(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """The runs of one timing protocol, by its name or the beginning of its hash; ConfigError where none has it."""
+    if frame.empty or "protocol" not in frame:
+        return frame.iloc[:0]
+    found = frame["protocol"].eq(name) | frame["protocol_id"].str.startswith(name)
+    if not found.any():
+        counts = frame["protocol"].value_counts()
+        held = ", ".join(f"{other} ({count})" for other, count in counts.items())
+        hint = did_you_mean(name, [str(other) for other in counts.index])
+        raise ConfigError("--protocol", name, "no run has it", f"{hint}these runs have {held}")
+    return frame[found.fillna(False).astype(bool)].reset_index(drop=True)
 
 
 def _choice(value: Choice) -> tuple[str, ...]:
