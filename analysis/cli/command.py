@@ -11,7 +11,7 @@ from analysis.cli.arguments import add_arguments, read_arguments
 from analysis.cli.homogeneous import answer, answer_of_one_protocol
 from analysis.cli.output import FigureOutput, Output, deliver
 from analysis.cli.selection import load_chosen
-from analysis.options import Arguments, Selection, Source
+from analysis.options import Arguments, Options, Selection, Source
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,6 +59,7 @@ class Command:
         if self.act is not None:
             self.act(options, selection)
         if self.analyse is not None:
+            assert isinstance(options, Options), "what an analysis takes"
             output = read_arguments(FigureOutput, args)
             given = None if self.read is None else self.read(options, selection, output)
             frame = load_chosen(selection, self.columns) if given is None else given

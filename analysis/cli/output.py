@@ -130,9 +130,9 @@ def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, c
     from paradnn.store.address import address_of
     from paradnn.store.schema import ANALYSIS_OUTCOME
 
-    client, experiment_id = open_experiment(selection.store, next(iter(selection.experiment), "paradnn"))
+    client, experiment_id = open_experiment(selection.written, next(iter(selection.experiment), "paradnn"))
     sources = list(result.sources)
-    with writing(address_of(selection.store).uri), tempfile.TemporaryDirectory() as folder:
+    with writing(address_of(selection.written).uri), tempfile.TemporaryDirectory() as folder:
         tags = _tags(name, result, frame, command_line)
         run_id: str = client.create_run(experiment_id, run_name=name, tags=tags).info.run_id
         files = Path(folder)

@@ -31,13 +31,14 @@ def report(options: ReportOptions, selection: Selection) -> None:
     target = check_target(options.out)
     frame = load_chosen(selection)
     if frame.empty:
-        narrowing = command_line(dataclasses.replace(selection, store=None, experiment=()))
+        narrowing = command_line(dataclasses.replace(selection, store=(), experiment=()))
         why = (
             f"the options choose none of its runs: {shlex.join(narrowing)}"
             if narrowing
             else "it holds no finished run: measure first, with python -m paradnn.train -m experiment=quick"
         )
-        raise StoreError(f"nothing to report from {address_of(selection.store).public}, {why}")
+        where = ", ".join(address_of(uri).public for uri in selection.store or (None,))
+        raise StoreError(f"nothing to report from {where}, {why}")
     page = make_report(frame, selection, pool=options.pool, progress=_show if sys.stderr.isatty() else None)
     write_page(page, target)
     if sys.stderr.isatty():
