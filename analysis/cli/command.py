@@ -27,7 +27,7 @@ class Command:
 
     `columns` limits what is read from the store, `read` reads something else where its options say so; `draws` adds
     --figure and --width; without `selects` it takes no options that choose runs; `one_protocol` is for an analysis that
-    would refuse heterogeneous runs part by part, not as a whole.
+    would refuse heterogeneous runs part by part, not as a whole, `counts` for one to which no run is an answer.
     """
 
     options: type[Arguments]
@@ -40,6 +40,7 @@ class Command:
     read: Callable[[Any, Selection, Output], pd.DataFrame | None] | None = None
     draws: bool = False
     one_protocol: bool = False
+    counts: bool = False
     selects: bool = True
 
     @property
@@ -62,7 +63,7 @@ class Command:
             assert isinstance(options, Options), "what an analysis takes"
             output = read_arguments(FigureOutput, args)
             given = None if self.read is None else self.read(options, selection, output)
-            frame = load_chosen(selection, self.columns) if given is None else given
+            frame = load_chosen(selection, self.columns, may_be_empty=self.counts) if given is None else given
             make = answer_of_one_protocol if self.one_protocol else answer
             result = make(self.analyse, frame, options, selection)
             deliver(self.name, result, frame, selection, output, command_line)

@@ -73,6 +73,7 @@ COMMANDS: tuple[Command, ...] = (
         example="python -m analysis runs --unfinished",
         analyse=runs,
         columns=(),
+        counts=True,
     ),
     Command(
         ExportOptions,

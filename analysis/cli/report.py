@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from analysis.cli.selection import load_chosen
 from analysis.options import Options, Selection, command_line, option
+from paradnn.config.words import counted
 from paradnn.errors import StoreError
 
 __all__ = ["ReportOptions", "report"]
@@ -29,7 +30,7 @@ def report(options: ReportOptions, selection: Selection) -> None:
     from paradnn.store.address import address_of
 
     target = check_target(options.out)
-    frame = load_chosen(selection)
+    frame = load_chosen(selection, may_be_empty=True)
     if frame.empty:
         narrowing = command_line(dataclasses.replace(selection, store=(), experiment=()))
         why = (
@@ -43,7 +44,7 @@ def report(options: ReportOptions, selection: Selection) -> None:
     write_page(page, target)
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr)
-    print(f"{target} ({len(page.encode(errors='replace')) / 1e6:.1f} MB, {len(frame):,} runs)")
+    print(f"{target} ({len(page.encode(errors='replace')) / 1e6:.1f} MB, {counted(len(frame), 'run')})")
     print(f"Open it in a browser: {_opener()} {shlex.quote(str(target))}")
 
 
