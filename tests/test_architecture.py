@@ -22,11 +22,11 @@ FLOORS = (
     {"execution", "record"},
     {"tracking"},
     {"session"},
-    {"launch", "forecast", "train", "compare", "check", "ceilings", "sync", "stacks"},
+    {"launch", "forecast", "train", "compare", "check", "ceilings", "sync", "stacks", "ui", "listing"},
     {"plan"},
 )
 #: What `analysis` shares with the driver: faults, the look of figures, machines, where the store is, what can be run.
-SHARED = ("errors", "plotting", "hardware", "store", "config.families", "config.words")
+SHARED = ("errors", "plotting", "hardware", "store", "config.families", "config.outcome", "config.words")
 MOST_ROOMS, MOST_ARROWS = 26, 103
 
 FRAMEWORKS = {"keras", "tensorflow", "jax", "torch"}

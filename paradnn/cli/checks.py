@@ -21,7 +21,7 @@ from paradnn.config.paths import CONFIG
 from paradnn.config.words import did_you_mean
 from paradnn.errors import ConfigError, ParadnnError
 
-__all__ = ["check_arguments", "no_such_key", "no_such_option", "options_of"]
+__all__ = ["check_arguments", "chosen_option", "groups", "keys_of", "no_such_key", "no_such_option", "options_of"]
 
 #: Options of Hydra that add folders of configurations, which may hold any option of any group.
 _FOLDERS = {"--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"}
@@ -31,6 +31,11 @@ _MOST = 1_000  # values of one override that are looked at
 def options_of(group: str) -> list[str]:
     """The options of a group of the configuration, such as `model`; none where it is no group."""
     return sorted(path.stem for path in (CONFIG / group).glob("*.yaml")) if group else []
+
+
+def groups() -> list[str]:
+    """The groups of the configuration: model, measure and so on."""
+    return sorted(folder.name for folder in CONFIG.iterdir() if folder.is_dir() and folder.name != "hydra")
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
@@ -114,8 +119,9 @@ def _check_options(override: Override) -> None:
         discrete = override.is_discrete_sweep()
         values = list(itertools.islice(override.sweep_string_iterator(), _MOST)) if discrete else []
     for value in values:
-        if isinstance(value, str) and value not in options:
-            raise no_such_option(group, value, options)
+        name = value.strip("'\"") if isinstance(value, str) else ""
+        if name and name not in options:
+            raise no_such_option(group, name, options)
 
 
 def no_such_option(group: str, value: str, options: Sequence[str]) -> ParadnnError:
@@ -127,10 +133,10 @@ def no_such_option(group: str, value: str, options: Sequence[str]) -> ParadnnErr
 def no_such_key(given: str, key: str, arguments: Sequence[str]) -> str:
     """What is said of a key, typed as `given`, that the composed configuration lacks."""
     group, _, name = key.partition(".")
-    holders = [option for option in options_of(group) if name in _keys(group, option)] if name else []
-    chosen = _chosen(group, arguments)
+    holders = [option for option in options_of(group) if name in keys_of(group, option)] if name else []
+    chosen = chosen_option(group, arguments)
     if holders and chosen:
-        own = ", ".join(f"{group}.{entry}" for entry in _keys(group, chosen))
+        own = ", ".join(f"{group}.{entry}" for entry in keys_of(group, chosen))
         has = f"whose keys are {own}" if own else "which has none"
         others = ", ".join(f"{group}={option}" for option in holders[:4])
         return f"{given}: no key of {group}={chosen}, {has}; it belongs to {others}"
@@ -141,14 +147,14 @@ def no_such_key(given: str, key: str, arguments: Sequence[str]) -> str:
 
 
 @cache
-def _keys(group: str, option: str) -> tuple[str, ...]:
+def keys_of(group: str, option: str) -> tuple[str, ...]:
     """The keys that an option of a group has, but for its name."""
     path = Path(CONFIG / group / f"{option}.yaml")
     content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
     return tuple(str(key) for key in content if key != "name") if isinstance(content, dict) else ()
 
 
-def _chosen(group: str, arguments: Sequence[str]) -> str:
+def chosen_option(group: str, arguments: Sequence[str]) -> str:
     """The option of a group that a command line chooses, or the default; empty where there is neither."""
     values = [word.partition("=")[2] for word in arguments if word.partition("=")[0].lstrip("+~") == group]
     if values:
