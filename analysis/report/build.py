@@ -77,7 +77,7 @@ def make_report(
             made=made or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             command=shlex.join(["python", "-m", "analysis", "report", *command_line(selection), *pooled]),
             ui=ui_address(store.uri),
-            ui_command=f"mlflow ui --backend-store-uri {shlex.quote(store.public)}",
+            ui_command=f"python -m paradnn.ui --store {shlex.quote(store.public)}",
             chapters=chapters,
             shared=shared,
             comparisons=comparisons,

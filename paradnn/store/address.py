@@ -76,7 +76,7 @@ def address_of(uri: str | None = None) -> StoreAddress:
     """
     uri = uri or _from_environment() or f"{_SQLITE}{HOME / 'mlruns' / 'mlflow.db'}"
     if ":" not in uri and uri != "databricks":
-        uri = _of_path(Path(uri).expanduser().absolute())
+        uri = _of_path(Path(uri).expanduser().absolute()) or uri
     uri = re.sub(r"^postgres(?=[:+])", "postgresql", uri)
     if not uri.startswith(_SQLITE) or "?" in uri:
         return StoreAddress(uri, None)
@@ -84,14 +84,14 @@ def address_of(uri: str | None = None) -> StoreAddress:
     return StoreAddress(f"{_SQLITE}{path}", path)
 
 
-def _of_path(path: Path) -> str:
-    """The address of what a path names; the path itself where it names no store."""
+def _of_path(path: Path) -> str | None:
+    """The address of the store that a path names; None where it names none."""
     if path.suffix == ".zip":
         return f"{BUNDLE}:{path}"
     if path.is_dir():
         within = path / "mlruns" / "mlflow.db"
         return f"{_SQLITE}{within if within.is_file() else path / 'mlflow.db'}"
-    return f"{_SQLITE}{path}" if path.suffix == ".db" else str(path)
+    return f"{_SQLITE}{path}" if path.suffix == ".db" else None
 
 
 def _from_environment() -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -48,10 +48,13 @@ def local_folder(address: str | None) -> Path | None:
     return Path(address) if not parts.scheme else None
 
 
-def moves_of(address: StoreAddress, locations: Iterable[str | None], sample: Sequence[str | None]) -> list[Move]:
+def moves_of(
+    address: StoreAddress, locations: Iterable[str | None], sample: Callable[[], Sequence[str | None]]
+) -> list[Move]:
     """What of a store's artifact locations is to be read otherwise; nothing for a store that is where it was.
 
-    `sample` are artifact addresses of some of its runs: where their folders are beside the database, they came along.
+    `sample` gives artifact addresses of some of its runs: where their folders are beside the database, they came along.
+    It is asked only of a store that may have been moved.
     """
     new = address.artifact_location
     if address.database is None or new is None:
@@ -65,10 +68,10 @@ def moves_of(address: StoreAddress, locations: Iterable[str | None], sample: Seq
         if old.exists() and here.exists() and old.samefile(here):
             continue  # two ways to one folder
         begin = location.rstrip("/") + "/"
-        along = any((here / uri[len(begin) :]).is_dir() for uri in sample if uri and uri.startswith(begin))
-        # Artifacts in a place of one's own choice have no database of this name beside them, and stay where they are.
-        if along or not old.exists() or (old.parent / address.database.name).is_file():
-            moves.append(Move(location.rstrip("/"), new, runs=along or not old.exists()))
+        along = any((here / uri[len(begin) :]).is_dir() for uri in sample() if uri and uri.startswith(begin))
+        # Artifacts in a place of one's own choice, or on a disk that is not there now, are left where they are.
+        if along or (old.parent / address.database.name).is_file():
+            moves.append(Move(location.rstrip("/"), new, runs=along))
     return moves
 
 
@@ -81,11 +84,9 @@ def settle(address: StoreAddress) -> None:
         contextlib.closing(sqlite3.connect(address.database, timeout=60)) as tables,
     ):
         locations = [row[0] for row in tables.execute("SELECT artifact_location FROM experiments")]
-        if all(location == address.artifact_location for location in locations):
-            return
         newest = "SELECT artifact_uri FROM runs ORDER BY start_time DESC LIMIT 100"
-        moves = moves_of(address, locations, [row[0] for row in tables.execute(newest)])
-        with tables:
+        moves = moves_of(address, locations, lambda: [row[0] for row in tables.execute(newest)])
+        with tables if moves else contextlib.nullcontext():
             for move in moves:
                 tables.execute(_PLACES, (move.new, move.old))
                 if move.runs:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from paradnn.errors import NoStoreError, StoreError
+from paradnn.errors import StoreError
 from paradnn.store.address import StoreAddress
 from paradnn.store.query import Query
 from paradnn.store.records import Records
@@ -45,7 +45,7 @@ def open_reader(
 
         return BundleReader(address)
     if not address.is_sql and not address.is_server:
-        raise NoStoreError(
+        raise StoreError(
             f"no tracking store at {address.public}: give the path of an mlflow.db or of a .zip of results, the "
             "address of a database such as sqlite:///path/of/mlflow.db, or the http address of an mlflow server"
         )

@@ -130,8 +130,7 @@ class SqlReader:
         chosen = self._selection(query)
         with self._answers(), self._engine.connect() as connection:
             newest = chosen if query.newest is None else chosen.order_by(_RUNS.c.start_time.desc()).limit(query.newest)
-            moves = self._moves(connection)
-            records = Records(_run(row, moves) for row in _rows(connection, newest))
+            records = Records(_run(row, self._moves) for row in _rows(connection, newest))
             if query.newest is not None and records.runs:  # what started before the oldest of them is not wanted
                 chosen = self._selection(replace(query, since_ms=min(run.start_ms or 0 for run in records.runs)))
             lookup = _lookup(connection, chosen, records)
@@ -154,15 +153,15 @@ class SqlReader:
         there = {table: {entry["name"] for entry in entries} for (_, table), entries in inspected.items()}
         return {table: there.get(table, set()) for table in TABLES}
 
-    def _moves(self, connection: sa.Connection) -> list[Move]:
+    @cached_property
+    def _moves(self) -> list[Move]:
         """Which artifact addresses are to be read otherwise, since the store was moved."""
         if self._address.database is None:
             return []
-        locations = set(connection.execute(sa.select(_EXPERIMENTS.c.artifact_location)).scalars())
-        if locations <= {self._address.artifact_location}:
-            return []
         newest = sa.select(_RUNS.c.artifact_uri).order_by(_RUNS.c.start_time.desc()).limit(100)
-        return moves_of(self._address, locations, list(connection.execute(newest).scalars()))
+        with self._engine.connect() as connection:
+            locations = connection.execute(sa.select(_EXPERIMENTS.c.artifact_location)).scalars().all()
+            return moves_of(self._address, locations, lambda: connection.execute(newest).scalars().all())
 
     def _workspace(self) -> list[sa.ColumnElement[bool]]:
         """Stores of MLflow 3.10 and later divide experiments into workspaces; the search sees the active one alone."""

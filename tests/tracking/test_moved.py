@@ -111,3 +111,13 @@ def test_mlflows_own_default_of_a_project_is_no_choice(monkeypatch: pytest.Monke
     assert address_of(chosen).uri == chosen
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'other.db'}")
     assert address_of().uri == f"sqlite:///{tmp_path / 'other.db'}"
+
+
+def test_artifacts_on_a_disk_that_is_away_are_not_given_up(store: Store) -> None:
+    run_id = record(store.uri, 1)
+    away = "file:///disk-that-is-away/artifacts"
+    store.change(f"UPDATE experiments SET artifact_location = '{away}'")
+    store.change(f"UPDATE runs SET artifact_uri = '{away}/{run_id}/artifacts'")
+    shutil.rmtree(store.folder / "artifacts")
+    frame = load(store.uri)
+    assert frame["artifact_uri"].tolist() == [f"{away}/{run_id}/artifacts"]
