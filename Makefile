@@ -5,7 +5,7 @@
 #   make test-cluster      sweeps on Slurm, Ray, joblib and PostgreSQL, with jobs and nodes lost: installs what it needs
 #   make test-gpu   what a GPU machine should be asked first; no network. Beforehand, where there is one: make gpu-wheels
 #   make docs       the documentation as a site, with a report of this machine: site/index.html
-#   make ui         the MLflow UI on http://127.0.0.1:5000
+#   make ui         the MLflow UI on http://127.0.0.1:5000; PORT=5001 if that is taken
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -113,7 +113,7 @@ format: install-dev
 	$(BIN)/ruff format .
 
 ui: install
-	$(BIN)/mlflow ui --host 127.0.0.1 --port $(PORT) --backend-store-uri sqlite:///$(CURDIR)/mlruns/mlflow.db
+	@$(BIN)/python -m paradnn.ui --port $(PORT)
 
 benchmarks: install
 	$(BIN)/python -m benchmarks.overhead

@@ -138,23 +138,36 @@ def _within(number: float, how: dict[str, Any]) -> Iterator[bool]:
 class Options(Arguments):
     """What every analysis takes.
 
-    `store` is the tracking URI from which tables of operations are read; the runs themselves come as a frame.
+    `store` is where tables of operations are read from; the runs themselves come as a frame.
     """
 
     pool: bool = option(False, "pool runs of different environments or protocols", group=_RUNS)
     steady_only: bool = option(
         False, "leave out runs that are not steady or shared their machine with other work", group=_RUNS
     )
-    store: str | None = option(None, shared=True)
+    store: tuple[str, ...] = option((), shared=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source(Arguments):
     """Where runs are."""
 
-    store: str | None = option(
-        None, "tracking URI (default: MLFLOW_TRACKING_URI, else this checkout's)", metavar="URI", group="store"
+    store: tuple[str, ...] = option(
+        (),
+        "tracking URI, or path of an mlflow.db or of a .zip of results; repeatable: the column store then says which "
+        " (default: MLFLOW_TRACKING_URI, else this checkout's)",
+        metavar="URI",
+        several="repeat",
+        group="store",
     )
+
+    @property
+    def written(self) -> str | None:
+        """The one store that is written into; ConfigError where several are named."""
+        if len(self.store) > 1:
+            raise ConfigError("--store", list(self.store), "there are several", "name the one to write into")
+        return next(iter(self.store), None)
+
     experiment: tuple[str, ...] = option(
         (), "MLflow experiment, repeatable (default: paradnn)", metavar="NAME", several="repeat", group="store"
     )
@@ -169,6 +182,12 @@ class Selection(Source):
     )
     platform: tuple[str, ...] = option((), "kind of device: cpu, gpu, tpu", metavar="P", group=_RUNS)
     device: str | None = option(None, "one device by its name, such as 'TPU v2'", metavar="D", group=_RUNS)
+    protocol: str | None = option(
+        None,
+        "one timing protocol: quick, standard, or the beginning of the hash of another",
+        metavar="NAME",
+        group=_RUNS,
+    )
     outcome: tuple[str, ...] = option(
         (), "outcome of the runs, such as ok or oom_device (default: all)", metavar="O", group=_RUNS
     )

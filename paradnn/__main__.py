@@ -5,19 +5,9 @@ from __future__ import annotations
 import importlib
 import sys
 
-__all__ = ["main"]
+from paradnn.cli.commands import COMMANDS
 
-#: Command -> its module, which `python -m` runs too, and what it does.
-COMMANDS = {
-    "train": ("paradnn.train", "measure a point, or with -m a sweep"),
-    "plan": ("paradnn.plan", "how long a sweep would take; measures nothing"),
-    "compare": ("paradnn.compare.command", "which of two settings, stacks or frameworks is faster"),
-    "check": ("paradnn.check", "what of this machine will hurt measurements; --tune, --restore"),
-    "ceilings": ("paradnn.ceilings", "measure what this machine can do at most"),
-    "stacks": ("paradnn.stacks", "list, install and remove software stacks"),
-    "sync": ("paradnn.sync", "upload results that were kept as files"),
-    "analysis": ("analysis.cli", "analyse the runs in a tracking store, make a report"),
-}
+__all__ = ["main"]
 
 
 def main() -> int:
@@ -25,7 +15,7 @@ def main() -> int:
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in ("-h", "--help"):
         print("usage: paradnn COMMAND ...; each command has --help\n")
-        print("\n".join(f"  {command:<10}{text}" for command, (_, text) in COMMANDS.items()))
+        print("\n".join(f"  {command:<12}{text}" for command, (_, text) in COMMANDS.items()))
         return 0
     if name not in COMMANDS:
         print(f"error: {name or 'no command'}: choose one of {', '.join(COMMANDS)}; each has --help", file=sys.stderr)

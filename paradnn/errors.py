@@ -10,7 +10,8 @@ without a traceback. Any other exception that reaches the top is a fault of this
         StoreRefusalError  it answers, and does not accept who asks
         NoStoreError       there is none at that address
       WorkerError          the interpreter under test cannot be started
-      SchemaError          stored runs of another schema, or heterogeneous runs about to be pooled
+      SchemaError          stored runs of another schema
+        HeterogeneousError heterogeneous runs about to be pooled
       DataError            a file that is damaged or not what it claims to be
 """
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 __all__ = [
     "ConfigError",
     "DataError",
+    "HeterogeneousError",
     "NoStoreError",
     "ParadnnError",
     "SchemaError",
@@ -66,6 +68,10 @@ class WorkerError(ParadnnError):
 
 class SchemaError(ParadnnError):
     """Stored runs that must not be read together: the message names the key and both values."""
+
+
+class HeterogeneousError(SchemaError):
+    """Runs of different environments, protocols or schemas, which nobody asked to pool."""
 
 
 class DataError(ParadnnError):

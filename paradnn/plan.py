@@ -14,6 +14,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from paradnn.cli.command import run_command
+from paradnn.config.words import did_you_mean
 from paradnn.errors import ConfigError
 
 __all__ = ["Options", "main", "split_options"]
@@ -42,7 +43,8 @@ def split_options(arguments: Sequence[str]) -> tuple[Options, list[str]]:
         elif key == "plan.out":
             given["out"] = _file(value)
         elif key == "plan" or key.startswith("plan."):
-            raise ConfigError(key, value, "no such key", "keys of plan: hosts, out")
+            hint = did_you_mean(key, ["plan.hosts", "plan.out"])
+            raise ConfigError(key, value, "no such key", f"{hint}keys of plan: hosts, out")
         else:
             rest.append(argument)
     return Options(**given), rest

@@ -11,6 +11,7 @@ import argparse
 import sys
 import time
 
+from paradnn.config.words import counted
 from paradnn.errors import ParadnnError
 from paradnn.software.stack import list_stacks, named_stack, open_stack, remove_stacks
 
@@ -31,7 +32,7 @@ def main() -> int:
             opened = open_stack(named_stack(arguments.name), print)
             print(
                 f"ready after {time.perf_counter() - begin:.1f} s: {opened.stack.python}, "
-                f"{len(opened.packages)} packages"
+                f"{counted(len(opened.packages), 'package')}"
             )
         else:
             for line in remove_stacks(arguments.name) if arguments.command == "remove" else list_stacks():

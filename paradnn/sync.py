@@ -1,7 +1,8 @@
 """`python -m paradnn.sync FOLDER`: log results that were kept as files into the tracking store.
 
 It may be given again at any time, also after an interruption: a file whose run the store holds already is passed over.
-Damaged files are named and left where they are, the others are logged; the exit code is then 1. Files are kept.
+A point of which the store holds another measurement is named and not logged, unless `--repeats` asks for it. Damaged
+files are named too, the others are logged; the exit code is then 1. Files are kept.
 """
 
 from __future__ import annotations
@@ -12,35 +13,59 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paradnn.config.point import Tracking
+from paradnn.config.words import counted
 from paradnn.errors import ParadnnError
 from paradnn.tracking.offline import default_folder
-from paradnn.tracking.upload import sync
+from paradnn.tracking.upload import Synced, sync, sync_command
 
 __all__ = ["main"]
 
+_LISTED = 10
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 0 when every file is in the store, 1 when some are damaged, 2 for bad input."""
+    """The command line; 0 when no file is damaged, 1 when some are, 2 for bad input."""
     parser = argparse.ArgumentParser(prog="python -m paradnn.sync", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path, default=default_folder(), help="default: %(default)s")
     parser.add_argument("--uri", help="tracking URI; default: MLFLOW_TRACKING_URI, else sqlite:///mlruns/mlflow.db")
     parser.add_argument("--experiment", default="paradnn", help="MLflow experiment (default: %(default)s)")
+    text = "log measurements of points that the store holds already too, as repetitions of them"
+    parser.add_argument("--repeats", action="store_true", help=text)
     given = parser.parse_args(arguments)
+    settings = Tracking(uri=given.uri, experiment=given.experiment)
     try:
-        counts, problems = sync(given.folder, Tracking(uri=given.uri, experiment=given.experiment))
+        done = sync(given.folder, settings, repeats=given.repeats)
     except ParadnnError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted; the same command continues", file=sys.stderr)
         return 130
-    for problem in problems:
+    for problem in done.problems:
         print(f"refused: {problem}", file=sys.stderr)
-    known = counts["known"] + counts["superseded"]
-    print(f"{counts['logged']} logged, {known} in the store already, {len(problems)} refused")
-    if counts["superseded"]:
-        print(f"{counts['superseded']} of them were measured by another driver too, meanwhile; not logged twice")
-    return 1 if problems else 0
+    _describe(done, sync_command(given.folder, settings))
+    return 1 if done.problems else 0
+
+
+def _describe(done: Synced, command: str) -> None:
+    """What became of the files, and how to log those that were not."""
+    withheld = done.of("withheld")
+    known = len(done.of("known"))
+    print(f"{len(done.of('logged'))} logged, {known} logged before, {len(withheld)} not logged, ", end="")
+    print(f"{len(done.problems)} refused")
+    points = [each for each in withheld if each.kind == "point"]
+    if len(withheld) > len(points):
+        print(f"{counted(len(withheld) - len(points), 'measurement')} of ceilings not logged: the store has them")
+    if not points:
+        return
+    what = counted(len(points), "point")
+    print(f"{what} not logged: the store holds a measurement of the same point in the same environment:")
+    for each in points[:_LISTED]:
+        print(f"  {each.name}: run {each.run_id}, {each.path.name} here")
+    if len(points) > _LISTED:
+        print(f"  and {len(points) - _LISTED:,} more")
+    print(f"The files are kept. To log them as repetitions: {command} --repeats")
+    print("To measure a point again on purpose, give it replicate=1, or resume=false")
 
 
 if __name__ == "__main__":

@@ -45,7 +45,8 @@ def _measure(config: DictConfig) -> int:
         for row in summary.rows:
             print(describe_point(row, summary.where))
     if summary.interrupted:
-        print("interrupted; the same command measures what is missing", file=sys.stderr)
+        again = "the same command" if settings.resume is not False else "the same command without resume=false"
+        print(f"interrupted; {again} measures what is missing", file=sys.stderr)
     return summary.exit_code
 
 

@@ -113,3 +113,18 @@ def test_a_point_from_a_git_address(store: Store, git_url: str, tmp_path: Path) 
     [point] = store.runs()
     assert point["outcome"] == "ok"
     assert store.values("params", point["run_id"])["compile"] == "xla"
+
+
+@pytest.mark.framework
+def test_a_project_without_an_address_records_where_everything_else_does(git_url: str, tmp_path: Path) -> None:
+    work = tmp_path / "work"  # what the address serves is a checkout of its own
+    environ = environment()
+    environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
+    command = [sys.executable, "-m", "mlflow", "run", ".", "--env-manager", "local", "-e", "train"]
+    given = ["-P", "batch_size=4", "-P", f"overrides={AXES}"]
+    done = subprocess.run([*command, *given], cwd=work, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    [point] = Store(work / "mlruns").runs()
+    assert point["outcome"] == "ok"
+    assert "mlflow.parentRunId" not in point, "the project's run is in a store of MLflow's own"
+    assert subprocess.run(["git", "status", "--short"], cwd=work, capture_output=True, text=True).stdout == ""

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.cli.arguments import add_arguments, read_arguments
+from analysis.cli.homogeneous import answer, answer_of_one_protocol
 from analysis.cli.output import FigureOutput, Output, deliver
 from analysis.cli.selection import load_chosen
-from analysis.options import Arguments, Selection, Source
+from analysis.options import Arguments, Options, Selection, Source
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +26,8 @@ class Command:
     """A sub-command, called as its options say. `analyse` takes the frame of the chosen runs, `act` what chooses them.
 
     `columns` limits what is read from the store, `read` reads something else where its options say so; `draws` adds
-    --figure and --width; without `selects` it takes no options that choose runs.
+    --figure and --width; without `selects` it takes no options that choose runs; `one_protocol` is for an analysis that
+    would refuse heterogeneous runs part by part, not as a whole, `counts` for one to which no run is an answer.
     """
 
     options: type[Arguments]
@@ -37,6 +39,8 @@ class Command:
     columns: tuple[str, ...] | None = None
     read: Callable[[Any, Selection, Output], pd.DataFrame | None] | None = None
     draws: bool = False
+    one_protocol: bool = False
+    counts: bool = False
     selects: bool = True
 
     @property
@@ -56,7 +60,10 @@ class Command:
         if self.act is not None:
             self.act(options, selection)
         if self.analyse is not None:
+            assert isinstance(options, Options), "what an analysis takes"
             output = read_arguments(FigureOutput, args)
             given = None if self.read is None else self.read(options, selection, output)
-            frame = load_chosen(selection, self.columns) if given is None else given
-            deliver(self.name, self.analyse(frame, options), frame, selection, output, command_line)
+            frame = load_chosen(selection, self.columns, may_be_empty=self.counts) if given is None else given
+            make = answer_of_one_protocol if self.one_protocol else answer
+            result = make(self.analyse, frame, options, selection)
+            deliver(self.name, result, frame, selection, output, command_line)

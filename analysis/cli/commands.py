@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from analysis.cli.command import Command
 from analysis.cli.output import Output
 from analysis.cli.report import ReportOptions, report
-from analysis.cli.stored import ArchiveOptions, ExportOptions, export, import_archive
+from analysis.cli.stored import ArchiveOptions, ExportOptions, ImportOptions, export, import_archive, import_bundle
 from analysis.options import Selection, option
 from analysis.store.conditions import select
 from analysis.summaries.boxplot import BoxplotOptions, boxplot
@@ -73,13 +73,25 @@ COMMANDS: tuple[Command, ...] = (
         example="python -m analysis runs --unfinished",
         analyse=runs,
         columns=(),
+        counts=True,
     ),
     Command(
         ExportOptions,
-        summary="write the frame of chosen runs to a CSV or Parquet file",
-        description="Write one row a run with all its params, metrics and tags. Parquet keeps types and units.",
+        summary="write chosen runs to a file: their frame as CSV or Parquet, or all of them as a .zip for others",
+        description="CSV and Parquet have one row a run with params, metrics and tags; Parquet keeps types and units.\n"
+        "A .zip holds the runs with their files and checksums, their sweeps and the ceilings they name:\n"
+        "every command takes it as --store, and `import` logs it into a store.",
         example="python -m analysis export fc.parquet --family fc --outcome ok",
         act=export,
+    ),
+    Command(
+        ImportOptions,
+        summary="log the runs of a .zip that `export` wrote into a store",
+        description="Log runs that were measured elsewhere, with their files, into a store. What is there is not\n"
+        "logged again; the tag origin holds a run's id of before. To look at a .zip alone, give it as --store.",
+        example="python -m analysis import results.zip",
+        act=import_bundle,
+        selects=False,
     ),
     Command(
         HeatmapOptions,
@@ -201,6 +213,7 @@ COMMANDS: tuple[Command, ...] = (
         example="python -m analysis claims --only 1,3 --as tpu=gpu",
         analyse=check_claims,
         draws=True,
+        one_protocol=True,
     ),
     Command(
         BreakdownOptions,

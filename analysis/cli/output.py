@@ -82,6 +82,8 @@ def deliver(
     figures = [(result.figure(output.width), path) for path in pictures]
     if output.csv == "-":
         result.table.to_csv(sys.stdout, index=False)
+        if result.set_aside is not None:
+            print(result.set_aside, file=sys.stderr)
     else:
         _print(result)
     if table is not None:
@@ -128,9 +130,9 @@ def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, c
     from paradnn.store.address import address_of
     from paradnn.store.schema import ANALYSIS_OUTCOME
 
-    client, experiment_id = open_experiment(selection.store, next(iter(selection.experiment), "paradnn"))
+    client, experiment_id = open_experiment(selection.written, next(iter(selection.experiment), "paradnn"))
     sources = list(result.sources)
-    with writing(address_of(selection.store).uri), tempfile.TemporaryDirectory() as folder:
+    with writing(address_of(selection.written).uri), tempfile.TemporaryDirectory() as folder:
         tags = _tags(name, result, frame, command_line)
         run_id: str = client.create_run(experiment_id, run_name=name, tags=tags).info.run_id
         files = Path(folder)
@@ -168,4 +170,5 @@ def _tags(name: str, result: Result, frame: pd.DataFrame, command_line: Sequence
         "source_sweeps": ",".join(sweeps)[:_TAG_LENGTH],
     }
     told = {"pooled": result.pooled, "left_out": result.quality.text() if result.quality else ""}
+    told["set_aside"] = str(result.set_aside or "")
     return tags | {name: words[:_TAG_LENGTH] for name, words in told.items() if words}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from analysis.cli.selection import load_chosen
 from analysis.options import Options, Selection, command_line, option
+from paradnn.config.words import counted
 from paradnn.errors import StoreError
 
 __all__ = ["ReportOptions", "report"]
@@ -29,20 +30,21 @@ def report(options: ReportOptions, selection: Selection) -> None:
     from paradnn.store.address import address_of
 
     target = check_target(options.out)
-    frame = load_chosen(selection)
+    frame = load_chosen(selection, may_be_empty=True)
     if frame.empty:
-        narrowing = command_line(dataclasses.replace(selection, store=None, experiment=()))
+        narrowing = command_line(dataclasses.replace(selection, store=(), experiment=()))
         why = (
             f"the options choose none of its runs: {shlex.join(narrowing)}"
             if narrowing
             else "it holds no finished run: measure first, with python -m paradnn.train -m experiment=quick"
         )
-        raise StoreError(f"nothing to report from {address_of(selection.store).public}, {why}")
+        where = ", ".join(address_of(uri).public for uri in selection.store or (None,))
+        raise StoreError(f"nothing to report from {where}, {why}")
     page = make_report(frame, selection, pool=options.pool, progress=_show if sys.stderr.isatty() else None)
     write_page(page, target)
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr)
-    print(f"{target} ({len(page.encode(errors='replace')) / 1e6:.1f} MB, {len(frame):,} runs)")
+    print(f"{target} ({len(page.encode(errors='replace')) / 1e6:.1f} MB, {counted(len(frame), 'run')})")
     print(f"Open it in a browser: {_opener()} {shlex.quote(str(target))}")
 
 

@@ -1,16 +1,22 @@
-"""Commands about the store itself: taking its runs elsewhere, importing the published measurements."""
+"""Commands about the store itself: taking its runs elsewhere, importing those of others and the published ones."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from analysis.cli.selection import load_chosen
 from analysis.options import Arguments, Options, Selection, option
+from paradnn.config.words import counted
 from paradnn.errors import ConfigError
 
-__all__ = ["ArchiveOptions", "ExportOptions", "export", "import_archive"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["ArchiveOptions", "ExportOptions", "ImportOptions", "export", "import_archive", "import_bundle"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +25,20 @@ class ExportOptions(Options):
 
     command = "export"
 
-    file: str = option(text="a .csv or .parquet file", metavar="FILE", positional=True)
+    file: str = option(
+        text="a .csv or .parquet file for the frame, a .zip for the runs with all their files",
+        metavar="FILE",
+        positional=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions(Arguments):
+    """Which bundle."""
+
+    command = "import"
+
+    file: str = option(text="a .zip that `export` wrote", metavar="FILE", positional=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,34 +54,67 @@ def export(options: ExportOptions, selection: Selection) -> None:
     """Write the frame of the chosen runs to a CSV or Parquet file."""
     path = Path(options.file)
     suffix = path.suffix.lower()
-    if suffix not in (".csv", ".parquet"):
-        raise ConfigError("FILE", options.file, "is of no known kind", "name a .csv or .parquet file")
+    if suffix not in (".csv", ".parquet", ".zip"):
+        raise ConfigError("FILE", options.file, "is of no known kind", "name a .csv, .parquet or .zip file")
     if not path.parent.is_dir():
         raise ConfigError("FILE", options.file, f"there is no folder {path.parent}", "make it first")
     frame = load_chosen(selection)
+    if suffix == ".zip":
+        _export_bundle(frame, path, selection)
+        return
     if suffix == ".csv":
         frame.to_csv(path, index=False)
     else:
         frame.to_parquet(path, index=False)
-    print(f"{len(frame)} runs with {frame.shape[1]} columns written to {path}")
+    print(f"{counted(len(frame), 'run')} with {frame.shape[1]} columns written to {path}")
+
+
+def _export_bundle(frame: pd.DataFrame, path: Path, selection: Selection) -> None:
+    from analysis.store.bundles import export_bundle
+
+    count = export_bundle(frame, path, selection.store, selection.experiment or ("paradnn",))
+    size = path.stat().st_size / 1e6
+    print(f"{counted(count, 'run')}, {len(frame):,} of them chosen, with their files written to {path} ({size:.1f} MB)")
+    print(f"Open it anywhere: python -m analysis report --store {shlex.quote(str(path))}")
+
+
+def import_bundle(options: ImportOptions, selection: Selection) -> None:
+    """Log the runs of a bundle into a store."""
+    from analysis.store.bundles import import_bundle as log_bundle
+
+    interactive = sys.stderr.isatty()
+    logged, present = log_bundle(
+        Path(options.file), selection.written, _one_experiment(selection), progress=_show if interactive else None
+    )
+    if interactive and logged:
+        print(file=sys.stderr)
+    print(f"{counted(logged, 'run')} logged, {present:,} were there already")
+
+
+def _one_experiment(selection: Selection) -> str:
+    if len(selection.experiment) > 1:
+        raise ConfigError("--experiment", list(selection.experiment), "an import goes into one experiment", "name one")
+    return next(iter(selection.experiment), "paradnn")
 
 
 def import_archive(options: ArchiveOptions, selection: Selection) -> None:
     """Log the published measurements of a folder."""
     from analysis.store.archive import import_archive as log_archive
 
-    if len(selection.experiment) > 1:
-        raise ConfigError("--experiment", list(selection.experiment), "an import goes into one experiment", "name one")
+    experiment = _one_experiment(selection)
     interactive = sys.stderr.isatty()
-    experiment = next(iter(selection.experiment), "paradnn")
-    done = log_archive(Path(options.dir), selection.store, experiment, progress=_show if interactive else None)
+    done = log_archive(Path(options.dir), selection.written, experiment, progress=_show if interactive else None)
     if interactive and done.logged:
         print(file=sys.stderr)
     for line in done.damaged:
         print(f"damaged: {line}", file=sys.stderr)
     there = f"{done.present} were there already" if done.present else "none were there before"
     there += f" ({done.completed} of them gained metrics)" if done.completed else ""
-    print(f"logged {done.logged} published runs, {there}, left out {len(done.damaged)} damaged entries")
+    print(f"logged {counted(done.logged, 'published run')}, {there}, left out {_entries(len(done.damaged))}")
+
+
+def _entries(count: int) -> str:
+    return "1 damaged entry" if count == 1 else f"{count} damaged entries"
 
 
 def _show(done: int, total: int) -> None:

@@ -52,7 +52,7 @@ def make_report(
     show = progress or (lambda _: None)
     context = Context(selection.store, pool)
     if selection.store:
-        selection = replace(selection, store=without_secrets(selection.store))
+        selection = replace(selection, store=tuple(map(without_secrets, selection.store)))
     populations = split(frame, selection, pool)
     shown, missing = populations[:_POPULATIONS], []
     chapters: list[Chapter] = []
@@ -67,16 +67,17 @@ def make_report(
     show("claims")
     claims = run_section(_CLAIMS, frame, selection, "all", "all runs", context)
     missing += [*lacking, *not_compared, *([claims] if isinstance(claims, Missing) else [])]
-    store = address_of(context.store)
+    stores = [address_of(uri) for uri in context.store] or [address_of()]
+    store = next((each for each in stores if not each.is_bundle), stores[0])
     pooled = ["--pool"] if pool else []
     return render(
         Content(
             title="Performance report",
-            store=store.public,
+            store=", ".join(each.public for each in stores),
             made=made or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             command=shlex.join(["python", "-m", "analysis", "report", *command_line(selection), *pooled]),
             ui=ui_address(store.uri),
-            ui_command=f"mlflow ui --backend-store-uri {shlex.quote(store.public)}",
+            ui_command=f"python -m paradnn.ui --store {shlex.quote(store.public)}",
             chapters=chapters,
             shared=shared,
             comparisons=comparisons,

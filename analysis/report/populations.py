@@ -92,11 +92,16 @@ def _apart(rows: pd.DataFrame, same: Sequence[pd.DataFrame]) -> str:
             words.append(f"{column.removeprefix('version.')} {mine}")
     if len({tuple(_listed(other, name) for name in columns) for other in same}) < len(same):
         words += [
-            f"{name.removesuffix('_id')} {_listed(rows, name)[:8]}"
+            f"{name.removesuffix('_id')} {_said(rows, name)}"
             for name in IDENTITY
             if len({_listed(other, name) for other in same}) > 1
         ]
     return ", ".join(words[:4]) or "no identity"
+
+
+def _said(rows: pd.DataFrame, name: str) -> str:
+    """A part of the identity: the protocol by its name, a hash by its beginning."""
+    return (_listed(rows, "protocol") if name == "protocol_id" else "") or _listed(rows, name)[:8]
 
 
 def _narrowed(selection: Selection, rows: pd.DataFrame, frame: pd.DataFrame, keys: Sequence[str]) -> Selection:
@@ -113,6 +118,8 @@ def _narrowed(selection: Selection, rows: pd.DataFrame, frame: pd.DataFrame, key
             continue
         if key == "device":
             selection = replace(selection, device=values[0])
+        elif key == "protocol_id" and "protocol" in rows:
+            selection = replace(selection, protocol=_values(rows, "protocol")[0])
         else:
             selection = replace(selection, tag=(*selection.tag, (key, values[0])))
         chosen = matching

@@ -51,10 +51,10 @@ class Chapter:
 
 @dataclass
 class Context:
-    """What all sections share: the store that tables are read from, whether heterogeneous runs are pooled, how many
+    """what all sections share: the stores that tables are read from, whether heterogeneous runs are pooled, how many
     bytes of figures the page still has room for, and which figures had none."""
 
-    store: str | None
+    store: tuple[str, ...]
     pool: bool
     room: int = _FIGURES
     refused: list[str] = field(default_factory=list)

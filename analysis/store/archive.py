@@ -19,6 +19,7 @@ from analysis.store.load import load
 from analysis.store.published import OPERATION_COLUMNS, TRACE_COLUMNS, Row, digest, read_archive
 from analysis.store.writer import open_experiment, writing
 from paradnn.store.address import address_of
+from paradnn.store.protocols import PUBLISHED
 from paradnn.store.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def _tags(row: Row) -> dict[str, str]:
         "source": "published",
         "point_id": row.point_id,
         "environment_id": digest(device),
-        "protocol_id": digest("best logged rate"),
+        "protocol_id": PUBLISHED,
         "replicate": "0",
         "device": device,
         "archive_label": row.label,

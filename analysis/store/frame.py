@@ -15,8 +15,10 @@ import numpy as np
 import pandas as pd
 
 from paradnn.config.families import FAMILIES
-from paradnn.errors import SchemaError
+from paradnn.config.words import counted
+from paradnn.errors import HeterogeneousError, SchemaError
 from paradnn.store.metrics import metric
+from paradnn.store.protocols import protocol_name
 from paradnn.store.records import Records
 from paradnn.store.schema import LATER_PARAMS
 
@@ -59,7 +61,8 @@ def build(records: Records) -> pd.DataFrame:
     Columns: CORE, then params, metrics and tags, each in alphabetical order. Where names meet, the first of these
     wins; a tag fills in for runs that lack the param of its name. Params are Int64, float64, boolean or text as all
     their values allow, "null" is missing; metrics are float64; tags are text but for `replicate`, `steady` and
-    `contended`, and `mlflow.*` tags are left out but for the parent run.
+    `contended`, and `mlflow.*` tags are left out but for the parent run. `protocol` is the name of
+    `protocol_id`.
     """
     runs = records.runs
     empty: list[str | None] = [None] * len(runs)
@@ -95,6 +98,8 @@ def build(records: Records) -> pd.DataFrame:
         if not name.startswith("mlflow.") and name not in columns:
             values = records.tags[name]
             columns[name] = _typed(values) if name in _TYPED_TAGS else _text(values)
+    if "protocol_id" in records.tags:
+        columns.setdefault("protocol", _text([name and protocol_name(name) for name in records.tags["protocol_id"]]))
     frame = pd.DataFrame(columns, copy=False).sort_values(["start_time", "run_id"], kind="stable", ignore_index=True)
     frame = frame.copy()  # one block for each type: pandas warns of frames made of a hundred columns one by one
     frame.attrs["units"] = units(frame.columns)
@@ -125,7 +130,7 @@ def families(frame: pd.DataFrame) -> list[str]:
 
 
 def require_homogeneous(frame: pd.DataFrame, keys: Sequence[str] = IDENTITY, pool: bool = False) -> pd.DataFrame:
-    """The frame, if all its rows agree in `keys`; else SchemaError says which differ and how.
+    """The frame, if all its rows agree in `keys`; else HeterogeneousError says which differ and how.
 
     With `pool` heterogeneous rows pass, and `attrs["pooled"]` says how they differ. A key that the frame lacks is
     passed over; a missing value is a value of its own.
@@ -135,28 +140,34 @@ def require_homogeneous(frame: pd.DataFrame, keys: Sequence[str] = IDENTITY, poo
         return frame
     text = "; ".join(_difference(frame, key) for key in different)
     if not pool:
-        choice = " ".join(f"--tag {key}=..." for key in different)
-        raise SchemaError(f"these runs are heterogeneous: {text}; choose with {choice}, or pool them with --pool")
+        choice = " ".join(_option(key) for key in different)
+        remedy = f"choose with {choice}, or pool them with --pool"
+        raise HeterogeneousError(f"these runs are heterogeneous: {text}; {remedy}")
     pooled = frame.copy(deep=False)
     pooled.attrs["pooled"] = text
     return pooled
 
 
+def _option(key: str) -> str:
+    return "--protocol ..." if key == "protocol_id" else f"--tag {key}=..."
+
+
 def _difference(frame: pd.DataFrame, key: str) -> str:
     """How many values a key has, over how many runs each, and what else goes with it."""
-    values = frame[key].astype("str").fillna("(none)")
+    named = "protocol" if key == "protocol_id" and "protocol" in frame else key
+    values = frame[named].astype("str").fillna("(none)")
     counts = values.value_counts()
-    shown = ", ".join(f"{value} ({count} runs)" for value, count in counts.head(3).items())
+    shown = ", ".join(f"{value} ({counted(count, 'run')})" for value, count in counts.head(3).items())
     more = f" and {len(counts) - 3} more" if len(counts) > 3 else ""
     causes = []
     for name in frame.columns:
-        if name == key or not str(name).startswith(_EXPLAIN.get(key, ())):
+        if name in (key, named) or not str(name).startswith(_EXPLAIN.get(key, ())):
             continue
         text = frame[name].astype("str").fillna("(none)")
         # An explanation is constant within each group and not the same in all of them.
         if text.nunique() > 1 and text.groupby(values).nunique().max() == 1:
             causes.append(f"{name} ({_listed(text.unique())})")
-    return f"{key} = {shown}{more}" + (f", differing in {', '.join(causes)}" if causes else "")
+    return f"{named} = {shown}{more}" + (f", differing in {', '.join(causes)}" if causes else "")
 
 
 def _listed(values: Iterable[str], limit: int = 3) -> str:

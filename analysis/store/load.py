@@ -15,26 +15,28 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import get_args
-from urllib.parse import unquote, urlsplit
 
 import pandas as pd
 
 from analysis.store.frame import build
+from paradnn.config.words import did_you_mean
 from paradnn.errors import ConfigError, DataError, SchemaError, StoreError
-from paradnn.store.address import address_of
+from paradnn.store.address import BUNDLE, address_of, without_secrets
+from paradnn.store.bundle import read_artifact
 from paradnn.store.errors import store_errors
+from paradnn.store.moved import local_folder
 from paradnn.store.query import Query, Values
 from paradnn.store.reader import Way, open_reader
 from paradnn.store.records import Records
 from paradnn.store.schema import OUTCOME_TAGS, SCHEMA_VERSION
 
-__all__ = ["default_uri", "load", "load_table", "load_tables"]
+__all__ = ["default_uri", "load", "load_table", "load_tables", "local_folder"]
 
 Choice = str | Sequence[str] | None
 Time = str | datetime | pd.Timestamp | None
 
 #: What the frame's own columns and the schema check are made from, whatever columns are asked for.
-_ALWAYS = ("model.name", "device", *OUTCOME_TAGS, "kind", "schema_version", "mlflow.parentRunId")
+_ALWAYS = ("model.name", "device", *OUTCOME_TAGS, "kind", "schema_version", "protocol_id", "mlflow.parentRunId")
 
 
 def default_uri() -> str:
@@ -43,7 +45,7 @@ def default_uri() -> str:
 
 
 def load(
-    tracking_uri: str | None = None,
+    tracking_uri: str | Sequence[str] | None = None,
     *,
     experiments: str | Sequence[str] = ("paradnn",),
     family: Choice = None,
@@ -53,6 +55,7 @@ def load(
     until: Time = None,
     tags: Mapping[str, Choice] | None = None,
     kind: Choice = "point",
+    protocol: str | None = None,
     unfinished: bool = False,
     columns: Collection[str] | None = None,
     reader: Way = "auto",
@@ -62,6 +65,8 @@ def load(
     A filter takes one value or several, of which any will do. `since` counts, `until` does not; a time without zone
     is UTC. Every outcome is kept, out of memory included, unless `outcome` chooses; runs that never got one, because
     they are not finished or were killed, are left out unless `unfinished`. `kind` None reads runs of every kind.
+    `protocol` is the name of a timing protocol, or the beginning of its hash. Of several stores the column `store` says
+    which a run is from.
     `columns` limits the params, metrics and tags that are read; runs are found by all of theirs.
 
     Raises StoreError when the store or an experiment is not there, SchemaError for runs of another schema.
@@ -76,14 +81,52 @@ def load(
         unfinished=unfinished,
         columns={} if columns is None else {kind: {*columns, *_ALWAYS} for kind in get_args(Values)},
     )
-    store = open_reader(address_of(tracking_uri), reader)
+    stores = _stores(tracking_uri)
+    if len(stores) == 1:
+        records = _read(stores[0], reader, query, "the store")
+    else:
+        records = Records.joined([_named(_read(uri, reader, query), uri) for uri in stores])
+    _check_schema(records)
+    frame = build(records)
+    return frame if protocol is None else _of_protocol(frame, protocol)
+
+
+def _stores(tracking_uri: str | Sequence[str] | None) -> list[str | None]:
+    """The stores that are meant, each once; None is the default one."""
+    given: list[str | None] = [tracking_uri] if isinstance(tracking_uri, str) else list(tracking_uri or ())
+    return list(dict.fromkeys(given)) or [None]
+
+
+def _read(uri: str | None, way: Way, query: Query, called: str = "") -> Records:
+    """The runs of one store; `called` is its name in messages, if not its address."""
+    address = address_of(uri)
+    store = open_reader(address, way)
     records = store.read(query)
     known = store.experiments()
     for name in query.experiments:
         if name not in known:
-            raise StoreError(f"experiment={name}: no such experiment in the store; it has {', '.join(known) or 'none'}")
-    _check_schema(records)
-    return build(records)
+            held = ", ".join(known) or "none"
+            raise StoreError(f"experiment={name}: no such experiment in {called or address.public}; it has {held}")
+    return records
+
+
+def _named(records: Records, uri: str | None) -> Records:
+    """The records with the tag `store`, which says where they are from."""
+    records.tags["store"] = [without_secrets(uri or address_of(uri).uri)] * len(records.runs)
+    return records
+
+
+def _of_protocol(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """The runs of one timing protocol, by its name or the beginning of its hash; ConfigError where none has it."""
+    if frame.empty or "protocol" not in frame:
+        return frame.iloc[:0]
+    found = frame["protocol"].eq(name) | frame["protocol_id"].str.startswith(name)
+    if not found.any():
+        counts = frame["protocol"].value_counts()
+        held = ", ".join(f"{other} ({count})" for other, count in counts.items())
+        hint = did_you_mean(name, [str(other) for other in counts.index])
+        raise ConfigError("--protocol", name, "no run has it", f"{hint}these runs have {held}")
+    return frame[found.fillna(False).astype(bool)].reset_index(drop=True)
 
 
 def _choice(value: Choice) -> tuple[str, ...]:
@@ -115,64 +158,83 @@ def _check_schema(records: Records) -> None:
             )
 
 
-def load_table(run_id: str, name: str, tracking_uri: str | None = None) -> pd.DataFrame:
+def load_table(run_id: str, name: str, tracking_uri: str | Sequence[str] | None = None) -> pd.DataFrame:
     """A run's artifact table, such as operations.json. StoreError when there is none, DataError when it is damaged."""
-    from mlflow.artifacts import download_artifacts
+    table, missing = None, StoreError(f"no run {run_id}")
+    for uri in _stores(tracking_uri):
+        try:
+            table = _table(_artifacts_of(run_id, uri), run_id, name, uri)
+        except StoreError as error:
+            missing = error
+        if table is not None:
+            return table
+    raise StoreError(f"run {run_id} has no table {name}: profile it when it is measured ({missing})")
 
-    address = address_of(tracking_uri)
-    if address.is_sql:
-        open_reader(address)  # a missing file would otherwise be created
-    with store_errors(f"run {run_id} has no table {name}: profile it when it is measured"):
-        path = download_artifacts(run_id=run_id, artifact_path=name, tracking_uri=address.uri)
-    return _parse(Path(path).read_text(encoding="utf-8"), f"{name} of run {run_id}")
 
-
-def load_tables(frame: pd.DataFrame, name: str, tracking_uri: str | None = None) -> pd.DataFrame:
+def load_tables(frame: pd.DataFrame, name: str, tracking_uri: str | Sequence[str] | None = None) -> pd.DataFrame:
     """The artifact tables of many runs below each other, with their `run_id` as first column.
 
-    Runs without such a table are passed over. Tables in local folders are read directly; others are fetched eight
-    at a time.
+    Runs without such a table are passed over. Tables in local folders and bundles are read directly; others are
+    fetched eight at a time.
     """
-    rows = list(zip(frame["run_id"], frame["artifact_uri"], strict=True))
-    local = {run_id: _folder(uri) for run_id, uri in rows}
-    served = any(str(uri).startswith("mlflow-artifacts:") for _, uri in rows)
-    if served and not address_of(tracking_uri).uri.startswith("http"):
+    stores = frame["store"] if "store" in frame else [None] * len(frame)
+    given = _stores(tracking_uri)
+    several = len(given) > 1
+    rows = [
+        (run_id, str(uri or ""), store if several else given[0])
+        for run_id, uri, store in zip(frame["run_id"], frame["artifact_uri"], stores, strict=True)
+    ]
+    if any(uri.startswith("mlflow-artifacts:") and not address_of(store).is_server for _, uri, store in rows):
         raise StoreError(f"{name}: a tracking server keeps these files; give its address instead of the database's")
-    tables = []
-    for run_id, folder in local.items():
-        if folder is not None and (folder / name).is_file():
-            table = _parse((folder / name).read_text(encoding="utf-8"), f"{name} of run {run_id}")
-            tables.append(_labelled(table, run_id))
-    remote = [run_id for run_id, folder in local.items() if folder is None]
+
+    def fetch(row: tuple[str, str, str | None]) -> pd.DataFrame | None:
+        run_id, uri, store = row
+        try:
+            table = _table(uri, run_id, name, store)
+        except StoreError:
+            return None
+        return None if table is None else _labelled(table, run_id)
+
+    near = [row for row in rows if _is_near(row[1])]
     with ThreadPoolExecutor(8) as pool:
-        tables += [
-            table for table in pool.map(lambda run_id: _fetch(run_id, name, tracking_uri), remote) if table is not None
-        ]
-    if not tables:
-        return pd.DataFrame({"run_id": pd.Series(dtype="str")})
-    return pd.concat(tables, ignore_index=True)
+        tables = [*map(fetch, near), *pool.map(fetch, (row for row in rows if not _is_near(row[1])))]
+    found = [table for table in tables if table is not None]
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame({"run_id": pd.Series(dtype="str")})
 
 
-def _fetch(run_id: str, name: str, tracking_uri: str | None) -> pd.DataFrame | None:
-    try:
-        return _labelled(load_table(run_id, name, tracking_uri), run_id)
-    except StoreError:
-        return None
+def _is_near(artifact_uri: str) -> bool:
+    return artifact_uri.startswith(f"{BUNDLE}:") or local_folder(artifact_uri) is not None
+
+
+def _artifacts_of(run_id: str, uri: str | None) -> str:
+    """The address of a run's artifacts; StoreError where there is no such run."""
+    store = open_reader(address_of(uri))
+    nothing: dict[Values, Collection[str]] = dict.fromkeys(get_args(Values), ())
+    query = Query(tuple(store.experiments()), run_id=run_id, unfinished=True, columns=nothing)
+    for run in store.read(query).runs:
+        return run.artifact_uri or ""
+    raise StoreError(f"no run {run_id}")
+
+
+def _table(artifact_uri: str, run_id: str, name: str, uri: str | None) -> pd.DataFrame | None:
+    """A table among the artifacts at an address; None where there is none, StoreError where it cannot be fetched."""
+    what = f"{name} of run {run_id}"
+    if artifact_uri.startswith(f"{BUNDLE}:"):
+        content = read_artifact(artifact_uri, name)
+        return None if content is None else _parse(content.decode(), what)
+    folder = local_folder(artifact_uri)
+    if folder is not None:
+        return _parse((folder / name).read_text(encoding="utf-8"), what) if (folder / name).is_file() else None
+    from mlflow.artifacts import download_artifacts
+
+    with store_errors(f"{what}"):
+        path = download_artifacts(run_id=run_id, artifact_path=name, tracking_uri=address_of(uri).uri)
+    return _parse(Path(path).read_text(encoding="utf-8"), what)
 
 
 def _labelled(table: pd.DataFrame, run_id: str) -> pd.DataFrame:
     table.insert(0, "run_id", run_id)
     return table
-
-
-def _folder(artifact_uri: object) -> Path | None:
-    """The local folder of an artifact address; None where it is elsewhere."""
-    if not isinstance(artifact_uri, str) or not artifact_uri:
-        return None
-    parts = urlsplit(artifact_uri)
-    if parts.scheme == "file":
-        return Path(unquote(parts.path))
-    return Path(artifact_uri) if not parts.scheme else None
 
 
 def _parse(text: str, what: str) -> pd.DataFrame:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from analysis.store.load import load_table, load_tables
@@ -26,7 +28,7 @@ _TABLES = ("operations.json", "operation_types.json")
 _COLUMNS = ("type", "share", "flops", "bytes", "flops_per_second", "bytes_per_second", "arithmetic_intensity")
 
 
-def read_operations(run_id: str, tracking_uri: str | None = None) -> pd.DataFrame:
+def read_operations(run_id: str, tracking_uri: str | Sequence[str] | None = None) -> pd.DataFrame:
     """One row an operation, or an operation type where the run holds types alone (no column `operation` then).
 
     StoreError for a run that was not profiled, DataError for a table that lacks columns.
@@ -44,7 +46,7 @@ def read_operations(run_id: str, tracking_uri: str | None = None) -> pd.DataFram
     raise missing
 
 
-def load_types(frame: pd.DataFrame, tracking_uri: str | None = None) -> pd.DataFrame:
+def load_types(frame: pd.DataFrame, tracking_uri: str | Sequence[str] | None = None) -> pd.DataFrame:
     """The tables operation_types.json of a frame's runs: run_id, type and NUMBERS (float64, NaN where not recorded).
 
     Runs that were not profiled have none and are passed over; they are found by `artifact_uri`, in local folders

@@ -13,6 +13,7 @@ from analysis.summaries.gate import gated
 from analysis.summaries.pooling import pooled_within, require_runs
 from analysis.summaries.result import Paragraph, Result
 from analysis.summaries.sides import Sides, apart, choose_sides
+from paradnn.config.words import counted
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class BoxplotResult(Result):
             return f"{row['label']}: no point has {self.what}{missing}."
         known = row["median_low"] == row["median_low"]
         interval = f" (95% interval {shown('median_low')} to {shown('median_high')})" if known else ""
-        points = f"{row['count']} points{missing}"
+        points = f"{counted(row['count'], 'point')}{missing}"
         start = f"{row['label']}: median {self.what} {shown('p50')}{interval} over {points}."
         ends = f"{shown('minimum')} and {shown('maximum')}"
         if row["count"] < BOX:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -95,7 +95,9 @@ class ModelOperationsResult(Result):
         yield f"without FLOPs {percent_interval(self.time('without_flops', 'unplaced'))}"
 
 
-def operations_of_all(frame: pd.DataFrame, store: str | None, colour: str | None, pooled: str) -> ModelOperationsResult:
+def operations_of_all(
+    frame: pd.DataFrame, store: Sequence[str], colour: str | None, pooled: str
+) -> ModelOperationsResult:
     """The types of operation of the profiled runs of a frame, one run for each point; StoreError where none was
     profiled, ConfigError for a `colour` that is no column."""
     from analysis.methods.columns import find_column

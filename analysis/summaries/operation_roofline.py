@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -48,7 +48,7 @@ class OperationRooflineResult(Result):
         yield from map(Paragraph, _savings(self.roofline))
 
 
-def operations_of(run_id: str, frame: pd.DataFrame, store: str | None) -> OperationRooflineResult:
+def operations_of(run_id: str, frame: pd.DataFrame, store: Sequence[str]) -> OperationRooflineResult:
     """The operations of the run whose id begins so; ConfigError where not exactly one does, StoreError where it was
     not profiled."""
     from analysis.methods.operation_roofline import operation_roofline

@@ -63,7 +63,7 @@ class OperationSpeedupResult(Result):
 
 
 def operations_over(
-    sides: Sides, on: Sequence[str] | None, given: Sequence[float], store: str | None
+    sides: Sides, on: Sequence[str] | None, given: Sequence[float], store: Sequence[str]
 ) -> OperationSpeedupResult:
     """The operations of A's profiled runs over those of B's; NotEnoughData where nothing can be paired."""
     import pandas as pd

@@ -11,6 +11,7 @@ from analysis.format import short
 from analysis.options import Options
 from analysis.summaries.pooling import pooled_within, require_runs
 from analysis.summaries.result import Paragraph, Result
+from paradnn.config.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,7 +75,7 @@ def _sentences(of: Overhead) -> Iterator[str]:
     from analysis.methods.overhead import MEASURING_PHASES, OVERHEAD_PHASES
 
     mean = of.wall / of.runs
-    yield f"{of.runs} points took {_seconds(of.wall)} of wall time, {_seconds(mean)} each."
+    yield f"{counted(of.runs, 'point')} took {_seconds(of.wall)} of wall time, {_seconds(mean)} each."
     yield (
         f"{_share(of.measuring)} of it is measuring; {_share(of.stack)} is the stack's own overhead "
         f"({' + '.join(OVERHEAD_PHASES)}), {_seconds(of.stack.value * mean)} a point."

@@ -34,12 +34,14 @@ class Result(ABC):
     """What an analysis found.
 
     `sources` are the ids of the runs it rests on; `pooled` says what differed among runs that were pooled on demand,
-    and is empty where they were homogeneous; `quality` what the gate left out or flagged, None where runs pass none.
+    and is empty where they were homogeneous; `quality` what the gate left out or flagged, None where runs pass none;
+    `set_aside` which group of heterogeneous runs it is about, and how to see the others.
     """
 
     sources: tuple[str, ...]
     pooled: str = ""
     quality: Quality | None = None
+    set_aside: Paragraph | None = None
 
     @property
     @abstractmethod
@@ -63,7 +65,8 @@ class Result(ABC):
         """The findings in words."""
         pooled = [Paragraph(f"Heterogeneous runs were pooled: {self.pooled}.")] if self.pooled else []
         left_out = [Paragraph(self.quality.text())] if self.quality is not None and self.quality.text() else []
-        return [*self._paragraphs(), *pooled, *left_out]
+        set_aside = [self.set_aside] if self.set_aside is not None else []
+        return [*self._paragraphs(), *pooled, *left_out, *set_aside]
 
     def text(self) -> str:
         """The findings in words, a line for each sentence or point."""

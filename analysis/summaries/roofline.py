@@ -15,6 +15,7 @@ from analysis.summaries.model_operations import ModelOperationsResult, operation
 from analysis.summaries.operation_roofline import OperationRooflineResult, operations_of, percent, roof_in_words
 from analysis.summaries.pooling import pooled_within, require_runs
 from analysis.summaries.result import Paragraph, Result
+from paradnn.config.words import counted
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def _family(row: dict[Any, Any], points: pd.DataFrame) -> Paragraph:
     name = f"{row['family']} on {row['device']} in {row['precision']}"
     if row["unknown"] == row["points"]:
         return Paragraph(
-            f"{name}: {row['points']} models between {row['lowest_intensity']:.3g} and "
+            f"{name}: {counted(row['points'], 'model')} between {row['lowest_intensity']:.3g} and "
             f"{row['highest_intensity']:.3g} FLOP/B, verdict unknown."
         )
     interval = ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from analysis.options import Options
 from analysis.summaries.result import Paragraph, Result
+from paradnn.config.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +40,7 @@ class RunsResult(Result):
 
     def _paragraphs(self) -> Iterator[Paragraph]:
         if self.sources:
-            yield Paragraph(f"{len(self.sources)} runs, {self.measured} of them measured")
+            yield Paragraph(f"{counted(len(self.sources), 'run')}, {self.measured} of them measured")
         else:
             yield Paragraph("no run matches")
 

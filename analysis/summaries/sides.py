@@ -10,7 +10,7 @@ from analysis.options import Options, option, unit_option
 from analysis.store.conditions import parse, select
 from analysis.summaries.pooling import joined
 from analysis.summaries.result import Paragraph
-from paradnn.errors import ConfigError, SchemaError
+from paradnn.errors import ConfigError, HeterogeneousError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,8 +77,8 @@ def choose_sides(frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], names:
         rows = _rows(frame, parts, name)
         try:
             rows = require_homogeneous(rows, pool=pool)
-        except SchemaError as error:
-            raise SchemaError(f"{name} ({' & '.join(parts)}): {error}") from None
+        except HeterogeneousError as error:
+            raise HeterogeneousError(f"{name} ({' & '.join(parts)}): {error}") from None
         pooled += [f"{name}: {rows.attrs['pooled']}"] if "pooled" in rows.attrs else []
         chosen.append((rows, _name(parts)))
     return Sides(chosen[0][0], chosen[1][0], chosen[0][1], chosen[1][1], joined(pooled))

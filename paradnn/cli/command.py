@@ -9,6 +9,7 @@ from collections.abc import Callable
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
+from paradnn.cli.checks import check_arguments
 from paradnn.cli.help import help_text
 from paradnn.cli.overrides import as_axes, is_input_error, one_line, split_overrides
 from paradnn.config.paths import CONFIG
@@ -46,7 +47,9 @@ def run_command(action: Callable[[DictConfig], int]) -> int:
         task(config)
 
     try:
-        sys.argv[1:] = as_axes(split_overrides(sys.argv[1:]))
+        given = split_overrides(sys.argv[1:])
+        check_arguments(given)
+        sys.argv[1:] = as_axes(given)
         hydra.main(version_base="1.3", config_path=str(CONFIG), config_name="config")(measure)()
         if task.error:
             raise task.error

@@ -11,7 +11,7 @@ from paradnn.config.data import INPUTS
 from paradnn.config.families import FAMILIES
 from paradnn.config.paths import CONFIG
 
-__all__ = ["help_text", "known_keys"]
+__all__ = ["documented_keys", "help_text", "known_keys"]
 
 _HEAD = """\
 Measure deep-learning models on this machine; every point becomes an MLflow run.
@@ -50,17 +50,24 @@ _GROUPS = {
 
 def help_text() -> str:
     """Every group with its options, every key with its default and its meaning."""
-    parts = [_HEAD, "Groups (key=option)", *_groups(), ""]
-    parts += ["Keys", *_keys(config.Point, "", skip=("model",))]
-    for options in dict.fromkeys(family.options for family in FAMILIES.values()):
-        names = ", ".join(name for name, family in FAMILIES.items() if family.options is options)
-        parts += ["", f"Keys of model={names}", *_keys(options, "model.", skip=("name",))]
-    for name, data in INPUTS.items():
-        if len(dataclasses.fields(data)) > 1:
-            parts += ["", f"Keys of data={name}", *_keys(data, "data.", skip=("name",))]
-    parts += ["", "Keys of a sweep and of the tracking store", *_keys(config.Settings, "", skip=())]
+    parts = [_HEAD, "Groups (key=option)", *_groups()]
+    for heading, keys in documented_keys().items():
+        parts += ["", heading, *(line for key, text in keys for line in _entry(key, text))]
     # Hydra substitutes $NAME in the text.
     return "\n".join(parts).replace("$", "$$") + "\n"
+
+
+def documented_keys() -> dict[str, list[tuple[str, str]]]:
+    """Heading -> keys with their defaults, as in batch_size=256, and what they mean."""
+    found = {"Keys": list(_keys(config.Point, "", skip=("model",)))}
+    for options in dict.fromkeys(family.options for family in FAMILIES.values()):
+        names = ", ".join(name for name, family in FAMILIES.items() if family.options is options)
+        found[f"Keys of model={names}"] = list(_keys(options, "model.", skip=("name",)))
+    for name, data in INPUTS.items():
+        if len(dataclasses.fields(data)) > 1:
+            found[f"Keys of data={name}"] = list(_keys(data, "data.", skip=("name",)))
+    found["Keys of a sweep and of the tracking store"] = list(_keys(config.Settings, "", skip=()))
+    return found
 
 
 def known_keys() -> list[str]:
@@ -88,7 +95,7 @@ def _groups() -> Iterator[str]:
             yield from _entry(folder.name, f"{' | '.join(names)}: {_GROUPS[folder.name]}")
 
 
-def _keys(cls: type, prefix: str, skip: tuple[str, ...]) -> Iterator[str]:
+def _keys(cls: type, prefix: str, skip: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     for entry in dataclasses.fields(cls):
         if entry.name in skip or entry.name in ("plan", "grids"):
             continue
@@ -105,7 +112,7 @@ def _keys(cls: type, prefix: str, skip: tuple[str, ...]) -> Iterator[str]:
         if choices := entry.metadata.get("choices"):
             also = ("true", "false") if isinstance(default, bool) else ()
             text = f"{' | '.join((*also, *choices))}: {text}"
-        yield from _entry(f"{key}={shown}", text)
+        yield f"{key}={shown}", text
 
 
 def _entry(left: str, right: str) -> Iterator[str]:

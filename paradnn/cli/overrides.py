@@ -6,7 +6,6 @@ is the input's fault, and everything else is a fault of this tool.
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
 import sys
@@ -18,7 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from paradnn.cli.help import known_keys
+from paradnn.cli.checks import no_such_key, no_such_option
 from paradnn.errors import ConfigError, ParadnnError
 
 __all__ = ["as_axes", "is_input_error", "one_line", "split_overrides"]
@@ -76,9 +75,9 @@ def one_line(error: BaseException) -> str:
         r"Could not (?:find|load) '([^']+)/([^'/]*)'\s*Available options in '[^']+':\s*(.*?)\n\s*Config", text, re.S
     )
     if options:
-        return f"{options[1]}={options[2]}: no such option; choose one of {', '.join(options[3].split())}"
+        return str(no_such_option(options[1], options[2], options[3].split()))
     if match := re.search(r"Could not override '([^']+)'", text):
-        return _unknown_key(match[1])
+        return no_such_key(_as_typed(match[1]), match[1], sys.orig_argv)
     if "Ambiguous value for argument" in text:
         argument = re.search(r"'(.*?)'\s", text, re.S)
         shown = argument[1] if argument else "a value"
@@ -88,13 +87,8 @@ def one_line(error: BaseException) -> str:
     return " ".join(f"{text} {error.__cause__ or ''}".split())[:500] or type(error).__name__
 
 
-def _unknown_key(key: str) -> str:
-    given = next((entry for entry in sys.orig_argv if entry.lstrip("+~").startswith(f"{key}=")), key)
-    # A key without its group, before one that is spelt like it.
-    ends = [known for known in known_keys() if known.rpartition(".")[2] == key]
-    close = ends or difflib.get_close_matches(key, known_keys(), n=1)
-    hint = f"did you mean {close[0]}? " if close else ""
-    return f"{given}: no such key; {hint}python -m paradnn.train --help lists them"
+def _as_typed(key: str) -> str:
+    return next((entry for entry in sys.orig_argv if entry.lstrip("+~").startswith(f"{key}=")), key)
 
 
 def _innermost(trace: TracebackType | None) -> str:

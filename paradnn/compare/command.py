@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from paradnn.cli.command import run_command
 from paradnn.compare.arguments import Request, read_arguments
+from paradnn.config.words import counted
 from paradnn.errors import ParadnnError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _compare(request: Request, first: _Composed, second: _Composed) -> int:
 
     pairs = pairs_of(first.points, second.points, request.null)
     labels = request.sides[0].label, request.sides[1].label
-    title = f"{labels[0]} or {labels[1]}, {len(pairs)} {'point' if len(pairs) == 1 else 'points'}"
+    title = f"{labels[0]} or {labels[1]}, {counted(len(pairs), 'point')}"
     info = replace(first.info, name=title)
     comparison = RecordedComparison(info.sweep_id, pairs, labels, request.rule, request.minutes)
     summary = follow_course(comparison, first.settings, info)

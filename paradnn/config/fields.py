@@ -7,7 +7,6 @@ unions with None, a tuple of int (one number stands for all of them), a mapping 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import re
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from paradnn.config.words import did_you_mean
 from paradnn.errors import ConfigError
 
 __all__ = ["memory_bytes", "option", "read"]
@@ -86,9 +86,8 @@ def _fields(cls: Any) -> dict[str, dataclasses.Field[Any]]:
 
 
 def _suggestion(key: str, prefix: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(key, known, n=1)
     where = f"keys of {prefix}" if prefix else "keys"
-    return (f"did you mean {close[0]}? " if close else "") + f"{where}: {', '.join(known)}"
+    return f"{did_you_mean(key, known)}{where}: {', '.join(known)}"
 
 
 def _value(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
@@ -181,7 +180,9 @@ def _strings(value: Any, bounds: Mapping[str, Any], key: str) -> dict[str, str]:
 def _text(value: Any, bounds: Mapping[str, Any], key: str) -> str:
     choices = bounds.get("choices")
     if choices is not None and value not in choices:
-        raise ConfigError(key, value, "no such choice", f"choose one of {', '.join(bounds.get('shown', choices))}")
+        shown = bounds.get("shown", choices)
+        remedy = f"{did_you_mean(str(value), shown)}choose one of {', '.join(shown)}"
+        raise ConfigError(key, value, "no such choice", remedy)
     if not isinstance(value, str) or not value.isprintable() or len(value) > bounds.get("longest", 4000):
         raise ConfigError(key, value, "expects a line of text", f"quote it: {key}='...'")
     expression, remedy = bounds.get("pattern", (None, ""))

@@ -1,10 +1,27 @@
-"""Counts as a person writes them."""
+"""Counts as a person writes them, and words that a person may have meant."""
 
 from __future__ import annotations
 
-__all__ = ["counted"]
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["counted", "did_you_mean"]
+
+_ALIKE = 0.6  # from here on two words may be the same, misspelt
+_AS_GOOD = 0.05  # so much less alike a second proposal may be than the first
 
 
 def counted(count: int, noun: str) -> str:
     """A number and what it counts: `1 point`, `1,200 points`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`did you mean fc? `, with up to three of `known` that are spelt like `word`; empty where none is."""
+    names = [name for name in dict.fromkeys(known) if name != word]
+    swapped = [name for name in names if sorted(name) == sorted(word)]
+    alike = {name: difflib.SequenceMatcher(None, word, name).ratio() for name in names}
+    best = max(alike.values(), default=0.0)
+    close = [name for name in names if alike[name] >= max(_ALIKE, best - _AS_GOOD)]
+    proposed = swapped or sorted(close, key=lambda name: -alike[name])[:3]
+    return f"did you mean {' or '.join(proposed)}? " if proposed else ""

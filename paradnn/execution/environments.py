@@ -14,7 +14,7 @@ from types import TracebackType
 from paradnn.config.point import Point
 from paradnn.errors import ParadnnError
 from paradnn.execution.worker_key import WorkerKey
-from paradnn.hardware.environment import Environment, describe_environment, software_versions
+from paradnn.hardware.environment import Environment, describe_environment, missing_device, software_versions
 from paradnn.software.stack import OpenStack, Stack, find_stack, open_stack
 
 __all__ = ["WorkerEnvironments", "current_environments"]
@@ -90,6 +90,8 @@ class WorkerEnvironments:
         self._stacks.clear()
 
     def _environment(self, point: Point, key: WorkerKey) -> Environment:
+        if problem := missing_device(key.platform):
+            self._problems[key] = f"platform={key.platform}: {problem}"
         wanted = Stack.of(point.software)
         if wanted is None:
             return describe_environment(key.platform, software_versions(key.python, key.framework))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from paradnn.config.words import counted
 from paradnn.errors import StoreError
 from paradnn.forecast.forecast import Forecast
 from paradnn.forecast.regression import Array
@@ -142,7 +143,7 @@ def _host_table(forecast: Forecast, hosts: Sequence[int], chunk: int | None) -> 
     for count in hosts:
         wall = forecast.wall(count, chunk)
         table.add_row(str(count), *_quantiles(wall), f"{np.median(single / wall):.1f}")
-    table.title = f"tasks of {chunk} points each" if chunk else None
+    table.title = f"tasks of {counted(chunk, 'point')} each" if chunk else None
     return table
 
 

@@ -28,7 +28,14 @@ from paradnn.hardware.gpu_state import gpu_findings
 from paradnn.worker import versions as worker_versions
 from paradnn.worker.versions import versions
 
-__all__ = ["Environment", "available_memory", "describe_environment", "load_average", "software_versions"]
+__all__ = [
+    "Environment",
+    "available_memory",
+    "describe_environment",
+    "load_average",
+    "missing_device",
+    "software_versions",
+]
 
 #: Frameworks that are no dependency, but an extra of this package.
 _EXTRAS = ("jax", "torch")
@@ -73,6 +80,19 @@ def describe_environment(platform_name: str, software: Mapping[str, str]) -> Env
         device = f"TPU {os.environ['TPU_ACCELERATOR_TYPE']}" if "TPU_ACCELERATOR_TYPE" in os.environ else "no TPU"
     found = (*_findings(), *(gpu_findings() if platform_name == "gpu" else ()))
     return Environment(device=device, hardware=hardware, software=dict(software), host=_host(), findings=found)
+
+
+def missing_device(platform_name: str) -> str | None:
+    """Why there can be no such device here, in a few words; None where there is one, or may be one."""
+    if sys.platform != "linux" or platform_name == "cpu":
+        return None
+    if platform_name == "gpu":
+        # Boards of other makers, and of NVIDIA where its program is not installed, show as device files.
+        there = bool(_nvidia()) or any(Path(f"/dev/{name}").exists() for name in ("nvidiactl", "kfd", "dxg"))
+    else:
+        there = any(name.startswith("TPU_") for name in os.environ)
+        there = there or any(Path("/dev").glob("accel*")) or Path("/dev/vfio").exists()
+    return None if there else f"this machine has no {platform_name.upper()}"
 
 
 def load_average() -> float | None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings
+from paradnn.config.words import counted
 from paradnn.session.parent_run import ParentRun
 from paradnn.session.progress import describe_sweep
 from paradnn.session.summary import Row, Summary
@@ -115,7 +116,8 @@ class _Submitter:
         parent = self._parent.open()
         tasks = self._tasks(parent)
         total = len(self._sweep.points)
-        _say(f"{self._sweep.info.name}: {len(tasks)} tasks of up to {self._chunk} points for {self._launcher}")
+        most = counted(self._chunk, "point")
+        _say(f"{self._sweep.info.name}: {counted(len(tasks), 'task')} of up to {most} for {self._launcher}")
         if self._processes > 1:
             _say(
                 f"{self._processes} processes measure on this host at the same time and take cores, caches and memory "
@@ -196,9 +198,15 @@ class _Submitter:
             _say(f"interrupted; tasks that {self._launcher} has begun or queued may continue")
         if summary.missing:
             _say(
-                f"{summary.missing} of {summary.total} points have no outcome; the same command measures them:\n"
+                f"{summary.missing} of {counted(summary.total, 'point')} {'has' if summary.missing == 1 else 'have'} "
+                f"no outcome; the same command {_again(self._sweep.settings)}measures them:\n"
                 f"  {without_secrets(self._sweep.info.command)}"
             )
+
+
+def _again(settings: Settings) -> str:
+    """With resume=false a repeated command measures everything once more."""
+    return "" if settings.resume is not False else "without resume=false "
 
 
 def _key(row: Mapping[str, Any]) -> tuple[str, str]:

@@ -24,6 +24,7 @@ from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper
 from paradnn.session.interruption import Interrupted, interruptible
 from paradnn.session.measuring import Measuring, SessionContext
 from paradnn.session.parent_run import ParentRun
+from paradnn.session.possible import require_possible
 from paradnn.session.progress import Reporter
 from paradnn.session.summary import Row, Summary
 from paradnn.sweep.scheduler import restarts, task_name, task_tags, waiting_times
@@ -63,6 +64,8 @@ def _opened(
     """A session with its workers and its tracker, for as long as it lasts."""
     enter_task(task_name(sweep), restarts())
     watch = LoadWatch()
+    if sweep is None or sweep.launched is None:  # a task on another host leaves its outcomes to who submitted it
+        require_possible(points)
     with interruptible(), WorkerEnvironments(points, reporter.say) as environments, WorkerPool() as pool:
         if not looks_quickly(settings.tracking):
             _prepare_first(points, environments, pool)
@@ -84,6 +87,7 @@ def report_problem(settings: Settings, sweep: SweepInfo, problem: str) -> None:
 
 def measure_ceilings(point: Point, settings: Settings) -> tuple[Ceilings | None, str]:
     """Re-measure the ceilings of a point's platform; also where they are recorded."""
+    require_possible([point])
     reporter = Reporter(1, None)
     with interruptible(), WorkerEnvironments([point], reporter.say) as environments, WorkerPool() as pool:
         if problem := environments.problem(point):

@@ -11,15 +11,18 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from paradnn.config.paths import HOME
 from paradnn.errors import StoreError
 
-__all__ = ["StoreAddress", "address_of", "locate", "without_credentials", "without_secrets"]
+__all__ = ["BUNDLE", "StoreAddress", "address_of", "locate", "without_credentials", "without_secrets"]
 
 _SQLITE = "sqlite:///"
 _SQL = ("sqlite", "postgresql", "mysql", "mssql")
 _HTTP = ("http://", "https://", "databricks")
+#: How the address of a file of results begins.
+BUNDLE = "bundle"
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,16 @@ class StoreAddress:
         return self.uri.partition(":")[0].partition("+")[0]
 
     @property
+    def is_bundle(self) -> bool:
+        """Whether it is a file of results (`paradnn.store.bundle`), which can only be read."""
+        return self.scheme == BUNDLE
+
+    @property
+    def is_server(self) -> bool:
+        """Whether MLflow is asked over the network."""
+        return self.uri.startswith(_HTTP)
+
+    @property
     def artifact_location(self) -> str | None:
         """Where a new experiment keeps artifacts; None leaves it to the server."""
         return (self.folder / "artifacts").as_uri() if self.folder else None
@@ -58,9 +71,12 @@ class StoreAddress:
 def address_of(uri: str | None = None) -> StoreAddress:
     """The store of `uri`, of MLFLOW_TRACKING_URI, or the default, whether it is there or not.
 
-    The path of a SQLite store is made absolute and without `~`.
+    A plain path is that of a database, of a folder that holds mlflow.db, or of a .zip of results. Paths are made
+    absolute and without `~`.
     """
-    uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{HOME / 'mlruns' / 'mlflow.db'}"
+    uri = uri or _from_environment() or f"{_SQLITE}{HOME / 'mlruns' / 'mlflow.db'}"
+    if ":" not in uri and uri != "databricks":
+        uri = _of_path(Path(uri).expanduser().absolute()) or uri
     uri = re.sub(r"^postgres(?=[:+])", "postgresql", uri)
     if not uri.startswith(_SQLITE) or "?" in uri:
         return StoreAddress(uri, None)
@@ -68,12 +84,32 @@ def address_of(uri: str | None = None) -> StoreAddress:
     return StoreAddress(f"{_SQLITE}{path}", path)
 
 
+def _of_path(path: Path) -> str | None:
+    """The address of the store that a path names; None where it names none."""
+    if path.suffix == ".zip":
+        return f"{BUNDLE}:{path}"
+    if path.is_dir():
+        within = path / "mlruns" / "mlflow.db"
+        return f"{_SQLITE}{within if within.is_file() else path / 'mlflow.db'}"
+    return f"{_SQLITE}{path}" if path.suffix == ".db" else None
+
+
+def _from_environment() -> str | None:
+    """MLFLOW_TRACKING_URI; None where it is mlflow.db in the project's folder, which `mlflow run` sets by itself."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    if uri and "MLFLOW_EXPERIMENT_ID" in os.environ and uri.startswith(_SQLITE):
+        path = Path(unquote(uri.removeprefix(_SQLITE)))
+        if path.resolve() == (HOME / "mlflow.db").resolve():
+            return None
+    return uri
+
+
 def locate(uri: str | None) -> StoreAddress:
     """The store as `address_of` finds it, its folder made; raises StoreError where it cannot be."""
     address = address_of(uri)
     if address.database:
         _prepare_folder(address.database, uri or address.uri)
-    elif not address.is_sql and not address.uri.startswith(_HTTP):
+    elif not address.is_sql and not address.is_server:
         raise StoreError(
             f"tracking.uri={address.public}: no tracking store; give sqlite:///path/of/mlflow.db, "
             "a database or the http address of an mlflow server"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from paradnn.errors import NoStoreError, StoreError
 from paradnn.store.address import StoreAddress
+from paradnn.store.moved import settle
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -48,6 +49,7 @@ def find_experiment(address: StoreAddress, name: str) -> str | None:
     """
     if not address.is_sql:
         return None
+    settle(address)
     from paradnn.store.sql import SqlReader
 
     try:
@@ -72,6 +74,7 @@ def open_experiment(
     files a server keeps.
     """
     with _locked(address):
+        settle(address)
         client = client_of(address)
         experiment = client.get_experiment_by_name(name)
         if experiment is None:

@@ -40,6 +40,15 @@ def open_reader(
     `client` is MLflow's, where one is open already; `pooled` keeps connections for many small reads. Raises
     NoStoreError where there is no store, StoreError where it cannot be read.
     """
+    if address.is_bundle:
+        from paradnn.store.bundle import BundleReader
+
+        return BundleReader(address)
+    if not address.is_sql and not address.is_server:
+        raise StoreError(
+            f"no tracking store at {address.public}: give the path of an mlflow.db or of a .zip of results, the "
+            "address of a database such as sqlite:///path/of/mlflow.db, or the http address of an mlflow server"
+        )
     if way == "sql" and not address.is_sql:
         raise StoreError(f"reader=sql: {address.public} has no tables to read; use reader=api")
     if address.is_sql:

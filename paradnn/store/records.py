@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -53,6 +53,23 @@ class Records:
         self.tags: defaultdict[str, list[str | None]] = defaultdict(lambda: [None] * length)
         self.metrics: defaultdict[str, array[float]] = defaultdict(lambda: array("d", [math.nan]) * length)
         self._shared: dict[str, str] = {}
+
+    @classmethod
+    def joined(cls, parts: Sequence[Records]) -> Records:
+        """The runs of several stores; one that several hold is one."""
+        whole = cls(run for part in parts for run in part.runs)
+        for part in parts:
+            places = [whole.index[run.run_id] for run in part.runs]
+            for ours, theirs in ((whole.params, part.params), (whole.tags, part.tags)):
+                for name, values in theirs.items():
+                    column = ours[name]
+                    for place, value in zip(places, values, strict=True):
+                        column[place] = value if value is not None else column[place]
+            for name, numbers in part.metrics.items():
+                measured = whole.metrics[name]
+                for place, number in zip(places, numbers, strict=True):
+                    measured[place] = number if number == number else measured[place]
+        return whole
 
     def add_text(self, rows: Iterable[tuple[str, str, str]], columns: defaultdict[str, list[str | None]]) -> None:
         """Rows (run id, key, value) into `params` or `tags`; rows of runs not in the index are passed over.

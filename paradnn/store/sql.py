@@ -23,6 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from paradnn.errors import NoStoreError, StoreError
 from paradnn.store.address import StoreAddress
 from paradnn.store.errors import one_line_of, store_errors
+from paradnn.store.moved import Move, moves_of
 from paradnn.store.query import Query
 from paradnn.store.records import Records, Run
 from paradnn.store.schema import OUTCOME_TAGS
@@ -129,7 +130,7 @@ class SqlReader:
         chosen = self._selection(query)
         with self._answers(), self._engine.connect() as connection:
             newest = chosen if query.newest is None else chosen.order_by(_RUNS.c.start_time.desc()).limit(query.newest)
-            records = Records(Run(*row) for row in _rows(connection, newest))
+            records = Records(_run(row, self._moves) for row in _rows(connection, newest))
             if query.newest is not None and records.runs:  # what started before the oldest of them is not wanted
                 chosen = self._selection(replace(query, since_ms=min(run.start_ms or 0 for run in records.runs)))
             lookup = _lookup(connection, chosen, records)
@@ -151,6 +152,16 @@ class SqlReader:
             inspected = sa.inspect(self._engine).get_multi_columns(filter_names=list(TABLES))
         there = {table: {entry["name"] for entry in entries} for (_, table), entries in inspected.items()}
         return {table: there.get(table, set()) for table in TABLES}
+
+    @cached_property
+    def _moves(self) -> list[Move]:
+        """Which artifact addresses are to be read otherwise, since the store was moved."""
+        if self._address.database is None:
+            return []
+        newest = sa.select(_RUNS.c.artifact_uri).order_by(_RUNS.c.start_time.desc()).limit(100)
+        with self._engine.connect() as connection:
+            locations = connection.execute(sa.select(_EXPERIMENTS.c.artifact_location)).scalars().all()
+            return moves_of(self._address, locations, lambda: connection.execute(newest).scalars().all())
 
     def _workspace(self) -> list[sa.ColumnElement[bool]]:
         """Stores of MLflow 3.10 and later divide experiments into workspaces; the search sees the active one alone."""
@@ -180,6 +191,13 @@ class SqlReader:
 
     def _answers(self) -> AbstractContextManager[None]:
         return store_errors(f"cannot read {self._address.public}")
+
+
+def _run(row: Sequence[Any], moves: Sequence[Move]) -> Run:
+    run = Run(*row)
+    for move in moves:
+        run = run._replace(artifact_uri=move.applied(run.artifact_uri))
+    return run
 
 
 def _having(

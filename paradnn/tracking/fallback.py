@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
+from paradnn.config.words import counted
 from paradnn.errors import DataError, StoreAwayError, StoreError, StoreRefusalError
 from paradnn.record.record import Record
 from paradnn.store.address import address_of
@@ -215,8 +216,15 @@ class ResilientTracker:
         while self._kept:
             path = self._kept[0]
             try:
-                upload_record(self._store, path)
-                path.unlink()
+                done = upload_record(self._store, path)
+                if done.state == "withheld":
+                    count -= 1
+                    self._notify(
+                        f"{done.name} was not uploaded: run {done.run_id} holds the same point, measured by another "
+                        f"driver meanwhile; {path} is kept, and {self._command} --repeats logs it too"
+                    )
+                else:
+                    path.unlink()
             except StoreAwayError:
                 return False
             except (StoreError, DataError) as error:  # the file stays, and `paradnn.sync` names it
@@ -227,5 +235,5 @@ class ResilientTracker:
         except StoreError:
             return False
         if count:
-            self._notify(f"the store answers again; {count} result(s) uploaded")
+            self._notify(f"the store answers again; {counted(count, 'result')} uploaded")
         return True

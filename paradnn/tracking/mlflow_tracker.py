@@ -21,7 +21,7 @@ from paradnn.config.outcome import OUTCOMES
 from paradnn.config.point import Tracking
 from paradnn.errors import StoreError, StoreRefusalError
 from paradnn.record.record import Record, file_content
-from paradnn.store.address import locate
+from paradnn.store.address import address_of, locate
 from paradnn.store.client import client_of, find_experiment, open_experiment
 from paradnn.store.errors import is_listening, one_line_of, raises_store_errors
 from paradnn.store.reader import open_reader
@@ -55,7 +55,9 @@ class MlflowTracker(LaunchedSweeps):
         self._parent: str | None = None
         self._owner = owner_tag()
         # `mlflow run` exports its run: it becomes the parent of ours, which must not write into it.
-        self._project_run = os.environ.pop("MLFLOW_RUN_ID", None)
+        project = os.environ.pop("MLFLOW_RUN_ID", None)
+        same = address_of(os.environ.get("MLFLOW_TRACKING_URI")).uri == self._address.uri
+        self._project_run = project if same else None
         try:
             self._open()
         except StoreRefusalError as error:

@@ -6,11 +6,10 @@ It may be done again at any time: a file whose run the store holds already is pa
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
@@ -24,7 +23,34 @@ from paradnn.tracking.offline import read_document
 from paradnn.tracking.resume import supersedes
 from paradnn.tracking.run_index import Entry
 
-__all__ = ["sync", "sync_command", "upload_record"]
+__all__ = ["Synced", "Uploaded", "sync", "sync_command", "upload_record"]
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """What became of a result file: `run_id` is its run, or, where it was withheld, the run that holds the same point.
+
+    "known": the store holds it already. "withheld": it was measured without a claim, and the store holds another
+    measurement of the same point, environment and replicate.
+    """
+
+    state: Literal["logged", "known", "withheld"]
+    run_id: str
+    name: str
+    path: Path
+    kind: str
+
+
+@dataclass
+class Synced:
+    """What became of the files of a folder; `problems` are the damaged ones, in words."""
+
+    files: list[Uploaded] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def of(self, state: str) -> list[Uploaded]:
+        """The files that ended so."""
+        return [each for each in self.files if each.state == state]
 
 
 def sync_command(folder: Path, settings: Tracking) -> str:
@@ -37,55 +63,60 @@ def sync_command(folder: Path, settings: Tracking) -> str:
     return shlex.join(words)
 
 
-def sync(folder: Path, settings: Tracking) -> tuple[Counter[str], list[str]]:
-    """Log every result file below `folder`; counts of logged, known and superseded, and the damaged files in words."""
+def sync(folder: Path, settings: Tracking, *, repeats: bool = False) -> Synced:
+    """Log every result file below `folder`; with `repeats` also those of points that the store holds already."""
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; give the folder of a sweep with tracking=offline")
     tracker = MlflowTracker(settings)
     tracker.close_abandoned()
-    counts: Counter[str] = Counter()
-    problems = []
+    done = Synced()
     paths = sorted(folder.rglob("point-*.json"))
     parents = _Parents(tracker)
     with _progress() as progress:
         for path in progress.track(paths, description="logging"):
             try:
-                counts[upload_record(tracker, path, parents)] += 1
+                done.files.append(upload_record(tracker, path, parents, repeats=repeats))
             except DataError as error:
-                problems.append(str(error))
-        problems += parents.close(progress.track(sorted(folder.rglob("sweep-*.json")), description="sweeps"))
-    return counts, problems
+                done.problems.append(str(error))
+        done.problems += parents.close(progress.track(sorted(folder.rglob("sweep-*.json")), description="sweeps"))
+    return done
 
 
-def upload_record(tracker: MlflowTracker, path: Path, parents: _Parents | None = None) -> str:
-    """Log one file: "logged", "known" where the store holds it already, or "superseded".
+def upload_record(
+    tracker: MlflowTracker, path: Path, parents: _Parents | None = None, *, repeats: bool = False
+) -> Uploaded:
+    """Log one file, unless the store holds it, or, without `repeats`, as much of the same point by another driver.
 
-    The run that was begun for it before the store went away is used where it is there. Superseded is a result, measured
-    while no claim could be made, of a point of which another driver recorded as much. Raises DataError for a damaged
+    The run that was begun for it before the store went away is used where it is there. Raises DataError for a damaged
     file. Without `parents` the run becomes a child of the tracker's open sweep.
     """
     document = read_document(path)
     record = _record(document, path)
+
+    def done(state: Literal["logged", "known", "withheld"], run_id: str) -> Uploaded:
+        return Uploaded(state, run_id, record.name, path, record.tags.get("kind", "point"))
+
     logged = [entry for entry in tracker.entries("offline_id", document["offline_id"]) if entry.outcome]
     if logged:
         tracker.finish(logged, record)
-        return "known"
+        return done("known", logged[0].run_id)
     identity = Identity(record.tags["point_id"], record.tags["environment_id"], int(record.tags["replicate"]))
     same = [entry for entry in tracker.entries("point_id", identity.point_id) if entry.identity == identity]
     begun = next((entry for entry in same if entry.run_id == document["run_id"]), None)
     if begun and begun.outcome:  # the store had taken it, only its answer was lost, or the run's end
         tracker.finish([begun], record)
-        return "known"
-    if not document.get("repeats") and any(supersedes(entry.tags, record.tags) for entry in same):
+        return done("known", begun.run_id)
+    held = next((entry for entry in same if supersedes(entry.tags, record.tags)), None)
+    again = document.get("repeats") or (repeats and record.tags.get("kind") == "point")
+    if held and not again:
         if begun:
             claim = Claim(begun.run_id, identity, record.start_time)
             tracker.abandon(claim, "another driver measured the point while the store was unreachable")
-        return "superseded"
+        return done("withheld", held.run_id)
     if parents:
         tracker.join_sweep(parents.of(document["sweep"]))
     marked = replace(record, tags={**record.tags, "offline_id": document["offline_id"]})
-    tracker.upload(marked, begun.run_id if begun else None)
-    return "logged"
+    return done("logged", tracker.upload(marked, begun.run_id if begun else None))
 
 
 class _Parents:

@@ -65,8 +65,12 @@ def test_scaling_says_what_stays_serial(measured: str, capsys: pytest.CaptureFix
     table = pd.read_csv(files[0])
     assert table["fraction"].tolist() == pytest.approx([0.2] * 16)
     assert Path(files[1]).read_bytes().startswith(b"\x89PNG")
-    error = run(capsys, "scaling", "--store", measured, code=2)
-    assert error.startswith("error: these runs are heterogeneous: environment_id = env-2.")
+    taken = run(capsys, "scaling", "--store", measured)
+    assert (
+        "Of these 48 runs, 32 of one protocol and environment were taken: protocol proto-a, environment env-2.9"
+        in taken
+    )
+    assert f"python -m analysis scaling --store {measured} --tag environment_id=env-2.16" in taken
     assert "Heterogeneous runs were pooled" not in out
 
 

@@ -76,8 +76,21 @@ def test_parquet_keeps_types_and_units(store: str, tmp_path: Path, capsys: pytes
         (["runs", "--where", "model.layers=many"], "--where=model.layers=many: 'many' is no value of model.layers"),
         (["runs", "--where", "nonsense"], "--where=nonsense: is not a condition; write for example"),
         (["runs", "--since", "when"], "since=when: is not a time"),
+        (["runs", "--family", "fcc"], "--family=fcc: there is no such thing; did you mean fc? choose of fc"),
+        (["heatmap", "--y", "nodes", "--family", "fcc,fc"], "--family=fcc: there is no such thing; did you mean fc?"),
+        (
+            ["boxplot", "--family", "gru"],
+            "no run matches, of 34 runs in the store; --family gru: the store has fc, lstm",
+        ),
+        (["boxplot", "--device", "Test GPUs"], "--device Test GPUs: did you mean Test GPU? the store has Test CPU"),
+        (["boxplot", "--outcome", "okk"], "--outcome=okk: there is no such thing; did you mean ok? choose of ok"),
+        (["boxplot", "--platform", "gpuu"], "--platform=gpuu: there is no such thing; did you mean gpu? choose"),
+        (["boxplot", "--family", "fc", "--platform", "gpu"], "no run meets all of --family fc --platform gpu"),
+        (["runs", "--store", "/none"], "no tracking store at /none: give the path of an mlflow.db or of a .zip of"),
+        (["runs", "--store", "/nowhere"], "no tracking store at /nowhere: give the path of an mlflow.db"),
+        (["runs", "--store", "/tmp"], "no tracking store at sqlite:////tmp/mlflow.db: measure first"),
         (["runs", "--csv", "/nowhere/x.csv"], "--csv=/nowhere/x.csv: there is no folder /nowhere"),
-        (["export", "frame.xlsx"], "FILE=frame.xlsx: is of no known kind; name a .csv or .parquet file"),
+        (["export", "frame.xlsx"], "FILE=frame.xlsx: is of no known kind; name a .csv, .parquet or .zip file"),
         (["export", "/nowhere/x.csv"], "FILE=/nowhere/x.csv: there is no folder /nowhere"),
         (["import-archive", "/nowhere"], "/nowhere: holds neither of tpu_fc.json, gpu_fc.json"),
         (["import-archive", "/x", "--experiment", "a", "--experiment", "b"], "an import goes into one experiment"),
@@ -137,7 +150,7 @@ def test_an_archive_is_imported_from_the_command_line(
     for logged, present in ((7, "none were there before"), (0, "7 were there already")):
         assert main(["import-archive", str(folder), "--store", uri]) == 0
         captured = capsys.readouterr()
-        assert captured.out == f"logged {logged} published runs, {present}, left out 1 damaged entries\n"
+        assert captured.out == f"logged {logged} published runs, {present}, left out 1 damaged entry\n"
         assert captured.err.startswith("damaged: gpu_fc.json row 1 (layer_8-node_64-")
 
 

@@ -12,16 +12,19 @@ from analysis.cli import COMMANDS, make_parser
 from tests.conftest import ROOT
 
 PAGES = {name: (ROOT / "docs" / name).read_text() for name in ("analysis.md", "claims.md")}
-TYPED = [
-    line
-    for page in PAGES.values()
-    for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
-    for line in block.splitlines()
-    if line.startswith("python -m analysis")
-]
+EVERY = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-@pytest.mark.parametrize("line", TYPED)
+def commands(*pages: str) -> list[str]:
+    """The commands of the analysis in shell blocks."""
+    blocks = (block for page in pages for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL))
+    return [line for block in blocks for line in block.splitlines() if line.startswith("python -m analysis")]
+
+
+TYPED = commands(*PAGES.values())
+
+
+@pytest.mark.parametrize("line", sorted(set(commands(*(page.read_text() for page in EVERY)))))
 def test_commands_are_taken(line: str) -> None:
     assert make_parser().parse_args(shlex.split(line, comments=True)[3:]).sub_command
 

@@ -103,9 +103,9 @@ def test_unlike_runs_are_refused_and_the_message_says_why(store: str) -> None:
 
 def test_the_remedy_names_the_keys_that_differ() -> None:
     frame = pd.DataFrame({"environment_id": "e", "protocol_id": ["p", "q"], "schema_version": ["1", "1"]})
-    with pytest.raises(SchemaError, match=r"protocol_id = .*; choose with --tag protocol_id=\.\.\., or pool"):
+    with pytest.raises(SchemaError, match=r"protocol_id = .*; choose with --protocol \.\.\., or pool"):
         require_homogeneous(frame)
-    with pytest.raises(SchemaError, match=r"; choose with --tag environment_id=\.\.\. --tag protocol_id=\.\.\., or"):
+    with pytest.raises(SchemaError, match=r"; choose with --tag environment_id=\.\.\. --protocol \.\.\., or"):
         require_homogeneous(frame.assign(environment_id=["e", "f"]))
 
 

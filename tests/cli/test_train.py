@@ -59,7 +59,24 @@ def test_every_configuration_says_how_to_run_it() -> None:
         ("tracking.uri=sqlite:////proc/x/y.db", "tracking.uri=sqlite:////proc/x/y.db: /proc/x cannot be made"),
         ("-m model.nodes=8,x", "model.nodes=x: expects a whole number"),
         ("-m model=fc,rnn model.nodes=8", "model.nodes=8: no such key; keys of model=rnn are name, layers"),
-        ("experiment=nope", "experiment=nope: no such option; choose one of frameworks"),
+        ("experiment=nope", "experiment=nope: no such option; did you mean none? choose one of frameworks"),
+        ("experiment=paper_gan", "experiment=paper_gan: no such option; did you mean paper_cnn or paper_rnn? choose"),
+        ("learning=zzz", "learning=zzz: no such option; choose one of retinanet, squeezenet"),
+        ("-m model=fc,lstn", "model=lstn: no such option; did you mean lstm? choose one of bottleneck"),
+        (
+            "model=lstm model.nodes=64",
+            "model.nodes=64: no key of model=lstm, whose keys are model.layers, model.embedding_size, "
+            "model.sequence_length, model.vocab_size; it belongs to model=fc",
+        ),
+        ("data.path=/tmp", "data.path=/tmp: no key of data=synthetic, which has none; it belongs to data=images, dat"),
+        ("modle=fc", "modle=fc: no such key; did you mean model? "),
+        ("--batch_size 64", "--batch_size: keys are written without dashes: batch_size=64"),
+        ("--multirum batch_size=64,128", "--multirum: no such option; did you mean --multirun? "),
+        ("--cfg jobs", "--cfg=jobs: no such choice; choose one of job, hydra, all"),
+        ("batch_size=64, 128", "batch_size=64, 128: values stand without blanks between them: batch_size=64,128"),
+        ("batch_size=64,", "batch_size=64,: values stand without blanks between them: batch_size=64"),
+        ("lstm", "lstm: is no override; write key=value, such as batch_size=64"),
+        ("sweep.plan=zzz", "sweep.plan=zzz: is internal; leave it out"),
         (
             "measure.processes=8 measure.max_processes=4 measure.relative_interval=0.02",
             "measure.max_processes=4: is less than measure.processes=8; raise it",
@@ -108,3 +125,21 @@ def test_a_closed_address_is_no_store(store: Store) -> None:
     assert done.stderr.startswith("error: tracking.uri=http://***@127.0.0.1:9: ")
     assert "secret" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["paradnn.train", "-m"],
+        ["paradnn.plan", "-m"],
+        ["paradnn.ceilings"],
+        ["paradnn.compare.command", "compile=graph", "compile=xla", "--"],
+    ],
+)
+@pytest.mark.parametrize("word", ["experiment=paper_gan", "learning=zzz", "platform=cpv", "sweep.plan=zzz"])
+def test_every_command_refuses_what_a_group_does_not_have(command: list[str], word: str, tmp_path: Path) -> None:
+    done = run([*command, word], Store(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {word}: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "mlflow.db").exists()

@@ -50,14 +50,14 @@ def test_offline_files_are_logged_once_and_damaged_ones_are_named(store: Store, 
     (folder / "point-torn.json").write_text(whole[:500])
     first = run(["paradnn.sync", str(folder)], store)
     assert first.returncode == 1
-    assert "2 logged, 0 in the store already, 2 refused" in first.stdout
+    assert "2 logged, 0 logged before, 0 not logged, 2 refused" in first.stdout
     assert f"refused: {files[0]}: damaged, its checksum does not fit" in first.stderr
     assert "point-torn.json: no result file, or a damaged one" in first.stderr
     files[0].write_text(whole)
     (folder / "point-torn.json").unlink()
     second = run(["paradnn.sync", str(folder)], store)
     assert second.returncode == 0
-    assert "1 logged, 2 in the store already, 0 refused" in second.stdout
+    assert "1 logged, 2 logged before, 0 not logged, 0 refused" in second.stdout
     assert [point["outcome"] for point in store.runs()] == ["ok"] * 3
     [parent] = store.runs("sweep")
     assert {point["mlflow.parentRunId"] for point in store.runs()} == {parent["run_id"]}
@@ -66,9 +66,13 @@ def test_offline_files_are_logged_once_and_damaged_ones_are_named(store: Store, 
         document = read_document(files[1]) | {"offline_id": name, "repeats": repeats}
         write_document(folder / f"{name}.json", document)
     third = run(["paradnn.sync", str(folder)], store)
-    assert "1 logged, 4 in the store already, 0 refused" in third.stdout
-    assert "1 of them were measured by another driver too" in third.stdout
+    assert "1 logged, 3 logged before, 1 not logged, 0 refused" in third.stdout
+    assert "1 point not logged: the store holds a measurement of the same point" in third.stdout
+    assert "point-other.json here" in third.stdout
     assert [point["outcome"] for point in store.runs()] == ["ok"] * 4
+    [command] = [line.partition("repetitions: ")[2] for line in third.stdout.splitlines() if "--repeats" in line]
+    assert "1 logged, 4 logged before, 0 not logged, 0 refused" in run(command.split()[2:], store).stdout
+    assert [point["outcome"] for point in store.runs()] == ["ok"] * 5
     online = run(["paradnn.train", "-m", "model.nodes=8,9,10", *AXES], store)
     assert "3 skipped" in online.stdout
 
@@ -84,7 +88,7 @@ def test_a_run_that_was_recorded_but_for_its_end_is_ended(store: Store, tmp_path
     kept = tmp_path / f"{files.record(claim, record, dict)}.json"
     tracker.record(claim, record, dict)
     store.change("UPDATE runs SET status = 'RUNNING', end_time = NULL")
-    assert upload_record(tracker, kept) == "known"
+    assert upload_record(tracker, kept).state == "known"
     assert store.query("SELECT run_uuid, status, end_time FROM runs") == [(claim.run_id, "FINISHED", record.end_time)]
 
 

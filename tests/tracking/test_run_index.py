@@ -96,11 +96,11 @@ def test_ceilings_of_earlier_versions_count_as_well(store: Store, here: Environm
 def test_ceilings_kept_as_a_file_are_uploaded_once(store: Store, here: Environment, tmp_path: Path) -> None:
     path = tmp_path / f"{keep_ceilings(OfflineTracker(tmp_path), here)}.json"
     tracker = MlflowTracker(Tracking(uri=store.uri))
-    assert [upload_record(tracker, path) for _ in range(2)] == ["logged", "known"]
+    assert [upload_record(tracker, path).state for _ in range(2)] == ["logged", "known"]
     assert [run["ceilings_outcome"] for run in store.runs("ceilings")] == ["ok"]
     assert store.query("SELECT run_uuid FROM tags WHERE key = 'outcome'") == []
     again = tmp_path / f"{keep_ceilings(OfflineTracker(tmp_path / 'other'), here)}.json"
-    assert upload_record(tracker, tmp_path / "other" / again.name) == "superseded"
+    assert upload_record(tracker, tmp_path / "other" / again.name).state == "withheld"
 
 
 def recorded(store: Store, number: int = 1, **metrics: float) -> tuple[MlflowTracker, str]:

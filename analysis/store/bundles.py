@@ -1,0 +1,157 @@
+"""Taking runs elsewhere: a bundle of chosen runs with all that belongs to them, and a bundle logged into a store.
+
+    python -m analysis export results.zip --family fc
+    python -m analysis import results.zip
+
+What a bundle is says `paradnn.store.bundle`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis.store.writer import open_experiment, writing
+from paradnn.errors import StoreError
+from paradnn.store.address import BUNDLE, address_of
+from paradnn.store.bundle import artifacts_of, write_bundle
+from paradnn.store.errors import store_errors
+from paradnn.store.moved import local_folder
+from paradnn.store.query import Query, Values
+from paradnn.store.reader import open_reader
+from paradnn.store.records import Row, Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["export_bundle", "import_bundle"]
+
+#: Of the driver that measured a run, and of no use elsewhere.
+_OWN_TAGS = {"owner", "claim_expires"}
+_ORIGIN = "origin"  # the run's id where it was measured
+_PARENT, _NOTE = "mlflow.parentRunId", "mlflow.note.content"
+_BATCH = 100  # params or tags that MLflow takes at once
+
+
+def export_bundle(frame: pd.DataFrame, path: Path, stores: Sequence[str], experiments: Sequence[str]) -> int:
+    """Write the runs of a frame, their sweeps and the ceilings they name, with all their files; how many runs.
+
+    `stores` and `experiments` are where the frame is from.
+    """
+    wanted = set(frame["run_id"])
+    for column in ("parent_run_id", "ceilings_run"):
+        wanted |= set(frame[column].dropna()) if column in frame else set()
+    return write_bundle(path, _rows(wanted, stores, experiments), lambda run: _files(run, stores))
+
+
+def _rows(wanted: set[str], stores: Sequence[str], experiments: Sequence[str]) -> Iterator[Row]:
+    found: set[str] = set()
+    for uri in stores or (None,):
+        reader = open_reader(address_of(uri))
+        nothing_but_notes: dict[Values, tuple[str, ...]] = {"params": (), "metrics": (), "tags": (_NOTE,)}
+        noted = reader.read(Query(tuple(experiments), unfinished=True, columns=nothing_but_notes))
+        notes = dict(zip(noted.index, noted.tags.get(_NOTE, []), strict=False))
+        records = reader.read(Query(tuple(experiments), unfinished=True))
+        for row in records.rows():
+            run_id = row.run.run_id
+            if run_id in wanted and run_id not in found:
+                found.add(run_id)
+                tags = {key: value for key, value in row.tags.items() if key not in _OWN_TAGS}
+                yield row._replace(tags=tags | ({_NOTE: note} if (note := notes.get(run_id)) else {}))
+
+
+def _files(run: Run, stores: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """The files of a run, wherever they are."""
+    address = run.artifact_uri or ""
+    if address.startswith(f"{BUNDLE}:"):
+        yield from artifacts_of(address)
+        return
+    folder = local_folder(address)
+    if folder is not None:
+        yield from _below(folder)
+        return
+    from mlflow.artifacts import download_artifacts
+
+    server = next((uri for uri in stores if address_of(uri).is_server), None)
+    with tempfile.TemporaryDirectory() as target, store_errors(f"the files of run {run.run_id}"):
+        uri = address_of(server).uri
+        yield from _below(Path(download_artifacts(run_id=run.run_id, dst_path=target, tracking_uri=uri)))
+
+
+def _below(folder: Path) -> Iterator[tuple[str, bytes]]:
+    for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
+        if path.is_file():
+            yield path.relative_to(folder).as_posix(), path.read_bytes()
+
+
+def import_bundle(
+    path: Path, tracking_uri: str | None, experiment: str, progress: Callable[[int, int], None] | None = None
+) -> tuple[int, int]:
+    """Log the runs of a bundle that the store does not hold yet; how many were logged, and how many it held.
+
+    A run's id of before stands in its tag `origin`. Every file is checked before the first run is logged.
+    """
+    reader = open_reader(address_of(str(path)))
+    if not address_of(str(path)).is_bundle:
+        raise StoreError(f"{path}: is no bundle of results; name a .zip")
+    rows = list(reader.read(Query(tuple(reader.experiments()), unfinished=True)).rows())
+    for row in rows:
+        for _ in artifacts_of(row.run.artifact_uri or ""):
+            pass
+    client, experiment_id = open_experiment(tracking_uri, experiment)
+    known = _known(tracking_uri, experiment)
+    todo = [row for row in rows if row.run.run_id not in known]
+    # Parents first: their runs name them.
+    todo.sort(key=lambda row: _PARENT in row.tags)
+    with writing(address_of(tracking_uri).uri):
+        for number, row in enumerate(todo, 1):
+            known[row.run.run_id] = _log(client, experiment_id, row, known)
+            if progress is not None:
+                progress(number, len(todo))
+    return len(todo), len(rows) - len(todo)
+
+
+def _known(tracking_uri: str | None, experiment: str) -> dict[str, str]:
+    """Runs that the store holds, by the id that they had where they were measured."""
+    query = Query((experiment,), unfinished=True, columns={"params": (), "metrics": (), "tags": (_ORIGIN,)})
+    records = open_reader(address_of(tracking_uri)).read(query)
+    held = {run.run_id: run.run_id for run in records.runs}
+    origins = records.tags.get(_ORIGIN, [])
+    return held | {origin: run.run_id for run, origin in zip(records.runs, origins, strict=False) if origin}
+
+
+def _log(client: Any, experiment_id: str, row: Row, known: Mapping[str, str]) -> str:
+    """One run with its files; its outcome is written last."""
+    from mlflow.entities import Metric, Param, RunTag
+
+    run, tags = row.run, dict(row.tags) | {_ORIGIN: row.run.run_id}
+    first = {key: tags.pop(key) for key in (_PARENT, _NOTE, "kind", "schema_version") if key in tags}
+    if _PARENT in first:
+        first[_PARENT] = known.get(first[_PARENT], first[_PARENT])
+    start = run.start_ms or 0
+    made = client.create_run(experiment_id, start_time=start, tags=first, run_name=run.run_name)
+    run_id = str(made.info.run_id)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in artifacts_of(run.artifact_uri or ""):
+            target = Path(folder) / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+        client.log_artifacts(run_id, folder)
+    end = run.end_ms or start
+    metrics = [Metric(key, value, end, 0) for key, value in row.metrics.items()]
+    params = [Param(key, value) for key, value in row.params.items()]
+    for part in _parts(params, _BATCH):
+        client.log_batch(run_id, params=part)
+    for numbers in _parts(metrics, 10 * _BATCH):
+        client.log_batch(run_id, metrics=numbers)
+    for words in _parts([RunTag(key, value) for key, value in tags.items()], _BATCH):
+        client.log_batch(run_id, tags=words)
+    client.set_terminated(run_id, run.status or "FINISHED", end)
+    return run_id
+
+
+def _parts(values: list[Any], size: int) -> Iterator[list[Any]]:
+    for first in range(0, len(values), size):
+        yield values[first : first + size]

@@ -1,0 +1,163 @@
+"""What is wrong with a command line before Hydra reads it: words that are no overrides, options that no group has.
+
+Hydra would end the process with its parser's own words, or take what it does not know for something else.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import yaml
+from hydra._internal.utils import get_args_parser
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+from paradnn.cli.help import known_keys
+from paradnn.config.paths import CONFIG
+from paradnn.config.words import did_you_mean
+from paradnn.errors import ConfigError, ParadnnError
+
+__all__ = ["check_arguments", "chosen_option", "groups", "keys_of", "no_such_key", "no_such_option", "options_of"]
+
+#: Options of Hydra that add folders of configurations, which may hold any option of any group.
+_FOLDERS = {"--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"}
+_MOST = 1_000  # values of one override that are looked at
+
+
+def options_of(group: str) -> list[str]:
+    """The options of a group of the configuration, such as `model`; none where it is no group."""
+    return sorted(path.stem for path in (CONFIG / group).glob("*.yaml")) if group else []
+
+
+def groups() -> list[str]:
+    """The groups of the configuration: model, measure and so on."""
+    return sorted(folder.name for folder in CONFIG.iterdir() if folder.is_dir() and folder.name != "hydra")
+
+
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Raise ParadnnError for the first word that no command of the suite can mean."""
+    own = not any(argument.partition("=")[0] in _FOLDERS for argument in arguments)
+    words = list(_overrides(arguments))
+    for place, word in enumerate(words):
+        following = words[place + 1] if place + 1 < len(words) else ""
+        _check_shape(word, following)
+        override = _parsed(word)
+        if override.key_or_group == "sweep.plan":
+            raise ConfigError("sweep.plan", word.partition("=")[2], "is internal", "leave it out")
+        # A launcher may come with a package of its own.
+        if own and not override.key_or_group.startswith("hydra"):
+            _check_options(override)
+
+
+def _overrides(arguments: Sequence[str]) -> Iterator[str]:
+    """The arguments without Hydra's own options and their values."""
+    known = {name: action for action in get_args_parser()._actions for name in action.option_strings}
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-") or word == "-":
+            yield word
+            continue
+        name, equals, value = word.partition("=")
+        if name not in known:
+            raise _no_flag(name, value or (rest[0] if rest else ""), list(known))
+        if known[name].nargs == 0 or equals:
+            continue
+        if rest and "=" not in rest[0]:
+            value = rest.pop(0)
+        choices = known[name].choices
+        if choices and value and value not in choices:
+            raise ConfigError(name, value, "no such choice", f"choose one of {', '.join(map(str, choices))}")
+
+
+def _no_flag(name: str, value: str, known: Sequence[str]) -> ParadnnError:
+    key = name.lstrip("-")
+    keys = known_keys()
+    if key in keys or (CONFIG / key).is_dir():
+        return ParadnnError(f"{name}: keys are written without dashes: {key}={value if '=' not in value else '...'}")
+    # A short option is like any other.
+    hint = did_you_mean(name, [flag for flag in known if flag.startswith("--")] if name.startswith("--") else [])
+    hint = hint or did_you_mean(key, keys)
+    return ParadnnError(f"{name}: no such option; {hint}python -m paradnn.train --help lists keys, written key=value")
+
+
+def _check_shape(word: str, following: str) -> None:
+    """One word is one override."""
+    if word.endswith(",") and "=" not in following:
+        joined = f"{word}{following}" if following else word.rstrip(",")
+        raise ParadnnError(f"{word} {following}".strip() + f": values stand without blanks between them: {joined}")
+    if "=" not in word and not word.startswith("~"):
+        raise ParadnnError(f"{word or repr(word)}: is no override; write key=value, such as batch_size=64")
+
+
+def _parsed(word: str) -> Override:
+    try:
+        return _parser().parse_override(word)
+    except HydraException:
+        raise ParadnnError(
+            f"{' '.join(word.split())}: cannot be read; close every bracket and quote, and quote text with blanks or "
+            "signs, as in \"key='a b'\""
+        ) from None
+
+
+@cache
+def _parser() -> OverridesParser:
+    return OverridesParser.create()
+
+
+def _check_options(override: Override) -> None:
+    group = override.key_or_group
+    options = options_of(group)
+    if not options or override.is_delete():
+        return
+    values: list[object] = [override.value()]
+    if override.is_sweep_override():
+        discrete = override.is_discrete_sweep()
+        values = list(itertools.islice(override.sweep_string_iterator(), _MOST)) if discrete else []
+    for value in values:
+        name = value.strip("'\"") if isinstance(value, str) else ""
+        if name and name not in options:
+            raise no_such_option(group, name, options)
+
+
+def no_such_option(group: str, value: str, options: Sequence[str]) -> ParadnnError:
+    """What is said of an option that a group does not have; the nearest ones first."""
+    hint = did_you_mean(value, options)
+    return ConfigError(group, value, "no such option", f"{hint}choose one of {', '.join(options)}")
+
+
+def no_such_key(given: str, key: str, arguments: Sequence[str]) -> str:
+    """What is said of a key, typed as `given`, that the composed configuration lacks."""
+    group, _, name = key.partition(".")
+    holders = [option for option in options_of(group) if name in keys_of(group, option)] if name else []
+    chosen = chosen_option(group, arguments)
+    if holders and chosen:
+        own = ", ".join(f"{group}.{entry}" for entry in keys_of(group, chosen))
+        has = f"whose keys are {own}" if own else "which has none"
+        others = ", ".join(f"{group}={option}" for option in holders[:4])
+        return f"{given}: no key of {group}={chosen}, {has}; it belongs to {others}"
+    # A key without its group, before one that is spelt like it.
+    ends = [known for known in known_keys() if known.rpartition(".")[2] == key]
+    hint = f"did you mean {ends[0]}? " if ends else did_you_mean(key, known_keys())
+    return f"{given}: no such key; {hint}python -m paradnn.train --help lists them"
+
+
+@cache
+def keys_of(group: str, option: str) -> tuple[str, ...]:
+    """The keys that an option of a group has, but for its name."""
+    path = Path(CONFIG / group / f"{option}.yaml")
+    content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return tuple(str(key) for key in content if key != "name") if isinstance(content, dict) else ()
+
+
+def chosen_option(group: str, arguments: Sequence[str]) -> str:
+    """The option of a group that a command line chooses, or the default; empty where there is neither."""
+    values = [word.partition("=")[2] for word in arguments if word.partition("=")[0].lstrip("+~") == group]
+    if values:
+        return values[-1]
+    defaults = yaml.safe_load((CONFIG / "config.yaml").read_text(encoding="utf-8"))["defaults"]
+    return next((str(entry[group]) for entry in defaults if isinstance(entry, dict) and group in entry), "")

@@ -1,0 +1,20 @@
+"""The commands of the suite: what is typed after `paradnn`."""
+
+from __future__ import annotations
+
+__all__ = ["COMMANDS"]
+
+#: Command -> its module, which `python -m` runs too, and what it does.
+COMMANDS = {
+    "train": ("paradnn.train", "measure a point, or with -m a sweep"),
+    "plan": ("paradnn.plan", "how long a sweep would take; measures nothing"),
+    "compare": ("paradnn.compare.command", "which of two settings, stacks or frameworks is faster"),
+    "check": ("paradnn.check", "what of this machine will hurt measurements; --tune, --restore"),
+    "ceilings": ("paradnn.ceilings", "measure what this machine can do at most"),
+    "stacks": ("paradnn.stacks", "list, install and remove software stacks"),
+    "sync": ("paradnn.sync", "upload results that were kept as files"),
+    "analysis": ("analysis.cli", "analyse the runs in a tracking store, make a report"),
+    "ui": ("paradnn.ui", "browse the runs in the MLflow UI"),
+    "list": ("paradnn.listing.command", "models, presets, metrics, keys: what there is, with a word in it"),
+    "completion": ("paradnn.listing.completion", "complete words in the shell"),
+}

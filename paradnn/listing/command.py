@@ -1,0 +1,94 @@
+"""`paradnn list KIND [WORD]`: what there is of models, presets, metrics and keys, with WORD in it.
+
+KIND is also any group of the configuration, such as measure or software.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+
+import yaml
+
+from paradnn.cli.checks import groups, options_of
+from paradnn.cli.help import documented_keys
+from paradnn.config.paths import CONFIG
+from paradnn.config.words import did_you_mean
+from paradnn.errors import ConfigError, ParadnnError
+from paradnn.store.metrics import METRICS
+
+__all__ = ["KINDS", "entries", "main"]
+
+#: What can be listed -> the group of the configuration that holds it, if any does.
+KINDS = {"models": "model", "presets": "experiment", "metrics": "", "keys": ""}
+_ARROWS = {"higher": ", higher is better", "lower": ", lower is better", None: ""}
+_USAGE = """\
+usage: paradnn list KIND [WORD]
+
+  paradnn list models              every model with its keys
+  paradnn list presets             sweeps in files, for experiment=...
+  paradnn list metrics memory      metrics with "memory" in their name, unit or meaning
+  paradnn list keys threads        keys of the command line
+  paradnn list software            the options of any group: """
+
+
+def entries(kind: str) -> list[tuple[str, str]]:
+    """(name, what it is) of everything of a kind; ConfigError for no kind."""
+    if kind == "metrics":
+        return [(name, f"{each.description} [{each.unit}{_ARROWS[each.better]}]") for name, each in METRICS.items()]
+    if kind == "keys":
+        return [pair for pairs in documented_keys().values() for pair in pairs]
+    group = KINDS.get(kind, kind)
+    if group == "hydra" or not options_of(group):
+        known = [*KINDS, *groups()]
+        raise ConfigError("list", kind, "no such kind", f"{did_you_mean(kind, known)}choose one of {', '.join(known)}")
+    return [(option, _described(group, option)) for option in options_of(group)]
+
+
+def _described(group: str, option: str) -> str:
+    """The words at the head of an option's file that are no command, and for a model its keys."""
+    text = (CONFIG / group / f"{option}.yaml").read_text(encoding="utf-8")
+    comments = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")]
+    words = " ".join(line for line in comments if not line.startswith(("@", "python -m")))
+    if group != "model":
+        return words
+    keys = ", ".join(f"model.{key}={value}" for key, value in yaml.safe_load(text).items() if key != "name")
+    return f"{words} {keys}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print what is asked for; 0, or 2 for a kind or a word that there is not."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help") or len(given) > 2:
+        print(f"{_USAGE}{', '.join(groups())}", file=sys.stderr if len(given) > 2 else sys.stdout)
+        return 2 if len(given) > 2 else 0
+    try:
+        for name, text in _matching(given[0], given[1] if len(given) > 1 else ""):
+            print(_line(name, text))
+    except ParadnnError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _matching(kind: str, word: str) -> list[tuple[str, str]]:
+    every = entries(kind)
+    found = [pair for pair in every if word.lower() in " ".join(pair).lower()]
+    if not found:
+        names = [
+            part for name, _ in every for part in (name.partition("=")[0], name.partition("=")[0].rpartition(".")[2])
+        ]
+        raise ParadnnError(f"no {kind} with {word!r}; {did_you_mean(word, names)}paradnn list {kind} shows all")
+    return found
+
+
+def _line(name: str, text: str) -> str:
+    width = min(shutil.get_terminal_size((120, 24)).columns, 160)
+    head = f"{name:<34}" if len(name) < 34 else f"{name}\n{' ' * 34}"
+    return head + f"\n{' ' * 34}".join(textwrap.wrap(text, max(width - 35, 30)) or [""])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

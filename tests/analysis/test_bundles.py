@@ -1,0 +1,139 @@
+"""Results in one file: read as a store is, logged into another one once, and told when they are damaged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.cli import main
+from analysis.store.load import load, load_table, load_tables
+from paradnn.errors import ParadnnError
+from paradnn.store.bundle import FORMAT
+from tests.analysis.conftest import Writer, fc
+
+Blank = Callable[[Path], str]
+
+
+@pytest.fixture(scope="module")
+def bundle(store: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The whole store in a file."""
+    path = tmp_path_factory.mktemp("bundle") / "all results.zip"
+    assert main(["export", str(path), "--store", store]) == 0
+    return path
+
+
+def same(one: pd.DataFrame, other: pd.DataFrame, besides: tuple[str, ...]) -> None:
+    left, right = (frame.drop(columns=[name for name in besides if name in frame]) for frame in (one, other))
+    pd.testing.assert_frame_equal(left[sorted(left)], right[sorted(right)])
+
+
+def test_a_bundle_is_read_as_its_store_is(store: str, bundle: Path) -> None:
+    same(load(str(bundle)), load(store), ("artifact_uri",))
+    same(load(str(bundle), family="lstm", tags={"replicate": "1"}), load(store, family="lstm", tags={"replicate": "1"}),
+         ("artifact_uri",))  # fmt: skip
+    assert len(load(str(bundle), kind="sweep", unfinished=True)) == 1, "what the runs belong to comes along"
+    tables, expected = (
+        load_tables(load(uri, family="fc"), "operation_types.json", uri) for uri in (str(bundle), store)
+    )
+    pd.testing.assert_frame_equal(tables, expected)
+    run_id = expected["run_id"].iloc[0]
+    assert load_table(run_id, "operation_types.json", str(bundle))["type"].tolist() == ["MatMul", "Add"]
+
+
+def test_commands_take_a_bundle(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["heatmap", "--y", "layers", "--family", "fc", "--store", str(bundle)]) == 0
+    assert "fc on Test CPU, 2 cores" in capsys.readouterr().out
+    assert main(["report", "--store", str(bundle), "--out", str(tmp_path / "report.html")]) == 0
+    assert main(["boxplot", "--log", "--store", str(bundle)]) == 2
+    assert "a bundle is only read" in capsys.readouterr().err
+
+
+def test_an_import_is_logged_once(bundle: Path, store: str, tmp_path: Path, blank_store: Blank) -> None:
+    uri = blank_store(tmp_path / "mlflow.db")
+    for expected in (35, 0):
+        before = len(load(uri)) if expected == 0 else 0
+        assert main(["import", str(bundle), "--store", uri]) == 0
+        assert len(load(uri, kind=None, unfinished=True)) == 35
+        assert before in (0, 34)
+    ours, theirs = load(uri), load(store)
+    ours["run_id"], ours["parent_run_id"] = ours["origin"], theirs["parent_run_id"]
+    order = ["start_time", "run_id"]
+    same(ours.sort_values(order, ignore_index=True), theirs.sort_values(order, ignore_index=True),
+         ("artifact_uri", "origin"))  # fmt: skip
+    [sweep] = load(uri, kind="sweep", unfinished=True)["run_id"]
+    assert set(load(uri, tags={"sweep_id": "s1"})["parent_run_id"]) == {sweep}
+    assert len(load_tables(load(uri), "operation_types.json", uri)) == 10
+
+
+def test_two_stores_are_compared(tmp_path: Path, blank_store: Blank, capsys: pytest.CaptureFixture[str]) -> None:
+    uris = []
+    for name, factor in (("mine", 2.0), ("theirs", 1.0)):
+        uri = blank_store(tmp_path / name / "mlflow.db")
+        writer = Writer(uri, "paradnn", tmp_path / name / "artifacts")
+        for batch in range(16, 129, 16):
+            writer.run(fc(2, batch), {"examples_per_second": factor * batch}, environment_id=name)
+        uris.append(uri)
+    theirs = tmp_path / "theirs.zip"
+    assert main(["export", str(theirs), "--store", str(tmp_path / "theirs")]) == 0
+    stores = ["--store", uris[0], "--store", str(theirs)]
+    capsys.readouterr()
+    assert main(["compare", f"store={uris[0]}", f"store={theirs}", "--csv", "-", *stores]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert len(table) == 1 + 8
+    assert main(["report", "--out", str(tmp_path / "both.html"), *stores]) == 0
+    page = (tmp_path / "both.html").read_text()
+    assert "16 runs" in capsys.readouterr().out
+    assert str(theirs) in page
+    assert main(["boxplot", "--log", *stores]) == 2
+    assert "--store=" in capsys.readouterr().err
+
+
+def test_a_store_and_its_copy_hold_each_run_once(store: str, bundle: Path) -> None:
+    assert len(load([store, str(bundle)])) == len(load(store))
+    assert set(load([store, str(bundle)])["store"]) == {str(bundle)}
+
+
+def changed(bundle: Path, target: Path, change: Callable[[str, bytes], bytes]) -> Path:
+    """A copy of a bundle with other contents."""
+    with zipfile.ZipFile(bundle) as old, zipfile.ZipFile(target, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, change(name, old.read(name)))
+    return target
+
+
+def test_what_is_damaged_is_told_and_not_logged(
+    bundle: Path, tmp_path: Path, blank_store: Blank, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def manifest(**entries: object) -> Callable[[str, bytes], bytes]:
+        return lambda name, text: json.dumps(json.loads(text) | entries).encode() if name == "manifest.json" else text
+
+    uri = blank_store(tmp_path / "mlflow.db")
+    torn = tmp_path / "torn.zip"
+    torn.write_bytes(bundle.read_bytes()[: bundle.stat().st_size // 2])
+    other = tmp_path / "other.zip"
+    shutil.copy(bundle, other)
+    cases = {
+        torn: "no bundle of results, or a damaged one",
+        changed(
+            bundle, tmp_path / "a.zip", lambda name, text: text + b" " * name.endswith("types.json")
+        ): "is damaged, its",
+        changed(bundle, tmp_path / "b.zip", manifest(schema_version="9")): "schema_version=9, this version reads 1",
+        changed(bundle, tmp_path / "c.zip", manifest(format="x")): f"format 'x', this version reads '{FORMAT}'",
+        changed(bundle, tmp_path / "d.zip", manifest(sha256={"artifacts/../../x": ""})): "would be written outside its",
+        tmp_path / "none.zip": "no bundle of results at",
+    }
+    for path, message in cases.items():
+        assert main(["import", str(path), "--store", uri]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert len(error.splitlines()) == 1
+    with pytest.raises(ParadnnError, match="no bundle of results, or a damaged one"):
+        load(str(torn))
+    with pytest.raises(ParadnnError, match="no such experiment"):
+        load(uri)

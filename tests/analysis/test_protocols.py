@@ -1,0 +1,140 @@
+"""Protocols have names; heterogeneous runs are analysed group by group, each time with the command for the others."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from analysis.cli import main
+from analysis.store.load import load
+from analysis.store.published import digest
+from paradnn.config.fields import read
+from paradnn.config.identity import protocol_id
+from paradnn.config.paths import CONFIG
+from paradnn.config.point import Measure
+from paradnn.store.protocols import PUBLISHED, protocol_name
+from tests.analysis.conftest import Writer, fc
+
+QUICK, STANDARD = (
+    protocol_id(read(Measure, yaml.safe_load((CONFIG / "measure" / f"{name}.yaml").read_text()), "measure"))
+    for name in ("quick", "standard")
+)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path], str]) -> str:
+    """What a first hour leaves: a demo of 16 points of protocol quick, one of standard, one in another environment."""
+    folder = tmp_path_factory.mktemp("mixed")
+    uri = blank_store(folder / "mlflow.db")
+    writer = Writer(uri, "paradnn", folder / "artifacts")
+    phases = {"phase_measure_seconds": 1.0, "phase_start_seconds": 0.5, "overhead_seconds": 0.1}
+    work = {"flops_per_second": 1e9, "arithmetic_intensity": 3.0, "flops_per_step": 1e6, "flops_utilization": 0.1}
+    peaks = {"peak_flops_per_second": 1e11, "peak_bytes_per_second": 1e10, "parameters": 1e4}
+    for layers in (1, 2, 4, 8):
+        for place, batch in enumerate((16, 32, 64, 128)):
+            speed = 1000.0 * (place + 1) / layers + 7 * layers * place
+            metrics = {"examples_per_second": speed, **phases, **work, **peaks, "flops_utilization": speed / 1e5}
+            writer.run(fc(layers, batch), metrics, protocol_id=QUICK)
+    one = {"examples_per_second": 99.0, **phases, **work, **peaks}
+    writer.run(fc(4, 256), one, protocol_id=STANDARD)
+    writer.run(fc(4, 256), one, protocol_id=STANDARD, environment_id="env-b", version__tensorflow="2.20.0")
+    return uri
+
+
+ANALYSES = {
+    "heatmap": ["--y", "layers"],
+    "roofline": [],
+    "sensitivity": [],
+    "boxplot": ["--by", "family"],
+    "overhead": [],
+}
+
+
+def test_a_protocol_is_called_as_its_file_is() -> None:
+    assert [protocol_name(identity) for identity in (QUICK, STANDARD, PUBLISHED)] == ["quick", "standard", "published"]
+    assert protocol_name("0123456789abcdef") == "01234567"
+    assert digest("best logged rate") == PUBLISHED
+
+
+def test_the_frame_names_protocols(mixed: str) -> None:
+    frame = load(mixed)
+    assert frame["protocol"].value_counts().to_dict() == {"quick": 16, "standard": 2}
+    assert len(load(mixed, protocol="standard")) == 2
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_the_largest_group_is_taken_and_the_command_for_the_others_told(
+    name: str, mixed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [name, *ANALYSES[name]]
+    assert main([*command, "--protocol", "quick", "--store", mixed]) == 0
+    chosen = capsys.readouterr().out
+    assert main([*command, "--store", mixed]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(chosen.rstrip("\n")), "what is shown is the answer of one group alone"
+    told = out[len(chosen) - 1 :].strip().splitlines()
+    assert told[0].startswith("Of these 18 runs, 16 of one protocol and environment were taken: protocol quick")
+    others = [line.partition(": python -m analysis ")[2] for line in told if ": python -m analysis " in line]
+    assert len(others) == 2
+    assert {word for line in others for word in shlex.split(line)} >= {name, "--protocol", "standard"}
+    for line in others:
+        assert main([*shlex.split(line)]) in (0, 2), "it is taken, though one run may not be enough"
+        assert "--protocol" not in capsys.readouterr().err
+
+
+def test_pooling_and_choosing_leave_nothing_aside(mixed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for given in (["--pool"], ["--protocol", "quick"], ["--where", "protocol=quick"]):
+        assert main(["boxplot", "--by", "family", "--store", mixed, *given]) == 0
+        assert "were taken" not in capsys.readouterr().out
+
+
+def test_groups_that_are_asked_for_stay(mixed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    metric = ["--metric", "examples_per_second"]
+    assert main(["boxplot", "--by", "protocol,environment_id", *metric, "--csv", "-", "--store", mixed]) == 0
+    out = capsys.readouterr()
+    assert len(out.out.strip().splitlines()) == 4
+    assert "were taken" not in out.out + out.err
+
+
+def test_a_table_on_standard_output_says_it_beside(mixed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["heatmap", "--y", "layers", "--csv", "-", "--store", mixed]) == 0
+    captured = capsys.readouterr()
+    assert "16 of one protocol and environment were taken" in captured.err
+    assert len(captured.out.splitlines()) == 17
+
+
+def test_the_log_keeps_what_was_set_aside(mixed: str, tmp_path: Path) -> None:
+    copy = tmp_path / "mlflow.db"
+    copy.write_bytes(Path(mixed.removeprefix("sqlite:///")).read_bytes())
+    assert main(["overhead", "--log", "--store", f"sqlite:///{copy}"]) == 0
+    [said] = load(f"sqlite:///{copy}", kind="analysis")["set_aside"]
+    assert said.startswith("Of these 18 runs, 16 of one protocol and environment were taken: protocol quick")
+
+
+def test_an_unknown_protocol_is_told_what_there_is(mixed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "--protocol", "quikc", "--store", mixed]) == 2
+    said = "error: --protocol=quikc: no run has it; did you mean quick? these runs have quick (16), standard (2)\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_comparison_takes_the_protocol_that_most_runs_have(
+    tmp_path: Path, blank_store: Callable[[Path], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    uri = blank_store(tmp_path / "mlflow.db")
+    writer = Writer(uri, "paradnn", tmp_path / "artifacts")
+    for protocol, batches in ((QUICK, range(16, 129, 16)), (STANDARD, (16, 32))):
+        for batch in batches:
+            for factor, mode in ((1.0, "graph"), (2.0, "xla")):
+                point = fc(2, batch) | {"compile": mode}
+                writer.run(point, {"examples_per_second": batch * factor}, protocol_id=protocol)
+    assert main(["compare", "compile=xla", "compile=graph", "--csv", "-", "--store", uri]) == 0
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 1 + 8
+    assert "16 of one protocol were taken: protocol quick" in captured.err.replace(" and environment", "")
+    frame = pd.DataFrame(load(uri))
+    assert len(frame) == 20

@@ -1,0 +1,69 @@
+"""`make ui`: says what is wrong before MLflow starts, and serves the store that everything else uses."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, Store, children_of, environment, run
+from tests.session.test_faults import wait_for
+
+
+def test_a_taken_port_is_told_with_another(store: Store) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = run(["paradnn.ui", "--port", str(port)], store)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"error: port {port} of 127.0.0.1 cannot be used (Address already in use): name")
+        assert f"make ui PORT={port % 65535 + 1}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("sqlite:////nowhere/mlflow.db", "no tracking store at sqlite:////nowhere/mlflow.db: measure first"),
+        (
+            "http://me:secret@tracking.example.org",
+            "http://***@tracking.example.org is a server, which has the UI itself",
+        ),
+        ("/none", "no tracking store at /none"),
+    ],
+)
+def test_what_cannot_be_served_is_told(uri: str, message: str) -> None:
+    done = run(["paradnn.ui", "--store", uri])
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {message}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_the_store_is_served(store: Store, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "paradnn.ui", "--port", str(port)]
+    silent = subprocess.DEVNULL
+    process = subprocess.Popen(command, cwd=ROOT, env=environment(store), stdout=silent, stderr=silent)
+
+    def answers() -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    try:
+        assert wait_for(answers, 120)
+    finally:
+        for pid in [*children_of(process.pid), process.pid]:
+            os.kill(pid, signal.SIGKILL)
+        process.wait()

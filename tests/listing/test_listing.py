@@ -1,0 +1,112 @@
+"""What there is: listed with a word in it, and proposed to a shell, by the shell itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paradnn.cli.commands import COMMANDS
+from paradnn.cli.help import known_keys
+from paradnn.config.families import FAMILIES
+from paradnn.listing import command, completion
+from paradnn.store.metrics import METRICS
+from tests.conftest import ROOT
+
+
+def listed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert command.main(words) == 0
+    return capsys.readouterr().out
+
+
+def test_everything_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert all(f"\n{name} " in "\n" + listed(capsys, "models") for name in FAMILIES)
+    assert all(name in listed(capsys, "metrics") for name in METRICS)
+    presets = {path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")}
+    assert all(name in listed(capsys, "presets") for name in presets)
+    assert "tensorflow-2.18" in listed(capsys, "software")
+
+
+def test_a_word_chooses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert listed(capsys, "models", "GPT-2").split()[0] == "gpt2"
+    assert "model.nodes=" in listed(capsys, "models", "fully connected")
+    keys = listed(capsys, "keys", "threads")
+    assert "platform.threads=null" in keys
+    assert "batch_size=" not in keys
+    assert "bytes" in listed(capsys, "metrics", "peak_memory")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["modles"], "error: list=modles: no such kind; did you mean models? choose one of models, presets"),
+        (
+            ["keys", "batchsize"],
+            "error: no keys with 'batchsize'; did you mean batch_size? paradnn list keys shows all",
+        ),
+        (["hydra"], "error: list=hydra: no such kind"),
+    ],
+)
+def test_what_is_not_there_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(message)
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "proposed"),
+    [
+        ("paradnn tr", ["train"]),
+        ("paradnn train model=l", ["model=lstm"]),
+        ("paradnn train -m precision=float32,b", ["precision=float32,bfloat16"]),
+        ("paradnn train resume=", ["resume=false", "resume=retry", "resume=true"]),
+        ("paradnn train tracking.name=o", ["tracking.name=offline"]),
+        ("paradnn plan -m experiment=paper_", ["experiment=paper_cnn", "experiment=paper_fc", "experiment=paper_rnn"]),
+        ("paradnn train model=lstm model.v", ["model.vocab_size="]),
+        ("paradnn train model.n", ["model.nodes="]),
+        ("paradnn train data=images data.pa", ["data.path="]),
+        ("paradnn list metrics peak_mem", [name for name in METRICS if name.startswith("peak_mem")]),
+        ("paradnn list pre", ["presets"]),
+        ("paradnn analysis heatm", ["heatmap"]),
+        ("paradnn analysis heatmap --me", ["--metric"]),
+        ("paradnn analysis heatmap --family fc,ls", ["fc,lstm"]),
+        ("paradnn analysis heatmap --metric examples_per_second_l", ["examples_per_second_low"]),
+        ("paradnn analysis heatmap --y embed", ["embedding_size"]),
+        ("paradnn analysis sensitivity --log-scale b", ["both"]),
+        ("paradnn analysis nothing --x", []),
+        ("paradnn sync ", []),
+        ("paradnn zzz", []),
+    ],
+)
+def test_words_that_may_follow(line: str, proposed: list[str]) -> None:
+    assert completion.proposals(line) == proposed
+
+
+def test_every_key_is_proposed_for_its_model() -> None:
+    found = set(completion.proposals("paradnn train "))
+    general = {key for key in known_keys() if "." not in key and key not in ("model", "sweep", "tracking")}
+    assert {f"{key}=" for key in general} <= found
+    assert completion.proposals("paradnn ") == sorted(COMMANDS)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_bash_completes_what_stands_after_the_sign(tmp_path: Path) -> None:
+    """The script in a real bash, with the variables that readline sets."""
+    (tmp_path / "paradnn").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m paradnn "$@"\n')
+    (tmp_path / "paradnn").chmod(0o755)
+    lines = ["paradnn train model=ls", "paradnn train mode", "paradnn train -m precision=float32,b"]
+    ask = "COMP_LINE='{0}'; COMP_POINT=${{#COMP_LINE}}; _paradnn; printf '[%s]' \"${{COMPREPLY[@]}}\"; echo"
+    script = "\n".join(['eval "$(paradnn completion bash)"', *map(ask.format, lines)])
+    environ = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    first, second, third = done.stdout.splitlines()
+    assert first == "[lstm ]"
+    assert "[mode=]" in second
+    assert "[model=]" in second
+    assert third == "[float32,bfloat16 ]"

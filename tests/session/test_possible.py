@@ -1,0 +1,54 @@
+"""A typing mistake is told before anything is measured or recorded; what only some points lack is an outcome."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from paradnn.config.data import Images
+from paradnn.config.families.synthetic import FullyConnected
+from paradnn.config.point import Platform, Point
+from paradnn.errors import ConfigError
+from paradnn.session.possible import require_possible
+from tests.conftest import Store, run
+
+HERE, NOWHERE = Point(FullyConnected()), Point(FullyConnected(), platform=Platform("tpu"))
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or any(Path("/dev").glob("accel*")) or Path("/dev/vfio").exists(), reason="may have a TPU"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("model=resnet50 data=images data.path=/nope", "data.path=/nope: there is no such file or folder; give a file"),
+        ("model=lstm data=text data.path=nope", "nope: there is no such file or folder"),
+        ("-m model=lstm data=text data.path=/,/nope", "data.path=/nope: there is no such file or folder"),
+        ("platform=tpu", "platform=tpu: this machine has no TPU; choose another, such as platform=cpu"),
+        ("-m platform=tpu batch_size=4,8", "platform=tpu: this machine has no TPU"),
+        ("platform.cores=9999", "platform.cores=9999: core 9999 is none that this process may use; choose of 0"),
+    ],
+)
+def test_what_is_not_here_is_told_first(words: str, message: str, tmp_path: Path) -> None:
+    done = run(["paradnn.train", *words.split()], Store(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.iterdir()), "no store was made"
+
+
+def test_ceilings_of_a_device_that_is_not_here_are_not_measured(tmp_path: Path) -> None:
+    done = run(["paradnn.ceilings", "platform=tpu"], Store(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr == "error: platform=tpu: this machine has no TPU; choose another, such as platform=cpu\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_where_some_points_can_be_measured_the_others_are_outcomes(tmp_path: Path) -> None:
+    require_possible([HERE, NOWHERE])
+    with pytest.raises(ConfigError):
+        require_possible([NOWHERE])
+    require_possible([Point(FullyConnected(), data=Images(path=str(tmp_path)))])

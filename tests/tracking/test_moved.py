@@ -1,0 +1,123 @@
+"""A store that was copied or moved keeps its artifacts to itself, and leaves the original as it was."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from analysis.store.load import load, load_table, load_tables
+from paradnn.config.identity import Identity
+from paradnn.config.point import Tracking
+from paradnn.store.address import address_of
+from paradnn.tracking.base import Claim
+from paradnn.tracking.mlflow_tracker import MlflowTracker
+from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
+from tests.conftest import Store
+
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
+
+TABLE = {"columns": ["type", "share"], "data": [["MatMul", 1.0]]}
+
+
+def record(uri: str, number: int) -> str:
+    """A run of a point with an artifact; its id."""
+    tracker = MlflowTracker(Tracking(uri=uri))
+    claim = tracker.begin(Identity(str(number), ENVIRONMENT, 0), "point", tags_of(Identity(str(number), "e", 0)), 60.0,
+                          lambda tags: True)  # fmt: skip
+    assert isinstance(claim, Claim)
+    made = record_of(claim)
+    made.artifacts["operation_types.json"] = TABLE
+    return tracker.record(claim, made, dict)
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*.json"))}
+
+
+@pytest.fixture
+def copied(store: Store, tmp_path: Path) -> tuple[Store, Store, str]:
+    """A store with a run, its copy, and the run's id."""
+    run_id = record(store.uri, 1)
+    target = tmp_path / "a copy of 100%" / "mlruns"
+    shutil.copytree(store.folder, target)
+    return store, Store(target), run_id
+
+
+def test_a_copy_reads_its_own_artifacts_and_is_not_changed_by_it(copied: tuple[Store, Store, str]) -> None:
+    original, copy, run_id = copied
+    before = copy.query("SELECT run_uuid, artifact_uri FROM runs")
+    shutil.rmtree(original.folder)
+    frame = load(copy.uri)
+    assert frame["artifact_uri"].tolist() == [(copy.folder / "artifacts" / run_id / "artifacts").as_uri()]
+    assert load_tables(frame, "operation_types.json", copy.uri)["type"].tolist() == ["MatMul"]
+    assert load_table(run_id, "operation_types.json", copy.uri)["type"].tolist() == ["MatMul"]
+    assert copy.query("SELECT run_uuid, artifact_uri FROM runs") == before
+
+
+def test_what_a_copy_records_stays_in_it(copied: tuple[Store, Store, str]) -> None:
+    original, copy, run_id = copied
+    files, tables = snapshot(original.folder), original.query("SELECT run_uuid, artifact_uri FROM runs")
+    new = record(copy.uri, 2)
+    assert snapshot(original.folder) == files
+    assert original.query("SELECT run_uuid, artifact_uri FROM runs") == tables
+    uris = dict(copy.query("SELECT run_uuid, artifact_uri FROM runs"))
+    assert uris == {each: (copy.folder / "artifacts" / each / "artifacts").as_uri() for each in (run_id, new)}
+    assert all((copy.folder / "artifacts" / each / "artifacts" / "blocks.json").is_file() for each in uris)
+
+
+def test_a_database_that_was_copied_alone_finds_old_artifacts_where_they_are(store: Store, tmp_path: Path) -> None:
+    run_id = record(store.uri, 1)
+    alone = Store(tmp_path / "alone")
+    alone.folder.mkdir()
+    store.query("PRAGMA wal_checkpoint(TRUNCATE)")
+    shutil.copy(store.folder / "mlflow.db", alone.folder)
+    new = record(alone.uri, 2)
+    uris = dict(alone.query("SELECT run_uuid, artifact_uri FROM runs"))
+    assert uris[run_id].startswith(store.folder.as_uri())
+    assert uris[new].startswith(alone.folder.as_uri())
+    assert load_table(run_id, "operation_types.json", alone.uri)["type"].tolist() == ["MatMul"]
+
+
+def test_artifacts_in_a_place_of_ones_own_stay_there(store: Store, tmp_path: Path) -> None:
+    record(store.uri, 1)
+    chosen = tmp_path / "disk" / "artifacts"
+    chosen.mkdir(parents=True)
+    store.change(f"UPDATE experiments SET artifact_location = '{chosen.as_uri()}'")
+    new = record(store.uri, 2)
+    assert (chosen / new).is_dir()
+
+
+def test_two_ways_to_one_store_are_one(store: Store, tmp_path: Path) -> None:
+    record(store.uri, 1)
+    link = tmp_path / "link"
+    link.symlink_to(store.folder)
+    before = store.query("SELECT artifact_location FROM experiments")
+    record(f"sqlite:///{link / 'mlflow.db'}", 2)
+    assert store.query("SELECT artifact_location FROM experiments") == before
+
+
+def test_mlflows_own_default_of_a_project_is_no_choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`mlflow run .` without an address exports mlflow.db in the project's folder."""
+    monkeypatch.setattr("paradnn.store.address.HOME", tmp_path)
+    usual = f"sqlite:///{tmp_path / 'mlruns' / 'mlflow.db'}"
+    chosen = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", chosen)
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_ID", raising=False)
+    assert address_of().uri == chosen, "typed by the user"
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", "0")
+    assert address_of().uri == usual
+    assert address_of(chosen).uri == chosen
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'other.db'}")
+    assert address_of().uri == f"sqlite:///{tmp_path / 'other.db'}"
+
+
+def test_artifacts_on_a_disk_that_is_away_are_not_given_up(store: Store) -> None:
+    run_id = record(store.uri, 1)
+    away = "file:///disk-that-is-away/artifacts"
+    store.change(f"UPDATE experiments SET artifact_location = '{away}'")
+    store.change(f"UPDATE runs SET artifact_uri = '{away}/{run_id}/artifacts'")
+    shutil.rmtree(store.folder / "artifacts")
+    frame = load(store.uri)
+    assert frame["artifact_uri"].tolist() == [f"{away}/{run_id}/artifacts"]
