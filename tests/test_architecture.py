@@ -26,7 +26,8 @@ FLOORS = (
     {"plan"},
 )
 #: What `analysis` shares with the driver: faults, the look of figures, machines, where the store is, what can be run.
-SHARED = ("errors", "plotting", "hardware", "store", "config.families")
+CONFIG = ("config.families", "config.identity", "config.paths", "config.words")
+SHARED = ("errors", "plotting", "hardware", "store", *CONFIG)
 MOST_ROOMS, MOST_ARROWS = 26, 103
 
 FRAMEWORKS = {"keras", "tensorflow", "jax", "torch"}

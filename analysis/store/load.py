@@ -28,7 +28,7 @@ from paradnn.store.reader import Way, open_reader
 from paradnn.store.records import Records
 from paradnn.store.schema import OUTCOME_TAGS, SCHEMA_VERSION
 
-__all__ = ["default_uri", "load", "load_table", "load_tables"]
+__all__ = ["default_uri", "load", "load_table", "load_tables", "local_folder"]
 
 Choice = str | Sequence[str] | None
 Time = str | datetime | pd.Timestamp | None
@@ -134,7 +134,7 @@ def load_tables(frame: pd.DataFrame, name: str, tracking_uri: str | None = None)
     at a time.
     """
     rows = list(zip(frame["run_id"], frame["artifact_uri"], strict=True))
-    local = {run_id: _folder(uri) for run_id, uri in rows}
+    local = {run_id: local_folder(uri) for run_id, uri in rows}
     served = any(str(uri).startswith("mlflow-artifacts:") for _, uri in rows)
     if served and not address_of(tracking_uri).uri.startswith("http"):
         raise StoreError(f"{name}: a tracking server keeps these files; give its address instead of the database's")
@@ -165,7 +165,7 @@ def _labelled(table: pd.DataFrame, run_id: str) -> pd.DataFrame:
     return table
 
 
-def _folder(artifact_uri: object) -> Path | None:
+def local_folder(artifact_uri: object) -> Path | None:
     """The local folder of an artifact address; None where it is elsewhere."""
     if not isinstance(artifact_uri, str) or not artifact_uri:
         return None
