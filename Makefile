@@ -4,7 +4,7 @@
 #   make test-frameworks   the same models in TensorFlow, JAX and PyTorch: installs the extras, in an environment of its own
 #   make test-cluster      sweeps on Slurm, Ray, joblib and PostgreSQL, with jobs and nodes lost: installs what it needs
 #   make test-gpu   what a GPU machine should be asked first; no network. Beforehand, where there is one: make gpu-wheels
-#   make ui         the MLflow UI on http://127.0.0.1:5000
+#   make ui         the MLflow UI on http://127.0.0.1:5000; PORT=5001 for another port
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -31,7 +31,7 @@ demo: install
 	$(BIN)/python -m paradnn.train -m experiment=quick
 	$(BIN)/python -m analysis report --out report.html
 	@echo
-	@echo "Look at the runs:  make ui   and open http://127.0.0.1:$(PORT)"
+	@echo "Look at the runs:  make ui   prints the links to open"
 	@echo "Measure your own:  $(BIN)/python -m paradnn.train -m model=lstm model.embedding_size=100,200 batch_size=16,64"
 
 # Two processes: a driver's test is mostly one process that waits for another. Each file stays in one of them.
@@ -99,7 +99,7 @@ format: install-dev
 	$(BIN)/ruff format .
 
 ui: install
-	$(BIN)/mlflow ui --host 127.0.0.1 --port $(PORT) --backend-store-uri sqlite:///$(CURDIR)/mlruns/mlflow.db
+	$(BIN)/python -m paradnn.ui --port $(PORT)
 
 benchmarks: install
 	$(BIN)/python -m benchmarks.overhead

@@ -16,6 +16,7 @@ COMMANDS = {
     "ceilings": ("paradnn.ceilings", "measure what this machine can do at most"),
     "stacks": ("paradnn.stacks", "list, install and remove software stacks"),
     "sync": ("paradnn.sync", "upload results that were kept as files"),
+    "ui": ("paradnn.ui", "the MLflow UI of the store, with links to views of it"),
     "analysis": ("analysis.cli", "analyse the runs in a tracking store, make a report"),
 }
 

@@ -70,7 +70,7 @@ def make_report(
             made=made or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             command=_command(selection, pool, audience, prices or {}),
             ui=ui_address(store.uri),
-            ui_command=f"mlflow ui --backend-store-uri {shlex.quote(store.public)}",
+            ui_command=f"python -m paradnn.ui --store {shlex.quote(store.public)}",
             chapters=chapters,
             shared=shared,
             comparisons=comparisons,

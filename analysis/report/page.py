@@ -29,6 +29,7 @@ __all__ = ["Audience", "Content", "render"]
 #: For whom a page is: who decides, who wants to know why, or both.
 Audience = Literal["both", "manager", "engineer"]
 
+_TOLD = 4  # sentences of a topic that stand open
 _SOURCES = 12  # run ids of a section that are listed
 #: Answer -> the class that colours it.
 _ANSWERS = {Answer.SUPPORTED: "supported", Answer.REFUTED: "refuted", Answer.NOT_ENOUGH: "open"}
@@ -118,16 +119,16 @@ def _headline(key: str, title: str, findings: Sequence[Finding], linked: bool) -
     topics: dict[str, list[Finding]] = {}
     for one in findings:
         topics.setdefault(one.topic, []).append(one)
-    lines = items(
-        f"<strong>{text(topic)}.</strong> {' '.join(_told(one, linked) for one in same)}"
-        for topic, same in topics.items()
-    )
+    lines = items(f"<strong>{text(topic)}.</strong> {_told(same, linked)}" for topic, same in topics.items())
     return f'<section class="headline" aria-labelledby="{key}"><h2 id="{key}">{title}</h2>{lines}</section>'
 
 
-def _told(finding: Finding, linked: bool) -> str:
-    more = f' <a href="#{attribute(finding.anchor)}">More</a>' if linked else ""
-    return f"{text(finding.words)}{more}"
+def _told(findings: Sequence[Finding], linked: bool) -> str:
+    """The sentences of a topic; of many, the first ones stand open."""
+    said = [text(one.words) + (f' <a href="#{attribute(one.anchor)}">More</a>' if linked else "") for one in findings]
+    rest = said[_TOLD:]
+    folded = f"<details><summary>{len(rest)} more</summary>{items(rest)}</details>" if rest else ""
+    return f"{' '.join(said[:_TOLD])}{folded}"
 
 
 def _contents(content: Content) -> str:
