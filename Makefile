@@ -32,7 +32,7 @@ demo: install
 	$(BIN)/python -m paradnn.train -m experiment=quick
 	$(BIN)/python -m analysis report --out report.html
 	@echo
-	@echo "Look at the runs:  make ui   and open http://127.0.0.1:$(PORT)"
+	@echo "Look at the runs:  make ui   prints the links to open"
 	@echo "Measure your own:  $(BIN)/python -m paradnn.train -m model=lstm model.embedding_size=100,200 batch_size=16,64"
 
 # The pages keep their places below build/docs, so that every link between them holds. The report is that of the demo

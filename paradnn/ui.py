@@ -1,4 +1,4 @@
-"""`python -m paradnn.ui`: the MLflow UI on the tracking store, at http://127.0.0.1:5000.
+"""`python -m paradnn.ui`: the MLflow UI of the store, opened by links whose columns show what was measured.
 
 `make ui` is the same; PORT=5001 chooses another port.
 """
@@ -9,51 +9,85 @@ import argparse
 import os
 import socket
 import sys
+from collections.abc import Sequence
 
-from paradnn.errors import NoStoreError, ParadnnError
+from paradnn.errors import ConfigError, NoStoreError, ParadnnError, StoreError
 from paradnn.store.address import StoreAddress, address_of
+from paradnn.store.client import client_of
+from paradnn.store.errors import store_errors
 from paradnn.store.moved import settle
+from paradnn.store.views import VIEWS, link, view_tags
 
-__all__ = ["main"]
+__all__ = ["main", "prepare_views"]
+
+#: Traces and evaluations, which nothing here uses, would start eight more processes.
+_SETTINGS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 
 
-def main() -> int:
-    """Become `mlflow ui`; the exit code where there is no store, or no free port."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Give the experiment its views, print their links, and become MLflow's server; 2 for what a user can mend.
+
+    Of a store behind a server the links alone are printed.
+    """
     parser = argparse.ArgumentParser(prog="python -m paradnn.ui", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=5000, help="default: %(default)s")
     parser.add_argument("--store", help="tracking URI; default: MLFLOW_TRACKING_URI, else sqlite:///mlruns/mlflow.db")
-    given = parser.parse_args()
+    parser.add_argument("--experiment", default="paradnn", help="MLflow experiment (default: %(default)s)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=5000, help="port to listen on (default: %(default)s)")
+    given = parser.parse_args(arguments)
+    address = address_of(given.store)
+    served = address.is_server
     try:
-        address = _served(address_of(given.store))
-        _require_free(given.host, given.port)
+        if not served:
+            _require_database(address)
+            _require_free(given.host, given.port)
+        experiment_id = prepare_views(address, given.experiment)
     except ParadnnError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    settle(address)
-    where = ["--host", given.host, "--port", str(given.port), "--backend-store-uri", address.uri]
-    return os.execv(sys.executable, [sys.executable, "-m", "mlflow", "ui", *where])
+    server = address.public.rstrip("/") if served else f"http://{given.host}:{given.port}"
+    for view, (shows, *_) in VIEWS.items():
+        print(f"{shows}:\n  {link(server, experiment_id, view)}")
+    if not served:
+        settle(address)
+        print("starting the server takes some 20 s; Ctrl-C ends it", flush=True)
+        command = [sys.executable, "-m", "mlflow", "ui", "--host", given.host, "--port", str(given.port)]
+        os.execve(sys.executable, [*command, "--backend-store-uri", address.uri], {**_SETTINGS, **os.environ})
+    return 0
 
 
-def _served(address: StoreAddress) -> StoreAddress:
-    if address.is_server:
-        raise ParadnnError(f"{address.public} is a server, which has the UI itself: open it in a browser")
+def prepare_views(address: StoreAddress, experiment: str) -> str:
+    """Give an experiment the views that it lacks, or has of another version; its id. StoreError where there is none."""
+    with store_errors(f"cannot open {address.public}"):
+        client = client_of(address)
+        found = client.get_experiment_by_name(experiment)
+        if found is None:
+            remedy = "measure first, with python -m paradnn.train"
+            raise StoreError(f"{address.public}: has no experiment {experiment}; {remedy}")
+        for key, value in view_tags().items():
+            if found.tags.get(key) != value:
+                client.set_experiment_tag(found.experiment_id, key, value)
+    return str(found.experiment_id)
+
+
+def _require_database(address: StoreAddress) -> None:
+    if address.is_bundle:
+        raise StoreError(f"{address.public} can only be read: python -m analysis import logs it into a store")
     if not address.is_sql or (address.database and not address.database.is_file()):
-        raise NoStoreError(
-            f"no tracking store at {address.public}: measure first, with python -m paradnn.train, or give --store"
-        )
-    return address
+        remedy = "measure first, with python -m paradnn.train, or give --store"
+        raise NoStoreError(f"no tracking store at {address.public}: {remedy}")
 
 
 def _require_free(host: str, port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except (OSError, OverflowError) as error:
-            reason, other = getattr(error, "strerror", None) or str(error), port % 65535 + 1
-            remedy = f"name another, as in make ui PORT={other}, or python -m paradnn.ui --port {other}"
-            raise ParadnnError(f"port {port} of {host} cannot be used ({reason}): {remedy}") from None
+    try:
+        with socket.socket() as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind((host, port))
+    except (OSError, OverflowError) as error:
+        problem = getattr(error, "strerror", None) or str(error)
+        other = port % 65535 + 1
+        remedy = f"name another, as in make ui PORT={other}, or python -m paradnn.ui --port {other}"
+        raise ConfigError("--port", port, f"cannot be listened on ({problem})", remedy) from None
 
 
 if __name__ == "__main__":

@@ -26,8 +26,9 @@ FLOORS = (
     {"plan"},
 )
 #: What `analysis` shares with the driver: faults, the look of figures, machines, where the store is, what can be run.
-SHARED = ("errors", "plotting", "hardware", "store", "config.families", "config.outcome", "config.words")
-MOST_ROOMS, MOST_ARROWS = 28, 110
+CONFIG = ("config.families", "config.identity", "config.outcome", "config.paths", "config.words")
+SHARED = ("errors", "plotting", "hardware", "store", *CONFIG)
+MOST_ROOMS, MOST_ARROWS = 28, 112
 
 FRAMEWORKS = {"keras", "tensorflow", "jax", "torch"}
 #: None of it is in an interpreter under test.

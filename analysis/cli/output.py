@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.cli.typeset import ENDINGS, typeset
 from analysis.options import Arguments, Selection, option
 from paradnn.errors import ConfigError
 
@@ -36,6 +37,9 @@ class Output(Arguments):
     """Where a result goes beside the terminal."""
 
     csv: str | None = option(None, "write the table to a file, - for standard output", metavar="FILE", group=_GROUP)
+    typeset: str | None = option(
+        None, "write the table for a paper: LaTeX (.tex) or Markdown (.md)", metavar="FILE", group=_GROUP
+    )
     log: bool = option(
         False, "put the result into the store, as a run of kind=analysis that names its sources", group=_GROUP
     )
@@ -74,7 +78,8 @@ def deliver(
     `frame` holds the runs it rests on. What cannot be drawn or written is refused before anything is printed.
     """
     table = _writable(output.csv, "--csv") if output.csv and output.csv != "-" else None
-    pictures = [_picture(path) for path in output.figure]
+    paper = _named(output.typeset, "--typeset", ENDINGS, "a .tex or .md file") if output.typeset else None
+    pictures = [_named(path, "--figure", _KINDS, "a .png, .svg or .pdf file") for path in output.figure]
     if output.width is not None and not pictures:
         raise ConfigError("--width", output.width, "there is no figure to set", "name its file with --figure")
     if pictures and not result.drawable:
@@ -88,6 +93,8 @@ def deliver(
         _print(result)
     if table is not None:
         result.table.to_csv(table, index=False)
+    if paper is not None:
+        paper.write_text(typeset(result.table, paper), encoding="utf-8")
     for figure, path in figures:
         _save(figure, path, exact=output.width is not None)
     if output.log:
@@ -111,10 +118,11 @@ def _writable(path: str, option: str) -> Path:
     return target
 
 
-def _picture(path: str) -> Path:
-    target = _writable(path, "--figure")
-    if target.suffix.lower() not in _KINDS:
-        raise ConfigError("--figure", path, "is of no known kind", "name a .png, .svg or .pdf file")
+def _named(path: str, option: str, endings: Sequence[str], such: str) -> Path:
+    """A file that can be written, of one of these endings."""
+    target = _writable(path, option)
+    if target.suffix.lower() not in endings:
+        raise ConfigError(option, path, "is of no known kind", f"name {such}")
     return target
 
 

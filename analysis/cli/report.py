@@ -5,22 +5,40 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from analysis.cli.selection import load_chosen
 from analysis.options import Options, Selection, command_line, option
 from paradnn.config.words import counted
-from paradnn.errors import StoreError
+from paradnn.errors import ConfigError, StoreError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["ReportOptions", "report"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(Options):
-    """Where the page goes."""
+    """Where the page goes, and for whom it is."""
 
     command = "report"
 
+    audience: Literal["both", "manager", "engineer"] = option(
+        "both",
+        "verdict, results and systems (manager), every analysis (engineer), or both parts (default)",
+        flag="--for",
+        group="page",
+    )
+    price: tuple[tuple[str, str], ...] = option(
+        (),
+        "what an hour of a device costs, such as 'V100=2.48', repeatable: adds the cost of a million examples",
+        metavar="DEVICE=PRICE",
+        several="repeat",
+        group="page",
+    )
     out: str = option("report.html", "the page to write (default: report.html)", metavar="FILE")
 
 
@@ -40,12 +58,35 @@ def report(options: ReportOptions, selection: Selection) -> None:
         )
         where = ", ".join(address_of(uri).public for uri in selection.store or (None,))
         raise StoreError(f"nothing to report from {where}, {why}")
-    page = make_report(frame, selection, pool=options.pool, progress=_show if sys.stderr.isatty() else None)
+    page = make_report(
+        frame,
+        selection,
+        pool=options.pool,
+        audience=options.audience,
+        prices=_prices(options.price, frame),
+        progress=_show if sys.stderr.isatty() else None,
+    )
     write_page(page, target)
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr)
     print(f"{target} ({len(page.encode(errors='replace')) / 1e6:.1f} MB, {counted(len(frame), 'run')})")
     print(f"Open it in a browser: {_opener()} {shlex.quote(str(target))}")
+
+
+def _prices(given: Sequence[tuple[str, str]], frame: pd.DataFrame) -> dict[str, float]:
+    """Prices of an hour by device; ConfigError for what is no price, and for a device that no run has."""
+    prices = {}
+    known = sorted(set(frame["device"].dropna()))
+    for device, price in given:
+        if device not in known:
+            raise ConfigError("--price", device, "no run is of that device", f"name one of {', '.join(known)}")
+        try:
+            prices[device] = float(price)
+        except ValueError:
+            prices[device] = float("nan")
+        if not 0 < prices[device] < float("inf"):
+            raise ConfigError("--price", f"{device}={price}", "is no price", "write for example 'V100=2.48', an hour")
+    return prices
 
 
 def _show(what: str) -> None:

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-__all__ = ["SCRIPT", "STYLE"]
+__all__ = ["SCRIPT", "STYLE", "TINTS"]
 
-#: Colours have a contrast of at least 4.5 to their ground (WCAG AA), figures stand on white in the dark as well.
-STYLE = """
+#: Greys from ink to ground, as a light and as a dark page has them: the variables --g0 to --g10.
+_LIGHT = "#000000 #1a1a1a #333333 #4d4d4d #666666 #808080 #999999 #b3b3b3 #cccccc #e6e6e6 #ffffff"
+_DARK = "#eef1f4 #e2e6ea #d3d9df #c3cad2 #b0b8c1 #98a1ab #828b95 #68717b #4d565f #343c45 #1a2027"
+#: Colours of figures that change in the dark: the variable's name -> (light, dark).
+TINTS = {"wine": ("#882255", "#d97aa9"), "blue": ("#0072b2", "#3f9fdc"), "asked": ("#dbe7d3", "#31432b")}
+
+
+def _variables(place: int) -> str:
+    """The colours of figures as CSS variables: 0 is light, 1 dark."""
+    greys = (f"--g{number}:{colour};" for number, colour in enumerate((_LIGHT, _DARK)[place].split()))
+    return "".join([*greys, *(f"--{name}:{colours[place]};" for name, colours in TINTS.items())])
+
+
+#: Colours have a contrast of at least 4.5 to their ground (WCAG AA); figures follow the page, pictures stand on white.
+STYLE = f"""
+:root{{{_variables(0)}}}
+@media (prefers-color-scheme:dark){{:root{{{_variables(1)}}}}}
+@media print{{:root{{{_variables(0)}}}}}
+"""
+STYLE += """
 :root{--ink:#1b1f24;--soft:#515a66;--ground:#fff;--box:#f3f5f8;--line:#c9d0d9;--link:#00558a;--head:#e6edf5;
 --yes:#0b5d35;--no:#9c2400;--open:#515a66}
 @media (prefers-color-scheme:dark){:root{--ink:#e8ebef;--soft:#b3bcc7;--ground:#14181d;--box:#1e242b;--line:#46505c;
@@ -34,7 +52,8 @@ nav ul{columns:2;column-gap:2rem;padding-left:1.1rem;max-width:none}
 nav li{break-inside:avoid}nav ul ul{columns:1}
 .note,.reading,figcaption,.command{color:var(--soft);font-size:.92rem}
 figure{margin:.8rem 0}
-figure .chart{background:#fff;border:1px solid var(--line);border-radius:4px;padding:.4rem;overflow-x:auto}
+figure .chart{background:var(--g10);border:1px solid var(--line);border-radius:4px;padding:.4rem;overflow-x:auto}
+figure svg{fill:var(--g0)}.chart:has(img){background:#fff}
 figure svg,figure img{display:block;width:100%;height:auto;margin:0 auto}
 figure.large .chart>*{width:56rem;max-width:none!important}
 .scroll{overflow-x:auto;margin:.5rem 0 1rem;border:1px solid var(--line);border-radius:4px;max-height:80vh}
@@ -52,6 +71,9 @@ th:has(button){cursor:pointer}
 th button::after{content:"\\2195"}
 th[aria-sort=ascending] button::after{content:"\\25B2"}
 th[aria-sort=descending] button::after{content:"\\25BC"}
+table.results td:last-child{min-width:11rem}
+table.systems th{white-space:normal;min-width:8rem;vertical-align:top}
+table.systems tbody th{background:var(--head);position:sticky;left:0}
 details{margin:.5rem 0}
 summary{cursor:pointer;color:var(--link);padding:.2rem 0}
 .answer{font-weight:700;white-space:nowrap}

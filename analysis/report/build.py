@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -11,25 +11,20 @@ import pandas as pd
 
 from analysis.options import Selection, command_line
 from analysis.report.comparisons import compare_populations
-from analysis.report.findings import headline
+from analysis.report.findings import highlights
 from analysis.report.html import ui_address
 from analysis.report.outline import Item, Missing, outline
-from analysis.report.page import Content, render
+from analysis.report.page import Audience, Content, render
 from analysis.report.populations import Population, split
 from analysis.report.sections import Chapter, Context, Section, run_section
-from analysis.summaries.claims import ClaimsOptions, check_claims
+from analysis.report.verdict import verdicts
+from analysis.summaries.claims import ClaimsOptions, ClaimsResult, check_claims
 from analysis.summaries.software import SoftwareOptions, software
 from paradnn.store.address import address_of, without_secrets
 
 __all__ = ["make_report"]
 
 _POPULATIONS = 8  # shown in full
-_CLAIMS = Item(
-    check_claims,
-    ClaimsOptions(),
-    "The paper's observations as checks",
-    "Supported: the 95% interval of its number lies on the claimed side.",
-)
 _ACROSS = Item(
     software,
     SoftwareOptions(),
@@ -42,60 +37,105 @@ def make_report(
     frame: pd.DataFrame,
     selection: Selection,
     pool: bool = False,
+    audience: Audience = "both",
+    prices: Mapping[str, float] | None = None,
     made: str = "",
     progress: Callable[[str], None] | None = None,
 ) -> str:
     """The page of the runs that a selection chose, as `analysis.store.load.load` gives them.
 
-    `made` is the date that the page names (now, unless given); `progress` gets a word for each step.
+    `audience` is for whom it is, `prices` are those of an hour by device, in any currency. `made` is the date that the
+    page names (now, unless given); `progress` gets a word for each step.
     """
     show = progress or (lambda _: None)
-    context = Context(selection.store, pool)
+    context = Context(selection.store, pool, audience != "manager")
     if selection.store:
         selection = replace(selection, store=tuple(map(without_secrets, selection.store)))
     populations = split(frame, selection, pool)
-    shown, missing = populations[:_POPULATIONS], []
-    chapters: list[Chapter] = []
-    for population in shown:
-        show(population.name)
-        sections, lacking = _chapter(population, context)
-        chapters.append(Chapter(population, sections))
-        missing += lacking
+    shown = populations[:_POPULATIONS]
+    chapters, missing = _analyse(shown, context, show)
     show("comparisons")
     comparisons, not_compared = ([], []) if pool else compare_populations(shown, frame, selection, context)
     shared, lacking = _versions(shown, frame, selection, context)
     show("claims")
-    claims = run_section(_CLAIMS, frame, selection, "all", "all runs", context)
-    missing += [*lacking, *not_compared, *([claims] if isinstance(claims, Missing) else [])]
+    claims, silent = _claims(frame, selection, context)
+    missing += [*lacking, *not_compared, *([claims] if isinstance(claims, Missing) and not silent else [])]
     stores = [address_of(uri) for uri in context.store] or [address_of()]
     store = next((each for each in stores if not each.is_bundle), stores[0])
-    pooled = ["--pool"] if pool else []
     return render(
         Content(
             title="Performance report",
+            audience=audience,
+            address=context.store[0] if context.store else None,
             store=", ".join(each.public for each in stores),
             made=made or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            command=shlex.join(["python", "-m", "analysis", "report", *command_line(selection), *pooled]),
+            command=_command(selection, pool, audience, prices or {}),
             ui=ui_address(store.uri),
             ui_command=f"python -m paradnn.ui --store {shlex.quote(store.public)}",
             chapters=chapters,
             shared=shared,
             comparisons=comparisons,
             claims=claims if isinstance(claims, Section) else None,
+            silent=silent,
             missing=missing,
-            findings=headline(chapters, comparisons),
+            verdict=verdicts(chapters, comparisons),
+            findings=highlights(chapters),
             left_out=_left_out(populations, context),
+            prices=prices or {},
+            whole=shlex.join(["python", "-m", "analysis", "export", "runs.csv", *command_line(selection)]),
         )
     )
 
 
+def _analyse(
+    populations: Sequence[Population], context: Context, show: Callable[[str], None]
+) -> tuple[list[Chapter], list[Missing]]:
+    """A chapter for each population, and what they lack."""
+    chapters: list[Chapter] = []
+    missing: list[Missing] = []
+    for population in populations:
+        show(population.name)
+        sections, lacking = _chapter(population, context)
+        chapters.append(Chapter(population, sections))
+        missing += lacking
+    return chapters, missing
+
+
+def _command(selection: Selection, pool: bool, audience: Audience, prices: Mapping[str, float]) -> str:
+    """The command line that makes the same page."""
+    words = [*command_line(selection), *(["--pool"] if pool else [])]
+    words += ["--for", audience] if audience != "both" else []
+    words += [word for name, price in prices.items() for word in ("--price", f"{name}={price:g}")]
+    return shlex.join(["python", "-m", "analysis", "report", *words])
+
+
+def _claims(frame: pd.DataFrame, selection: Selection, context: Context) -> tuple[Section | Missing, list[str]]:
+    """The claims that have data as a section (`Missing` where none has), and the titles of the others."""
+    silent: list[str] = []
+
+    def measured(runs: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
+        result = check_claims(runs, options)
+        silent.extend(verdict.title for verdict in result.verdicts if not verdict.measured)
+        return replace(result, verdicts=tuple(verdict for verdict in result.verdicts if verdict.measured))
+
+    item = Item(
+        measured,
+        ClaimsOptions(),
+        "The paper's observations as checks",
+        "Supported: the 95% interval of its number lies on the claimed side.",
+    )
+    return run_section(item, frame, selection, "all", "all runs", context), silent
+
+
 def _chapter(population: Population, context: Context) -> tuple[list[Section], list[Missing]]:
-    """Every analysis of one population. What the published files do not hold, no command supplies."""
+    """Every analysis of one population, for a manager what the verdict takes. What the published files do not hold, no
+    command supplies."""
     done = [
         run_section(item, population.rows, population.selection, population.key, population.name, context)
         if isinstance(item, Item)
         else item
         for item in outline(population)
+        if context.draw or (isinstance(item, Item) and item.options.command == "sensitivity")
     ]
     lacking = [one for one in done if isinstance(one, Missing)]
     if population.published:

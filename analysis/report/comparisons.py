@@ -9,8 +9,9 @@ from itertools import combinations
 import pandas as pd
 
 from analysis.options import Selection
-from analysis.report.outline import REMEDIES, Item, Missing
+from analysis.report.outline import Item, Missing
 from analysis.report.populations import Population
+from analysis.report.remedies import remedy
 from analysis.report.sections import Context, Section, run_section
 from analysis.store.frame import families, is_ok
 from analysis.summaries.compare import CompareOptions, CompareResult, compare
@@ -88,11 +89,13 @@ def _compare(
     side_a, side_b = side_of(a, b, frame), side_of(b, a, frame)
     common = tuple(name for name in families(a.rows) if name in families(b.rows))
     if not common:
-        return Missing("Comparison", of, "they have no model family in common", REMEDIES["compare"])
+        return Missing("Comparison", of, "they have no model family in common", remedy("compare", a))
     same = len(common) == len(families(a.rows)) == len(families(b.rows))
     narrowed = () if same else common
     reading = "Each mark is a point that both measured; the bar is the geometric mean with its 95% interval."
-    cells = Item(compare, CompareOptions(a=side_a, b=side_b), "Cell by cell", reading, narrowed)
+    cells = Item(
+        compare, CompareOptions(a=side_a, b=side_b), "Cell by cell", reading, narrowed, remedy=remedy("compare", a)
+    )
     first = run_section(cells, frame, selection, key, of, context)
     if isinstance(first, Missing):
         return replace(first, title="Comparison")

@@ -1,4 +1,4 @@
-"""The headline: a few plain findings with their intervals, each pointing at the section it comes from."""
+"""What stands out: a few plain findings with their intervals, each pointing at the section it comes from."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import numpy as np
 import pandas as pd
 
 from analysis.format import short
-from analysis.methods.heatmap import MEMORY
-from analysis.report.comparisons import Comparison
 from analysis.report.populations import Population
 from analysis.report.sections import Chapter, Section
 from analysis.store.frame import is_ok
@@ -20,12 +18,10 @@ from analysis.summaries.breakdown import BreakdownResult, share_in_words
 from analysis.summaries.heatmap import HeatmapResult
 from analysis.summaries.result import Result
 from analysis.summaries.roofline import RooflineResult
-from analysis.summaries.sensitivity import SensitivityResult
 
-__all__ = ["Finding", "headline"]
+__all__ = ["Finding", "highlights"]
 
 R = TypeVar("R", bound=Result)
-_MOST = 6
 _BEST = 2  # best points that are named
 
 
@@ -38,19 +34,17 @@ class Finding:
     anchor: str
 
 
-def headline(chapters: Sequence[Chapter], comparisons: Sequence[Comparison]) -> list[Finding]:
-    """At most six findings: best points, the largest comparison, what matters most, limits, time, memory.
+def highlights(chapters: Sequence[Chapter]) -> list[Finding]:
+    """The best points, what limits the models and where their time goes.
 
     Of each kind but the first only one, from the first population that has it.
     """
     found = [_best(chapter.population, chapter.sections) for chapter in chapters[:_BEST]]
-    largest = sorted(comparisons, key=lambda one: len(one.result.table), reverse=True)[:1]
-    found += [_compared(comparison) for comparison in largest]
-    kinds: tuple[Callable[[Population, Sequence[Section]], Finding | None], ...] = (_matters, _bound, _time, _memory)
+    kinds: tuple[Callable[[Population, Sequence[Section]], Finding | None], ...] = (_bound, _time)
     for kind in kinds:
         each = (kind(chapter.population, chapter.sections) for chapter in chapters)
         found.append(next(filter(None, each), None))
-    return [finding for finding in found if finding is not None][:_MOST]
+    return [finding for finding in found if finding is not None]
 
 
 def _first(sections: Sequence[Section], kind: type[R]) -> tuple[R, str] | None:
@@ -82,45 +76,16 @@ def _interval(row: pd.Series, metric: str, unit: str) -> str:
     if not all(pd.notna(value) for value in (*ends, whole)):
         return " (no interval recorded)"
     low, high = (short(float(end / whole * row[metric]), unit, digits=3) for end in ends)
-    return f" (95% interval within its process {low} to {high})"
+    return f" (95% CI{_processes(row)}: {low} to {high})"
+
+
+def _processes(row: pd.Series) -> str:
+    return " (single process)" if row.get("processes", 1) == 1 else ""
 
 
 def _model(row: pd.Series) -> str:
     name = row.get("run_name")
     return str(name) if pd.notna(name) and str(name) else f"run {row['run_id']}"
-
-
-def _compared(comparison: Comparison) -> Finding | None:
-    points, wins, mean = comparison.result.overall
-    if not points:
-        return None
-    known = np.isfinite(mean.low)
-    interval = f"95% interval {mean.low:.3g} to {mean.high:.3g}" if known else "too few points for an interval"
-    words = (
-        f"{comparison.a.name} runs {mean.value:.3g} times as fast as {comparison.b.name} in the geometric mean over "
-        f"{points} points that both measured ({interval}), and is ahead in {wins} of them."
-    )
-    if not comparison.result.comparison.cells["comparable"].all():
-        words += " That is no verdict: their sessions cannot be told from the difference."
-    return Finding("Against each other", words, comparison.sections[0].anchor)
-
-
-def _matters(population: Population, sections: Sequence[Section]) -> Finding | None:
-    shown = _first(sections, SensitivityResult)
-    strongest = shown[0].strongest() if shown else None
-    if shown is None or strongest is None:
-        return None
-    result, anchor = shown
-    value, low, high = strongest.weight
-    metric = result.sensitivity.metric
-    doubling = ""
-    if strongest.doubling is not None:
-        doubling = f"; doubling it multiplies {metric} by {strongest.doubling:.2f}"
-    words = (
-        f"{population.name}: {strongest.term} weighs most in {metric} of {strongest.family}, {value:+.2f} "
-        f"(95% interval {low:+.2f} to {high:+.2f}) over {strongest.points:,} points{doubling}."
-    )
-    return Finding("What matters most", words, anchor)
 
 
 def _bound(population: Population, sections: Sequence[Section]) -> Finding | None:
@@ -147,10 +112,3 @@ def _time(population: Population, sections: Sequence[Section]) -> Finding | None
         f"in the median over {row['models']} profiled models ({share_in_words(row)})."
     )
     return Finding("Where time goes", words, shown[1])
-
-
-def _memory(population: Population, _: Sequence[Section]) -> Finding | None:
-    rows = population.rows
-    full = int(rows["outcome"].isin(MEMORY).sum())
-    words = f"{population.name}: {full:,} of {len(rows):,} points did not fit its memory."
-    return Finding("Memory", words, population.key) if full else None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
 from analysis.options import Options
 from analysis.report.populations import Population
+from analysis.report.remedies import remedy, sweep_of
 from analysis.store.frame import families
 from analysis.summaries.boxplot import BoxplotOptions, boxplot
 from analysis.summaries.breakdown import BreakdownOptions, breakdown
@@ -24,24 +25,7 @@ from analysis.summaries.sensitivity import SensitivityOptions, sensitivity
 from analysis.summaries.software import SoftwareOptions, software
 from paradnn.config.families import FAMILIES, Family
 
-__all__ = ["REMEDIES", "Item", "Missing", "outline"]
-
-#: Command of an analysis -> the command that supplies what it lacks.
-REMEDIES = {
-    "boxplot": "python -m paradnn.train -m experiment=quick",
-    "heatmap": f"python -m paradnn.train -m model=fc {FAMILIES['fc'].sweep}",
-    "sensitivity": "python -m paradnn.train -m experiment=paper_fc sweep.sample=60",
-    "roofline": "python -m paradnn.ceilings",
-    "breakdown": "python -m paradnn.train -m experiment=quick measure.profile=true",
-    "infeed": "python -m analysis import-archive DIR, for the published TPU v2 traces",
-    "scaling": "python -m paradnn.train -m model=fc model.nodes=256,1024 platform.threads=1,2, then "
-    "python -m analysis scaling --by platform.threads",
-    "software": "python -m paradnn.train -m model=fc model.nodes=64,256,1024 precision=float32,bfloat16",
-    "parameters": "python -m paradnn.train -m experiment=quick",
-    "overhead": "python -m paradnn.train -m experiment=quick",
-    "compare": "the same sweep on both sides, such as python -m paradnn.train -m experiment=quick",
-    "claims": "python -m paradnn.train -m experiment=paper_fc sweep.sample=60",
-}
+__all__ = ["Item", "Missing", "outline"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +42,8 @@ class Missing:
 class Item:
     """One analysis to try: the function and its options, and how the section is headed and read.
 
-    `families` narrows the runs; `key` names the section within its population where the command's name would not do.
+    `families` narrows the runs; `key` names the section within its population where the command's name would not do;
+    `remedy` is the command that supplies what the analysis may lack.
     """
 
     analyse: Callable[[pd.DataFrame, Any], Result]
@@ -67,6 +52,7 @@ class Item:
     reading: str
     families: tuple[str, ...] = ()
     key: str = ""
+    remedy: str = ""
 
     @property
     def anchor(self) -> str:
@@ -76,14 +62,8 @@ class Item:
 
 def outline(population: Population) -> list[Item | Missing]:
     """The analyses of one population, in the order of the page; what its runs rule out from the start is missing."""
-    rows = population.rows
-    return [
-        Item(
-            boxplot,
-            BoxplotOptions(by=("family",)),
-            "Spread by family",
-            "Bar: median. Box: 9th to 91st percentile. Whiskers: 2nd to 98th. Dots lie beyond.",
-        ),
+    items = [
+        Item(boxplot, BoxplotOptions(by=("family",)), "Spread by family", ""),
         *_heat_maps(population),
         Item(
             sensitivity,
@@ -100,7 +80,11 @@ def outline(population: Population) -> list[Item | Missing]:
             "be gained.",
         ),
         _operations(population),
-        *_around_the_step(rows),
+        *_around_the_step(population.rows),
+    ]
+    return [
+        replace(item, remedy=remedy(item.options.command, population)) if isinstance(item, Item) else item
+        for item in items
     ]
 
 
@@ -141,7 +125,7 @@ def _around_the_step(rows: pd.DataFrame) -> list[Item]:
         Item(
             overhead,
             OverheadOptions(),
-            "What the measuring itself costs",
+            "Benchmarking overhead",
             "Wall time of a point by phase. The stack's own part is schedule, start and record.",
         ),
     ]
@@ -156,10 +140,8 @@ def _heat_maps(population: Population) -> Iterator[Item | Missing]:
         title = f"Heat map: {', '.join(names)}"
         if len(varied) < 2:
             only = f"only {varied[0]} varies" if varied else "no hyperparameter varies"
-            model = ",".join(family.name for family in known) or names[0]
-            sweep = f"model={model}" + (f" {known[0].sweep}" if known else "")
-            reason, remedy = f"{only} in these runs, a map takes two", f"python -m paradnn.train -m {sweep}"
-            yield Missing(title, population.name, reason, remedy)
+            sweep = sweep_of(names, population) if known else ""
+            yield Missing(title, population.name, f"{only} in these runs, a map takes two", sweep)
             continue
         reading = "Median of the points in a cell; cells in which nothing ran say why."
         options = HeatmapOptions(x=varied[0], y=varied[1])
@@ -192,7 +174,7 @@ def _operations(population: Population) -> Item | Missing:
     profiled = rows[population.profiled()]
     rates = profiled["flops_per_second"].dropna() if "flops_per_second" in profiled else profiled.index.to_series()[:0]
     if not len(rates):
-        return Missing(title, population.name, "none of these runs was profiled", REMEDIES["breakdown"])
+        return Missing(title, population.name, "none of these runs was profiled", remedy("breakdown", population))
     run = str(profiled["run_id"].loc[rates.index].iloc[int(rates.argmax())])
     return Item(
         roofline,

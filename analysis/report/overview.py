@@ -1,4 +1,4 @@
-"""What was measured where: a row for each population of the store, and its counts by family and outcome."""
+"""What was measured of each population: its environment and protocol in sentences, its points by outcome."""
 
 from __future__ import annotations
 
@@ -6,51 +6,30 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.format import short
 from analysis.report.html import code, items, text
 from analysis.report.populations import Population
-from analysis.report.table import boxed, html_table
+from analysis.report.systems import peaks, versions, when
+from analysis.report.table import html_table
 from analysis.store.frame import families, is_ok
 
 __all__ = ["facts", "overview"]
 
-_FRAMEWORKS = ("tensorflow", "jax", "torch", "keras", "python")
-
 
 def overview(populations: Sequence[Population]) -> str:
-    """A table of the populations and one of their families, as HTML."""
-    head = ("Population", "Device", "Host", "Versions", "When (UTC)", "Points", "Measured")
-    cells = [
-        (
-            f'<a href="#{one.key}">{text(one.name)}</a>',
-            text(one.device),
-            text(one.listed("host") or "not recorded"),
-            text(_versions(one) or "not recorded"),
-            text(_when(one)),
-            f"{len(one.rows):,}",
-            f"{int(is_ok(one.rows).sum()):,}",
-        )
-        for one in populations
-    ]
-    rows = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in cells)
-    top = "".join(f'<th scope="col">{name}</th>' for name in head)
-    table = boxed(
-        f"<table><caption>What was measured where</caption><thead><tr>{top}</tr></thead><tbody>{rows}</tbody></table>",
-        "What was measured where",
-    )
+    """The points of every population by family and outcome, as HTML."""
     counts = pd.concat([_counts(one) for one in populations], ignore_index=True)
     counts = counts.astype(dict.fromkeys(counts.columns[2:], "Int64")).fillna(0)
-    return table + "<h3>Points by family and outcome</h3>" + html_table(counts, "Points by family and outcome")
+    return html_table(counts, "Points by family and outcome")
 
 
 def facts(population: Population) -> str:
     """A population's environment and protocol in sentences."""
     rows, listed = population.rows, population.listed
-    known = [("Host", listed("host")), ("Software", _versions(population)), ("Commit", listed("git_commit"))]
+    known = [("Host", listed("host")), ("Software", versions(population)), ("Commit", listed("git_commit"))]
     measure = [
         f"{name.removeprefix('measure.')} {listed(name)}" for name in population.with_prefix("measure.") if listed(name)
     ]
-    lines = [text(f"{what}: {value}.") for what, value in (*known, ("When (UTC)", _when(population))) if value]
+    lines = [text(f"{what}: {value}.") for what, value in (*known, ("When (UTC)", when(population))) if value]
     if measure:
         lines.append(text(f"Timing protocol: {', '.join(measure)}."))
     ids = [
@@ -59,29 +38,14 @@ def facts(population: Population) -> str:
         if name in rows
     ]
     lines.append(f"Identity: {', '.join(ids)}.")
-    lines += [text(line) for line in (_peaks(rows), _replicates(rows), _failures(rows)) if line]
+    measured = f"Measured hardware peaks: {peaks(rows)}." if peaks(rows) else ""
+    lines += [text(line) for line in (measured, _replicates(rows), _failures(rows)) if line]
     if population.published:
         lines.append(
             "These are the published measurements: best rates of one execution each, without intervals. See "
             "docs/published-data.md for what they can be compared with."
         )
     return items(lines)
-
-
-def _versions(population: Population) -> str:
-    """The frameworks by name and version; all others are in the runs."""
-    versions = {name: population.listed(f"version.{name}") for name in _FRAMEWORKS}
-    return ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-
-
-def _when(population: Population) -> str:
-    if population.published:
-        return "not published"
-    started = population.rows["start_time"].dropna()
-    if not len(started):
-        return "not recorded"
-    first, last = (moment.strftime("%Y-%m-%d %H:%M") for moment in (started.min(), started.max()))
-    return first if first == last else f"{first} to {last}"
 
 
 def _counts(population: Population) -> pd.DataFrame:
@@ -94,19 +58,6 @@ def _counts(population: Population) -> pd.DataFrame:
     table.insert(0, "population", population.name)
     table.insert(2, "points", table[columns].sum(axis=1))
     return table.rename_axis(columns=None)
-
-
-def _peaks(rows: pd.DataFrame) -> str:
-    said = []
-    for column, what, unit in (
-        ("peak_flops_per_second", "arithmetic", "FLOP/s"),
-        ("peak_bytes_per_second", "memory", "B/s"),
-    ):
-        values = [float(value) for value in rows[column].dropna()] if column in rows else []
-        if values:
-            ends = [short(value, unit, digits=3) for value in (min(values), max(values))]
-            said.append(f"{what} {' to '.join(dict.fromkeys(ends))}")
-    return f"Ceilings that its runs carry: {', '.join(said)}." if said else ""
 
 
 def _replicates(rows: pd.DataFrame) -> str:

@@ -1,11 +1,12 @@
-"""The page: contents, headline, what was measured, a chapter a population, comparisons, claims, what is missing."""
+"""The page: first what decides (verdict, results, systems), then every analysis, claims, and what is missing."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from analysis.claims.judge import Verdict, sentences
 from analysis.claims.kinds import Answer
@@ -15,13 +16,20 @@ from analysis.report.findings import Finding
 from analysis.report.html import attribute, code, items, prose, run_link, text
 from analysis.report.outline import Missing
 from analysis.report.overview import facts, overview
+from analysis.report.results import results_table
 from analysis.report.sections import Chapter, Section
+from analysis.report.systems import systems_table
 from analysis.report.table import html_table
 from analysis.summaries.claims import ClaimsResult
 from analysis.summaries.result import Result
+from paradnn.config.words import counted
 
-__all__ = ["Content", "render"]
+__all__ = ["Audience", "Content", "render"]
 
+#: For whom a page is: who decides, who wants to know why, or both.
+Audience = Literal["both", "manager", "engineer"]
+
+_TOLD = 4  # sentences of a topic that stand open
 _SOURCES = 12  # run ids of a section that are listed
 #: Answer -> the class that colours it.
 _ANSWERS = {Answer.SUPPORTED: "supported", Answer.REFUTED: "refuted", Answer.NOT_ENOUGH: "open"}
@@ -29,9 +37,12 @@ _ANSWERS = {Answer.SUPPORTED: "supported", Answer.REFUTED: "refuted", Answer.NOT
 
 @dataclass(frozen=True)
 class Content:
-    """All that the page shows. `ui` is the address of the MLflow UI or empty, `ui_command` opens it elsewhere."""
+    """All that the page shows. `ui` is the address of the MLflow UI or empty, `ui_command` opens it elsewhere;
+    `whole` writes all runs, `silent` are the claims without data, `prices` are those of an hour by device."""
 
     title: str
+    audience: Audience
+    address: str | None
     store: str
     made: str
     command: str
@@ -41,33 +52,25 @@ class Content:
     shared: Sequence[Section]
     comparisons: Sequence[Comparison]
     claims: Section | None
+    silent: Sequence[str]
     missing: Sequence[Missing]
+    verdict: Sequence[Finding]
     findings: Sequence[Finding]
     left_out: Sequence[str]
+    prices: Mapping[str, float]
+    whole: str
 
 
 def render(content: Content) -> str:
     """The whole page. Only its own script may run, by its hash, and nothing is fetched."""
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
-    populations = [chapter.population for chapter in content.chapters]
-    body = "\n".join(
-        [
-            _head(content),
-            _headline(content.findings),
-            _contents(content),
-            '<main id="main">',
-            f'<section id="measured"><h2>What was measured where</h2>{overview(populations)}'
-            f"{_where_runs_are(content)}</section>",
-            *(_chapter(chapter, content.ui) for chapter in content.chapters),
-            _comparisons(content),
-            _claims(content.claims),
-            _missing(content),
-            _reading(),
-            "</main>",
-            _foot(content),
-        ]
-    )
+    decides = content.audience != "engineer"
+    verdict = _headline("verdict", "Verdict", content.verdict, content.audience == "both") if decides else ""
+    parts = [_results(content) if decides else "", _systems(content)]
+    parts += _analyses(content) if content.audience != "manager" else []
+    opening = [_head(content), verdict, _contents(content) if content.audience != "manager" else ""]
+    body = "\n".join([*opening, '<main id="main">', *parts, _reading(), "</main>", _foot(content)])
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
@@ -85,26 +88,61 @@ def _head(content: Content) -> str:
     )
 
 
-def _headline(findings: Sequence[Finding]) -> str:
+def _results(content: Content) -> str:
+    results = results_table([one.population for one in content.chapters], content.prices, content.whole)
+    return f'<section id="results"><h2>Results</h2>{results}</section>'
+
+
+def _systems(content: Content) -> str:
+    populations = [one.population for one in content.chapters]
+    systems = systems_table(populations, content.address, linked=content.audience != "manager")
+    return f'<section id="measured"><h2>Systems side by side</h2>{systems}{_where_runs_are(content)}</section>'
+
+
+def _analyses(content: Content) -> list[str]:
+    """What an engineer asks: every analysis, system by system and against each other, and what could not be made."""
+    populations = [one.population for one in content.chapters]
+    return [
+        _headline("found", "In short", content.findings, True),
+        f'<section id="counts"><h2>Points by family and outcome</h2>{overview(populations)}</section>',
+        *(_chapter(chapter, content.ui) for chapter in content.chapters),
+        _comparisons(content),
+        _claims(content),
+        _missing(content),
+    ]
+
+
+def _headline(key: str, title: str, findings: Sequence[Finding], linked: bool) -> str:
+    """Findings in a box; `linked` to the sections they come from, where the page has them."""
     if not findings:
         return ""
-    lines = items(
-        f'<strong>{text(one.topic)}.</strong> {text(one.words)} <a href="#{attribute(one.anchor)}">More</a>'
-        for one in findings
-    )
-    return f'<section class="headline" aria-labelledby="found"><h2 id="found">What was found</h2>{lines}</section>'
+    topics: dict[str, list[Finding]] = {}
+    for one in findings:
+        topics.setdefault(one.topic, []).append(one)
+    lines = items(f"<strong>{text(topic)}.</strong> {_told(same, linked)}" for topic, same in topics.items())
+    return f'<section class="headline" aria-labelledby="{key}"><h2 id="{key}">{title}</h2>{lines}</section>'
+
+
+def _told(findings: Sequence[Finding], linked: bool) -> str:
+    """The sentences of a topic; of many, the first ones stand open."""
+    said = [text(one.words) + (f' <a href="#{attribute(one.anchor)}">More</a>' if linked else "") for one in findings]
+    rest = said[_TOLD:]
+    folded = f"<details><summary>{len(rest)} more</summary>{items(rest)}</details>" if rest else ""
+    return f"{' '.join(said[:_TOLD])}{folded}"
 
 
 def _contents(content: Content) -> str:
     """Links to every chapter and section."""
-    chapters = ['<a href="#measured">What was measured where</a>']
+    chapters = [] if content.audience == "engineer" else ['<a href="#results">Results</a>']
+    chapters.append('<a href="#measured">Systems side by side</a>')
+    chapters.append('<a href="#counts">Points by family and outcome</a>')
     for one in content.chapters:
         chapters.append(f'<a href="#{one.population.key}">{text(one.population.name)}</a>{_links(one.sections)}')
     compared = [(one.title, one.sections[0].anchor) for one in content.comparisons]
     if compared or content.shared:
         compared += [(section.title, section.anchor) for section in content.shared]
         inner = items(f'<a href="#{anchor}">{text(name)}</a>' for name, anchor in compared)
-        chapters.append(f'<a href="#compared">Populations against each other</a>{inner}')
+        chapters.append(f'<a href="#compared">Device comparisons</a>{inner}')
     if content.claims:
         chapters.append('<a href="#claims">Claims</a>')
     chapters += ['<a href="#missing">What is missing</a>', '<a href="#reading">How to read this page</a>']
@@ -136,7 +174,7 @@ def _section(section: Section, ui: str, words: str | None = None, heading: str =
     return (
         f'<section><{heading} id="{section.anchor}">{text(section.title)}</{heading}>{names}{figure}{note}'
         f"{prose(section.result.paragraphs()) if words is None else words}{table}{_sources(section.result, ui)}"
-        f'<p class="command">Again: {code(section.command)}</p></section>'
+        f'<p class="command">Reproduce: {code(section.command)}</p></section>'
     )
 
 
@@ -147,8 +185,7 @@ def _sources(result: Result, ui: str) -> str:
         return ""
     more = f" and {len(runs) - _SOURCES:,} more" if len(runs) > _SOURCES else ""
     listed = ", ".join(run_link(run, ui) for run in runs[:_SOURCES])
-    count = f"{len(runs):,} run{'s'[: len(runs) != 1]}"
-    return f"<details><summary>Rests on {count}</summary><p>{listed}{more}.</p></details>"
+    return f"<details><summary>Source runs: {len(runs):,}</summary><p>{listed}{more}.</p></details>"
 
 
 def _where_runs_are(content: Content) -> str:
@@ -166,20 +203,27 @@ def _comparisons(content: Content) -> str:
         for one in content.comparisons
     )
     inner += "".join(_section(section, content.ui) for section in content.shared)
-    return f'<section id="compared"><h2>Populations against each other</h2>{inner}</section>'
+    return f'<section id="compared"><h2>Device comparisons</h2>{inner}</section>'
 
 
-def _claims(section: Section | None) -> str:
-    """Claims with an answer first; those without data collapsed."""
+def _claims(content: Content) -> str:
+    """The claims that have data; where all have none there is no such section."""
+    section = content.claims
     if section is None:
         return ""
     assert isinstance(section.result, ClaimsResult)
-    answered = [_claim(verdict) for verdict in section.result.verdicts if verdict.measured]
-    without = [_claim(verdict) for verdict in section.result.verdicts if not verdict.measured]
-    words = f"{prose(section.result.closing())}{''.join(answered)}"
-    if without:
-        words += f"<details><summary>{len(without)} claims without data</summary>{''.join(without)}</details>"
+    answered = [_claim(verdict) for verdict in section.result.verdicts]
+    words = f"{prose(section.result.closing())}{''.join(answered)}{_silent(content)}"
     return f'<section id="claims"><h2>Claims</h2>{_section(section, "", words)}</section>'
+
+
+def _silent(content: Content) -> str:
+    """In one line how many claims have no data, their names folded."""
+    count = len(content.silent)
+    if not count:
+        return ""
+    head = f"{counted(count, 'claim')} {'has' if count == 1 else 'have'} no data in these runs"
+    return f"<details><summary>{head}</summary>{items(map(text, content.silent))}</details>"
 
 
 def _claim(verdict: Verdict) -> str:
@@ -195,11 +239,12 @@ def _missing(content: Content) -> str:
         groups.setdefault((one.title, one.reason, one.remedy), []).append(one.of)
     lines = []
     for (title, reason, remedy), of in groups.items():
-        supply = f" Supply it: {code(remedy)}" if remedy else ""
+        supply = f" To add this, run: {code(remedy)}" if remedy else ""
         lines.append(f"<strong>{text(title)}</strong> ({text('; '.join(of))}): {text(reason)}.{supply}")
     lines += [text(line) for line in content.left_out]
     said = items(lines) if lines else "<p>Nothing: every analysis had its data.</p>"
-    return f'<section id="missing"><h2>What is missing</h2>{said}</section>'
+    silent = "" if content.claims else _silent(content)
+    return f'<section id="missing"><h2>What is missing</h2>{said}{silent}</section>'
 
 
 def _reading() -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.methods.regression import Lacking, NotEnoughData
 from analysis.options import Selection, command_line
-from analysis.report.outline import REMEDIES, Item, Missing
+from analysis.report.outline import Item, Missing
 from analysis.report.populations import Population
 from analysis.report.svg import embed
 from analysis.summaries.result import Result
@@ -51,11 +51,12 @@ class Chapter:
 
 @dataclass
 class Context:
-    """what all sections share: the stores that tables are read from, whether heterogeneous runs are pooled, how many
-    bytes of figures the page still has room for, and which figures had none."""
+    """What all sections share: the stores that tables are read from, whether heterogeneous runs are pooled, whether
+    figures are drawn, how many bytes of them the page still has room for, and which had none."""
 
     store: tuple[str, ...]
     pool: bool
+    draw: bool = True
     room: int = _FIGURES
     refused: list[str] = field(default_factory=list)
 
@@ -68,7 +69,6 @@ def run_section(
     `selection` chooses this frame's runs from the store, for the command that the page shows. A fault of an analysis
     is named and leaves the rest of the report whole.
     """
-    remedy = REMEDIES.get(item.options.command, "")
     options = replace(item.options, pool=context.pool, store=context.store)
     if item.families:
         frame = frame[frame["family"].isin(item.families)].reset_index(drop=True)
@@ -79,11 +79,11 @@ def run_section(
     try:
         result = item.analyse(frame.copy(), options)
     except ParadnnError as error:
-        return Missing(item.title, of, _reason(error), remedy)
+        return Missing(item.title, of, _reason(error), item.remedy)
     except Exception as error:
         return Missing(item.title, of, _fault(options.command, error), line)
     if not len(result.table):
-        return Missing(item.title, of, " ".join(head for head, _ in result.paragraphs()).rstrip("."), remedy)
+        return Missing(item.title, of, " ".join(head for head, _ in result.paragraphs()).rstrip("."), item.remedy)
     figure, left_out = _figure(result, item.title, anchor, of, context)
     return Section(anchor, item.title, item.reading, line, result, figure, left_out)
 
@@ -105,7 +105,7 @@ def _more(groups: Sequence[Lacking]) -> str:
 
 def _figure(result: Result, title: str, anchor: str, of: str, context: Context) -> tuple[str, str]:
     """The figure as HTML, or why there is none."""
-    if not result.drawable:
+    if not result.drawable or not context.draw:
         return "", ""
     if context.room <= 0:
         context.refused.append(f"{title} of {of}")

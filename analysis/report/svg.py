@@ -1,4 +1,8 @@
-"""Figures as part of a page: SVG whose ids are the same every time and clash with no other figure's; PNG when heavy."""
+"""Figures as part of a page: SVG whose ids are the same every time and clash with no other figure's; PNG when heavy.
+
+Greys become CSS variables, so that a figure follows the page into the dark: what is black on white there is light on
+dark here. Colours that carry data stay, but for those too dark to be seen on a dark ground.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,13 @@ import base64
 import io
 import re
 
+import numpy as np
 from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
+from analysis.report.assets import TINTS
 from analysis.report.html import attribute
 
 __all__ = ["HEAVY", "embed"]
@@ -22,6 +30,10 @@ _OUTSIDE = re.compile(r"^.*?(?=<svg\b)", re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->\s*", re.DOTALL)
 _METADATA = re.compile(r"\s*<metadata>.*?</metadata>", re.DOTALL)
 _ROOT = re.compile(r'<svg [^>]*?viewBox="([^"]+)"[^>]*>')
+#: The greys that figures are drawn in; a colour map has others.
+_GREYS = ["00", "26", "33", "44", "55", "66", "77", "80", "88", "99", "a8", "b0", "bb", "cc", "dd", "f4", "ff"]
+_GREY = re.compile(rf"(?<=: )#({'|'.join(_GREYS)})\1\1(?=[;\"])")
+_FIXED = {"#000000": "#000001", "#ffffff": "#fffffe"}
 
 
 def embed(figure: Figure, key: str, alternative: str, heavy: int = HEAVY) -> str:
@@ -30,6 +42,8 @@ def embed(figure: Figure, key: str, alternative: str, heavy: int = HEAVY) -> str
     `key` is the prefix of all ids within, so it must be unique in the page. The same figure and key give the same text.
     """
     figure.set_facecolor("white")
+    for axes in figure.axes:
+        _keep_written_on_colour(axes)
     with rc_context({"svg.hashsalt": key, "svg.fonttype": "path"}):
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", bbox_inches="tight", metadata=_NO_DATES)
@@ -44,7 +58,34 @@ def embed(figure: Figure, key: str, alternative: str, heavy: int = HEAVY) -> str
         f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{{}}" role="img" aria-label="{label}" '
         f'style="max-width:{_width(text)}px">'
     )
-    return _ROOT.sub(lambda match: root.replace("{}", match[1], 1), text, count=1).strip()
+    return _themed(_ROOT.sub(lambda match: root.replace("{}", match[1], 1), text, count=1).strip())
+
+
+def _themed(text: str) -> str:
+    """Greys and dark colours as variables of the page."""
+    text = _GREY.sub(lambda match: f"var(--g{round(int(match[1], 16) / 25.5)})", text)
+    for name, (light, _) in TINTS.items():
+        text = text.replace(f": {light}", f": var(--{name})")
+    return text
+
+
+def _keep_written_on_colour(axes: Axes) -> None:
+    """Text within a coloured patch, such as a heat map's cell, was chosen for that colour: it stays as it is."""
+    written = [text for text in axes.texts if text.get_bbox_patch() is None and to_hex(text.get_color()) in _FIXED]
+    coloured = [patch for patch in axes.patches if patch.get_fill() and not _is_grey(to_hex(patch.get_facecolor()))]
+    if not written or not coloured:
+        return
+    axes.get_figure(root=True).draw_without_rendering()  # type: ignore[union-attr]
+    boxes = np.array([patch.get_window_extent().extents for patch in coloured])
+    for text in written:
+        box = text.get_window_extent()
+        x, y = (box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2
+        if ((boxes[:, 0] <= x) & (x <= boxes[:, 2]) & (boxes[:, 1] <= y) & (y <= boxes[:, 3])).any():
+            text.set_color(_FIXED[to_hex(text.get_color())])
+
+
+def _is_grey(colour: str) -> bool:
+    return colour[1:3] == colour[3:5] == colour[5:7]
 
 
 def _png(figure: Figure, alternative: str) -> str:

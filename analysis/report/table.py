@@ -3,22 +3,56 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from analysis.format import short
+from analysis.labels import label, labelled
 from analysis.report.html import attribute, run_link, text
-from analysis.store.frame import units
 
-__all__ = ["CAP", "boxed", "html_table"]
+__all__ = ["CAP", "Cell", "boxed", "html_table", "sortable"]
 
+#: The class of cells that hold numbers.
+_NUMBER = ' class="n"'
 #: Rows of a table that are in the page.
 CAP = 200
 _COLLAPSED = 12  # rows above which a table is collapsed
 _WIDE = 6  # columns above which those that say the same in every row are named above the table instead
 _CROWDED = 10  # columns above which a printed table is set smaller
 _IDS = ("run_id", "a_run_id", "b_run_id")
+
+
+class Cell(NamedTuple):
+    """A cell of a table: its words, and the number to sort by where it is one."""
+
+    words: Any
+    exact: float | None = None
+
+    def html(self) -> str:
+        """The cell as an element."""
+        if self.exact is None:
+            return f"<td>{text(self.words)}</td>"
+        return f'<td class="n" data-v="{self.exact!r}">{text(self.words)}</td>'
+
+
+def sortable(head: Sequence[str], rows: Sequence[Sequence[Cell]], caption: str) -> str:
+    """A table of cells that sorts by its headings."""
+    numbers = [any(row[place].exact is not None for row in rows) for place in range(len(head))]
+    top = "".join(
+        f'<th scope="col"{_NUMBER if number else ""}>{text(name)}</th>'
+        for name, number in zip(head, numbers, strict=True)
+    )
+    body = "".join(f"<tr>{''.join(cell.html() for cell in row)}</tr>" for row in rows)
+    return boxed(_framed(top, body, caption, " results"), caption)
+
+
+def _framed(top: str, body: str, caption: str, wide: str = "") -> str:
+    return (
+        f'<table class="sortable{wide}"><caption>{text(caption)}</caption><thead><tr>{top}</tr></thead>'
+        f"<tbody>{body}</tbody></table>"
+    )
 
 
 def html_table(frame: pd.DataFrame, caption: str, address: str = "", whole: str = "", cap: int = CAP) -> str:
@@ -34,7 +68,7 @@ def html_table(frame: pd.DataFrame, caption: str, address: str = "", whole: str 
     head = "".join(f'<th scope="col"{column.align}>{column.title}</th>' for column in columns)
     rows = zip(*(column.cells() for column in columns), strict=True)
     body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
-    notes = [f"The same in every row: {same}."] if same else []
+    notes = [f"Constant columns: {same}."] if same else []
     if len(frame) > cap:
         notes.append(
             f"The first {cap} of {len(frame):,} rows; all of them: {whole}"
@@ -43,11 +77,7 @@ def html_table(frame: pd.DataFrame, caption: str, address: str = "", whole: str 
         )
     wide = " wide" if len(shown.columns) > _CROWDED else ""
     note = f'<p class="note">{text(" ".join(notes))}</p>' if notes else ""
-    table = boxed(
-        f'<table class="sortable{wide}"><caption>{text(caption)}</caption><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table>",
-        caption,
-    )
+    table = boxed(_framed(head, body, caption, wide), caption)
     if len(shown) <= _COLLAPSED:
         return note + table
     count = f"{len(frame):,} rows" if len(frame) <= cap else f"{cap} of {len(frame):,} rows"
@@ -67,7 +97,9 @@ def _without_constants(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     same = [name for name in held.columns if held[name].notna().all() and held[name].nunique() == 1]
     if len(same) == len(held.columns):
         return held, ""
-    words = ", ".join(f"{name} = {_Column(held[name].head(1), '').plain(held[name].iloc[0])}" for name in same)
+    words = ", ".join(
+        f"{label(str(name))} = {_Column(held[name].head(1), '').plain(held[name].iloc[0])}" for name in same
+    )
     return held.drop(columns=same), words
 
 
@@ -78,15 +110,13 @@ class _Column:
         self.values = values
         self.address = address
         self.name = str(values.name)
-        self.unit = units([self.name]).get(self.name, "")
         self.number = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
-        self.align = ' class="n"' if self.number else ""
+        self.align = _NUMBER if self.number else ""
 
     @property
     def title(self) -> str:
-        """The name, breakable at its dots and underscores, with the unit."""
-        unit = f" ({self.unit})" if self.unit not in ("", "1") else ""
-        return text(self.name + unit).replace("_", "_<wbr>").replace(".", ".<wbr>")
+        """What the column is called, with its unit."""
+        return text(labelled(self.name)).replace("_", "_<wbr>")
 
     def plain(self, value: Any) -> str:
         """One value as text."""

@@ -22,7 +22,7 @@ from analysis.store.frame import build
 from paradnn.config.words import did_you_mean
 from paradnn.errors import ConfigError, DataError, SchemaError, StoreError
 from paradnn.store.address import BUNDLE, address_of, without_secrets
-from paradnn.store.bundle import read_artifact
+from paradnn.store.bundle import read_artifact as read_bundled
 from paradnn.store.errors import store_errors
 from paradnn.store.moved import local_folder
 from paradnn.store.query import Query, Values
@@ -30,7 +30,7 @@ from paradnn.store.reader import Way, open_reader
 from paradnn.store.records import Records
 from paradnn.store.schema import OUTCOME_TAGS, SCHEMA_VERSION
 
-__all__ = ["default_uri", "load", "load_table", "load_tables", "local_folder"]
+__all__ = ["default_uri", "load", "load_table", "load_tables", "read_artifact"]
 
 Choice = str | Sequence[str] | None
 Time = str | datetime | pd.Timestamp | None
@@ -216,20 +216,23 @@ def _artifacts_of(run_id: str, uri: str | None) -> str:
     raise StoreError(f"no run {run_id}")
 
 
-def _table(artifact_uri: str, run_id: str, name: str, uri: str | None) -> pd.DataFrame | None:
-    """A table among the artifacts at an address; None where there is none, StoreError where it cannot be fetched."""
-    what = f"{name} of run {run_id}"
+def read_artifact(artifact_uri: str, run_id: str, name: str, uri: str | None) -> bytes | None:
+    """A file among the artifacts at an address; None where there is none, StoreError where it cannot be fetched."""
     if artifact_uri.startswith(f"{BUNDLE}:"):
-        content = read_artifact(artifact_uri, name)
-        return None if content is None else _parse(content.decode(), what)
+        return read_bundled(artifact_uri, name)
     folder = local_folder(artifact_uri)
     if folder is not None:
-        return _parse((folder / name).read_text(encoding="utf-8"), what) if (folder / name).is_file() else None
+        return (folder / name).read_bytes() if (folder / name).is_file() else None
     from mlflow.artifacts import download_artifacts
 
-    with store_errors(f"{what}"):
+    with store_errors(f"{name} of run {run_id}"):
         path = download_artifacts(run_id=run_id, artifact_path=name, tracking_uri=address_of(uri).uri)
-    return _parse(Path(path).read_text(encoding="utf-8"), what)
+    return Path(path).read_bytes()
+
+
+def _table(artifact_uri: str, run_id: str, name: str, uri: str | None) -> pd.DataFrame | None:
+    content = read_artifact(artifact_uri, run_id, name, uri)
+    return None if content is None else _parse(content.decode(), f"{name} of run {run_id}")
 
 
 def _labelled(table: pd.DataFrame, run_id: str) -> pd.DataFrame:

@@ -9,6 +9,7 @@ from paradnn.errors import StoreError
 from paradnn.store.address import address_of, without_secrets
 from paradnn.store.client import open_experiment as open_for_writing
 from paradnn.store.errors import store_errors
+from paradnn.store.views import view_tags
 
 __all__ = ["open_experiment", "writing"]
 
@@ -24,7 +25,7 @@ def open_experiment(uri: str | None, name: str) -> tuple[Any, str]:
     with writing(address.uri):
         if address.folder is not None:
             address.folder.mkdir(parents=True, exist_ok=True)
-        return open_for_writing(address, name)
+        return open_for_writing(address, name, view_tags())
 
 
 def writing(uri: str) -> AbstractContextManager[None]:

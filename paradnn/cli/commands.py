@@ -14,7 +14,7 @@ COMMANDS = {
     "stacks": ("paradnn.stacks", "list, install and remove software stacks"),
     "sync": ("paradnn.sync", "upload results that were kept as files"),
     "analysis": ("analysis.cli", "analyse the runs in a tracking store, make a report"),
-    "ui": ("paradnn.ui", "browse the runs in the MLflow UI"),
+    "ui": ("paradnn.ui", "the MLflow UI of the store, with links to views of it"),
     "list": ("paradnn.listing.command", "models, presets, metrics, keys: what there is, with a word in it"),
     "completion": ("paradnn.listing.completion", "complete words in the shell"),
 }

@@ -6,12 +6,14 @@ since a launcher whose job was killed returns nothing of the others either.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Collection
 
 from paradnn.config.words import counted
 from paradnn.session.course import Conclusion
 from paradnn.session.summary import Summary
+from paradnn.session.sweep_results import TABLE, picture, table_file, table_text
 from paradnn.store.address import without_secrets
 from paradnn.sweep.scheduler import job_tags
 from paradnn.sweep.tasks import SweepInfo
@@ -19,8 +21,8 @@ from paradnn.tracking.base import Tracker
 
 __all__ = ["ParentRun"]
 
-#: Tags that every run of a sweep shares or that say nothing to a person: not in its table.
-_UNSHOWN = ("mlflow.", "kind", "schema_version", "source", "sweep_id", "owner", "claim_expires", "git_commit")
+#: What `mlflow.log_table` notes, so that the UI shows the table as one and `mlflow.load_table` finds it.
+_TABLES = json.dumps([{"path": TABLE, "type": "table"}])
 
 
 class ParentRun:
@@ -72,7 +74,11 @@ class ParentRun:
     def _beginning(sweep: SweepInfo) -> tuple[str, dict[str, str]]:
         """Description and tags of a parent whose sweep is running."""
         command = without_secrets(sweep.command)
-        return f"`{command}`\n\nrunning ...", {"sweep_id": sweep.sweep_id, "command": command}
+        return f"`{command}`\n\nrunning ...", {
+            "sweep_id": sweep.sweep_id,
+            "command": command,
+            "mlflow.loggedArtifacts": _TABLES,
+        }
 
     def _close(self, sweep: SweepInfo, summary: Summary, conclusion: Conclusion) -> None:
         state = "interrupted" if summary.interrupted else "finished"
@@ -91,9 +97,9 @@ class ParentRun:
                 "drift_per_hour_low": drift.low,
                 "drift_per_hour_high": drift.high,
             }
-        tables = (row.cells() for row in summary.rows)
-        rows = [{key: cells[key] for key in cells if not key.startswith(_UNSHOWN)} for cells in tables]
-        columns = list(dict.fromkeys(key for row in rows for key in row))
-        table = {"columns": columns, "data": [[row.get(key) for key in columns] for row in rows]}
+        artifacts = {TABLE: table_file(summary.rows), **conclusion.artifacts}
+        if not conclusion.text:  # what was chosen while it was measured has its own picture and words
+            text = "\n\n".join(filter(None, (text, table_text(summary.rows))))
+            artifacts |= picture(sweep.name, summary.rows)
         status = "KILLED" if summary.interrupted else "FAILED" if summary.missing else "FINISHED"
-        self._tracker.close_sweep(status, text, metrics, {"sweep.json": table, **conclusion.artifacts})
+        self._tracker.close_sweep(status, text, metrics, artifacts)

@@ -6,11 +6,24 @@ from collections.abc import Mapping
 
 from paradnn.config.identity import LATER_KEYS, texts
 
-__all__ = ["ANALYSIS_OUTCOME", "CEILINGS_OUTCOME", "LATER_PARAMS", "OUTCOME_TAGS", "SCHEMA_VERSION", "outcome_of"]
+__all__ = [
+    "ANALYSIS_OUTCOME",
+    "CEILINGS_OUTCOME",
+    "EXPIRES",
+    "LATER_PARAMS",
+    "OUTCOME_TAGS",
+    "OWNER",
+    "SCHEMA_VERSION",
+    "outcome_of",
+]
 
 #: Version of what a run holds.
 #:   1  the first.
 SCHEMA_VERSION = "1"
+
+#: Tags of a claim: who holds it, and until when it is believed. The UI hides what begins with "mlflow."; runs recorded
+#: by earlier versions have both without that beginning.
+OWNER, EXPIRES = "mlflow.paradnn.owner", "mlflow.paradnn.claim_expires"
 
 #: Params that came later, with the value that every run measured before them had, written as the store writes it.
 LATER_PARAMS: Mapping[str, str] = texts(LATER_KEYS)

@@ -25,7 +25,8 @@ from paradnn.store.address import address_of, locate
 from paradnn.store.client import client_of, find_experiment, open_experiment
 from paradnn.store.errors import is_listening, one_line_of, raises_store_errors
 from paradnn.store.reader import open_reader
-from paradnn.store.schema import OUTCOME_TAGS, SCHEMA_VERSION
+from paradnn.store.schema import EXPIRES, OUTCOME_TAGS, OWNER, SCHEMA_VERSION
+from paradnn.store.views import view_tags
 from paradnn.tracking.base import AcceptsRun, Claim, ClaimedElsewhere, Finished, RecordingMetrics
 from paradnn.tracking.mlflow_sweeps import LaunchedSweeps
 from paradnn.tracking.run_index import Entry, RunIndex, owner_tag
@@ -82,7 +83,7 @@ class MlflowTracker(LaunchedSweeps):
     @raises_store_errors
     def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
         links = {_PARENT: self._project_run} if self._project_run else {}
-        own = {**_SOURCE, "kind": "sweep", "schema_version": SCHEMA_VERSION, "owner": self._owner, _NOTE: description}
+        own = {**_SOURCE, "kind": "sweep", "schema_version": SCHEMA_VERSION, OWNER: self._owner, _NOTE: description}
         run = self._client.create_run(self._experiment_id, run_name=name, tags={**own, **links, **tags})
         self._parent = str(run.info.run_id)
         return self._parent
@@ -113,7 +114,7 @@ class MlflowTracker(LaunchedSweeps):
         """
         if accepts is not None and (other := self._other(identity, accepts)):
             return other
-        claim = self._create(identity, name, {**tags, "owner": self._owner, "claim_expires": _expiry(timeout)}, _now())
+        claim = self._create(identity, name, {**tags, OWNER: self._owner, EXPIRES: _expiry(timeout)}, _now())
         if accepts is None:
             return replace(claim, repeats=True)
         if other := self._other(identity, accepts, besides=claim.run_id):
@@ -123,7 +124,7 @@ class MlflowTracker(LaunchedSweeps):
 
     @raises_store_errors
     def renew(self, claim: Claim, timeout: float) -> None:
-        self._client.set_tag(claim.run_id, "claim_expires", _expiry(timeout))
+        self._client.set_tag(claim.run_id, EXPIRES, _expiry(timeout))
 
     @raises_store_errors
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
@@ -149,7 +150,7 @@ class MlflowTracker(LaunchedSweeps):
         if run_id is None:
             identity = Identity(record.tags["point_id"], record.tags["environment_id"], int(record.tags["replicate"]))
             tags = {key: value for key, value in record.tags.items() if key not in OUTCOME_TAGS}
-            tags |= {"owner": self._owner, "claim_expires": _expiry(0)}
+            tags |= {OWNER: self._owner, EXPIRES: _expiry(0)}
             run_id = self._create(identity, record.name, tags, record.start_time).run_id
         self._write(run_id, record, dict)
         return run_id
@@ -251,7 +252,7 @@ class MlflowTracker(LaunchedSweeps):
     def _open(self) -> None:
         """Connect, and make database and experiment where they are not there yet."""
         # The kind makes the UI show runs, with their descriptions, rather than traces.
-        about = {"mlflow.experimentKind": "custom_model_development", _NOTE: _ABOUT}
+        about = {"mlflow.experimentKind": "custom_model_development", _NOTE: _ABOUT, **view_tags()}
         if known := find_experiment(self._address, self._experiment):
             # MLflow's import takes seconds: what is only read needs none of it.
             self._experiment_id = known

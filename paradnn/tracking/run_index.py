@@ -20,10 +20,16 @@ from paradnn.config.identity import Identity
 from paradnn.errors import StoreError
 from paradnn.store.query import Query, Values
 from paradnn.store.reader import Reader
-from paradnn.store.schema import OUTCOME_TAGS, outcome_of
+from paradnn.store.schema import EXPIRES, OUTCOME_TAGS, OWNER, outcome_of
 from paradnn.tracking.base import Finished
 
 __all__ = ["Entry", "RunIndex", "enter_task", "owner_tag"]
+
+
+def _earlier(tag: str) -> str:
+    """What earlier versions called a tag of a claim."""
+    return tag.rpartition(".")[2]
+
 
 #: The tags that are read of a run.
 _TAGS_ALONE: Mapping[Values, Collection[str]] = {
@@ -34,8 +40,8 @@ _TAGS_ALONE: Mapping[Values, Collection[str]] = {
         *OUTCOME_TAGS,
         "limits_id",
         "extras",
-        "owner",
-        "claim_expires",
+        *(OWNER, _earlier(OWNER)),
+        *(EXPIRES, _earlier(EXPIRES)),
         "kind",
         "reason",
         "offline_id",
@@ -69,30 +75,35 @@ class Entry:
         """How the run ended, once that is recorded."""
         return outcome_of(self.tags)
 
+    @property
+    def owner(self) -> str:
+        """The tag of the process that holds it; empty where no process does."""
+        return self._bookkeeping(OWNER)
+
+    def _bookkeeping(self, tag: str) -> str:
+        return self.tags.get(tag) or self.tags.get(_earlier(tag), "")
+
     def is_abandoned(self) -> bool:
         """Whether no process will finish this RUNNING run.
 
         Its driver is gone from this host; or it was an earlier attempt of the task that this process is; or its claim
         ran out.
         """
-        if self.status != "RUNNING" or "owner" not in self.tags:
+        if self.status != "RUNNING" or not self.owner:
             return False
-        owner = json.loads(self.tags["owner"])
+        owner = json.loads(self.owner)
         if _is_earlier(owner):
             return True
         if owner["boot"] == _boot():
             return not _is_alive(owner["pid"], owner["started"])
         # Another host: only time can tell. This one, before it was started again: its processes are gone.
         same_host = owner["host"] == socket.gethostname() and owner["boot"].split("/")[1:] == _boot().split("/")[1:]
-        return same_host or time.time() > float(self.tags.get("claim_expires", "inf"))
+        return same_host or time.time() > float(self._bookkeeping(EXPIRES) or "inf")
 
     def is_claim_of(self, owner: str) -> bool:
         """Whether it is a point that the process with this owner tag holds, without an outcome yet."""
         return (
-            self.status == "RUNNING"
-            and not self.outcome
-            and self.tags.get("kind") != "sweep"
-            and self.tags.get("owner") == owner
+            self.status == "RUNNING" and not self.outcome and self.tags.get("kind") != "sweep" and self.owner == owner
         )
 
 

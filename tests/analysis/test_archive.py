@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -313,3 +315,19 @@ def test_nothing_to_import_and_nowhere_to_put_it(tmp_path: Path) -> None:
         read_archive(tmp_path)
     with pytest.raises(StoreError, match="cannot write to nonsense://x"):
         import_archive(write(tmp_path), "nonsense://x")
+
+
+def test_imported_runs_hang_below_a_parent_and_stand_behind_ones_own(
+    archive: Path, tmp_path: Path, blank_store: Callable[[Path], str]
+) -> None:
+    """Also those that an earlier version imported without one; a second import makes no second parent."""
+    uri = blank_store(tmp_path / "mlflow.db")
+    import_archive(archive, uri)
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database, database:
+        some = "SELECT min(run_uuid) FROM runs WHERE name LIKE 'fc%'"
+        database.execute(f"DELETE FROM tags WHERE key = 'mlflow.parentRunId' AND run_uuid IN ({some})")
+    import_archive(archive, uri)
+    [parent] = load(uri, kind="import", unfinished=True)["run_id"]
+    frame = load(uri)
+    assert set(frame["parent_run_id"]) == {parent}
+    assert set(frame["start_time"].dt.strftime("%Y-%m")) == {"2020-03"}

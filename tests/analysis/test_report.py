@@ -140,17 +140,14 @@ def test_populations_are_apart_and_compared_and_every_figure_says_what_it_shows(
     assert "Test CPU, 2 cores, tensorflow 2.16" in found.text
     assert "Test CPU, 2 cores, tensorflow 2.9" in found.text
     # The same points, twice as fast in each.
-    assert (
-        "Test CPU, 2 cores, tensorflow 2.16 runs 2 times as fast as Test CPU, 2 cores, tensorflow 2.9" in found.text
-        or "Test CPU, 2 cores, tensorflow 2.9 runs 0.5 times as fast" in found.text
-    )
+    assert "Test CPU, 2 cores, tensorflow 2.16 runs 2 times as fast as Test CPU, 2 cores, tensorflow 2.9" in found.text
     assert "over 15 points that both measured" in found.text
     assert "--tag environment_id=env-2.9" in found.text
     figures = found.of("svg") + found.of("img")
     assert len(figures) > 10
     assert all(figure["role"] == "img" and len(figure["aria-label"] or "") > 40 for figure in figures)
     assert "2 of 32" not in found.text
-    assert "1 of 16 points did not fit its memory" in found.text
+    assert "1 point did not fit its memory" in found.text
 
 
 def test_what_is_missing_is_named_with_its_remedy(page: str) -> None:
@@ -228,7 +225,7 @@ def test_a_table_says_what_it_leaves_out_and_sorts_by_exact_values() -> None:
     assert "<script>" not in text
     assert html_table(frame.head(3), "Few").startswith('<div class="scroll"')
     wide = pd.DataFrame({f"c{i}": [1, 1] for i in range(6)} | {"x": [1, 2]})
-    assert "The same in every row: c0 = 1, c1 = 1" in html_table(wide, "Wide")
+    assert "Constant columns: c0 = 1, c1 = 1" in html_table(wide, "Wide")
 
 
 def test_prose_makes_lists_of_points() -> None:

@@ -61,7 +61,7 @@ def test_a_task_that_is_killed_and_put_back_loses_nothing(slurm: Slurm, sweep: S
     running.until(lambda: {run["run_id"] for run in running.measuring(task="0")} - seen != set(), "a point that begins")
     [claim] = running.measuring(task="0")
     # It cannot give its claim back, as it does when Slurm asks it to end.
-    psutil.Process(json.loads(claim["owner"])["pid"]).kill()
+    psutil.Process(json.loads(claim["mlflow.paradnn.owner"])["pid"]).kill()
     slurm.requeue(claim["job_id"])
     assert running.wait() == 0, running.said
     settled(store, 12)

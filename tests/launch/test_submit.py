@@ -19,6 +19,7 @@ from paradnn.config.point import Settings, Tracking, read_point
 from paradnn.errors import ConfigError
 from paradnn.launch import slurm
 from paradnn.launch.submit import submit
+from paradnn.store.schema import EXPIRES, OWNER
 from paradnn.sweep import scheduler as placement
 from paradnn.sweep.space import Plan
 from paradnn.sweep.tasks import Launched, Sweep, SweepInfo, default_chunk
@@ -107,7 +108,7 @@ def elsewhere() -> Any:
 
 
 def test_a_requeued_task_takes_what_its_earlier_attempt_held_on_another_host(elsewhere: Any) -> None:
-    later = {"claim_expires": str(time.time() + 1000)}
+    later = {EXPIRES: str(time.time() + 1000)}
     now = time.time()
     claims = {
         "earlier": elsewhere("sweep/3", 0, now - 50),
@@ -116,7 +117,7 @@ def test_a_requeued_task_takes_what_its_earlier_attempt_held_on_another_host(els
         "another task": elsewhere("sweep/4", 0, now - 50),
         "no task": elsewhere(None, 0, now),
     }
-    entries = {name: Entry("run", "RUNNING", {"owner": owner, **later}) for name, owner in claims.items()}
+    entries = {name: Entry("run", "RUNNING", {OWNER: owner, **later}) for name, owner in claims.items()}
     assert not any(entry.is_abandoned() for entry in entries.values())
     enter_task("sweep/3", 1)
     assert [name for name, entry in entries.items() if entry.is_abandoned()] == [
@@ -127,8 +128,10 @@ def test_a_requeued_task_takes_what_its_earlier_attempt_held_on_another_host(els
     enter_task("sweep/3", 0)
     assert entries["earlier"].is_abandoned()
     assert not entries["earlier, by a clock that is ahead"].is_abandoned()
-    assert not Entry("run", "RUNNING", {"owner": owner_tag(), **later}).is_abandoned()
-    assert Entry("run", "RUNNING", {"owner": claims["another task"], "claim_expires": "1"}).is_abandoned()
+    assert not Entry("run", "RUNNING", {OWNER: owner_tag(), **later}).is_abandoned()
+    assert Entry("run", "RUNNING", {OWNER: claims["another task"], EXPIRES: "1"}).is_abandoned()
+    earlier = {"owner": claims["another task"], "claim_expires": "1"}
+    assert Entry("run", "RUNNING", earlier).is_abandoned(), "tags of an earlier version"
 
 
 def test_where_a_task_runs_and_how_long_it_waited(monkeypatch: pytest.MonkeyPatch) -> None:

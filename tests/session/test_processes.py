@@ -22,6 +22,7 @@ from paradnn.config.point import Measure, Point, Tracking
 from paradnn.session import measuring
 from paradnn.session.open_point import OpenPoint
 from paradnn.session.partial import PartialResults
+from paradnn.store.schema import EXPIRES
 from paradnn.tracking.base import Claim
 from paradnn.tracking.mlflow_tracker import MlflowTracker
 from paradnn.tracking.offline import write_document
@@ -253,7 +254,7 @@ def test_claims_of_points_that_are_open_for_long_are_renewed(store: Store, monke
 
     def noted(tracker: MlflowTracker, claim: Claim, timeout: float) -> None:
         renew(tracker, claim, timeout)
-        ((expires,),) = store.query("SELECT value FROM tags WHERE run_uuid = ? AND key = 'claim_expires'", claim.run_id)
+        ((expires,),) = store.query("SELECT value FROM tags WHERE run_uuid = ? AND key = ?", claim.run_id, EXPIRES)
         renewed.append((timeout, float(expires) - time.time()))
 
     monkeypatch.setattr(measuring, "RENEW", 0.0)

@@ -28,6 +28,7 @@ from paradnn.session import hardware_peaks as peaks
 from paradnn.store import sql
 from paradnn.store.address import address_of
 from paradnn.store.reader import open_reader
+from paradnn.store.schema import EXPIRES, OWNER
 from paradnn.tracking.base import Claim
 from paradnn.tracking.mlflow_tracker import MlflowTracker
 from paradnn.tracking.offline import OfflineTracker
@@ -138,7 +139,7 @@ def test_both_ways_of_reading_tell_the_same(store: Store) -> None:
         index = RunIndex(open_reader(address_of(store.uri), way), "paradnn")  # type: ignore[arg-type]
         [entry] = index.of_point(Identity("1", ENVIRONMENT, 0))
         assert (entry.run_id, entry.outcome, entry.status) == (run_id, "ok", "FINISHED")
-        assert set(entry.tags) == {*tags_of(entry.identity), "outcome", "owner", "claim_expires"} - {"schema_version"}
+        assert set(entry.tags) == {*tags_of(entry.identity), "outcome", OWNER, EXPIRES} - {"schema_version"}
         assert index.running() == []
         assert [one["name"] for one in index.sweep_rows("none")] == []
 
@@ -187,11 +188,12 @@ def test_a_store_whose_writer_was_killed_is_read(store: Store, tmp_path: Path) -
     assert list(load(f"sqlite:///{copy}")["run_id"]) == [run_id]
 
 
-def test_a_driver_that_ended_and_was_not_waited_for_is_gone() -> None:
+@pytest.mark.parametrize("tag", [OWNER, "owner"], ids=["now", "of an earlier version"])
+def test_a_driver_that_ended_and_was_not_waited_for_is_gone(tag: str) -> None:
     """Until its parent asks for it, its number is taken: a container's first process may never ask."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         owner = json.loads(owner_tag()) | {"pid": process.pid, "started": psutil.Process(process.pid).create_time()}
-        entry = Entry("a", "RUNNING", {"owner": json.dumps(owner)})
+        entry = Entry("a", "RUNNING", {tag: json.dumps(owner)})
         assert not entry.is_abandoned()
         process.kill()
         while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:

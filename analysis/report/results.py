@@ -1,0 +1,220 @@
+"""What was measured, as a manager asks: models, throughput, what a million examples take, how sure that is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from analysis.format import short
+from analysis.labels import label
+from analysis.methods.heatmap import MEMORY
+from analysis.report.html import items, text
+from analysis.report.populations import Population
+from analysis.report.table import CAP, Cell, sortable
+from analysis.store.frame import aggregate_replicates, families, is_ok
+from paradnn.config.families import FAMILIES
+from paradnn.config.words import counted
+from paradnn.errors import ParadnnError
+
+__all__ = ["duration", "model_name", "quality", "results_table"]
+
+_SHOWN = 12  # rows that stand open; of more, the models that span each family, and all of them folded
+_MILLION = 1e6
+_NONE = Cell("-")
+_SETTINGS = ("mode", "compile", "optimizer.name", "data.name", "devices", "platform.threads", "framework.name")
+
+
+class _Row(NamedTuple):
+    """A point with the system that it was measured on; `values` are the columns of its (aggregated) run."""
+
+    population: Population
+    values: Mapping[Any, Any]
+
+    def number(self, name: str) -> float:
+        """A metric; NaN where the run has none."""
+        value = self.values.get(name)
+        return float(value) if value is not None and pd.notna(value) else float("nan")
+
+    @property
+    def throughput(self) -> float:
+        """Examples a second."""
+        return self.number("examples_per_second")
+
+
+def results_table(populations: Sequence[Population], prices: Mapping[str, float], whole: str) -> str:
+    """The measured points as HTML, and what was not measured in a sentence.
+
+    `prices` are those of an hour by device; `whole` is the command that writes every run.
+    """
+    rows = [row for population in populations for row in _rows(population)]
+    if not rows:
+        return "<p>No point was measured.</p>"
+    note = _left_out(populations)
+    if len(rows) <= _SHOWN:
+        return _table(rows, populations, prices, "Measured points") + note
+    spanning = _spanning(rows)
+    title = "The smallest, the middle and the largest model of each family, at its fastest setting"
+    caption = (
+        f"{min(CAP, len(rows))} of {counted(len(rows), 'point')}" if len(rows) > CAP else f"all {len(rows)} points"
+    )
+    cut = f'<p class="note">{text(f"The first {CAP} of {len(rows):,}; all of them: {whole}")}</p>'
+    return (
+        f"<p>{title}.</p>{_table(spanning, populations, prices, title)}"
+        f"<details><summary>Table: {text(caption)}</summary>{cut if len(rows) > CAP else ''}"
+        f"{_table(rows[:CAP], populations, prices, 'Measured points')}</details>{note}"
+    )
+
+
+def _rows(population: Population) -> list[_Row]:
+    """A row for each measured point, by family and by size."""
+    ok = population.rows[is_ok(population.rows)]
+    if "examples_per_second" not in ok or not ok["examples_per_second"].notna().any():
+        return []
+    points = aggregate_replicates(ok) if "point_id" in ok else ok
+    points = points[points["examples_per_second"].notna()]
+    order = {name: place for place, name in enumerate(families(points))}
+    keys = points["family"].map(order).rename("order").to_frame()
+    for name in ("parameters", "batch_size"):
+        keys[name] = points[name].astype("float64") if name in points else 0.0
+    points = points.loc[keys.sort_values([*keys], kind="stable").index]
+    return [_Row(population, row) for row in points.to_dict("records")]
+
+
+def _spanning(rows: Sequence[_Row]) -> list[_Row]:
+    """Of each family on each system the smallest, the middle and the largest model, each at its fastest."""
+    groups: dict[tuple[str, str], dict[tuple[float, str], _Row]] = {}
+    for row in rows:
+        models = groups.setdefault((row.population.key, str(row.values["family"])), {})
+        model = (row.number("parameters"), model_name(row.values))
+        if model not in models or models[model].throughput < row.throughput:
+            models[model] = row
+    found = []
+    for models in groups.values():
+        sizes = sorted(models)
+        chosen = dict.fromkeys((sizes[0], sizes[len(sizes) // 2], sizes[-1]))
+        found += [models[model] for model in chosen]
+    return found
+
+
+def _table(rows: Sequence[_Row], populations: Sequence[Population], prices: Mapping[str, float], caption: str) -> str:
+    """The rows without the columns that none of them fills."""
+    varied = [name for name in _SETTINGS if len({str(row.values.get(name)) for row in rows}) > 1]
+    columns = {
+        "system": [Cell(row.population.name) for row in rows] if len(populations) > 1 else [],
+        "model": [Cell(model_name(row.values).replace(" ", "\u00a0")) for row in rows],
+        "batch size": [_whole(row.values.get("batch_size")) for row in rows],
+        "precision": [Cell(row.values.get("precision")) for row in rows],
+        "settings": [_settings(row, varied) for row in rows] if varied else [],
+        "examples/s": [Cell(_rate(row.throughput), row.throughput) for row in rows],
+        "95% CI": [_interval(row) for row in rows],
+        "a million examples": [Cell(duration(_MILLION / row.throughput), _MILLION / row.throughput) for row in rows],
+        "peak memory": [_memory(row) for row in rows],
+        "energy of a million": [_energy(row) for row in rows],
+        "cost of a million": [_cost(row, prices) for row in rows],
+        "quality": [Cell(quality(row.values, row.population.published)) for row in rows],
+    }
+    filled = {name: cells for name, cells in columns.items() if any(cell != _NONE for cell in cells)}
+    return sortable([*filled], [*zip(*filled.values(), strict=True)], caption)
+
+
+def _whole(value: Any) -> Cell:
+    return Cell(f"{int(value):,}", float(value)) if value is not None and pd.notna(value) else _NONE
+
+
+def _settings(row: _Row, varied: Sequence[str]) -> Cell:
+    return Cell(", ".join(str(row.values[name]) for name in varied if pd.notna(row.values.get(name))))
+
+
+def _interval(row: _Row) -> Cell:
+    low, high = row.number("examples_per_second_low"), row.number("examples_per_second_high")
+    return Cell(f"{_rate(low)}\u00a0to\u00a0{_rate(high)}") if low == low and high == high else _NONE
+
+
+def _memory(row: _Row) -> Cell:
+    """Of the device where it is known, else of the point's processes."""
+    device = row.number("peak_device_memory_bytes")
+    memory = device if device > 0 else row.number("peak_memory_bytes")
+    return Cell(f"{memory / 2**30:.3g} GiB", memory) if memory == memory else _NONE
+
+
+def _energy(row: _Row) -> Cell:
+    joules = row.number("energy_per_step_joules") / row.number("batch_size") * _MILLION
+    return Cell(f"{joules / 3.6e6:.3g} kWh", joules) if joules > 0 else _NONE
+
+
+def _cost(row: _Row, prices: Mapping[str, float]) -> Cell:
+    if row.population.device not in prices:
+        return _NONE
+    cost = prices[row.population.device] / 3600 * _MILLION / row.throughput
+    return Cell(f"{cost:.3g}", cost)
+
+
+def _rate(value: float) -> str:
+    """Four digits, none before the point lost."""
+    return f"{value:,.0f}" if value >= 1000 else short(value, digits=4)
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that fits it: 12 s, 3.4 min, 5.2 h, 1.3 days."""
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{short(seconds / size, digits=3)} {unit}"
+    return f"{short(seconds, digits=3)} s"
+
+
+def model_name(values: Mapping[Any, Any]) -> str:
+    """Family and size, such as "fc 4x1024", as the names of runs have them; the family alone where more is unknown."""
+    family = str(values["family"])
+    if family not in FAMILIES:
+        return family
+    options = FAMILIES[family].options
+    given = {entry.name: values.get(f"model.{entry.name}") for entry in dataclasses.fields(options)}
+    known = {name: _option(value) for name, value in given.items() if value is not None and pd.notna(value)}
+    try:
+        size = options(**{**known, "name": family}).size
+    except (ParadnnError, TypeError, ValueError, AttributeError):
+        return family
+    return f"{family} {size}".strip()
+
+
+def _option(value: Any) -> Any:
+    """A list of numbers is stored as its text."""
+    return tuple(json.loads(value)) if isinstance(value, str) and value.startswith("[") else value
+
+
+def quality(values: Mapping[Any, Any], published: bool = False) -> str:
+    """How far a row can be trusted, in words."""
+    if published:
+        return "published, best of one execution, no interval"
+    steady, contended = values.get("steady"), values.get("contended")
+    words = ["steady" if pd.notna(steady) and bool(steady) else "not steady" if pd.notna(steady) else "not checked"]
+    if pd.notna(contended) and bool(contended):
+        words.append("shared its machine")
+    if str(values.get("checks") or "").startswith("failed"):
+        words.append("a self-check failed")
+    processes = values.get("processes")
+    count = int(processes) if processes is not None and pd.notna(processes) else 1
+    words.append("single process" if count == 1 else f"{count} processes")
+    replicates = values.get("replicates")
+    if replicates is not None and pd.notna(replicates) and replicates > 1:
+        words.append(f"{int(replicates)} replicates")
+    return ", ".join(words)
+
+
+def _left_out(populations: Sequence[Population]) -> str:
+    """What of the points has no row, system by system."""
+    lines = []
+    for one in populations:
+        failed = one.rows.loc[~is_ok(one.rows), "outcome"].fillna("unfinished")
+        if not len(failed):
+            continue
+        memory = int(failed.isin(MEMORY).sum())
+        other = failed[~failed.isin(MEMORY)].value_counts()
+        words = [f"{counted(memory, 'point')} did not fit its memory"] if memory else []
+        words += [f"{counted(int(count), 'point')} ended as {label(str(name))}" for name, count in other.items()]
+        lines.append(f"{one.name}: {'; '.join(words)}.")
+    return items(map(text, lines)) if lines else ""

@@ -1,0 +1,241 @@
+"""What the report decides: verdict, results, systems, and commands that supply what is missing."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.cli import main
+from analysis.options import Selection
+from analysis.report import make_report
+from analysis.report.outline import Item, outline
+from analysis.report.populations import Population, split
+from analysis.report.remedies import remedy, sweep_of
+from analysis.report.results import duration, model_name, quality, results_table
+from analysis.report.svg import embed
+from analysis.report.systems import systems_table
+from paradnn.config.point import Measure
+from tests.analysis.planted import grid, runs
+from tests.conftest import Store, run
+
+QUICK = {
+    "measure.min_seconds": 0.5,
+    "measure.min_blocks": 6,
+    "measure.max_seconds": 20.0,
+    "measure.block_seconds": 0.05,
+    "measure.warmup_seconds": 2.0,
+    "measure.processes": 1,
+    "measure.max_processes": 30,
+    "measure.cold_caches": False,
+    "measure.timeout": 3.0,
+    "platform.name": "cpu",
+    "framework.name": "tensorflow",
+    "software.name": "current",
+}
+WHEN = pd.Timestamp("2026-01-01", tz="UTC")
+
+
+def measured(points: pd.DataFrame | None = None, **columns: object) -> pd.DataFrame:
+    """Points with the columns that every stored run has; the larger the batch and the smaller the model, the faster."""
+    points = grid() if points is None else points
+    work = points["model.nodes"].astype("float64") * points["model.layers"].astype("float64")
+    speed = 1e4 * points["batch_size"].astype("float64") ** 0.5 / work**0.8
+    stored = {"run_name": "a point", "artifact_uri": "", "start_time": WHEN, "replicate": 0, "parameters": work}
+    return runs(points, **{"examples_per_second": speed, **stored, **columns})
+
+
+def population(**columns: object) -> Population:
+    (found,) = split(measured(**{**QUICK, **columns}), Selection())
+    return found
+
+
+def test_every_proposed_command_is_a_plan_of_the_same_protocol(empty_database: Path, tmp_path: Path) -> None:
+    """As a user would ask: the plan of the same arguments has points to measure; a limit is no part of a protocol."""
+    here, store = population(), Store(tmp_path)
+    (tmp_path / "mlflow.db").write_bytes(empty_database.read_bytes())
+    items = [item for item in outline(here) if isinstance(item, Item)]
+    lines = {line.partition(" && ")[0] for item in items if (line := item.remedy)}
+    assert len(lines) > 4
+    for line in lines:
+        python, flag, module, *arguments = shlex.split(line)
+        assert (python, flag, module) == ("python", "-m", "paradnn.train")
+        assert "measure=quick" in arguments
+        assert not [word for word in arguments if word.startswith("measure.timeout")]
+        done = run(["paradnn.plan", *arguments], store)
+        assert done.returncode == 0, (line, done.stderr)
+        assert re.search(r"to measure +[1-9]", done.stdout), (line, done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({}, "measure=quick"),
+        ({"measure.min_seconds": 0.02}, "measure=quick measure.min_seconds=0.02"),
+        ({"measure.processes": 3}, "measure=quick measure.processes=3"),
+        ({"measure.cold_caches": True}, "measure=quick measure.cold_caches=true"),
+        ({"framework.name": "jax"}, "framework=jax measure=quick"),
+    ],
+)
+def test_a_command_says_what_its_runs_have_in_common(columns: dict[str, object], words: str) -> None:
+    line = remedy("sensitivity", population(**columns))
+    assert line.endswith(f"batch_size=64,256,1024 {words}")
+
+
+def test_the_standard_protocol_needs_no_word_and_others_get_their_own() -> None:
+    standard = {f"measure.{key}": value for key, value in asdict(Measure()).items() if value is not None}
+    assert sweep_of(["fc"], population(**standard | {"measure.processes": 5})).endswith("batch_size=64,256,1024")
+    assert "platform.threads=1,2" in remedy("scaling", population())
+    assert "devices=1,2" in remedy("scaling", population(**{"platform.name": "gpu"}))
+    assert "model=residual" in remedy("infeed", population())
+
+
+def test_a_published_populations_remedy_is_none() -> None:
+    page = make_report(measured(source="published"), Selection(), made="now")
+    assert "To add this, run" not in page
+    assert "the published files do not hold it" in page
+
+
+def test_models_are_named_as_their_runs_are() -> None:
+    known = {"family": "residual", "model.blocks": "[1, 2, 2, 1]", "model.filters": 16, "model.image_size": 64}
+    assert model_name(known) == "residual 1-2-2-1x16 64px"
+    assert model_name({"family": "fc", "model.layers": 4, "model.nodes": 256, "model.output_size": pd.NA}) == "fc 4x256"
+    assert model_name({"family": "of tomorrow", "model.layers": 4}) == "of tomorrow"
+
+
+def test_quality_is_in_words() -> None:
+    assert quality({"steady": True, "contended": False, "processes": 5.0}) == "steady, 5 processes"
+    assert quality({"steady": False, "contended": True, "processes": 1.0, "checks": "failed: loss"}) == (
+        "not steady, shared its machine, a self-check failed, single process"
+    )
+    assert quality({"steady": pd.NA, "replicates": 3}) == "not checked, single process, 3 replicates"
+    assert [duration(seconds) for seconds in (1.234, 300, 7200, 864000)] == ["1.23 s", "5 min", "2 h", "10 days"]
+
+
+def test_results_have_the_time_and_the_price_of_a_million_examples() -> None:
+    points = grid(nodes=(64, 256), layers=(4,), batches=(32, 64))
+    rows = measured(
+        points,
+        examples_per_second=[1000.0, 2000.0, 250.0, 500.0],
+        examples_per_second_low=900.0,
+        examples_per_second_high=2100.0,
+        peak_memory_bytes=2.0**31,
+        energy_per_step_joules=3.6,
+        parameters=[1e3, 1e3, 1e6, 1e6],
+        steady=True,
+    )
+    (one,) = split(rows, Selection())
+    page = results_table([one], {"Test CPU": 3.6}, "")
+    assert page.count("<tr>") == 5
+    # 1,000,000 / 1,000 a second at 3.6 an hour; 3.6 J a step of 32 examples are 0.03125 kWh a million.
+    first = re.findall(r"<td[^>]*>([^<]*)</td>", page.split("<tr>")[2])
+    assert first[:3] == ["fc\u00a04x64", "32", "float32"]
+    assert first[3:] == [
+        "1,000",
+        "900\u00a0to\u00a02,100",
+        "16.7 min",
+        "2 GiB",
+        "0.0312 kWh",
+        "1",
+        "steady, single process",
+    ]
+    assert "cost" not in results_table([one], {}, "")
+
+
+def test_many_points_are_folded_and_three_models_of_each_family_stand_open() -> None:
+    rows = measured()
+    (one,) = split(rows, Selection())
+    page = results_table([one], {}, "python -m analysis export runs.csv")
+    open_part, folded = page.split("<details>")
+    assert open_part.count("<tr>") == 1 + 3
+    assert folded.count("<tr>") == 1 + len(rows)
+    # Each of the three at its fastest batch.
+    shown = [int(value) for value in re.findall(r'data-v="([\d.]+)\.0">[\d,]+</td><td>float32', open_part)]
+    best = rows.loc[rows.groupby("parameters")["examples_per_second"].idxmax(), "batch_size"]
+    assert set(shown) <= set(best)
+
+
+def test_systems_say_what_their_runs_recorded(tmp_path: Path) -> None:
+    hardware = {
+        "processor": "Test 9000",
+        "cores": 8,
+        "physical_cores": 4,
+        "memory_gib": 32,
+        "accelerators": [{"name": "Card", "memory": "80 GB", "driver": "1.2"}] * 2,
+    }
+    environment = {"hardware": hardware, "host": {"system": "Linux", "kernel": "6.1", "virtualised": True}}
+    (tmp_path / "environment.json").write_text(json.dumps(environment))
+    page = systems_table([population(artifact_uri=tmp_path.as_uri(), host="n1")], None)
+    for words in ("Test 9000", "8 (4 physical)", "32 GiB", "2 x Card, 80 GB, driver 1.2", "Linux 6.1", "n1, virtual"):
+        assert words in page
+    assert "single process, at least 0.5 s and 6 blocks each" in page
+    bare = systems_table([population(artifact_uri="")], None)
+    assert "Processor" not in bare
+
+
+@pytest.fixture(scope="module")
+def two_devices() -> pd.DataFrame:
+    """A card twice as fast as another in the same session; the largest models do not fit the slower one."""
+    points = grid()
+    fast, slow = (measured(points, device=name, environment_id=name, sweep_id="s1", host="n1") for name in ("X1", "Y2"))
+    fast["examples_per_second"] = 2 * slow["examples_per_second"]
+    large = slow["model.nodes"].eq(slow["model.nodes"].max()) & slow["batch_size"].eq(slow["batch_size"].max())
+    slow.loc[large, "outcome"] = "oom_device"
+    slow.loc[large, "examples_per_second"] = float("nan")
+    return pd.concat([fast, slow], ignore_index=True)
+
+
+def test_the_verdict_names_devices(two_devices: pd.DataFrame) -> None:
+    page = make_report(two_devices, Selection(), made="now")
+    verdict = re.sub(r"<[^>]+>", "", page[page.index('id="verdict"') :].partition("</section>")[0])
+    assert "X1 is faster on fc models: X1 runs 2 times as fast as Y2 (95% CI 2 to 2)" in verdict
+    assert "did not fit: fc from fc 4x4096 at batch size" in verdict
+    assert not re.search(r"\b[AB]\b", verdict)
+    assert page.index('id="verdict"') < page.index('id="toc"') < page.index('id="results"') < page.index('id="counts"')
+
+
+def test_a_page_is_for_whom_it_is_made(two_devices: pd.DataFrame) -> None:
+    pages = {name: make_report(two_devices, Selection(), audience=name, made="now") for name in ("manager", "engineer")}
+    assert "X1 is faster on fc models" in pages["manager"]
+    assert "<svg" not in pages["manager"]
+    assert set(re.findall(r'href="#([^"]+)"', pages["manager"])) <= set(re.findall(r'id="([^"]+)"', pages["manager"]))
+    assert 'id="verdict"' not in pages["engineer"]
+    assert pages["engineer"].count("<svg") > 3
+    assert "--for manager" in pages["manager"]
+
+
+def test_claims_without_data_are_one_line() -> None:
+    page = make_report(measured(), Selection(), made="now")
+    (line,) = re.findall(r"<summary>(\d+) claims have no data in these runs</summary>", page)
+    assert page.count("not enough data: ") <= 3 * (14 - int(line))
+    assert 'id="claims"' not in page or int(line) < 14
+
+
+def test_figures_follow_the_page_into_the_dark() -> None:
+    """Black and greys are variables; the number within a coloured cell keeps the colour chosen for that cell."""
+    from analysis.summaries.heatmap import HeatmapOptions, heatmap
+
+    drawn = heatmap(measured(), HeatmapOptions(x="batch_size", y="model.nodes")).figure()
+    text = embed(drawn, "k", "a map")
+    assert not re.search(r": #(000000|ffffff|333333)", text)
+    assert "var(--g0)" in text
+    assert re.search(r"fill: #(000001|fffffe)", text)
+
+
+@pytest.mark.parametrize(
+    ("price", "message"),
+    [
+        ("V100=2", "--price=V100: no run is of that device; name one of Test CPU, 2 cores, Test GPU"),
+        ("Test GPU=-1", "--price=Test GPU=-1: is no price; write for example 'V100=2.48', an hour"),
+    ],
+)
+def test_a_wrong_price_is_one_line(
+    store: str, price: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "--store", store, "--out", str(tmp_path / "r.html"), "--price", price]) == 2
+    assert message in capsys.readouterr().err

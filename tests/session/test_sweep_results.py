@@ -1,0 +1,66 @@
+"""What the parent run of a sweep shows: its table in words, as a file, and as a picture."""
+
+from __future__ import annotations
+
+import struct
+
+from paradnn.record.record import file_content
+from paradnn.record.sweep_figure import NAMED, Mark, sweep_figure
+from paradnn.session.summary import Row
+from paradnn.session.sweep_results import PICTURE, picture, table_file, table_text
+
+
+def row(number: int, outcome: str = "ok") -> Row:
+    metrics = {
+        "examples_per_second": 1000.0 + number,
+        "examples_per_second_low": 900.0,
+        "examples_per_second_high": 1100.5,
+        "peak_memory_bytes": 1.5 * 2**30,
+    }
+    tags = {"steady": "true", "contended": "true", "mlflow.paradnn.owner": "{}", "kind": "point"}
+    ok = outcome == "ok"
+    return Row(f"id{number}", f"fc 4x{number}", "fc", outcome, None, metrics if ok else {}, tags if ok else {})
+
+
+def test_the_description_has_a_line_for_each_point_the_fastest_first() -> None:
+    lines = table_text([row(1), row(2), row(3, "oom_host")]).splitlines()
+    assert lines[0] == "| point | outcome | examples/s | 95% CI | memory | steady |"
+    assert lines[2:] == [
+        "| fc 4x2 | ok | 1,002.0 | 900.0 to 1,100.5 | 1.50 GiB | yes, contended |",
+        "| fc 4x1 | ok | 1,001.0 | 900.0 to 1,100.5 | 1.50 GiB | yes, contended |",
+        "| fc 4x3 | oom_host |  |  |  |  |",
+    ]
+    assert table_text([]) == ""
+
+
+def test_a_long_table_is_cut_where_a_description_ends_and_says_so() -> None:
+    text = table_text([row(number) for number in range(2000)])
+    assert len(text) < 4000
+    shown = text.count("\n| fc")
+    assert f"{2000 - shown:,} more points in the artifact `sweep.json`." in text
+
+
+def test_the_file_has_every_row_without_bookkeeping() -> None:
+    table = table_file([row(1), row(2, "crash")])
+    assert table["columns"][:3] == ["name", "outcome", "examples_per_second"]
+    assert {"steady", "run_id", "reason"} <= set(table["columns"])
+    assert not {"kind", "mlflow.paradnn.owner"} & set(table["columns"])
+    assert [len(values) for values in table["data"]] == [len(table["columns"])] * 2
+
+
+def test_the_picture_is_one_and_is_only_made_of_what_was_measured() -> None:
+    content = file_content(picture("a sweep", [row(1), row(2, "oom_host")])[PICTURE])
+    assert content.startswith(b"\x89PNG")
+    assert min(struct.unpack(">II", content[16:24])) > 100
+    assert picture("a sweep", [row(1, "crash")]) == {}
+
+
+def test_every_point_has_a_line_until_there_are_too_many() -> None:
+    few = [Mark(f"m{n}", "fc", "ok", 10.0 + n, (9.0, 20.0)) for n in range(3)] + [Mark("bad", "fc", "timeout")]
+    axes = sweep_figure("few", few).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["m2", "m1", "m0", "bad"]
+    assert [text.get_text() for text in axes.texts] == ["timeout"]
+    many = [Mark(f"m{n}", f"f{n % 2}", "ok", 10.0 + n) for n in range(NAMED)] + [Mark("bad", "f1", "timeout")] * 2
+    axes = sweep_figure("many", many).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["f0", "f1, 2 failed"]
+    assert len(axes.lines) == NAMED
