@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.methods.heatmap import MEMORY
 from analysis.options import Options
 from analysis.report.populations import Population
 from analysis.store.frame import families
@@ -15,6 +16,7 @@ from analysis.summaries.boxplot import BoxplotOptions, boxplot
 from analysis.summaries.breakdown import BreakdownOptions, breakdown
 from analysis.summaries.heatmap import HeatmapOptions, heatmap
 from analysis.summaries.infeed import InfeedOptions, infeed
+from analysis.summaries.memory import MemoryOptions, memory
 from analysis.summaries.overhead import OverheadOptions, overhead
 from analysis.summaries.parameters import ParametersOptions, parameters
 from analysis.summaries.result import Result
@@ -85,6 +87,7 @@ def outline(population: Population) -> list[Item | Missing]:
             "Bar: median. Box: 9th to 91st percentile. Whiskers: 2nd to 98th. Dots lie beyond.",
         ),
         *_heat_maps(population),
+        *_memory(rows),
         Item(
             sensitivity,
             SensitivityOptions(log_scale="both"),
@@ -145,6 +148,17 @@ def _around_the_step(rows: pd.DataFrame) -> list[Item]:
             "Wall time of a point by phase. The stack's own part is schedule, start and record.",
         ),
     ]
+
+
+def _memory(rows: pd.DataFrame) -> Iterator[Item]:
+    """Where memory ends, if any point ran out of it."""
+    if rows["outcome"].isin(MEMORY).any():
+        yield Item(
+            memory,
+            MemoryOptions(),
+            "Where memory ends",
+            "Colour: the share of points of these sizes that ran out of memory. Dashed: even chances, by a regression.",
+        )
 
 
 def _heat_maps(population: Population) -> Iterator[Item | Missing]:

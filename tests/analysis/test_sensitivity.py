@@ -160,9 +160,12 @@ def test_replicates_become_their_median_or_share_a_cluster() -> None:
     three = pd.concat(again, ignore_index=True)
     single, merged = sensitivity(frame).fits[0].regression, sensitivity(three).fits[0].regression
     pd.testing.assert_frame_equal(merged.weights, single.weights)
-    assert (merged.rows, merged.covariance) == (60, "HC3")
-    kept = sensitivity(three, settings=Settings(keep_replicates=True)).fits[0].regression
-    assert (kept.rows, kept.clusters, kept.covariance) == (180, 60, "cluster")
+    assert (merged.rows, merged.covariance) == (60, "crossed")
+    alone = sensitivity(three, settings=Settings(unit="point")).fits[0].regression
+    assert (alone.rows, alone.covariance) == (60, "HC3")
+    for unit, covariance in (("crossed", "crossed"), ("point", "cluster")):
+        kept = sensitivity(three, settings=Settings(keep_replicates=True, unit=unit)).fits[0].regression
+        assert (kept.rows, kept.clusters, kept.covariance) == (180, 60, covariance)
     np.testing.assert_allclose(kept.weights["slope"], single.weights["slope"], atol=1e-12)
     assert len(sensitivity(three).run_ids) == 180
 
