@@ -1,6 +1,6 @@
 """Attacks on the analysis' verdicts: what is planted, how often a verdict is false, how often an interval covers.
 
-    python -m benchmarks.verdicts [--draws 1000]
+    python -m benchmarks.verdicts [--draws 1000] [--only sessions coverage]
 
 Every attack plants two sides or a population with NumPy, gives them to the analysis as runs, and counts. The figures
 are those of docs/analysis.md, section "Verdicts under attack".
@@ -250,7 +250,7 @@ def analyses(random: np.random.Generator, draws: int) -> Iterator[str]:
         yield f"23 models at 9 batch sizes, {name}: {told}"
 
 
-def selection(random: np.random.Generator, draws: int) -> str:
+def selection(random: np.random.Generator, draws: int) -> Iterator[str]:
     """B is as fast as A, but where it is faster it is out of memory in most points: does the bound hold 50%?"""
     held, shown = 0, 0.0
     for _ in range(draws):
@@ -266,10 +266,10 @@ def selection(random: np.random.Generator, draws: int) -> str:
         held += least <= truth <= most
         shown += float((values < 1).mean())
     told = f"B ahead in {shown / draws:.1%} of the pairs, bounds hold the truth in {held / draws:.1%}"
-    return f"B out of memory where it is faster: {told}"
+    yield f"B out of memory where it is faster: {told}"
 
 
-def noise_terms(random: np.random.Generator, draws: int, terms: int = 15, points: int = 120) -> str:
+def noise_terms(random: np.random.Generator, draws: int, terms: int = 15, points: int = 120) -> Iterator[str]:
     """Regressions on terms of pure noise: how often any of them is said to matter."""
     alone = together = 0
     for _ in range(draws):
@@ -278,20 +278,28 @@ def noise_terms(random: np.random.Generator, draws: int, terms: int = 15, points
         alone += bool((found <= 0.05).any())
         together += bool((adjusted(found) <= 0.05).any())
     told = f"{alone / draws:.1%} by single tests, {together / draws:.1%} as told"
-    return f"{terms} terms of noise: something matters in {told}"
+    yield f"{terms} terms of noise: something matters in {told}"
+
+
+ATTACKS: dict[str, Callable[[np.random.Generator, int], Iterator[str]]] = {
+    "sessions": session_attacks,
+    "processes": process_attacks,
+    "coverage": coverage,
+    "analyses": analyses,
+    "selection": selection,
+    "terms": noise_terms,
+}
 
 
 def main() -> None:
-    """Print every figure."""
+    """Print every figure, or those of some attacks; each begins with a seed of its own."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--draws", type=int, default=1000)
-    draws, random = parser.parse_args().draws, np.random.default_rng(0)
-    attacks = (session_attacks, process_attacks, coverage, analyses)
-    for lines in (attack(random, draws) for attack in attacks):
-        for line in lines:
+    parser.add_argument("--only", nargs="+", choices=ATTACKS, default=list(ATTACKS))
+    given = parser.parse_args()
+    for name in given.only:
+        for line in ATTACKS[name](np.random.default_rng(0), given.draws):
             print(line, flush=True)
-    print(selection(random, draws), flush=True)
-    print(noise_terms(random, draws))
 
 
 if __name__ == "__main__":

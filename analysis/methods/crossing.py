@@ -11,6 +11,7 @@ import numpy as np
 __all__ = ["Components", "Crossing"]
 
 _SINGULAR = 1e-10  # of the largest eigenvalue: less is no direction that the rows settle
+_NOTHING = 1e-9  # of the variance of a coefficient: less is no effect on it
 _ALIKE = 0.02  # of the largest singular value: factors that are less apart than this are not told apart
 
 
@@ -61,10 +62,7 @@ class Crossing:
         scale = np.array([1 - 1 / (code.max() + 1) for code in codes])
         weights, freedom = np.zeros(wanted.shape), np.ones(wanted.shape)
         for k in range(design.shape[1]):
-            unit = np.maximum((scale[:, None] * held[:, :, k]).max(axis=0), wanted[:, k])
-            unit = np.maximum(unit, 1e-9 * unit.max())
-            equations = (scale[:, None] * held[:, :, k] / unit).T
-            weights[:, k] = scale * np.linalg.lstsq(equations, wanted[:, k] / unit, rcond=_ALIKE)[0]
+            weights[:, k] = scale * _weights(wanted[:, k], scale[:, None] * held[:, :, k], _NOTHING * inverse[k, k])
             for number, code in enumerate(codes):
                 freedom[number, k] = _freedom(design, influence[number][:, k], code, effects[number])
         return cls(tuple(codes), tuple(influence), weights, freedom)
@@ -87,6 +85,15 @@ class Crossing:
         below = np.maximum((parts**2 / self.freedom).sum(axis=0), 1e-300)
         freedom = np.where(total > points, total**2 / below, self.freedom[-1])
         return Components(np.maximum(total, points), freedom)
+
+
+def _weights(wanted: np.ndarray, held: np.ndarray, nothing: float) -> np.ndarray:
+    """w (f,) such that sum w_f held_fh = wanted_h for every component h; an alone factor without effect has 1."""
+    if len(wanted) == 1:
+        return np.where(held[0] > nothing, wanted / np.maximum(held[0], nothing), 1.0)
+    unit = np.maximum(np.maximum(held.max(axis=0), wanted), nothing)
+    found: np.ndarray = np.linalg.lstsq((held / unit).T, wanted / unit, rcond=_ALIKE)[0]
+    return found
 
 
 def _summed(rows: np.ndarray, code: np.ndarray) -> np.ndarray:

@@ -89,8 +89,8 @@ def _describe(group: GroupMemory) -> Iterator[str]:
         listed = "; ".join(_named(row) for _, row in contradicting.head(_NAMED).iterrows())
         more = f"; and {len(contradicting) - _NAMED} more" if len(contradicting) > _NAMED else ""
         yield (
-            f"{len(contradicting)} points fitted though others that are no larger in any size did not: {listed}{more}. "
-            "Memory does not grow with every size there, or what is free differs from run to run."
+            f"{_points(len(contradicting))} fitted though others that are no larger in any size did not: "
+            f"{listed}{more}. Memory does not grow with every size there, or what is free differs from run to run."
         )
 
 
@@ -100,8 +100,8 @@ def _regression(group: GroupMemory) -> Iterator[str]:
     first = float(rows["weight"].iloc[0])
     listed = "; ".join(
         f"{name} {row['weight']:+.3g} ({row['low']:+.3g} to {row['high']:+.3g})"
-        + (f", {row['weight'] / first:.2g} of the first" if abs(row["weight"]) not in (abs(first), 0.0) else "")
-        for name, row in rows.round(6).iterrows()
+        + (f", {row['weight'] / first:.2g} of the first" if number and row["weight"] else "")
+        for number, (name, row) in enumerate((rows.round(6) + 0.0).iterrows())
     )
     yield f"Doubling a size adds to the log-odds of running out (95% intervals by profile likelihood): {listed}."
     if group.collinear:
@@ -121,3 +121,7 @@ def _named(row: pd.Series) -> str:
 
 def _of(points: pd.DataFrame, what: str) -> str:
     return f" (one of {len(points)} {what})" if len(points) > 1 else ""
+
+
+def _points(count: int) -> str:
+    return f"{count} point{'s'[: count != 1]}"

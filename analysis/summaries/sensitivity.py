@@ -49,7 +49,7 @@ class SensitivityOptions(Options):
         False, "keep the runs of a point apart, which share it in intervals (default: their median)"
     )
     shares: bool = option(
-        False, "also what share of the metric's variance each hyperparameter explains, with what it does with others"
+        False, "also each hyperparameter's share of the metric's variance, interactions included; --figure draws these"
     )
     unit: Literal["crossed", "model", "point"] = unit_option()
 
@@ -106,7 +106,11 @@ class SensitivityResult(Result):
 
     def _figure(self) -> Figure:
         from analysis.figures.sensitivity import draw_sensitivity
+        from analysis.figures.shares import draw_shares
+        from analysis.methods.shares import Shares
 
+        if any(isinstance(fit.shares, Shares) for fit in self.sensitivity.fits):
+            return draw_shares(self.sensitivity)
         return draw_sensitivity(self.sensitivity)
 
     def _paragraphs(self) -> Iterator[Paragraph]:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from analysis.format import short
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -38,8 +40,8 @@ def rare(points: int) -> Iterator[str]:
     share = 1 - 0.05 ** (1 / points) if points else 1.0
     if share >= _RARE:
         yield (
-            f"No interval holds what did not happen: waits that occur in fewer than {share:.2g} of the points "
-            f"may be missing from {points} of them (95%)."
+            "No interval holds what did not happen: waits that occur in fewer than "
+            f"{short(share, share=True)} of the points may be missing from {points} of them (95%)."
         )
 
 
