@@ -103,7 +103,7 @@ def test_software_says_what_a_version_brings(measured: str, capsys: pytest.Captu
 def test_infeed_says_who_waits(measured: str, capsys: pytest.CaptureFixture[str]) -> None:
     chosen = ("infeed", "--store", measured, "--tag", "environment_id=env-2.9", "--where", "devices=1")
     out = run(capsys, *chosen)
-    assert "fc on Test CPU, 2 cores: 8 of 16 points are input-bound, 50% (24.7% to 75.3%)" in out
+    assert "fc on Test CPU, 2 cores: 8 of 16 points are input-bound, 50% (6.08% to 93.9%)" in out
     assert "The wait falls with flops per example" in out
     assert "Input-bound are models of 1M to 2M flops per example; the others have 3M to 4M." in out
     error = run(capsys, *chosen, "--threshold", "2", code=2)
