@@ -26,6 +26,7 @@ _HOMES = {
     "summaries.compare": ("CompareOptions", "compare"),
     "summaries.heatmap": ("HeatmapOptions", "heatmap"),
     "summaries.infeed": ("InfeedOptions", "infeed"),
+    "summaries.memory": ("MemoryOptions", "memory"),
     "summaries.overhead": ("OverheadOptions", "overhead"),
     "summaries.parameters": ("ParametersOptions", "parameters", "read_models"),
     "summaries.roofline": ("RooflineOptions", "roofline"),

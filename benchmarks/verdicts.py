@@ -1,6 +1,6 @@
 """Attacks on the analysis' verdicts: what is planted, how often a verdict is false, how often an interval covers.
 
-    python -m benchmarks.verdicts [--draws 1000]
+    python -m benchmarks.verdicts [--draws 1000] [--only sessions coverage]
 
 Every attack plants two sides or a population with NumPy, gives them to the analysis as runs, and counts. The figures
 are those of docs/analysis.md, section "Verdicts under attack".
@@ -15,11 +15,16 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pandas as pd
 
+from analysis.methods.boxplot import box_statistics
+from analysis.methods.breakdown import breakdown
 from analysis.methods.compare import Verdict, compare
-from analysis.methods.dependence import crossed_mean, crossed_quantile, crossed_share, levels_of
+from analysis.methods.dependence import Unit, crossed_mean, crossed_quantile, crossed_share, levels_of
+from analysis.methods.infeed import infeed
 from analysis.methods.pairing import sampling
 from analysis.methods.regression import regress
-from analysis.methods.sensitivity import adjusted
+from analysis.methods.roofline import roofline
+from analysis.methods.roofline import summary as under_roof
+from analysis.methods.sensitivity import Settings, adjusted, sensitivity
 from analysis.methods.speedup import bounds, speedup
 
 _POINTS = 27
@@ -150,26 +155,102 @@ def process_attacks(random: np.random.Generator, draws: int) -> Iterator[str]:
 
 def coverage(random: np.random.Generator, draws: int) -> Iterator[str]:
     """Models drawn with all their batch sizes, and both drawn: how often the intervals hold the truth."""
-    for models, batches, unit in ((12, 9, "model"), (12, 9, "crossed"), (23, 9, "crossed"), (6, 1, "crossed")):
+    for models, batches, unit in (
+        (12, 9, "model"),
+        (12, 9, "crossed"),
+        (23, 9, "crossed"),
+        (6, 9, "crossed"),
+        (40, 6, "crossed"),
+        (23, 9, "holes"),
+    ):
         index = pd.MultiIndex.from_product([range(models), range(batches)], names=["model.nodes", "batch_size"])
-        where = levels_of(index.to_frame(index=False), unit)  # type: ignore[arg-type]
-        fixed = np.linspace(-1.2, 1.2, batches) if batches > 1 else np.zeros(1)
-        of_batches = batches > 1 and unit == "crossed"
+        grid = index.to_frame(index=False)
+        fixed, drawn = np.linspace(-1.2, 1.2, batches), unit != "model"
         many = 0.5 + random.normal(0, np.hypot(0.9, 0.6), 400_000)
-        many += random.normal(0, 0.8, 400_000) if of_batches else random.choice(fixed, 400_000)
+        many += random.normal(0, 0.8, 400_000) if drawn else random.choice(fixed, 400_000)
         truth, hits = (0.5, float((many > 0).mean()), float(np.median(many))), np.zeros(3)
         for _ in range(draws):
-            batch = random.normal(0, 0.8, batches) if of_batches else fixed
+            there = random.random(len(grid)) > (0.4 if unit == "holes" else 0.0)
+            where = levels_of(grid[there], "crossed" if drawn else "model")
+            batch = random.normal(0, 0.8, batches) if drawn else fixed
             values = 0.5 + random.normal(0, 0.9, (models, 1)) + batch + random.normal(0, 0.6, (models, batches))
-            flat = values.ravel()
+            flat = values.ravel()[there]
             found = (crossed_mean(flat, where), crossed_share(flat > 0, where), crossed_quantile(flat, where))
             hits += [one.low <= true <= one.high for one, true in zip(found, truth, strict=True)]
         mean, share, median = hits / draws
         told = f"mean {mean:.1%}, share {share:.1%}, median {median:.1%}"
-        yield f"{models} models at {batches} batch sizes, over {where.words}: {told}"
+        yield f"{models} models at {batches} batch sizes ({unit}): {told}"
 
 
-def selection(random: np.random.Generator, draws: int) -> str:
+def shared_effects(random: np.random.Generator, models: int = 23, batches: int = 9) -> pd.DataFrame:
+    """Models measured at all batch sizes. What is planted of a point has a normal effect of its model (0.9), of its
+    batch size (0.8) and of its own (0.6) about 0.5; its size is that of its model, and its nodes have no effect."""
+    of_model, nodes = random.normal(0, 0.9, models), random.normal(size=models)
+    model, batch = np.repeat(np.arange(models), batches), np.tile(np.arange(batches), models)
+    planted = 0.5 + of_model[model] + random.normal(0, 0.8, batches)[batch] + random.normal(0, 0.6, models * batches)
+    share = 1 / (1 + np.exp(-planted))
+    return pd.DataFrame(
+        {
+            "run_id": np.arange(models * batches).astype(str),
+            "point_id": np.arange(models * batches),
+            "family": "fc",
+            "device": "D",
+            "precision": "float32",
+            "outcome": "ok",
+            "model.nodes": np.exp(nodes[model]),
+            "batch_size": 64 * 2**batch,
+            "parameters": np.exp(of_model[model]),
+            "examples_per_second": np.exp(planted),
+            "infeed_fraction": share,
+            "op_share.fusion": share,
+            "arithmetic_intensity": np.exp(-planted),
+            "flops_per_second": share * np.minimum(1, np.exp(-planted)),
+            "peak_flops_per_second": 1.0,
+            "peak_bytes_per_second": 1.0,
+        }
+    )
+
+
+def found_under(frame: pd.DataFrame, unit: Unit) -> dict[str, tuple[float, float, float]]:
+    """What the analyses say of `shared_effects`: (truth, low, high) by what it is of."""
+    from scipy import stats
+
+    whole = np.sqrt(0.9**2 + 0.8**2 + 0.6**2)
+    share, middle = float(stats.norm.cdf(0.5 / whole)), 1 / (1 + np.exp(-0.5))
+    box = box_statistics(frame, "examples_per_second", ["family"], unit=unit).table.iloc[0]
+    part = breakdown(frame, unit).types.iloc[0]
+    roof = under_roof(roofline(frame, lambda _: None).points, unit).iloc[0]
+    waits = infeed(frame, "parameters", 0.5, unit=unit).groups[0]
+    settings = Settings(log_hyperparameters=True, log_metric=True, unit=unit)
+    weights = sensitivity(frame, "examples_per_second", settings=settings).fits[0].regression.weights
+    of_nodes, of_batches = (weights.loc[name] for name in ("model.nodes", "batch_size"))
+    return {
+        "sensitivity, weight of nodes": (0.0, of_nodes["low"], of_nodes["high"]),
+        "sensitivity, weight of batch size": (0.0, of_batches["low"], of_batches["high"]),
+        "boxplot, median": (np.exp(0.5), box["median_low"], box["median_high"]),
+        "roofline, median share of the roof": (middle, roof["median_low"], roof["median_high"]),
+        "breakdown, median share": (middle, part["low"], part["high"]),
+        "infeed, share of points": (share, *waits.share[1:]),
+        "infeed, median wait": (middle, *waits.median[1:]),
+        "infeed, rank correlation": (6 / np.pi * np.arcsin(0.9 / whole / 2), *waits.correlation[1:]),
+    }
+
+
+def analyses(random: np.random.Generator, draws: int) -> Iterator[str]:
+    """How often the intervals of the single analyses hold the truth where points share models and batch sizes."""
+    hits: dict[str, dict[str, int]] = {}
+    units: tuple[Unit, ...] = ("point", "crossed")
+    for _ in range(draws):
+        frame = shared_effects(random)
+        for unit in units:
+            for name, (true, low, high) in found_under(frame, unit).items():
+                hits.setdefault(name, dict.fromkeys(units, 0))[unit] += int(low <= true <= high)
+    for name, count in hits.items():
+        told = f"{count['point'] / draws:.1%} by points alone, {count['crossed'] / draws:.1%} by models and batch sizes"
+        yield f"23 models at 9 batch sizes, {name}: {told}"
+
+
+def selection(random: np.random.Generator, draws: int) -> Iterator[str]:
     """B is as fast as A, but where it is faster it is out of memory in most points: does the bound hold 50%?"""
     held, shown = 0, 0.0
     for _ in range(draws):
@@ -185,10 +266,10 @@ def selection(random: np.random.Generator, draws: int) -> str:
         held += least <= truth <= most
         shown += float((values < 1).mean())
     told = f"B ahead in {shown / draws:.1%} of the pairs, bounds hold the truth in {held / draws:.1%}"
-    return f"B out of memory where it is faster: {told}"
+    yield f"B out of memory where it is faster: {told}"
 
 
-def noise_terms(random: np.random.Generator, draws: int, terms: int = 15, points: int = 120) -> str:
+def noise_terms(random: np.random.Generator, draws: int, terms: int = 15, points: int = 120) -> Iterator[str]:
     """Regressions on terms of pure noise: how often any of them is said to matter."""
     alone = together = 0
     for _ in range(draws):
@@ -197,19 +278,28 @@ def noise_terms(random: np.random.Generator, draws: int, terms: int = 15, points
         alone += bool((found <= 0.05).any())
         together += bool((adjusted(found) <= 0.05).any())
     told = f"{alone / draws:.1%} by single tests, {together / draws:.1%} as told"
-    return f"{terms} terms of noise: something matters in {told}"
+    yield f"{terms} terms of noise: something matters in {told}"
+
+
+ATTACKS: dict[str, Callable[[np.random.Generator, int], Iterator[str]]] = {
+    "sessions": session_attacks,
+    "processes": process_attacks,
+    "coverage": coverage,
+    "analyses": analyses,
+    "selection": selection,
+    "terms": noise_terms,
+}
 
 
 def main() -> None:
-    """Print every figure."""
+    """Print every figure, or those of some attacks; each begins with a seed of its own."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--draws", type=int, default=1000)
-    draws, random = parser.parse_args().draws, np.random.default_rng(0)
-    for lines in (session_attacks(random, draws), process_attacks(random, draws), coverage(random, draws)):
-        for line in lines:
+    parser.add_argument("--only", nargs="+", choices=ATTACKS, default=list(ATTACKS))
+    given = parser.parse_args()
+    for name in given.only:
+        for line in ATTACKS[name](np.random.default_rng(0), given.draws):
             print(line, flush=True)
-    print(selection(random, draws), flush=True)
-    print(noise_terms(random, draws))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from analysis.claims import kinds
 from analysis.claims.kinds import Answer, Bound, Check
 from analysis.claims.sides import Data, paired_operations, paired_points, points, side, versions
 from analysis.methods.dependence import crossed_quantile, crossed_share, levels_of
-from analysis.methods.pairing import join_columns
+from analysis.methods.pairing import Missing, join_columns, sampling
 from analysis.methods.quantiles import Estimate
 from analysis.methods.regression import NotEnoughData, Regression, regress
 from analysis.methods.sensitivity import encode
@@ -122,7 +122,23 @@ def _compare(check: kinds.Compare, data: Data) -> Finding:
     )
     share = Estimate(value.value, low.low, high.high)
     name = "share of points" + (_ALLOWED if allowance > 1 else "")
-    return _finding(check, name, [share], check.bound, len(found))
+    finding = _finding(check, name, [share], check.bound, len(found))
+    missing = sampling(found, "all").missing
+    hits, whole = int((found["speedup"] > check.margin).sum()), len(found) + missing.a + missing.b
+    return _bounded(finding, check.bound, missing, hits / whole, (hits + missing.a + missing.b) / whole)
+
+
+def _bounded(finding: Finding, bound: Bound, missing: Missing, low: float, high: float) -> Finding:
+    """A finding over pairs, where one side alone measured points that both tried: over all of them the number lies
+    between `low` and `high`, whatever these would have given. What does not hold at both ends is not decided."""
+    count = missing.a + missing.b
+    if not count:
+        return finding
+    told = f"{finding.quantity}, between {low:.3g} and {high:.3g} with the {count} points that one side alone measured,"
+    if finding.answer is Answer.NOT_ENOUGH or bound.answer(low, high) is finding.answer:
+        return replace(finding, quantity=told)
+    reason = "undecided: points that one side alone measured could turn it"
+    return replace(finding, quantity=told, answer=Answer.NOT_ENOUGH, missing=reason)
 
 
 def _ratio(check: kinds.Ratio, data: Data) -> Finding:
@@ -153,7 +169,14 @@ def _ratio(check: kinds.Ratio, data: Data) -> Finding:
         estimates.append(_shifted(estimate, allowances[-1]))
         counts.append(len(found))
     name += _ALLOWED if max(allowances) > 1 else ""
-    return _finding(check, name, estimates, check.bound, min(counts))
+    finding = _finding(check, name, estimates, check.bound, min(counts))
+    if not check.paired or check.operations or len(pairs) > 1:
+        return finding
+    missing = sampling(found, "all").missing
+    speedups, unknown = found["speedup"].to_numpy(), missing.a + missing.b
+    low = np.quantile(np.append(speedups, np.zeros(unknown)), check.quantile, method="lower")
+    high = np.quantile(np.append(speedups, np.full(unknown, np.inf)), check.quantile, method="higher")
+    return _bounded(finding, check.bound, missing, float(low), float(high))
 
 
 def _allowance(pairs: pd.DataFrame) -> float:

@@ -92,9 +92,14 @@ def points(data: Data, conditions: Conditions, metric: str) -> pd.DataFrame:
 def paired_points(
     data: Data, where: Conditions, a: Conditions, b: Conditions, metric: str, extra: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """`pair` of the two sides. Columns `extra` that identify no point, such as parameters, are those of side B."""
-    sides = [side(data, {**where, **conditions}, metric) for conditions in (a, b)]
-    found = pair(sides[0], sides[1], metric)
+    """`pair` of the two sides. Columns `extra` that identify no point, such as parameters, are those of side B.
+
+    Runs that were tried and hold no metric make no pair, but say which points are missing on one side."""
+    wanted_of = [{**where, **conditions} for conditions in (a, b)]
+    sides = [side(data, conditions, metric) for conditions in wanted_of]
+    tried = [require(data.frame, conditions) for conditions in wanted_of]
+    both = [pd.concat([ok, rows[~is_ok(rows)]]) for ok, rows in zip(sides, tried, strict=True)]
+    found = pair(both[0], both[1], metric)
     if found.empty:
         raise NotEnoughData(f"no point was measured on both sides, of {len(sides[0])} and {len(sides[1])} runs")
     wanted = [name for name in extra if name not in found and name in sides[1]]

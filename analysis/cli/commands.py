@@ -17,6 +17,7 @@ from analysis.summaries.claims import ClaimsOptions, check_claims
 from analysis.summaries.compare import CompareOptions, compare
 from analysis.summaries.heatmap import HeatmapOptions, heatmap
 from analysis.summaries.infeed import InfeedOptions, infeed
+from analysis.summaries.memory import MemoryOptions, memory
 from analysis.summaries.overhead import OverheadOptions, overhead
 from analysis.summaries.parameters import ParametersOptions, parameters, read_models
 from analysis.summaries.roofline import RooflineOptions, roofline
@@ -100,6 +101,15 @@ COMMANDS: tuple[Command, ...] = (
         "Cells in which nothing ran say why. What varies besides is pooled and named; fix it with --where.",
         example="python -m analysis heatmap --x batch_size --y nodes --where model.layers=64 --figure map.png",
         analyse=heatmap,
+        draws=True,
+    ),
+    Command(
+        MemoryOptions,
+        summary="where memory ends, and which size fills it fastest",
+        description="Which points ran out of memory, for each family on each device: the smallest that did, the\n"
+        "largest that fitted, what doubling a size adds to the odds, and points that contradict the others.",
+        example="python -m analysis memory --device 'TPU v2' --figure memory.png",
+        analyse=memory,
         draws=True,
     ),
     Command(

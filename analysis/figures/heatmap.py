@@ -127,6 +127,7 @@ def _note(axes: Axes, found: HeatMap, width: float) -> None:
     """Below the title, what a cell is the median of."""
     counts = found.cells.loc[found.cells["value"].notna(), "points"]
     if not len(counts):
+        axes.set_title(f"{found.name}\nno point ran", loc="left", fontsize=9)
         return
     many = f"{counts.min()} to {counts.max()} points" if counts.min() < counts.max() else f"{counts.max()} points"
     text = f"a cell is the median of {many}" if counts.max() > 1 else "a cell is one point"

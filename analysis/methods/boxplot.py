@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.methods.quantiles import quantile_interval
+from analysis.methods.dependence import Unit, crossed_quantile, levels_of
 
 __all__ = ["BOX", "LEVELS", "WHISKERS", "Boxes", "box_statistics"]
 
@@ -28,8 +28,9 @@ class Boxes:
     """The boxes of a metric.
 
     `table` has one row a group: the columns grouped by, label, count, missing (rows of the group without the metric,
-    such as out of memory), p2, p9, p50, p91, p98, median_low, median_high (95% interval, NaN below six values),
-    minimum, maximum, outliers (how many are beyond the whiskers). `values` maps a label to its values, ascending.
+    such as out of memory), p2, p9, p50, p91, p98, median_low, median_high (95% interval, NaN where the sample is too
+    small for an end), sample (what the interval is over), minimum, maximum, outliers (how many are beyond the
+    whiskers). `values` maps a label to its values, ascending.
     """
 
     metric: str
@@ -38,28 +39,35 @@ class Boxes:
     values: Mapping[str, np.ndarray]
 
 
-def box_statistics(frame: pd.DataFrame, metric: str, by: Sequence[str], order: Sequence[str] = ()) -> Boxes:
+def box_statistics(
+    frame: pd.DataFrame, metric: str, by: Sequence[str], order: Sequence[str] = (), unit: Unit = "crossed"
+) -> Boxes:
     """The paper's percentiles of `metric` over the rows of each group (columns `by`).
 
     Percentiles interpolate linearly between order statistics (Hyndman and Fan's definition 7, NumPy's default). The
     bar is the median, the box reaches from the 9th to the 91st percentile, the whiskers from the 2nd to the 98th
-    (paper, section 5.3 and Figure 11). Infinite and missing values are counted as missing. Groups stand in their own
-    order (numbers ascending), except that the values in `order`, such as families, come first as given.
+    (paper, section 5.3 and Figure 11). The median's interval is over the models and batch sizes that the points of a
+    group share (`dependence.crossed_quantile`). Infinite and missing values are counted as missing. Groups stand in
+    their own order (numbers ascending), except that the values in `order`, such as families, come first as given.
     """
     rows: list[dict[str, object]] = []
     kept: dict[str, np.ndarray] = {}
     for key, group in frame.groupby(list(by), sort=True, dropna=False):
         label = ", ".join("(none)" if pd.Series([part]).isna().all() else str(part) for part in key)
         values = group[metric].to_numpy(dtype="float64", na_value=np.nan)
-        values = np.sort(values[np.isfinite(values)])
+        known = np.isfinite(values)
+        values = values[known]
         row = dict(zip(by, key, strict=True)) | {"label": label, "count": len(values)}
         row["missing"] = len(group) - len(values)
         if len(values):
             found = np.percentile(values, LEVELS)
-            ends = quantile_interval(values)[1:]
+            levels = levels_of(group[known], unit)
+            ends = crossed_quantile(values, levels)[1:]
             low, high = (end if np.isfinite(end) else np.nan for end in ends)
+            values = np.sort(values)
             row |= {f"p{level}": value for level, value in zip(LEVELS, found, strict=True)}
-            row |= {"median_low": low, "median_high": high, "minimum": values[0], "maximum": values[-1]}
+            row |= {"median_low": low, "median_high": high, "sample": levels.words}
+            row |= {"minimum": values[0], "maximum": values[-1]}
             row["outliers"] = int(((values < found[0]) | (values > found[-1])).sum())
             kept[label] = values
         rows.append(row)
@@ -71,6 +79,7 @@ def box_statistics(frame: pd.DataFrame, metric: str, by: Sequence[str], order: S
         *(f"p{level}" for level in LEVELS),
         "median_low",
         "median_high",
+        "sample",
         "minimum",
         "maximum",
         "outliers",

@@ -25,7 +25,7 @@ from analysis.methods.dependence import (
     levels_of,
     satterthwaite,
 )
-from analysis.methods.pairing import Sampling, pair, sampling
+from analysis.methods.pairing import Sampling, pair
 from analysis.methods.power import detectable, detectable_mean, equivalent, replicates_for, spread_of
 from analysis.methods.speedup import bounds
 from analysis.store.frame import families
@@ -97,21 +97,23 @@ def compare(
     rests on the tests, if all its cells are tested and agree. Anything less is not enough data.
     """
     cells = pair(a, b, metric, on)
-    attrs = cells.attrs
+    # pandas copies attrs with every slice.
+    attrs, cells.attrs = cells.attrs, {}
     enough = (cells["a_units"] >= REPLICATES) & (cells["b_units"] >= REPLICATES)
     tested = cells["comparable"] & enough & cells["p_value"].notna()
     cells["p_value"] = cells["p_value"].where(tested)
     cells["tested"] = tested
     cells["p_adjusted"] = adjust(cells["p_value"].to_numpy())
     cells["verdict"] = _verdicts(cells, rate, margin)
-    cells.attrs = attrs
     known = families(pd.DataFrame({"family": [*_measured(a), *_measured(b)]}))
     tests = int(tested.sum())
     rows = []
+    sampled: dict[str, Sampling] = attrs["sampling"]
     for family in known:
         chosen = cells[cells["family"] == family]
-        found = _verdict(chosen, sampling(cells, family), margin, unit)
+        found = _verdict(chosen, sampled.get(family, Sampling()), margin, unit)
         rows.append({"family": family, **found, **_power(chosen, rate, margin, tests)})
+    cells.attrs = attrs
     return Comparison(metric, cells, pd.DataFrame(rows), rate, margin)
 
 

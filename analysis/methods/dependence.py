@@ -8,7 +8,9 @@ an interval says how far a number would move had other models and other batch si
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,6 +18,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import stats
 
+from analysis.methods.crossing import Components, Crossing
 from analysis.methods.quantiles import LEVEL, Estimate, quantile_interval
 
 __all__ = [
@@ -27,7 +30,9 @@ __all__ = [
     "crossed_quantile",
     "crossed_share",
     "crossed_variance",
+    "crossed_variances",
     "geometric_mean",
+    "jackknifed",
     "levels_of",
     "satterthwaite",
 ]
@@ -44,7 +49,7 @@ _FEWEST_BATCHES = 6
 
 @dataclass(frozen=True)
 class Levels:
-    """Which points belong together: `codes` (factors, n) numbers the levels of each factor, `point` (n,) the points.
+    """Which rows belong together: `codes` (factors, n) numbers the levels of each factor, `point` (n,) the points.
 
     `words` says what is taken as a sample, such as "23 models and 9 batch sizes".
     """
@@ -57,6 +62,24 @@ class Levels:
     def counts(self) -> tuple[int, ...]:
         """How many levels each factor has."""
         return tuple(int(code.max()) + 1 if len(code) else 0 for code in self.codes)
+
+    @property
+    def independent(self) -> bool:
+        """Whether no row shares anything with another."""
+        return min(self.counts) == len(self.point)
+
+    @cached_property
+    def factors(self) -> tuple[np.ndarray, ...]:
+        """What effects are of: one factor alone, or several and the points; what no two points share is of points."""
+        if len(self.codes) == 1:
+            return tuple(self.codes)
+        points = int(self.point.max()) + 1
+        return (*(code for code in self.codes if int(code.max()) + 1 < points), self.point)
+
+    @cached_property
+    def of_mean(self) -> Crossing:
+        """How the variance of a mean follows."""
+        return Crossing.of(np.ones((len(self.point), 1)), self.factors)
 
     def of(self, chosen: np.ndarray) -> Levels:
         """Those of some of the points (mask or positions); a factor with one level left is none."""
@@ -73,8 +96,8 @@ class Component(NamedTuple):
     freedom: float
 
 
-def levels_of(points: pd.DataFrame, unit: Unit = "crossed") -> Levels:
-    """The levels that points (rows with model.* and batch_size) share.
+def levels_of(points: pd.DataFrame, unit: Unit = "crossed", replicates: bool = False) -> Levels:
+    """The levels that points (rows with model.* and batch_size) share. With `replicates` rows are runs of points.
 
     A model is everything under model.* with its family. Batch sizes are a sample from six different ones on; fewer are
     taken as given, as are precisions, compile modes and devices: points that differ in these alone share their model.
@@ -82,10 +105,10 @@ def levels_of(points: pd.DataFrame, unit: Unit = "crossed") -> Levels:
     count = len(points)
     model = _numbered(points, [str(name) for name in points if name == "family" or str(name).startswith("model.")])
     batch = _numbered(points, [name for name in ("batch_size",) if name in points])
-    each = np.arange(count)
+    each = _numbered(points, ["point_id"]) if replicates else np.arange(count)
     models, batches = len(set(model)), len(set(batch))
     if unit == "point" or (models < 2 and batches < 2):
-        return Levels(each[None], each, _counted(count, "point"))
+        return Levels(each[None], each, _counted(len(set(each)), "point"))
     factors, words = [], []
     if models > 1:
         factors.append(model)
@@ -97,18 +120,22 @@ def levels_of(points: pd.DataFrame, unit: Unit = "crossed") -> Levels:
 
 
 def crossed_variance(values: np.ndarray, levels: Levels) -> Component:
-    """The variance of the mean of n values, with effects of every factor, and its degrees of freedom.
+    """The variance of the mean of n values, with effects of every factor, and its degrees of freedom."""
+    found = levels.of_mean.components(values - values.mean())
+    return Component(float(found.variance[0]), float(found.freedom[0]))
 
-    Of each factor the delete-one-level jackknife, V = (G - 1) / G x sum (mean without the level - mean)^2 (MacKinnon,
-    Nielsen and Webb, J. Applied Econometrics 38, 2023). Levels of crossed factors share the scatter of single points,
-    so V = sum V_factor - (factors - 1) V_point (Cameron, Gelbach and Miller, J. Business and Economic Statistics 29,
-    2011), and at least the largest of them. Degrees of freedom by Satterthwaite from G - 1 of each factor.
-    """
-    parts = [_jackknife(values, code) for code in levels.codes]
-    points = _jackknife(values, levels.point)
-    total = sum(part.variance for part in parts) - (len(parts) - 1) * points.variance
-    variance = max(total, *(part.variance for part in parts), points.variance)
-    return Component(variance, satterthwaite(parts))
+
+def crossed_variances(design: np.ndarray, response: np.ndarray, levels: Levels) -> Components:
+    """Those of the least-squares coefficients of a response (n,) on a design (n, k), see `crossing.Crossing`."""
+    fitted = design @ np.linalg.lstsq(design, response, rcond=None)[0]
+    return Crossing.of(design, levels.factors).components(response - fitted)
+
+
+def jackknifed(value: np.ndarray, without: Callable[[np.ndarray], np.ndarray], levels: Levels) -> Components:
+    """Those of any statistic, `value` (k,). `without` takes the level of each point (n,) and gives the statistic with
+    each level left out (levels, k)."""
+    squares = [((without(code) - value) ** 2).sum(axis=0) for code in levels.factors]
+    return levels.of_mean.combined(np.array(squares))
 
 
 def crossed_mean(values: ArrayLike, levels: Levels, level: float = LEVEL, more: tuple[Component, ...] = ()) -> Estimate:
@@ -137,19 +164,22 @@ def geometric_mean(
 
 
 def crossed_share(hits: ArrayLike, levels: Levels, level: float = LEVEL) -> Estimate:
-    """The share of true values (n) with Clopper and Pearson's interval of the effective number of points.
+    """The share of true values (n) with Wilson's interval of the effective number of points.
 
-    n_effective = share (1 - share) / V, V of `crossed_variance`, times (t of n - 1 / t of V's degrees of freedom)^2
-    (Korn and Graubard, Survey Methodology 24, 1998), at most n. Where all points agree the scatter says nothing, and it
-    is the number of levels of the factor with the fewest. NaN for no points.
+    n_effective = share (1 - share) / V, V of `crossed_variance`, at most n; the interval is Wilson's (J. American
+    Statistical Association 22, 1927) with Student's t of V's degrees of freedom (Franco, Little, Louis and Slud, J.
+    Survey Statistics and Methodology 7, 2019, compare such). Where all points agree the scatter says nothing, and it is
+    Clopper and Pearson's (Biometrika 26, 1934) of as many points as the factor with the fewest levels has; so it is of
+    points that share nothing. NaN for no points.
     """
     there = np.asarray(hits, dtype="float64")
     if len(there) == 0:
         return Estimate(np.nan, np.nan, np.nan)
     share = float(there.mean())
-    n = _effective(there, levels, level)
-    low, high = _clopper_pearson(share * n, n, level)
-    return Estimate(share, low, high)
+    if levels.independent or share in (0.0, 1.0):
+        n = min(levels.counts)
+        return Estimate(share, *_clopper_pearson(round(share * n), n, level))
+    return Estimate(share, *_wilson(share, *_effective(there, levels), level))
 
 
 def crossed_quantile(values: ArrayLike, levels: Levels, share: float = 0.5, level: float = LEVEL) -> Estimate:
@@ -160,15 +190,16 @@ def crossed_quantile(values: ArrayLike, levels: Levels, share: float = 0.5, leve
     that share nothing get `quantile_interval`.
     """
     ordered = np.asarray(values, dtype="float64")
-    if len(ordered) == 0 or max(levels.counts) == len(ordered):
+    count = len(ordered)
+    if count == 0 or levels.independent:
         return quantile_interval(ordered, share, level)
     value = float(np.quantile(ordered, share))
-    n = _effective((ordered <= value).astype(float), levels, level)
-    ends = quantile_interval(np.arange(math.floor(n)), share, level)
-    scale = len(ordered) / max(math.floor(n), 1)
+    n, freedom = _effective((ordered <= value).astype(float), levels)
+    known = np.isfinite(quantile_interval(np.arange(math.floor(n)), share, level)[1:])
+    least, most = _wilson(share, n, freedom, level)
     ordered = np.sort(ordered)
-    low = ordered[min(int(ends.low * scale), len(ordered) - 1)] if np.isfinite(ends.low) else -np.inf
-    high = ordered[min(math.ceil((ends.high + 1) * scale) - 1, len(ordered) - 1)] if np.isfinite(ends.high) else np.inf
+    low = ordered[min(math.floor(least * count), count - 1)] if known[0] else -np.inf
+    high = ordered[min(math.ceil(most * count), count - 1)] if known[1] else np.inf
     return Estimate(value, float(low), float(high))
 
 
@@ -182,15 +213,6 @@ def _counted(count: int, word: str) -> str:
     return f"{count} {word}{'s'[: count != 1]}"
 
 
-def _jackknife(values: np.ndarray, code: np.ndarray) -> Component:
-    sums, sizes = np.bincount(code, values), np.bincount(code)
-    groups, n = len(sizes), len(values)
-    if groups < 2:
-        return Component(0.0, np.inf)
-    moved = (values.sum() - sums) / (n - sizes) - values.mean()
-    return Component(float((groups - 1) / groups * (moved**2).sum()), groups - 1.0)
-
-
 def satterthwaite(parts: list[Component]) -> float:
     """Degrees of freedom of a sum of variances (Biometrics Bulletin 2, 1946)."""
     total = sum(part.variance for part in parts)
@@ -202,20 +224,22 @@ def _quantile_of_t(probability: float, freedom: float) -> float:
     return float(stats.t.ppf(probability, freedom) if np.isfinite(freedom) else stats.norm.ppf(probability))
 
 
-def _effective(there: np.ndarray, levels: Levels, level: float) -> float:
-    """How many independent points a share over dependent ones is worth."""
-    n, share = len(there), there.mean()
-    fewest = float(min(levels.counts))
+def _effective(there: np.ndarray, levels: Levels) -> tuple[float, float]:
+    """How many independent points a share over dependent ones is worth, and the degrees of freedom of its variance."""
+    share = there.mean()
     variance, freedom = crossed_variance(there, levels)
     if variance <= 0 or share in (0.0, 1.0):
-        return fewest
-    tail = (1 + level) / 2
-    correction = (_quantile_of_t(tail, max(n - 1, 1)) / _quantile_of_t(tail, freedom)) ** 2
-    return float(min(share * (1 - share) / variance * correction, n))
+        return float(min(levels.counts)), min(levels.counts) - 1.0
+    return float(min(share * (1 - share) / variance, len(there))), freedom
 
 
-def _clopper_pearson(hits: float, n: float, level: float) -> tuple[float, float]:
-    """The exact interval of a share (Biometrika 26, 1934), of a number of points that need not be whole."""
+def _wilson(share: float, n: float, freedom: float, level: float) -> tuple[float, float]:
+    square = _quantile_of_t((1 + level) / 2, freedom) ** 2 / n
+    middle, reach = share + square / 2, math.sqrt(square * (share * (1 - share) + square / 4))
+    return max((middle - reach) / (1 + square), 0.0), min((middle + reach) / (1 + square), 1.0)
+
+
+def _clopper_pearson(hits: int, n: int, level: float) -> tuple[float, float]:
     tail = (1 - level) / 2
     low: Any = stats.beta.ppf(tail, hits, n - hits + 1) if hits > 0 else 0.0
     high: Any = stats.beta.ppf(1 - tail, hits + 1, n - hits) if hits < n else 1.0

@@ -15,6 +15,7 @@ import pandas as pd
 
 from analysis.format import short
 from analysis.methods.columns import (
+    DEFAULT_METRICS,
     Group,
     GroupKey,
     blocks_of,
@@ -110,10 +111,12 @@ def heat_maps(
     A cell's value is the median over its points, a point's the median over its ok replicates; low and high are the
     quartiles over points. All maps have the same axes, so that they can stand side by side. A numeric hyperparameter
     with more than 24 values, or any with `bins`, is cut into that many ranges, equally wide or, from one power of ten
-    on, equally wide in the logarithm. ConfigError for a column or metric that is not there, NotEnoughData when no
-    group has data, SchemaError when the runs of a group are heterogeneous and `pool` is not given.
+    on, equally wide in the logarithm. A group in which nothing ran has a map of how its points ended. ConfigError for a
+    column or metric that is not there, NotEnoughData when no group has data, SchemaError when the runs of a group are
+    heterogeneous and `pool` is not given.
     """
-    metric = find_metric(frame, metric) if metric else choose_metric(frame)
+    metric = _metric(frame, metric)
+    frame = frame if metric in frame else frame.assign(**{metric: np.nan})
     columns = find_column(frame, x, "--x"), find_column(frame, y, "--y")
     if columns[0] == columns[1]:
         raise ConfigError("--y", y, "is on the x axis already", "name another hyperparameter")
@@ -129,7 +132,8 @@ def heat_maps(
     maps, used = [], []
     for group in groups(both):
         rows = require_homogeneous(group.rows, pool=pool)
-        if not (is_ok(rows) & rows[metric].notna()).any() and not rows["outcome"].isin(MEMORY).any():
+        ok = is_ok(rows)
+        if ok.any() and rows.loc[ok, metric].isna().all() and not rows["outcome"].isin(MEMORY).any():
             lacking.append(Lacking(group.name, f"no measured run has {metric}"))
             continue
         placed = rows.assign(i=place_x.loc[rows.index], j=place_y.loc[rows.index])
@@ -141,6 +145,13 @@ def heat_maps(
         )
     unit = frame.attrs.get("units", {}).get(metric, "")
     return HeatMaps(metric, unit, tuple(maps), tuple(lacking), tuple(used))
+
+
+def _metric(frame: pd.DataFrame, name: str | None) -> str:
+    """The metric to show; where no point ran at all any will do, since there is nothing to show of it."""
+    if is_ok(frame).any():
+        return find_metric(frame, name) if name else choose_metric(frame)
+    return name or DEFAULT_METRICS[1]
 
 
 def _map(group: Group, rows: pd.DataFrame, metric: str, x: Axis, y: Axis) -> HeatMap:

@@ -16,7 +16,8 @@ import pandas as pd
 from scipy import stats
 
 from analysis.methods.columns import Group, GroupKey, groups, hyperparameters, settings
-from analysis.methods.quantiles import LEVEL, Estimate, quantile_interval, share_interval
+from analysis.methods.dependence import Levels, Unit, crossed_quantile, crossed_share, jackknifed, levels_of
+from analysis.methods.quantiles import LEVEL, Estimate
 from analysis.methods.regression import Lacking, NotEnoughData
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.errors import ConfigError
@@ -40,6 +41,7 @@ class GroupInfeed(GroupKey):
 
     `share` is of points with a wait above the threshold, `median` of `infeed_fraction`. `gain` is the median of
     `infeed_gain` and `cores` that of the cores that would feed a model, of points that measured them; else None.
+    `sample` says what intervals are over.
     """
 
     points: int
@@ -47,6 +49,7 @@ class GroupInfeed(GroupKey):
     share: Estimate
     median: Estimate
     correlation: Estimate
+    sample: str
     gain: Estimate | None = None
     cores: Estimate | None = None
 
@@ -71,14 +74,18 @@ class Infeed:
 
 
 def infeed(
-    frame: pd.DataFrame, against: str = "flops_per_example", threshold: float = THRESHOLD, pool: bool = False
+    frame: pd.DataFrame,
+    against: str = "flops_per_example",
+    threshold: float = THRESHOLD,
+    pool: bool = False,
+    unit: Unit = "crossed",
 ) -> Infeed:
     """Judge every point with an `infeed_fraction` f: input-bound above the threshold, headroom 1 / (1 - f).
 
-    The headroom is Amdahl's bound: the rest of the step stays as it is. Shares have Clopper and Pearson's interval,
-    medians that of order statistics, Spearman's correlation with size the one of `rank_correlation`. Only ok runs
-    count; replicates become their median. ConfigError for another size or threshold, NotEnoughData where no run has
-    both columns, SchemaError for heterogeneous runs of one group.
+    The headroom is Amdahl's bound: the rest of the step stays as it is. Intervals are over the models and batch sizes
+    that points share (`dependence.crossed_share`, `crossed_quantile`, `rank_correlation`). Only ok runs count;
+    replicates become their median. ConfigError for another size or threshold, NotEnoughData where no run has both
+    columns, SchemaError for heterogeneous runs of one group.
     """
     if against not in SIZES:
         raise ConfigError("--against", against, "is no size of a model", f"choose {' or '.join(SIZES)}")
@@ -97,7 +104,7 @@ def infeed(
         pooled += [rows.attrs["pooled"]] if rows.attrs.get("pooled") else []
         points = _judged(aggregate_replicates(rows), group, against, threshold)
         parts.append(points)
-        found.append(_summary(group, points))
+        found.append(_summary(group, points, unit))
     if not parts:
         raise NotEnoughData("not enough data", lacking, "measure with a real input pipeline, such as data=images")
     table = pd.concat(parts, ignore_index=True).sort_values("infeed_fraction", ascending=False, kind="stable")
@@ -106,10 +113,11 @@ def infeed(
     )
 
 
-def rank_correlation(x: pd.Series, y: pd.Series) -> Estimate:
-    """Spearman's correlation with its 95% interval: Fisher's z with variance (1 + r^2 / 2) / (n - 3).
+def rank_correlation(x: pd.Series, y: pd.Series, levels: Levels) -> Estimate:
+    """Spearman's correlation with its 95% interval, that of Fisher's z.
 
-    Source: Bonett and Wright, Psychometrika 65, 2000. NaN where either does not vary; ends NaN below five points.
+    Of points that share nothing z has the variance (1 + r^2 / 2) / (n - 3) (Bonett and Wright, Psychometrika 65, 2000),
+    of others the jackknife's over their levels. NaN where either does not vary; ends NaN below five points.
     """
     if x.nunique() < 2 or y.nunique() < 2:
         return Estimate(np.nan, np.nan, np.nan)
@@ -119,8 +127,22 @@ def rank_correlation(x: pd.Series, y: pd.Series) -> Estimate:
     # At a perfect correlation z is infinite.
     bounded = float(np.clip(value, -1 + 1e-12, 1 - 1e-12))
     reach = stats.norm.ppf((1 + LEVEL) / 2) * np.sqrt((1 + bounded**2 / 2) / (len(x) - 3))
+    if not levels.independent:
+        ranks = np.array([stats.rankdata(one) for one in (x, y)])
+        found = jackknifed(np.arctanh([bounded]), lambda code: _fisher(ranks, code), levels)
+        reach = stats.t.ppf((1 + LEVEL) / 2, found.freedom[0]) * np.sqrt(found.variance[0])
     low, high = np.tanh(np.arctanh(bounded) + np.array([-reach, reach]))
     return Estimate(value, float(low), float(high))
+
+
+def _fisher(values: np.ndarray, code: np.ndarray) -> np.ndarray:
+    """Fisher's z (levels, 1) of the rank correlation of two rows (2, n) with each level left out."""
+    found = []
+    for level in range(code.max() + 1):
+        one, two = stats.rankdata(values[:, code != level], axis=1)
+        alike = np.ptp(one) == 0 or np.ptp(two) == 0
+        found.append([0.0 if alike else np.clip(np.corrcoef(one, two)[0, 1], -1 + 1e-12, 1 - 1e-12)])
+    return np.arctanh(found)
 
 
 def _measured(group: Group, against: str) -> pd.DataFrame:
@@ -169,21 +191,23 @@ def _measured_balance(rows: pd.DataFrame) -> pd.DataFrame:
     return found.dropna(axis="columns", how="all")
 
 
-def _median_of(points: pd.DataFrame, name: str) -> Estimate | None:
-    values = points[name].dropna() if name in points else points["size"].iloc[:0]
-    return quantile_interval(values) if len(values) else None
+def _median_of(points: pd.DataFrame, name: str, unit: Unit) -> Estimate | None:
+    known = points[points[name].notna()] if name in points else points.iloc[:0]
+    return crossed_quantile(known[name], levels_of(known, unit)) if len(known) else None
 
 
-def _summary(group: Group, points: pd.DataFrame) -> GroupInfeed:
+def _summary(group: Group, points: pd.DataFrame, unit: Unit) -> GroupInfeed:
+    levels = levels_of(points, unit)
     bound = int(points["input_bound"].sum())
     return GroupInfeed(
         family=group.family,
         device=group.device,
         points=len(points),
         bound=bound,
-        share=share_interval(bound, len(points)),
-        median=quantile_interval(points["infeed_fraction"]),
-        correlation=rank_correlation(points["size"], points["infeed_fraction"]),
-        gain=_median_of(points, "gain"),
-        cores=_median_of(points, "cores"),
+        share=crossed_share(points["input_bound"], levels),
+        median=crossed_quantile(points["infeed_fraction"], levels),
+        correlation=rank_correlation(points["size"], points["infeed_fraction"], levels),
+        sample=levels.words,
+        gain=_median_of(points, "gain", unit),
+        cores=_median_of(points, "cores", unit),
     )

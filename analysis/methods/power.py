@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -73,6 +74,7 @@ def equivalent(log_ratio: np.ndarray, error: np.ndarray, freedom: np.ndarray, ma
     return worse
 
 
+@functools.lru_cache(maxsize=4096)
 def _noncentrality(rate: float, freedom: float, power: float) -> float:
     """How many standard errors a difference must have to be found with `power` by a two-sided t test."""
     freedom = min(freedom, 1e4)

@@ -1,4 +1,4 @@
-"""Intervals that assume no distribution: of a quantile, of a share, of a mean of points.
+"""Intervals that assume no distribution: of a quantile, and of a ratio of sums over points.
 
 The points of a sweep are taken as a sample of the design space: an interval says how far the number would move had
 other points of the same space been measured. It does not hold the error of each measurement by itself, which is far
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-__all__ = ["LEVEL", "Estimate", "bootstrap_ratio", "quantile_interval", "share_interval"]
+__all__ = ["LEVEL", "Estimate", "bootstrap_ratio", "quantile_interval"]
 
 #: How often an interval is to cover the truth.
 LEVEL = 0.95
@@ -59,16 +59,6 @@ def _ranks(n: int, share: float, level: float) -> tuple[int | None, int | None]:
     above = stats.binom.sf(np.arange(-1, n), n, share)  # P(B >= i), falling in i
     reached = np.flatnonzero(above[1:] <= tail)
     return fitting - 1 if fitting > 0 else None, int(reached[0]) if len(reached) else None
-
-
-def share_interval(hits: int, n: int, level: float = LEVEL) -> Estimate:
-    """A share with its exact interval (Clopper and Pearson, Biometrika 26, 1934); NaN for n = 0."""
-    if n == 0:
-        return Estimate(np.nan, np.nan, np.nan)
-    tail = (1 - level) / 2
-    low = stats.beta.ppf(tail, hits, n - hits + 1) if hits else 0.0
-    high = stats.beta.ppf(1 - tail, hits + 1, n - hits) if hits < n else 1.0
-    return Estimate(hits / n, float(low), float(high))
 
 
 def bootstrap_ratio(above: ArrayLike, below: ArrayLike, level: float = LEVEL, draws: int | None = None) -> Estimate:

@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.methods.dependence import Levels
+from analysis.methods.dependence import Levels, crossed_variances
 from paradnn.errors import ParadnnError
 
-__all__ = ["Lacking", "NotEnoughData", "Regression", "regress"]
+__all__ = ["Lacking", "NotEnoughData", "Regression", "independent_columns", "regress"]
 
 _ROWS_PER_COEFFICIENT = 3  # below this many rows for each, intercept included, no fit is attempted
 _FOLDS = 10
+_RANGES = 12  # that the values of a column are cut into, where each is left out in turn and there are more
 _SAME = 1e-9  # share of a column's variance that others must leave unexplained for it to have a weight
 
 
@@ -50,11 +51,13 @@ class NotEnoughData(ParadnnError):
 class Regression:
     """A standardised fit.
 
-    `weights`: a row for each term, with `weight` (change of the response, in its standard deviations, for one
-    standard deviation of the term), its interval `low` and `high`, `p` (two-sided, of no effect), `vif`, and `slope`
-    (in the response's unit per unit of the term; of an interaction: per product of standard deviations).
-    `constant` maps a dropped column to its value, `collinear` to the terms it is a combination of. `rmse_held_out` is
-    in the response's unit. `covariance` is HC3, HC1, cluster or crossed.
+    `weights`: a row for each term, with `weight` (change of the response, in its standard deviations, for one standard
+    deviation of the term), its interval `low` and `high`, `p` (two-sided, of no effect), `vif`, and `slope` (in the
+    response's unit per unit of the term; of an interaction: per product of standard deviations). `constant` maps a
+    dropped column to its value, `collinear` to the terms it is a combination of. `rmse_held_out` is in the response's
+    unit. `unseen`, where asked for, has a row for each term of three values or more: `rmse_inner`, the error on values
+    that the fit never saw between values that it saw, and `rmse_outer`, that on the least and the greatest value,
+    beyond them. `covariance` is HC3, HC1, cluster or crossed.
     """
 
     weights: pd.DataFrame
@@ -64,6 +67,7 @@ class Regression:
     r2_held_out: float
     rmse_held_out: float
     folds: int
+    unseen: pd.DataFrame
     covariance: str
     level: float
     constant: Mapping[str, float] = field(default_factory=dict)
@@ -77,6 +81,7 @@ def regress(
     *,
     levels: Levels | None = None,
     interactions: bool = False,
+    unseen: bool = False,
     level: float = 0.95,
     seed: int = 0,
 ) -> Regression:
@@ -93,13 +98,14 @@ def regress(
     treated as an estimate. Of 3,000 intervals for 60 points 94.7% held the planted slope where scatter differed 4-fold
     (errors that take it as even: 85.6%), 93.8% where 16-fold (76.4%); clustered ones 94.4% for 80 points.
 
-    With `levels` (models, batch sizes) that rows share, as `dependence.crossed_variance` has it: of each factor the
-    jackknife over its levels, less what the factors share, t with Satterthwaite's degrees of freedom.
+    With `levels` (models, batch sizes) that rows share: the variances of `crossing.Crossing`, for effects of every
+    factor.
 
     VIF_j = 1 / (1 - R2_j), R2_j of column j on the other terms. Held-out error: k-fold cross-validation over rows or
     clusters, R2 = 1 - sum (y - prediction)^2 / sum (y - mean of the training rows)^2.
 
-    Interactions leave out the products of terms that `design.attrs["columns"]` says are of one column.
+    With `unseen` each value of a column is left out in turn as well, which takes a fit for each. Interactions leave out
+    the products of terms that `design.attrs["columns"]` says are of one column.
 
     Raises NotEnoughData for fewer than three rows (clusters) a coefficient, or where nothing varies.
     """
@@ -120,8 +126,9 @@ def regress(
     spread = float(y.std(ddof=1))
     fitted, covariance = _least_squares(scores, (y - y.mean()) / spread, None if clusters is None else units)
     interval, p_values = fitted.conf_int(1 - level)[1:], fitted.pvalues[1:]
-    if levels is not None and max(levels.counts) < len(y):
-        interval, p_values = _crossed(scores, (y - y.mean()) / spread, levels, level)
+    if levels is not None and not levels.independent:
+        reach, p_values = _crossed(scores, (y - y.mean()) / spread, fitted.params, levels, level)
+        interval = np.column_stack([fitted.params[1:] - reach, fitted.params[1:] + reach])
         covariance = "crossed"
     weights = pd.DataFrame(
         {
@@ -135,9 +142,9 @@ def regress(
         index=pd.Index(terms, name="term"),
     )
     r2, rmse, folds = _held_out(scores, y, units, seed)
-    return Regression(
-        weights, len(y), count, float(fitted.rsquared), r2, rmse, folds, covariance, level, constant, collinear
-    )
+    columns = design[[term for term in terms if unseen and term in design]]
+    fit = float(fitted.rsquared), r2, rmse, folds, _unseen(scores, y, columns)
+    return Regression(weights, len(y), count, *fit, covariance, level, constant, collinear)
 
 
 def _varies(values: np.ndarray) -> np.ndarray:
@@ -155,7 +162,7 @@ def _standardise(
     values = values[:, moving]
     spreads = values.std(axis=0, ddof=1)
     scores = (values - values.mean(axis=0)) / spreads
-    kept, collinear = _independent(scores, names)
+    kept, collinear = independent_columns(scores, names)
     terms, columns, per = [names[i] for i in kept], [scores[:, i] for i in kept], [spreads[i] for i in kept]
     if interactions:
         pairs = [
@@ -166,7 +173,7 @@ def _standardise(
         ]
         labels = terms + [f"{names[i]} x {names[j]}" for i, j in pairs]
         everything = np.column_stack([*columns, *(scores[:, i] * scores[:, j] for i, j in pairs)])
-        kept, also = _independent(everything, labels)
+        kept, also = independent_columns(everything, labels)
         per = [*per, *([1.0] * len(pairs))]
         terms, columns = [labels[i] for i in kept], [everything[:, i] for i in kept]
         per, collinear = [per[i] for i in kept], {**collinear, **also}
@@ -174,7 +181,7 @@ def _standardise(
     return terms, matrix, np.array(per), constant, collinear
 
 
-def _independent(scores: np.ndarray, names: list[str]) -> tuple[list[int], dict[str, tuple[str, ...]]]:
+def independent_columns(scores: np.ndarray, names: list[str]) -> tuple[list[int], dict[str, tuple[str, ...]]]:
     """The columns that no earlier ones add up to, and what the others are made of."""
     centred = scores - scores.mean(axis=0)
     kept: list[int] = []
@@ -204,34 +211,18 @@ def _least_squares(scores: np.ndarray, y: np.ndarray, clusters: np.ndarray | Non
     return model.fit(cov_type=covariance, use_t=True), covariance
 
 
-def _crossed(scores: np.ndarray, y: np.ndarray, levels: Levels, level: float) -> tuple[np.ndarray, np.ndarray]:
-    """(ends (terms, 2), p) of the weights, with effects of every factor of `levels`."""
+def _crossed(
+    scores: np.ndarray, y: np.ndarray, weights: np.ndarray, levels: Levels, level: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """(half the width of the interval, p) of each weight but the intercept's, with effects of every factor."""
     from scipy import stats
 
     design = np.column_stack([np.ones(len(y)), scores])
-    gram, moment = design.T @ design, design.T @ y
-    weights = np.linalg.solve(gram, moment)
-    parts, freedoms = [], []
-    for code in (*levels.codes, levels.point):
-        groups = int(code.max()) + 1
-        order = np.argsort(code, kind="stable")
-        rows = np.split(order, np.flatnonzero(np.diff(code[order])) + 1)
-        moved = np.array(
-            [
-                np.linalg.pinv(gram - design[each].T @ design[each]) @ (moment - design[each].T @ y[each]) - weights
-                for each in rows
-            ]
-        )
-        parts.append((groups - 1) / groups * (moved**2).sum(axis=0))
-        freedoms.append(groups - 1)
-    factors = np.array(parts[:-1])
-    variance = np.maximum(factors.sum(axis=0) - (len(factors) - 1) * parts[-1], np.array(parts).max(axis=0))
-    freedom = factors.sum(axis=0) ** 2 / (factors**2 / np.array(freedoms[:-1])[:, None]).sum(axis=0)
-    freedom = np.minimum(freedom, len(y) - design.shape[1])
+    variance, freedom = crossed_variances(design, y, levels)
     error = np.sqrt(variance)
     reach = stats.t.ppf((1 + level) / 2, freedom) * error
     p_values = 2 * stats.t.sf(np.abs(weights) / error, freedom)
-    return np.column_stack([weights - reach, weights + reach])[1:], p_values[1:]
+    return reach[1:], p_values[1:]
 
 
 def _inflation(scores: np.ndarray) -> np.ndarray:
@@ -257,3 +248,23 @@ def _held_out(scores: np.ndarray, y: np.ndarray, units: np.ndarray, seed: int) -
         error[held] = y[held] - design[held] @ weights
         scatter[held] = y[held] - y[~held].mean()
     return float(1 - np.sum(error**2) / np.sum(scatter**2)), float(np.sqrt(np.mean(error**2))), folds
+
+
+def _unseen(scores: np.ndarray, y: np.ndarray, columns: pd.DataFrame) -> pd.DataFrame:
+    """`Regression.unseen`: each value of a column left out in turn, or each of twelve ranges of more values."""
+    design = np.column_stack([np.ones(len(y)), scores])
+    gram, moment = design.T @ design, design.T @ y
+    found = {}
+    for name, column in columns.items():
+        values, code = np.unique(column.to_numpy(dtype="float64"), return_inverse=True)
+        if len(values) < 3:
+            continue
+        code = code * min(_RANGES, len(values)) // len(values)
+        error = np.empty_like(y)
+        for number in range(code.max() + 1):
+            held = code == number
+            seen = gram - design[held].T @ design[held], moment - design[held].T @ y[held]
+            error[held] = y[held] - design[held] @ np.linalg.lstsq(*seen, rcond=1e-10)[0]
+        outer = (code == 0) | (code == code.max())
+        found[name] = [float(np.sqrt(np.mean(error[each] ** 2))) for each in (~outer, outer)]
+    return pd.DataFrame.from_dict(found, orient="index", columns=["rmse_inner", "rmse_outer"], dtype="float64")

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
-from analysis.methods.quantiles import quantile_interval
+from analysis.methods.dependence import Unit, crossed_quantile, levels_of
 from analysis.store.frame import families, is_ok
 
 __all__ = ["Roof", "Roofline", "Specification", "Verdict", "find_roofs", "roofline", "summary", "verdict"]
@@ -31,22 +31,6 @@ class Verdict(StrEnum):
     RIDGE = "at the ridge"
     TRANSFER = "between devices"
     UNKNOWN = "unknown"
-
-
-#: Columns of a point that say which model it is; kept where the frame has them.
-_MODEL = (
-    "batch_size",
-    "model.layers",
-    "model.nodes",
-    "model.blocks",
-    "model.filters",
-    "model.embedding_size",
-    "model.width",
-    "model.sequence_length",
-    "model.patch",
-    "model.image_size",
-    "model.alpha",
-)
 
 
 #: Columns of `summary` that count models -> the verdict they count.
@@ -174,15 +158,17 @@ def verdict(intensity: Any, roof: Roof) -> np.ndarray:
     return verdicts
 
 
-def summary(points: pd.DataFrame) -> pd.DataFrame:
+def summary(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
     """One row for each device, precision and family: points, how many under each verdict, quartiles and the best of
-    their share of the roof with the 95% interval of the median, the range of their intensities (FLOP/B), how many are
-    above the roof (share > 1)."""
+    their share of the roof with the 95% interval of the median over their models and batch sizes (`sample`), the range
+    of their intensities (FLOP/B), how many are above the roof (share > 1)."""
     rows = []
     for (device, precision, family), group in points.groupby(["device", "precision", "family"], sort=False):
         counts = {column: int((group["verdict"] == name).sum()) for column, name in _COUNTS.items()}
         quarter, middle, three = _quartiles(group["share"])
-        interval = quantile_interval(group["share"].dropna())
+        known = group[group["share"].notna()]
+        levels = levels_of(known, unit)
+        interval = crossed_quantile(known["share"], levels)
         rows.append(
             {
                 "device": device,
@@ -196,6 +182,7 @@ def summary(points: pd.DataFrame) -> pd.DataFrame:
                 "share_best": group["share"].max(),
                 "median_low": interval.low,
                 "median_high": interval.high,
+                "sample": levels.words,
                 "above_roof": int((group["share"] > 1).sum()),
                 "lowest_intensity": group["arithmetic_intensity"].min(),
                 "highest_intensity": group["arithmetic_intensity"].max(),
@@ -270,7 +257,7 @@ def _place(rows: pd.DataFrame, specification: Callable[[str], Specification | No
     slow, fast = (rows[f"step_time_{end}_ms"] for end in ("high", "low"))
     several = rows["trace_captures"] > 1
     lowest = (rows["trace_flops_utilization_lowest"] * specified).where(several)
-    points = rows[["run_id", "device", "precision", "family", *(name for name in _MODEL if name in rows)]].assign(
+    points = rows[["run_id", "device", "precision", "family", *_of_model(rows)]].assign(
         arithmetic_intensity=intensity,
         traffic=np.where(traced, "trace", "analytic"),
         flops_per_second=rate,
@@ -285,6 +272,13 @@ def _place(rows: pd.DataFrame, specification: Callable[[str], Specification | No
     reasons[no_traffic] = "without an arithmetic intensity"
     reasons[printed] = "published without counted traffic"
     return points[reasons.isna()].reset_index(drop=True), reasons
+
+
+def _of_model(rows: pd.DataFrame) -> list[str]:
+    """Columns that say which model a point is: the batch size, and all under model.* in which some family varies."""
+    models = [str(name) for name in rows if str(name).startswith("model.") and name != "model.name"]
+    varies = [name for name in models if (rows.groupby("family")[name].nunique() > 1).any()]
+    return [name for name in ("batch_size", *varies) if name in rows]
 
 
 def _under(points: pd.DataFrame, roofs: tuple[Roof, ...]) -> pd.DataFrame:

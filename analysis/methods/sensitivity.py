@@ -25,9 +25,14 @@ from analysis.methods.columns import (
     hyperparameters,
 )
 from analysis.methods.columns import settings as varying_settings
+from analysis.methods.dependence import Levels, Unit, levels_of
 from analysis.methods.regression import Lacking, NotEnoughData, Regression, regress
+from analysis.methods.shares import Shares, variance_shares
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.errors import ConfigError
+
+#: Columns of `Shares.table` -> what they are called in the table of weights.
+_SHARE_COLUMNS = {"share": "share", "low": "share_low", "high": "share_high", "alone": "share_alone"}
 
 __all__ = ["Fit", "Sensitivity", "Settings", "adjusted", "encode", "sensitivity"]
 
@@ -37,8 +42,8 @@ class Settings:
     """How to fit.
 
     `log_hyperparameters` and `log_metric` take natural logarithms of either side, `interactions` adds all products of
-    two terms, `keep_replicates` leaves a point's runs apart and clusters errors by point, `pool` pools heterogeneous
-    runs.
+    two terms, `keep_replicates` leaves a point's runs apart, `pool` pools heterogeneous runs, `unit` is what is taken
+    as a sample, `shares` adds the shares of the variance.
     """
 
     log_hyperparameters: bool = False
@@ -46,6 +51,8 @@ class Settings:
     interactions: bool = False
     keep_replicates: bool = False
     pool: bool = False
+    unit: Unit = "crossed"
+    shares: bool = False
     level: float = 0.95
 
 
@@ -53,10 +60,11 @@ class Settings:
 class Fit(GroupKey):
     """The regression of one family on one device, and what it leaves out.
 
-    `constant` maps every column without variation to its value in words, `baselines` a column of words to the value
-    its indicators are against, `left_out` outcomes to runs. `without_metric` and `incomplete` count ok runs that lack
-    the metric, and points that lack a hyperparameter. `unfitted` names what varies but has no term, `logarithms` the
-    terms that are logarithms of a hyperparameter, `columns` maps terms to the columns they are made of.
+    `constant` maps every column without variation to its value in words, `baselines` a column of words to the value its
+    indicators are against, `left_out` outcomes to runs. `without_metric` and `incomplete` count ok runs that lack the
+    metric, and points that lack a hyperparameter. `unfitted` names what varies but has no term, `logarithms` the terms
+    that are logarithms of a hyperparameter, `columns` maps terms to the columns they are made of. `sample` says what
+    intervals are over. `shares` are those of the variance, where they were asked for, or why there are none.
     """
 
     regression: Regression
@@ -68,6 +76,8 @@ class Fit(GroupKey):
     unfitted: tuple[str, ...]
     logarithms: tuple[str, ...]
     columns: Mapping[str, str]
+    sample: str
+    shares: Shares | Lacking | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +99,10 @@ class Sensitivity:
             found = fit.regression
             weights = found.weights.assign(p_adjusted=adjusted(found.weights["p"].to_numpy()))
             part = weights.sort_values("weight", key=lambda column: -column.abs(), kind="stable")
+            part = part.join(found.unseen)
+            if isinstance(fit.shares, Shares):
+                shares = fit.shares.table.rename(columns=_SHARE_COLUMNS)
+                part = part.assign(of=part.index.map(fit.columns)).join(shares, on="of").drop(columns="of")
             part = part.rename_axis("term").reset_index()
             part.insert(0, "family", fit.family)
             part.insert(1, "device", fit.device)
@@ -196,12 +210,16 @@ def _fit(group: Group, metric: str, chosen: list[str] | None, settings: Settings
     constant = {name: str(rows[name].iloc[0]) for name in names if rows[name].nunique() == 1}
     varying = [name for name in names if name not in constant]
     design, baselines = encode(rows, varying, settings.log_hyperparameters)
+    response = _response(rows, metric, settings.log_metric)
     clusters = rows["point_id"].to_numpy(dtype=object) if settings.keep_replicates else None
+    levels = levels_of(rows, settings.unit, settings.keep_replicates)
     found = regress(
         design,
-        _response(rows, metric, settings.log_metric),
+        response,
         clusters,
+        levels=None if settings.unit == "point" else levels,
         interactions=settings.interactions,
+        unseen=True,
         level=settings.level,
     )
     constant |= {name: f"{value:g} in total" for name, value in found.constant.items()}
@@ -220,8 +238,21 @@ def _fit(group: Group, metric: str, chosen: list[str] | None, settings: Settings
         tuple(others),
         tuple(name for name in varying if settings.log_hyperparameters and _takes_logarithm(rows[name])),
         design.attrs["columns"],
+        levels.words,
+        _shares(rows, varying, response, levels, settings, group.name) if settings.shares else None,
     )
     return fit, list(measured["run_id"])
+
+
+def _shares(
+    rows: pd.DataFrame, names: Sequence[str], response: np.ndarray, levels: Levels, settings: Settings, of: str
+) -> Shares | Lacking:
+    numbers = {name: _number(rows[name]) for name in names}
+    columns = {name: rows[name].astype("str") if number is None else number for name, number in numbers.items()}
+    try:
+        return variance_shares(pd.DataFrame(columns), response, levels, settings.level)
+    except NotEnoughData as problem:
+        return Lacking(of, str(problem))
 
 
 def _response(rows: pd.DataFrame, metric: str, log: bool) -> np.ndarray:

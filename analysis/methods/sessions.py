@@ -97,18 +97,20 @@ def sessions_of(runs: pd.DataFrame) -> np.ndarray:
     start of an imported published run is that of its import, and says nothing.
     """
     found = np.full(len(runs), None, dtype=object)
-    known = np.ones(len(runs), dtype=bool)
+    known, swept = np.ones(len(runs), dtype=bool), np.zeros(len(runs), dtype=bool)
     if "source" in runs:
         known = ~runs["source"].eq("published").fillna(False).to_numpy(dtype=bool)
-    if "start_time" in runs:
+    if "sweep_id" in runs:
+        swept = known & runs["sweep_id"].notna().to_numpy()
+        found[swept] = runs["sweep_id"].astype("str").to_numpy(dtype=object)[swept]
+    if "start_time" in runs and not swept.all():
         host = runs["host"].astype("object").fillna("") if "host" in runs else pd.Series("", index=runs.index)
         table = pd.DataFrame({"host": host.to_numpy(), "time": runs["start_time"].to_numpy()})
         table = table[known & table["time"].notna().to_numpy()].sort_values(["host", "time"], kind="stable")
         begins = (table["time"].diff() > _GAP) | (table["host"] != table["host"].shift())
-        found[table.index.to_numpy()] = [f"by pauses {number}" for number in begins.cumsum()]
-    if "sweep_id" in runs:
-        swept = known & runs["sweep_id"].notna().to_numpy()
-        found[swept] = runs["sweep_id"].astype("str").to_numpy(dtype=object)[swept]
+        by_pauses = np.full(len(runs), None, dtype=object)
+        by_pauses[table.index.to_numpy()] = [f"by pauses {number}" for number in begins.cumsum()]
+        found[~swept] = by_pauses[~swept]
     return found
 
 

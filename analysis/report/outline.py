@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.methods.heatmap import MEMORY
 from analysis.options import Options
 from analysis.report.populations import Population
 from analysis.report.remedies import remedy, sweep_of
@@ -16,6 +17,7 @@ from analysis.summaries.boxplot import BoxplotOptions, boxplot
 from analysis.summaries.breakdown import BreakdownOptions, breakdown
 from analysis.summaries.heatmap import HeatmapOptions, heatmap
 from analysis.summaries.infeed import InfeedOptions, infeed
+from analysis.summaries.memory import MemoryOptions, memory
 from analysis.summaries.overhead import OverheadOptions, overhead
 from analysis.summaries.parameters import ParametersOptions, parameters
 from analysis.summaries.result import Result
@@ -65,6 +67,7 @@ def outline(population: Population) -> list[Item | Missing]:
     items = [
         Item(boxplot, BoxplotOptions(by=("family",)), "Spread by family", ""),
         *_heat_maps(population),
+        *_memory(population.rows),
         Item(
             sensitivity,
             SensitivityOptions(log_scale="both"),
@@ -129,6 +132,17 @@ def _around_the_step(rows: pd.DataFrame) -> list[Item]:
             "Wall time of a point by phase. The stack's own part is schedule, start and record.",
         ),
     ]
+
+
+def _memory(rows: pd.DataFrame) -> Iterator[Item]:
+    """Where memory ends, if any point ran out of it."""
+    if rows["outcome"].isin(MEMORY).any():
+        yield Item(
+            memory,
+            MemoryOptions(),
+            "Where memory ends",
+            "Colour: the share of points of these sizes that ran out of memory. Dashed: even chances, by a regression.",
+        )
 
 
 def _heat_maps(population: Population) -> Iterator[Item | Missing]:

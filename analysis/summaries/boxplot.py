@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from analysis.format import is_share, short
-from analysis.options import Options, option
+from analysis.options import Options, option, unit_option
 from analysis.summaries.gate import gated
 from analysis.summaries.pooling import pooled_within, require_runs
 from analysis.summaries.result import Paragraph, Result
@@ -51,6 +51,7 @@ class BoxplotOptions(Options):
         several="repeat",
     )
     b: tuple[str, ...] = option((), "condition of side B's runs, repeatable", metavar="COLUMN=VALUE", several="repeat")
+    unit: Literal["crossed", "model", "point"] = unit_option()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -122,9 +123,10 @@ class BoxplotResult(Result):
         if not row["count"]:
             return f"{row['label']}: no point has {self.what}{missing}."
         known = row["median_low"] == row["median_low"]
-        interval = f" (95% interval {shown('median_low')} to {shown('median_high')})" if known else ""
+        ends = f"{shown('median_low')} to {shown('median_high')}"
+        interval = f" (95% interval {ends} over {row['sample']})" if known else ""
         points = f"{counted(row['count'], 'point')}{missing}"
-        start = f"{row['label']}: median {self.what} {shown('p50')}{interval} over {points}."
+        start = f"{row['label']}: median {self.what} {shown('p50')}{interval}; {points}."
         ends = f"{shown('minimum')} and {shown('maximum')}"
         if row["count"] < BOX:
             return f"{start} They lie between {ends}, too few for percentiles."
@@ -153,7 +155,7 @@ def boxplot(frame: pd.DataFrame, options: BoxplotOptions | None = None) -> Boxpl
     metric = find_metric(frame, options.metric) if options.metric else choose_metric(frame, _CANDIDATES)
     pooled = pooled_within(frame, by, options.pool)
     return BoxplotResult(
-        boxes=box_statistics(aggregate_replicates(frame), metric, by, order=families(frame)),
+        boxes=box_statistics(aggregate_replicates(frame), metric, by, families(frame), options.unit),
         unit=units([metric]).get(metric, ""),
         scale=options.scale,
         sources=tuple(frame["run_id"]),
@@ -180,7 +182,7 @@ def _speedups(frame: pd.DataFrame, options: BoxplotOptions) -> BoxplotResult:
         raise NotEnoughData(f"no point was measured on both sides, of {len(sides.a)} runs of A and {len(sides.b)} of B")
     by = [find_column(pairs, name, "--by") for name in options.by]
     return BoxplotResult(
-        boxes=box_statistics(pairs, "speedup", by, order=families(pairs)),
+        boxes=box_statistics(pairs, "speedup", by, families(pairs), options.unit),
         unit="x",
         scale=options.scale,
         sides=sides,

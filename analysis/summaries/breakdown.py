@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from analysis.format import short
-from analysis.options import Options
+from analysis.options import Options, unit_option
 from analysis.summaries.gate import gated
 from analysis.summaries.pooling import pooled_within
 from analysis.summaries.result import Paragraph, Result
@@ -26,9 +26,11 @@ _LEADING = 3  # types of operation that are named for a family
 
 @dataclass(frozen=True, kw_only=True)
 class BreakdownOptions(Options):
-    """Only what every analysis takes."""
+    """What intervals are over."""
 
     command = "breakdown"
+
+    unit: Literal["crossed", "model", "point"] = unit_option()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -56,13 +58,14 @@ class BreakdownResult(Result):
             shares = ", ".join(map(_share, rows.head(_LEADING + 2).to_dict("records")))
             types = of.types[(of.types["family"] == family) & (of.level == "category")].head(_LEADING)
             leading = f"Leading types: {', '.join(map(_share, types.to_dict('records')))}." if len(types) else ""
-            head = f"{family}, {models} profiled model{'s' if models != 1 else ''}: {shares}."
+            head = f"{family}, {models} profiled point{'s' if models != 1 else ''}: {shares}."
             yield Paragraph(head, (leading,) if leading else ())
         if of.without:
             yield Paragraph(f"{of.without} measured points have no profile.")
+        samples = "; ".join(dict.fromkeys(of.categories["sample"]))
         yield Paragraph(
-            "Shares are medians over models, with the 95% interval of the median, or the middle half where models are "
-            "too few for one; medians need not add up to the whole."
+            f"Shares are medians, with their 95% interval over {samples}, or the middle half where these are too few "
+            "for one; medians need not add up to the whole."
         )
 
 
@@ -76,7 +79,7 @@ def breakdown(frame: pd.DataFrame, options: BreakdownOptions | None = None) -> B
 
     options = options or BreakdownOptions()
     pooled = pooled_within(frame, ["family", "device"], options.pool)
-    shares = analyse(frame)
+    shares = analyse(frame, options.unit)
     return BreakdownResult(breakdown=shares, sources=shares.run_ids, pooled=pooled)
 
 

@@ -91,6 +91,10 @@ def _describe(each: HeatMap, maps: HeatMaps) -> Iterator[str]:
         ]
         yield f"From {places[0]} up to {places[1]}."
         yield from _trends(each)
+    elif each.cells["failed"].any():
+        counts = each.cells.groupby("outcome")["failed"].sum()
+        listed = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+        yield f"None of its points ran ({listed}): the map says how they ended."
     yield from _failures(each)
     yield from _pooled(each, measured)
     if each.without_metric:

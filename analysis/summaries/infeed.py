@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from analysis.format import percent_interval, short
-from analysis.options import Options, option
+from analysis.options import Options, option, unit_option
 from analysis.summaries.gate import gated
 from analysis.summaries.pooling import joined
 from analysis.summaries.result import Paragraph, Result
+from analysis.summaries.told import rare
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +35,7 @@ class InfeedOptions(Options):
     threshold: float = option(
         0.1, "share of the step above which a model is input-bound (default: 0.1)", metavar="SHARE", above=0, below=1
     )
+    unit: Literal["crossed", "model", "point"] = unit_option()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -60,10 +62,10 @@ class InfeedResult(Result):
             yield Paragraph(
                 "Cores: examples a second without the wait, times the pipeline's processor time for an example."
             )
-        yield Paragraph(
-            "Intervals are 95%, over points as a sample of their design space. Headroom is a bound: the step "
-            "without the wait."
-        )
+        samples = "; ".join(dict.fromkeys(group.sample for group in self.infeed.groups))
+        yield Paragraph(f"Intervals are 95%, over {samples}. Headroom is a bound: the step without the wait.")
+        fewest = min(group.points for group in self.infeed.groups)
+        yield from map(Paragraph, rare(fewest))
 
 
 @gated
@@ -75,7 +77,7 @@ def infeed(frame: pd.DataFrame, options: InfeedOptions | None = None) -> InfeedR
     from analysis.methods.infeed import infeed as analyse
 
     options = options or InfeedOptions()
-    waits = analyse(frame, options.against, options.threshold, options.pool)
+    waits = analyse(frame, options.against, options.threshold, options.pool, options.unit)
     return InfeedResult(infeed=waits, sources=waits.run_ids, pooled=joined(waits.pooled))
 
 

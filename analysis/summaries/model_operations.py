@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from analysis.methods.dependence import Levels, Unit
     from analysis.methods.operation_roofline import OperationsOfModels
     from analysis.methods.quantiles import Estimate
 
@@ -24,9 +25,11 @@ __all__ = ["ModelOperationsResult", "operations_of_all"]
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ModelOperationsResult(Result):
-    """The types of operation of many models; `colour` is the column that colours them, None for the type itself."""
+    """The types of operation of many models; `levels` are what these (rows of `found.models`) share, `colour` is the
+    column that colours the types, None for the type itself."""
 
     found: OperationsOfModels
+    levels: Levels
     colour: str | None = None
 
     @property
@@ -56,9 +59,9 @@ class ModelOperationsResult(Result):
 
     def time(self, *verdicts: str) -> Estimate:
         """Median over models of the share of the profiled time under these verdicts together, with its 95% interval."""
-        from analysis.methods.quantiles import quantile_interval
+        from analysis.methods.dependence import crossed_quantile
 
-        return quantile_interval(self.found.models[list(verdicts)].sum(axis=1))
+        return crossed_quantile(self.found.models[list(verdicts)].sum(axis=1), self.levels)
 
     @property
     def drawable(self) -> bool:
@@ -79,7 +82,8 @@ class ModelOperationsResult(Result):
             f"their model's time{f'; left out: {left_out}' if left_out else ''}.",
             tuple(map(_type, self.types.to_dict("records"))),
         )
-        yield Paragraph(f"Of a model's profiled time, in the median: {'; '.join(self._times())}.")
+        over = f"95% intervals over {self.levels.words}"
+        yield Paragraph(f"Of a model's profiled time, in the median ({over}): {'; '.join(self._times())}.")
         if len(self.types) and self.types["between_devices"].any():
             both = percent_interval(self.time("memory-bound", "between devices"))
             yield Paragraph(
@@ -96,11 +100,12 @@ class ModelOperationsResult(Result):
 
 
 def operations_of_all(
-    frame: pd.DataFrame, store: Sequence[str], colour: str | None, pooled: str
+    frame: pd.DataFrame, store: Sequence[str], colour: str | None, pooled: str, unit: Unit
 ) -> ModelOperationsResult:
     """The types of operation of the profiled runs of a frame, one run for each point; StoreError where none was
     profiled, ConfigError for a `colour` that is no column."""
     from analysis.methods.columns import find_column
+    from analysis.methods.dependence import levels_of
     from analysis.methods.operation_roofline import operations_of_models
     from analysis.methods.roofline import find_roofs
     from analysis.store.frame import is_ok
@@ -121,7 +126,11 @@ def operations_of_all(
     extra = [name for name in ("batch_size", *sorted(_model_columns(runs)), column) if name and name in runs]
     extra = [name for name in dict.fromkeys(extra) if name not in found.operations]
     return ModelOperationsResult(
-        found=_with(found, runs[["run_id", *extra]]), colour=column, sources=tuple(runs["run_id"]), pooled=pooled
+        found=_with(found, runs[["run_id", *extra]]),
+        levels=levels_of(runs.set_index("run_id").loc[found.models["run_id"]], unit),
+        colour=column,
+        sources=tuple(runs["run_id"]),
+        pooled=pooled,
     )
 
 

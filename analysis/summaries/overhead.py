@@ -11,6 +11,7 @@ from analysis.format import short
 from analysis.options import Options
 from analysis.summaries.pooling import pooled_within, require_runs
 from analysis.summaries.result import Paragraph, Result
+from analysis.summaries.told import rare
 from paradnn.config.words import counted
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def _sentences(of: Overhead) -> Iterator[str]:
             f"task waited {_seconds(row['queue'])} in the queue, needed {_seconds(row['task_start'])} to start, and "
             f"its first point {_seconds(row['framework'])} for the framework."
         )
+    yield from rare(of.runs)
     if of.without:
         yield f"{of.without} runs report no phases and are left out."
 

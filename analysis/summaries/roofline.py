@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from analysis.options import Options, option
+from analysis.options import Options, option, unit_option
 from analysis.summaries.gate import gated
 from analysis.summaries.model_operations import ModelOperationsResult, operations_of_all
 from analysis.summaries.operation_roofline import OperationRooflineResult, operations_of, percent, roof_in_words
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from analysis.methods.dependence import Unit
     from analysis.methods.quantiles import Estimate
     from analysis.methods.roofline import Roofline
 
@@ -50,6 +51,7 @@ class RooflineOptions(Options):
         "column that colours the marks, such as nodes or batch_size (default: the family, of operations their type)",
         metavar="C",
     )
+    unit: Literal["crossed", "model", "point"] = unit_option()
 
 
 class Limits(NamedTuple):
@@ -66,6 +68,7 @@ class RooflineResult(Result):
 
     roofline: Roofline
     colour: str | None = None
+    unit: Unit = "crossed"
 
     @property
     def table(self) -> pd.DataFrame:
@@ -77,19 +80,19 @@ class RooflineResult(Result):
         """A row for each device, precision and family: models by verdict, quartiles of their share of the roof."""
         from analysis.methods.roofline import summary
 
-        return summary(self.roofline.points)
+        return summary(self.roofline.points, self.unit)
 
     def limits(self) -> Limits | None:
         """What limits all these models; None where no verdict is known."""
-        from analysis.methods.quantiles import share_interval
+        from analysis.methods.dependence import crossed_share, levels_of
         from analysis.methods.roofline import Verdict
 
         points = self.roofline.points
         known = points[points["verdict"] != Verdict.UNKNOWN]
-        memory = int((known["verdict"] == Verdict.MEMORY).sum())
         if not len(known):
             return None
-        return Limits(len(known), share_interval(memory, len(known)), float(known["share"].median()))
+        memory = crossed_share(known["verdict"] == Verdict.MEMORY, levels_of(known, self.unit))
+        return Limits(len(known), memory, float(known["share"].median()))
 
     def _figure(self) -> Figure:
         from analysis.figures.roofline import draw_roofline
@@ -139,7 +142,7 @@ def roofline(
     require_runs(frame)
     pooled = pooled_within(frame, ["device"], options.pool)
     if options.operations:
-        return operations_of_all(frame, options.store, options.colour, pooled)
+        return operations_of_all(frame, options.store, options.colour, pooled, options.unit)
     rows = aggregate_replicates(frame)
     colour = find_column(rows, options.colour, "--colour") if options.colour else None
     placed = method.roofline(rows, find_hardware)
@@ -149,7 +152,7 @@ def roofline(
     # A point rests on all its replicates.
     points = rows.loc[rows["run_id"].isin(placed.points["run_id"]), "point_id"]
     sources = frame.loc[frame["point_id"].isin(points), "run_id"]
-    return RooflineResult(roofline=placed, colour=colour, sources=tuple(sources), pooled=pooled)
+    return RooflineResult(roofline=placed, colour=colour, unit=options.unit, sources=tuple(sources), pooled=pooled)
 
 
 def _family(row: dict[Any, Any], points: pd.DataFrame) -> Paragraph:
@@ -162,7 +165,8 @@ def _family(row: dict[Any, Any], points: pd.DataFrame) -> Paragraph:
         )
     interval = ""
     if math.isfinite(row["median_low"]) and math.isfinite(row["median_high"]):
-        interval = f" (95% interval {percent(row['median_low'])} to {percent(row['median_high'])})"
+        ends = f"{percent(row['median_low'])} to {percent(row['median_high'])}"
+        interval = f" (95% interval {ends} over {row['sample']})"
     ridge = f", {row['at_the_ridge']} are at the ridge" if row["at_the_ridge"] else ""
     head = (
         f"{name}: of {row['points']} models {row['memory_bound']} are memory-bound, {row['compute_bound']} "

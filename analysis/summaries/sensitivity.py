@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from analysis.format import is_share, short
-from analysis.options import Options, option
+from analysis.format import is_share, percent_interval, short
+from analysis.options import Options, option, unit_option
 from analysis.summaries.gate import gated
 from analysis.summaries.pooling import pooled_within
 from analysis.summaries.result import Paragraph, Result
@@ -46,8 +46,12 @@ class SensitivityOptions(Options):
     )
     interactions: bool = option(False, "also weigh the product of each two hyperparameters")
     keep_replicates: bool = option(
-        False, "keep the runs of a point apart, errors clustered by point (default: their median)"
+        False, "keep the runs of a point apart, which share it in intervals (default: their median)"
     )
+    shares: bool = option(
+        False, "also each hyperparameter's share of the metric's variance, interactions included; --figure draws these"
+    )
+    unit: Literal["crossed", "model", "point"] = unit_option()
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,11 @@ class SensitivityResult(Result):
 
     def _figure(self) -> Figure:
         from analysis.figures.sensitivity import draw_sensitivity
+        from analysis.figures.shares import draw_shares
+        from analysis.methods.shares import Shares
 
+        if any(isinstance(fit.shares, Shares) for fit in self.sensitivity.fits):
+            return draw_shares(self.sensitivity)
         return draw_sensitivity(self.sensitivity)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
@@ -122,6 +130,8 @@ class SensitivityResult(Result):
             terms = [weight.term for weight in weights if not _is_shown(weight)]
             yield f"Not distinguished from no effect, with {len(weights)} terms tried: {', '.join(terms)}."
         yield _quality(fit, self.sensitivity)
+        yield from _unseen(fit, self.sensitivity)
+        yield from _shares(fit)
         yield from _caveats(fit)
 
 
@@ -142,6 +152,8 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions | None = None) 
         interactions=options.interactions,
         keep_replicates=options.keep_replicates,
         pool=options.pool,
+        unit=options.unit,
+        shares=options.shares,
     )
     fits = analyse(frame, options.metric, options.on, settings)
     pooled = pooled_within(frame, ["family", "device"], pool=True) if options.pool else ""
@@ -164,12 +176,7 @@ def _weight(weight: Weight) -> str:
 
 def _quality(fit: Fit, of: Sensitivity) -> str:
     result = fit.regression
-    share = is_share(of.metric, of.unit)
-    error = short(result.rmse_held_out, of.unit, share)
-    if of.settings.log_metric:
-        error = f"a factor of {math.exp(result.rmse_held_out):.2f}"
-    elif share:
-        error = f"{short(100 * result.rmse_held_out)} percentage points"
+    error = _error(result.rmse_held_out, of)
     text = (
         f"R² {result.r2:.2f}; on held-out points {result.r2_held_out:.2f}, typically off by {error} "
         f"({result.folds} folds)."
@@ -177,6 +184,49 @@ def _quality(fit: Fit, of: Sensitivity) -> str:
     if result.r2_held_out < _POOR and not (of.settings.log_metric or of.settings.interactions):
         text += " A straight line describes less than half of it: try --log-scale both, or --interactions."
     return text
+
+
+def _error(rmse: float, of: Sensitivity) -> str:
+    """A root mean square error in words; of logarithms a factor."""
+    if of.settings.log_metric:
+        return f"a factor of {math.exp(rmse):.2f}"
+    share = is_share(of.metric, of.unit)
+    return f"{short(100 * rmse)} percentage points" if share else short(rmse, of.unit)
+
+
+def _unseen(fit: Fit, of: Sensitivity) -> Iterator[str]:
+    """The error on values of a hyperparameter that a fit never saw."""
+    found = fit.regression.unseen
+    if len(found):
+        listed = "; ".join(
+            f"{term} {_error(row['rmse_inner'], of)} between others, {_error(row['rmse_outer'], of)} beyond them"
+            for term, row in found.iterrows()
+        )
+        yield f"On a value that the fit never saw it is off by: {listed}."
+
+
+def _shares(fit: Fit) -> Iterator[str]:
+    """The shares of the variance, and what is left."""
+    from analysis.methods.shares import Shares
+
+    if fit.shares is None:
+        return
+    if not isinstance(fit.shares, Shares):
+        yield f"No shares of the variance: {fit.shares.problem}."
+        return
+    rows = [
+        f"{name} {percent_interval((row['share'], row['low'], row['high']))}, alone {100 * row['alone']:.3g}%"
+        for name, row in fit.shares.table.iterrows()
+    ]
+    together = fit.shares.together
+    yield f"Of its variance is due to {'; '.join(rows)}."
+    yield (
+        f"Together they explain {percent_interval(together)}, products of each two included; the rest, "
+        f"{100 * (1 - together.value):.3g}%, is scatter and what three or more do together."
+    )
+    if fit.shares.ranges:
+        cut = ", ".join(f"{name} ({count})" for name, count in fit.shares.ranges.items())
+        yield f"For shares, values were cut into ranges: {cut}."
 
 
 def _caveats(fit: Fit) -> Iterator[str]:
@@ -212,11 +262,16 @@ def _of_runs(fit: Fit) -> str:
 
 
 def _reading(of: Sensitivity) -> str:
-    clustered = any(fit.regression.covariance == "cluster" for fit in of.fits)
-    errors = "clustered by point" if clustered else "HC3"
+    over = "; ".join(dict.fromkeys(_sample(fit) for fit in of.fits))
     level = of.fits[0].regression.level
     what = f"{'log ' if of.settings.log_metric else ''}{of.metric}"
     return (
         f"A weight is the change of {what}, in its standard deviations, for one standard deviation of the "
-        f"hyperparameter; {level:.0%} intervals, robust errors ({errors})."
+        f"hyperparameter; {level:.0%} intervals over {over}."
     )
+
+
+def _sample(fit: Fit) -> str:
+    """What a fit's intervals are over."""
+    errors = {"HC3": ", with robust errors (HC3)", "HC1": ", with robust errors (HC1)", "cluster": " and their runs"}
+    return f"{fit.sample}{errors.get(fit.regression.covariance, '')}"

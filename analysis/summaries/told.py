@@ -6,11 +6,14 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from analysis.format import short
+
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["more_replicates", "no_verdict", "selection", "smallest"]
+__all__ = ["more_replicates", "no_verdict", "rare", "selection", "smallest"]
 
+_RARE = 0.01  # share of points below which it is not said that what is rarer may be missing
 _TRIED = (3, 5, 10, 20, 30)  # replicates that --power tells of
 
 
@@ -30,6 +33,16 @@ def selection(row: dict[Any, Any]) -> str:
             "those measured"
         )
     return f"{words}."
+
+
+def rare(points: int) -> Iterator[str]:
+    """What so few points may not contain: with a chance of 5% all n miss what occurs in 1 - 0.05^(1/n) of points."""
+    share = 1 - 0.05 ** (1 / points) if points else 1.0
+    if share >= _RARE:
+        yield (
+            "No interval holds what did not happen: waits that occur in fewer than "
+            f"{short(share, share=True)} of the points may be missing from {points} of them (95%)."
+        )
 
 
 def smallest(difference: float) -> str:

@@ -75,7 +75,7 @@ def test_replicates_count_once_and_every_box_is_in_words(tmp_path: Path) -> None
     assert list(result.table["count"]) == [33, 0, 393]
     assert "rnn: no point has examples_per_second; 3 more have none." in result.text()
     assert "whiskers would lie between the two outermost values, so none are drawn: fc." in result.text()
-    assert "over 393 points; 7 more have none. 82% of them lie between" in result.text()
+    assert "over 393 points); 393 points; 7 more have none. 82% of them lie between" in result.text()
     result.figure().savefig(tmp_path / "boxes.png")
 
 
@@ -113,7 +113,9 @@ def test_boxes_of_speedups_are_of_the_paired_points(tmp_path: Path) -> None:
     result = said(frame, a=("device=A",), b=("device=B",))
     expected = np.percentile(1 + number[:50] % 5, LEVELS)
     np.testing.assert_allclose(result.table.loc[0, [f"p{level}" for level in LEVELS]].astype(float), expected)
-    assert result.text().startswith("fc: median speedup of A over B 3x (95% interval 2x to 4x) over 50 points.")
+    assert result.text().startswith(
+        "fc: median speedup of A over B 3x (95% interval 2x to 4x over 50 batch sizes); 50 points."
+    )
     assert "Without a counterpart: 10 points of A, 0 of B." in result.text()
     result.figure().savefig(tmp_path / "speedups.png")
     with pytest.raises(ConfigError, match=r"--b=\(none\): both sides are needed"):

@@ -327,3 +327,21 @@ def test_many_checks_at_once_ask_for_more_than_each_alone() -> None:
     alone = judge(parse_claims(f"- {{id: 1, says: it, checks: [{checks.partition('}, {')[0]}}}]}}", "test"), data)
     assert alone[0].findings[0].together == "supported"
     assert "Bonferroni" not in text(alone)
+
+
+def test_points_that_one_side_alone_measured_can_turn_a_claim() -> None:
+    """All pairs are won; 40 of 64 points that B tried and lost in a crash leave the share between 38% and 100%."""
+    frame = two_sides(np.full(len(POINTS), 3.0))
+    lost = frame["platform.name"].eq("gpu") & (frame.groupby("platform.name").cumcount() < 40)
+    frame.loc[lost, ["outcome", "examples_per_second"]] = ["crash", np.nan]
+    for check, reason in (
+        (
+            f"{{kind: compare, {TPU_GPU}, at_least: 0.5}}",
+            "undecided: points that one side alone measured could turn it",
+        ),
+        (f"{{kind: ratio, {TPU_GPU}, at_least: 2}}", "undecided: points that one side alone measured could turn it"),
+        (f"{{kind: compare, {TPU_GPU}, at_least: 0.3}}", ""),
+    ):
+        assert answer(check, frame) == ("not enough data" if reason else "supported", reason)
+    claims = parse_claims(f"- id: x\n  says: s\n  checks:\n    - {{kind: compare, {TPU_GPU}, at_least: 0.3}}\n", "test")
+    assert "between 0.375 and 1 with the 40 points that one side alone measured" in text(judge(claims, Data(frame)))

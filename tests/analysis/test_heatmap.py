@@ -210,3 +210,19 @@ def test_pooled_environments_are_named(store: str, capsys: pytest.CaptureFixture
     frame.attrs["units"] = units(frame.columns)
     text = heatmap(frame, HeatmapOptions(y="nodes", pool=True)).text()
     assert "Heterogeneous runs were pooled: environment_id = e (18 runs), f (18 runs)" in text
+
+
+@pytest.mark.parametrize("outcomes", [("crash",), ("oom_device", "crash")])
+def test_a_device_on_which_nothing_ran_has_a_map_of_how_points_ended(outcomes: tuple[str, ...], tmp_path: Path) -> None:
+    failed = grid().assign(device="Broken", environment_id="f", examples_per_second=np.nan)
+    failed["outcome"] = np.resize(outcomes, len(failed))
+    both = pd.concat([grid(), failed], ignore_index=True)
+    for frame, place in ((both, 0), (failed, 0), (failed.drop(columns="examples_per_second"), 0)):
+        result = heatmap(frame, HeatmapOptions(y="nodes"))
+        found = {one.device: one for one in result.maps.maps}["Broken"]
+        assert found.cells["failed"].sum() == len(failed), place
+        assert found.cells["value"].isna().all()
+        assert f"None of its points ran ({len(failed) // len(outcomes)} crash" in result.text()
+        drawn = result.figure()
+        assert any("no point ran" in axes.get_title(loc="left") for axes in drawn.axes)
+        drawn.savefig(tmp_path / "broken.png")

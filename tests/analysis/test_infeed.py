@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from analysis.figures.infeed import draw_infeed
+from analysis.methods.dependence import levels_of
 from analysis.methods.infeed import infeed, rank_correlation
 from analysis.methods.regression import NotEnoughData
 from paradnn.errors import ConfigError, SchemaError
@@ -85,14 +86,14 @@ def test_rank_correlations_cover_at_their_stated_rate() -> None:
     """Spearman's correlation of a bivariate normal is 6 / pi x arcsin(rho / 2)."""
     generator = np.random.default_rng(23)
     truth = 6 / np.pi * np.arcsin(0.25)
-    covered = 0
+    covered, alone = 0, levels_of(pd.DataFrame({"model.nodes": range(40)}))
     for _ in range(1000):
         x, y = generator.multivariate_normal([0, 0], [[1, 0.5], [0.5, 1]], size=40).T
-        found = rank_correlation(pd.Series(x), pd.Series(y))
+        found = rank_correlation(pd.Series(x), pd.Series(y), alone)
         covered += found.low <= truth <= found.high
     assert 0.93 <= covered / 1000 <= 0.97
-    assert np.isnan(rank_correlation(pd.Series([1.0, 1]), pd.Series([1.0, 2]))).all()
-    assert rank_correlation(pd.Series(range(9)), pd.Series(range(9))).value == pytest.approx(1)
+    assert np.isnan(rank_correlation(pd.Series([1.0, 1]), pd.Series([1.0, 2]), alone)).all()
+    assert rank_correlation(pd.Series(range(40)), pd.Series(range(40)), alone).value == pytest.approx(1)
 
 
 @pytest.mark.parametrize("families", [("fc",), ("fc", "lstm")])

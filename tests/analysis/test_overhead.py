@@ -105,3 +105,15 @@ def test_the_command_says_and_draws_where_time_goes(tmp_path: Path) -> None:
     bare = overhead(frame.loc[[3, 8]])
     assert bare.text() == "None of these 2 runs reports its phases; published ones do not."
     assert not bare.drawable
+
+
+def test_few_points_may_miss_rare_waits() -> None:
+    """With n points, what occurs in 1 - 0.05^(1/n) of them is missing from all of them in 5% of samples."""
+    frame = points().assign(device="D", environment_id="e")
+    assert (
+        "waits that occur in fewer than 7.6% of the points may be missing from 38 of them (95%)"
+        in overhead(frame).text()
+    )
+    assert pytest.approx(0.05, abs=1e-3) == (1 - 0.0758) ** 38
+    many = pd.concat([frame.assign(run_id=frame["run_id"] + f"-{i}") for i in range(10)], ignore_index=True)
+    assert "may be missing" not in overhead(many).text()

@@ -19,6 +19,7 @@ from analysis.summaries.claims import ClaimsOptions, check_claims
 from analysis.summaries.compare import CompareOptions, compare
 from analysis.summaries.heatmap import HeatmapOptions, heatmap
 from analysis.summaries.infeed import InfeedOptions, infeed
+from analysis.summaries.memory import memory
 from analysis.summaries.model_operations import ModelOperationsResult
 from analysis.summaries.parameters import ParametersOptions, parameters
 from analysis.summaries.result import Result
@@ -160,6 +161,8 @@ ANALYSES: dict[str, Callable[[pd.DataFrame], Result]] = {
     "boxes of speedups": lambda frame: boxplot(frame, BoxplotOptions(by=("batch_size",), **SIDES)),
     "heat map": lambda frame: heatmap(frame[frame["model.layers"] == 64], HeatmapOptions(y="nodes")),
     "sensitivity": lambda frame: sensitivity(frame, SensitivityOptions(log_scale="both")),
+    "shares": lambda frame: sensitivity(frame, SensitivityOptions(log_scale="both", shares=True)),
+    "memory": lambda frame: memory(frame),
     "parameters": lambda frame: parameters(frame, ParametersOptions()),
     "infeed": lambda frame: infeed(frame, InfeedOptions()),
     "breakdown": lambda frame: breakdown(frame),

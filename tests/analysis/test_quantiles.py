@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.methods.quantiles import bootstrap_ratio, quantile_interval, share_interval
+from analysis.methods.quantiles import bootstrap_ratio, quantile_interval
 
 
 @pytest.mark.parametrize(("n", "share"), [(6, 0.5), (25, 0.5), (60, 0.9), (40, 0.1)])
@@ -23,13 +23,6 @@ def test_quantile_intervals_are_those_of_the_binomial_by_hand() -> None:
     assert quantile_interval(np.arange(35), 0.9).high == np.inf
     assert quantile_interval(np.arange(36), 0.9).high == 35
     assert np.isnan(quantile_interval([])).all()
-
-
-def test_share_intervals_are_exact() -> None:
-    for hits, n in ((0, 10), (3, 10), (10, 10), (62, 100)):
-        expected = stats.binomtest(hits, n).proportion_ci(method="exact")
-        assert share_interval(hits, n) == pytest.approx((hits / n, expected.low, expected.high))
-    assert np.isnan(share_interval(0, 0)).all()
 
 
 @pytest.mark.parametrize("n", [20, 40])

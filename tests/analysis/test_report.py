@@ -289,14 +289,15 @@ def test_breakdown_takes_medians_over_models() -> None:
             "category_share.control": [0.1] + [np.nan] * 7,
         },
     )
-    found = breakdown(frame)
+    found = breakdown(frame, "point")
     row = found.categories.iloc[0]
     assert (row["name"], row["models"], row["median"]) == ("matmul", 8, pytest.approx(np.median(shares)))
     # Order statistics 1 and 8 of 8 cover the median with 1 - 2 / 2^8.
     assert (row["low"], row["high"]) == (pytest.approx(0.2), pytest.approx(0.9))
     assert found.categories.set_index("name").loc["control", "median"] == 0
     assert found.types["median"].tolist() == pytest.approx([np.median(shares) / 2])
-    assert "fc, 8 profiled models: matmul 55% (20% to 90%)" in analyse_breakdown(frame).text()
+    # Over two models there is no interval.
+    assert "fc, 8 profiled points: matmul 55% (middle half 38% to 72%)" in analyse_breakdown(frame).text()
 
 
 def test_the_script_sorts_numbers_as_numbers() -> None:

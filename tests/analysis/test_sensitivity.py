@@ -160,9 +160,12 @@ def test_replicates_become_their_median_or_share_a_cluster() -> None:
     three = pd.concat(again, ignore_index=True)
     single, merged = sensitivity(frame).fits[0].regression, sensitivity(three).fits[0].regression
     pd.testing.assert_frame_equal(merged.weights, single.weights)
-    assert (merged.rows, merged.covariance) == (60, "HC3")
-    kept = sensitivity(three, settings=Settings(keep_replicates=True)).fits[0].regression
-    assert (kept.rows, kept.clusters, kept.covariance) == (180, 60, "cluster")
+    assert (merged.rows, merged.covariance) == (60, "crossed")
+    alone = sensitivity(three, settings=Settings(unit="point")).fits[0].regression
+    assert (alone.rows, alone.covariance) == (60, "HC3")
+    for unit, covariance in (("crossed", "crossed"), ("point", "cluster")):
+        kept = sensitivity(three, settings=Settings(keep_replicates=True, unit=unit)).fits[0].regression
+        assert (kept.rows, kept.clusters, kept.covariance) == (180, 60, covariance)
     np.testing.assert_allclose(kept.weights["slope"], single.weights["slope"], atol=1e-12)
     assert len(sensitivity(three).run_ids) == 180
 
@@ -331,3 +334,27 @@ def test_terms_of_noise_seldom_matter_however_many_they_are() -> None:
         found += [(p <= 0.05).any(), (adjusted(p) <= 0.05).any()]
     assert found[0] >= 80
     assert found[1] <= 20
+
+
+def test_an_error_on_values_never_seen_is_that_of_fits_without_them() -> None:
+    """A parabola: a line through what is left errs little between values and much beyond them."""
+    points = pd.DataFrame({"x": np.repeat(np.arange(6.0), 5), "w": np.tile(np.arange(5.0), 6), "two": [0.0, 1.0] * 15})
+    y = (points["x"] ** 2 + points["w"]).to_numpy()
+    found = regress(points, y, unseen=True).unseen
+    assert list(found.index) == ["x", "w"], "of two values none is between others"
+    error = np.empty(30)
+    for value in range(6):
+        held = (points["x"] == value).to_numpy()
+        weights = slopes(points[~held].to_numpy(), y[~held])
+        error[held] = y[held] - weights[0] - points[held].to_numpy() @ weights[1:]
+    outer = points["x"].isin([0, 5]).to_numpy()
+    expected = [np.sqrt((error[part] ** 2).mean()) for part in (~outer, outer)]
+    assert found.loc["x"].tolist() == pytest.approx(expected)
+    assert found.loc["x", "rmse_outer"] > 2 * found.loc["x", "rmse_inner"]
+
+
+def test_the_answer_tells_errors_beyond_what_was_measured() -> None:
+    result = analyse(sweep(np.random.default_rng(5)), SensitivityOptions())
+    assert "On a value that the fit never saw it is off by: model.layers " in result.text()
+    assert "percentage points between others, " in result.text()
+    assert result.table.set_index("term")["rmse_outer"].notna().all()
