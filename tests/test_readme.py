@@ -47,7 +47,8 @@ def shortened(words: list[str]) -> list[str]:
     words = ["sweep.sample=2" if word.startswith("sweep.sample=") else word for word in words]
     words = [str(ARCHIVE) if word == "paradnn-original/scripts/data" else word for word in words]
     if "paradnn.train" in words and "--help" not in words:
-        return words + SHORT
+        small = ["model.layers=4", "model.nodes=32"] if "experiment=paper_fc" in words else []
+        return [*words, *SHORT, *small]
     if "paradnn.compare" in words:
         return [*words, *(word for word in SHORT if "processes" not in word), "--most", "5"]
     return words
