@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from analysis.store.frame import units
+from paradnn.store.metrics import metric
 
 __all__ = ["label", "labelled", "unit_of"]
 
@@ -73,7 +73,10 @@ def label(column: str) -> str:
 
 def unit_of(column: str) -> str:
     """The unit of a column as it is written; empty where it has none."""
-    unit = units([column]).get(column, "")
+    try:
+        unit = metric(column).unit
+    except KeyError:
+        return ""
     if unit == "1/s" and "examples_per_second" in column:
         return "examples/s"
     return "" if unit == "1" else unit

@@ -64,7 +64,7 @@ def link(server: str, experiment_id: str, view: str = "points") -> str:
 
 
 def _state(chosen: str, order: str, columns: Mapping[str, int]) -> dict[str, object]:
-    widths = {_NAME: 300, **columns}
+    widths = {_NAME: 260, **columns}
     return {
         "searchFilter": chosen,
         "orderByKey": order,
