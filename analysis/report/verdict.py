@@ -64,7 +64,9 @@ def _compared(comparison: Comparison) -> Iterator[Finding]:
         if row["points"]:
             yield Finding("Which is faster", _sentence(row, a, b, comparison), anchor)
     differ = comparison.result.comparison.cells.attrs.get("differ", {})
-    told = [f"{label(name)} ({one} / {two})" for name, (one, two) in differ.items() if name not in _SAID]
+    # What one side alone records, the section of the comparison lists.
+    known = {name: values for name, values in differ.items() if name not in _SAID and "(none)" not in values}
+    told = [f"{label(name)} ({one} / {two})" for name, (one, two) in known.items()]
     if told:
         words = f"{a} and {b} also differ in {', '.join(told)}: the ratios include that."
         yield Finding("Which is faster", words, anchor)
