@@ -124,7 +124,7 @@ def _verdicts(cells: pd.DataFrame, rate: float, margin: float) -> np.ndarray:
     same = equivalent(logs, cells["log_error"].to_numpy(), cells["degrees"].to_numpy(), margin)
     same = adjust(np.where(tested, same, np.nan)) <= rate
     found: np.ndarray = np.select(
-        [~cells["comparable"], ~tested, cells["p_adjusted"] <= rate, same],
+        [~cells["comparable"].to_numpy(dtype=bool), ~tested, cells["p_adjusted"] <= rate, same],
         [Verdict.WITHHELD, Verdict.UNTESTED, np.where(logs > 0, Verdict.A_BETTER, Verdict.B_BETTER), Verdict.SAME],
         Verdict.NOT_SHOWN,
     )

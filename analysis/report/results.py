@@ -102,7 +102,9 @@ def _spanning(rows: Sequence[_Row]) -> list[_Row]:
 
 def _table(rows: Sequence[_Row], populations: Sequence[Population], prices: Mapping[str, float], caption: str) -> str:
     """The rows without the columns that none of them fills."""
-    varied = [name for name in _SETTINGS if len({str(row.values.get(name)) for row in rows}) > 1]
+    varied = [
+        name for name in _SETTINGS if len({str(value) for row in rows if _known(value := row.values.get(name))}) > 1
+    ]
     columns = {
         "system": [Cell(row.population.name) for row in rows] if len(populations) > 1 else [],
         "model": [Cell(model_name(row.values).replace(" ", "\u00a0")) for row in rows],
@@ -121,12 +123,16 @@ def _table(rows: Sequence[_Row], populations: Sequence[Population], prices: Mapp
     return sortable([*filled], [*zip(*filled.values(), strict=True)], caption)
 
 
+def _known(value: Any) -> bool:
+    return value is not None and pd.notna(value)
+
+
 def _whole(value: Any) -> Cell:
-    return Cell(f"{int(value):,}", float(value)) if value is not None and pd.notna(value) else _NONE
+    return Cell(f"{int(value):,}", float(value)) if _known(value) else _NONE
 
 
 def _settings(row: _Row, varied: Sequence[str]) -> Cell:
-    return Cell(", ".join(str(row.values[name]) for name in varied if pd.notna(row.values.get(name))))
+    return Cell(", ".join(str(row.values[name]) for name in varied if _known(row.values.get(name))))
 
 
 def _interval(row: _Row) -> Cell:

@@ -81,7 +81,7 @@ def run_section(
     except ParadnnError as error:
         return Missing(item.title, of, _reason(error), item.remedy)
     except Exception as error:
-        return Missing(item.title, of, _fault(options.command, error), line)
+        return Missing(item.title, of, f"{_fault(options.command, error)}; it comes of {line}", "")
     if not len(result.table):
         return Missing(item.title, of, " ".join(head for head, _ in result.paragraphs()).rstrip("."), item.remedy)
     figure, left_out = _figure(result, item.title, anchor, of, context)

@@ -26,6 +26,8 @@ from paradnn.config.words import counted
 
 __all__ = ["verdicts"]
 
+_SAID = ("device", "platform.name")  # what the names of systems say
+
 
 def verdicts(chapters: Sequence[Chapter], comparisons: Sequence[Comparison]) -> list[Finding]:
     """A sentence for each two systems and family, then what decides it and where memory ends, system by system."""
@@ -61,6 +63,13 @@ def _compared(comparison: Comparison) -> Iterator[Finding]:
     for row in comparison.result.families.to_dict("records"):
         if row["points"]:
             yield Finding("Which is faster", _sentence(row, a, b, comparison), anchor)
+    differ = comparison.result.comparison.cells.attrs.get("differ", {})
+    # What one side alone records, the section of the comparison lists.
+    known = {name: values for name, values in differ.items() if name not in _SAID and "(none)" not in values}
+    told = [f"{label(name)} ({one} / {two})" for name, (one, two) in known.items()]
+    if told:
+        words = f"{a} and {b} also differ in {', '.join(told)}: the ratios include that."
+        yield Finding("Which is faster", words, anchor)
 
 
 def _sentence(row: Mapping[Any, Any], a: str, b: str, comparison: Comparison) -> str:
@@ -207,9 +216,10 @@ def _extreme(rows: pd.DataFrame, last: bool) -> str:
 
 
 def _size(rows: pd.DataFrame) -> pd.Series:
-    """By what memory grows: the analytic bound where every point has one, else batch size times all options."""
-    bound = rows.get("memory_lower_bound_bytes")
-    if bound is not None and bound.notna().all():
-        return bound.astype("float64")
+    """By what memory grows: the analytic bound where all points have one, else batch size times size."""
+    batch = rows["batch_size"].astype("float64")
+    for name, factor in (("memory_lower_bound_bytes", 1.0), ("parameters", batch)):
+        if name in rows and rows[name].notna().all():
+            return rows[name].astype("float64") * factor
     options = [name for name in rows if str(name).startswith("model.") and pd.api.types.is_numeric_dtype(rows[name])]
     return rows.loc[:, ["batch_size", *options]].astype("float64").fillna(1).prod(axis=1)

@@ -199,6 +199,12 @@ def test_the_verdict_names_devices(two_devices: pd.DataFrame) -> None:
     assert page.index('id="verdict"') < page.index('id="toc"') < page.index('id="results"') < page.index('id="counts"')
 
 
+def test_what_else_sets_devices_apart_is_told(two_devices: pd.DataFrame) -> None:
+    two_devices = two_devices.assign(precision=two_devices["device"].map({"X1": "bfloat16", "Y2": "float32"}))
+    page = make_report(two_devices, Selection(), audience="manager", made="now")
+    assert "X1 and Y2 also differ in precision (bfloat16 / float32): the ratios include that." in page
+
+
 def test_a_page_is_for_whom_it_is_made(two_devices: pd.DataFrame) -> None:
     pages = {name: make_report(two_devices, Selection(), audience=name, made="now") for name in ("manager", "engineer")}
     assert "X1 is faster on fc models" in pages["manager"]
@@ -239,3 +245,13 @@ def test_a_wrong_price_is_one_line(
 ) -> None:
     assert main(["report", "--store", store, "--out", str(tmp_path / "r.html"), "--price", price]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_devices_without_a_point_in_common_are_no_fault() -> None:
+    """Of one family, of other sizes: said in a sentence, with a command; settings that one side lacks are no column."""
+    here = measured(grid(nodes=(64, 256)), device="X1", environment_id="X1", devices=1)
+    there = measured(grid(nodes=(128, 512)), device="Y2", environment_id="Y2")
+    page = make_report(pd.concat([here, there], ignore_index=True), Selection(), made="now")
+    assert "fault of this tool" not in page
+    assert "No point was measured on two of X1, Y2: none can be preferred." in page
+    assert ">settings<" not in page
