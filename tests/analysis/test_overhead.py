@@ -114,6 +114,6 @@ def test_few_points_may_miss_rare_waits() -> None:
         "waits that occur in fewer than 7.6% of the points may be missing from 38 of them (95%)"
         in overhead(frame).text()
     )
-    assert (1 - 0.0758) ** 38 == pytest.approx(0.05, abs=1e-3)
+    assert pytest.approx(0.05, abs=1e-3) == (1 - 0.0758) ** 38
     many = pd.concat([frame.assign(run_id=frame["run_id"] + f"-{i}") for i in range(10)], ignore_index=True)
     assert "may be missing" not in overhead(many).text()
