@@ -63,12 +63,15 @@ class MemoryMeter:
 
     def __init__(self) -> None:
         self._compile_peak = 0
+        self._given_back = 0
         self._baseline = _anonymous(_status(), "VmRSS")
 
     def compiled(self) -> None:
         """The steps begin: their peak is one of its own, and what compiling has freed is given back to the system."""
-        self._compile_peak = _status().get("VmHWM", 0)
+        status = _status()
+        self._compile_peak = status.get("VmHWM", 0)
         give_back()
+        self._given_back = max(0, status.get("VmRSS", 0) - _status().get("VmRSS", 0))
         with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as control:
             control.write("5")  # the peak is now what is held
 
@@ -77,7 +80,8 @@ class MemoryMeter:
         status = _status()
         if "VmHWM" not in status:
             return Taken(None, None)
-        peak = max(self._compile_peak, status["VmHWM"]) + _untouched()
+        # A process of its own gives nothing back: what compiling has freed is in its peak still.
+        peak = max(self._compile_peak, status["VmHWM"] + self._given_back) + _untouched()
         return Taken(peak, max(0, _anonymous(status, "VmHWM") - self._baseline))
 
 
