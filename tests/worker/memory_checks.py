@@ -49,6 +49,10 @@ def plain_peak(key: WorkerKey, point: dict[str, Any]) -> int:
     return int(done.stdout)
 
 
+#: What two plain processes of one point differ by: JAX compiles in parallel, and its heap with it.
+TOLERANCE = {"tensorflow": 0.08, "torch": 0.08, "jax": 0.2}
+
+
 def check_memory(pool: WorkerPool, framework: str, compile_mode: str) -> None:
     """A small point and a large one, each as far from a plain process as two of those may be from each other."""
     key = WorkerKey(sys.executable, framework, None, "cpu", ())
@@ -56,7 +60,7 @@ def check_memory(pool: WorkerPool, framework: str, compile_mode: str) -> None:
         point = POINT | {"model": model, "batch_size": batch, "compile": compile_mode}
         answer = pool.measure(key, point, Limits(200, None), lambda phase: None).answer
         assert answer is not None
-        assert answer.peak_memory_bytes == pytest.approx(plain_peak(key, point), rel=0.08)
+        assert answer.peak_memory_bytes == pytest.approx(plain_peak(key, point), rel=TOLERANCE[framework])
         if model is TINY[0]:
             # What is left is no step's: programs, and what the compiler keeps.
             assert answer.step_memory_bytes < 60e6
