@@ -90,7 +90,8 @@ def missing_device(platform_name: str) -> str | None:
         # Boards of other makers, and of NVIDIA where its program is not installed, show as device files.
         there = bool(_nvidia()) or any(Path(f"/dev/{name}").exists() for name in ("nvidiactl", "kfd", "dxg"))
     else:
-        there = any(name.startswith("TPU_") for name in os.environ)
+        # TensorFlow and JAX set TPU_ML_PLATFORM in every process that imports them, with a TPU or without.
+        there = any(name.startswith("TPU_") and not name.startswith("TPU_ML_PLATFORM") for name in os.environ)
         there = there or any(Path("/dev").glob("accel*")) or Path("/dev/vfio").exists()
     return None if there else f"this machine has no {platform_name.upper()}"
 

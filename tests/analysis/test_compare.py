@@ -179,7 +179,7 @@ def test_a_side_of_unlike_runs_is_refused_unless_pooled() -> None:
         ask(a, b)
     text = ask(a, b, pool=True).text()
     assert "fc: A faster" in text
-    assert "Heterogeneous runs were pooled: A: environment_id = a1 (7 runs), a2 (1 runs)" in text
+    assert "Heterogeneous runs were pooled: A: environment_id = a1 (7 runs), a2 (1 run)" in text
 
 
 def test_the_picture_has_a_row_for_each_family() -> None:

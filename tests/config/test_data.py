@@ -112,7 +112,7 @@ def test_a_point_with_input_is_a_run_like_others(store: Store, tmp_path: Path, m
         "measure.warmup_seconds=0.3",
     ]
     done = run(["paradnn.train", "-m", *tiny, "data=images,synthetic", "data.examples=8"], store)
-    assert "data.examples=8: no such key" in done.stderr
+    assert "data.examples=8: no key of data=images,synthetic, which has none" in done.stderr
     done = run(["paradnn.train", *tiny, "data=images", "data.examples=8", "data.threads=1"], store)
     assert done.returncode == 0, done.stderr
     (found,) = store.runs()

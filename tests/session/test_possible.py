@@ -52,3 +52,11 @@ def test_where_some_points_can_be_measured_the_others_are_outcomes(tmp_path: Pat
     with pytest.raises(ConfigError):
         require_possible([NOWHERE])
     require_possible([Point(FullyConnected(), data=Images(path=str(tmp_path)))])
+
+
+def test_a_framework_that_was_imported_makes_no_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPU_ML_PLATFORM", "Tensorflow")  # as importing TensorFlow does
+    with pytest.raises(ConfigError, match="this machine has no TPU"):
+        require_possible([NOWHERE])
+    monkeypatch.setenv("TPU_WORKER_ID", "0")  # as Cloud TPU machines do
+    require_possible([NOWHERE])
