@@ -5,7 +5,7 @@
 # Contention is read from the cgroup of the container: --cpuset-cpus gives it cores of its own.
 FROM python:3.11-slim AS build
 WORKDIR /source
-COPY pyproject.toml constraints.txt README.md ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY analysis analysis
 COPY conf conf
 COPY hydra_plugins hydra_plugins

@@ -108,4 +108,4 @@ def test_results_are_in_the_folder_where_it_is_run(installed: Path, tmp_path: Pa
     assert [path.name for path in work.iterdir()] == ["mlruns"]
     [point] = Store(work / "mlruns").runs()
     assert (point["outcome"], point["git_commit"]) == ("ok", "unknown")
-    assert "1 runs, 1 of them measured" in run(installed, work, "paradnn", "analysis", "runs")
+    assert "1 run, 1 of them measured" in run(installed, work, "paradnn", "analysis", "runs")
