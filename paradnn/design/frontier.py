@@ -34,7 +34,7 @@ def excluded(
     own, theirs = _codes(kinds, tried_kinds)
     found: list[str | None] = [None] * len(candidates)
     fitted, fitted_kinds = tried[~failed], theirs[~failed]
-    order = sorted(np.flatnonzero(failed), key=lambda index: (*tried[index], run_ids[index]))
+    order = sorted(map(int, np.flatnonzero(failed)), key=lambda index: (*tried[index], run_ids[index]))
     for index in order:
         sizes, kind = tried[index], theirs[index]
         if ((fitted >= sizes).all(axis=1) & (fitted_kinds == kind)).any():
