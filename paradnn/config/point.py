@@ -221,6 +221,9 @@ class Sweep:
     """How a multirun is laid out."""
 
     grids: tuple[Mapping[str, Any], ...] = option((), "axes of a preset: a list of grids, their union is swept")
+    zip: tuple[tuple[str, ...], ...] = option(
+        (), "axes that go together, value by value: [model.nodes,batch_size], or several such groups [[a,b],[c,d]]"
+    )
     order: str = option(
         "random", "random: drift does not look like an effect; given: as written", choices=("random", "given")
     )
