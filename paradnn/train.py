@@ -16,6 +16,7 @@ from paradnn.cli.command import run_command
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point, Settings
+    from paradnn.session.summary import Summary
     from paradnn.sweep.tasks import SweepInfo
 
 __all__ = ["main"]
@@ -36,11 +37,13 @@ def _measure(config: DictConfig) -> int:
         points, sweep = read_plan(settings)
         if sweep.launched:
             return _measure_task(points, settings, sweep)
-        summary = measure_points(points, settings, sweep)
+        summary = _measure_sweep(points, settings, sweep)
         describe_sweep(summary)
     else:
         if settings.sweep.grids:
             raise ConfigError("experiment", settings.sweep.name, "describes a sweep", "add -m")
+        if settings.sweep.design == "adaptive":
+            raise ConfigError("sweep.design", "adaptive", "describes a sweep", "add -m and axes")
         summary = measure_points([read_point(content)], settings, None)
         for row in summary.rows:
             print(describe_point(row, summary.where))
@@ -48,6 +51,17 @@ def _measure(config: DictConfig) -> int:
         again = "the same command" if settings.resume is not False else "the same command without resume=false"
         print(f"interrupted; {again} measures what is missing", file=sys.stderr)
     return summary.exit_code
+
+
+def _measure_sweep(points: Sequence[Point], settings: Settings, sweep: SweepInfo) -> Summary:
+    """Measure a sweep in this process: every point, or those that its design chooses."""
+    from paradnn.session.session import follow_course, measure_points
+
+    if settings.sweep.design == "grid":
+        return measure_points(points, settings, sweep)
+    from paradnn.design.course import AdaptiveSweep
+
+    return follow_course(AdaptiveSweep(points, settings, sweep), settings, sweep)
 
 
 def _measure_task(points: Sequence[Point], settings: Settings, sweep: SweepInfo) -> int:

@@ -221,6 +221,25 @@ class Sweep:
     """How a multirun is laid out."""
 
     grids: tuple[Mapping[str, Any], ...] = option((), "axes of a preset: a list of grids, their union is swept")
+    design: str = option(
+        "grid",
+        "grid: every point; adaptive: those that teach most for their time, the others predicted (docs/adaptive.md)",
+        choices=("grid", "adaptive"),
+    )
+    points: int | None = option(None, "adaptive: end once so many points are measured", low=1)
+    minutes: float | None = option(
+        None, "adaptive: end after so many minutes of this command", low=0.01, high=525_600.0
+    )
+    error: float | None = option(
+        None,
+        "adaptive: end once the median relative error expected of unmeasured step times is so small; 0.05 where no end"
+        " is given",
+        low=0.001,
+        high=10.0,
+    )
+    settled: bool = option(
+        False, "adaptive: end once what speed depends on is settled: sign and order of the weights stand with 95%"
+    )
     zip: tuple[tuple[str, ...], ...] = option(
         (), "axes that go together, value by value: [model.nodes,batch_size], or several such groups [[a,b],[c,d]]"
     )
@@ -293,7 +312,13 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     unknown = [key for key in config if key not in POINT_KEYS + SETTINGS_KEYS]
     if unknown:
         raise ConfigError(unknown[0], config[unknown[0]], "no such key", "see python -m paradnn.train --help")
-    return read(Settings, {key: config[key] for key in SETTINGS_KEYS if key in config}, "")
+    settings = read(Settings, {key: config[key] for key in SETTINGS_KEYS if key in config}, "")
+    if settings.sweep.design == "grid":
+        for key in ("points", "minutes", "error", "settled"):
+            if value := getattr(settings.sweep, key):
+                remedy = "add sweep.design=adaptive" + (", or use sweep.sample" if key == "points" else "")
+                raise ConfigError(f"sweep.{key}", value, "ends an adaptive sweep, and this one measures all", remedy)
+    return settings
 
 
 def _read_data(config: Mapping[str, Any]) -> Data:

@@ -37,6 +37,7 @@ _METRICS = (
     "flops_per_step",
     "bytes_per_step",
     "load_average",
+    "peak_memory_bytes",
 )
 
 
@@ -58,8 +59,11 @@ class History(Protocol):
     def where(self) -> str:
         """Its address, as it may be shown."""
 
-    def finished(self, environment_ids: Collection[str]) -> dict[Identity, list[Finished]]:
+    def finished(self, environment_ids: Collection[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
         """Every run with an outcome in these environments, as `Tracker.finished`."""
+
+    def claimed(self) -> set[Identity]:
+        """The points that a living driver is measuring now."""
 
     def past(self, devices: Collection[str], most: int) -> list[Past]:
         """The newest measured points on these devices, at most so many."""
@@ -84,8 +88,11 @@ def open_history(settings: Tracking, way: Way = "auto") -> History:
 class _Nothing:
     where: str
 
-    def finished(self, environment_ids: Collection[str]) -> dict[Identity, list[Finished]]:
+    def finished(self, environment_ids: Collection[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
         return {}
+
+    def claimed(self) -> set[Identity]:
+        return set()
 
     def past(self, devices: Collection[str], most: int) -> list[Past]:
         return []
@@ -100,8 +107,11 @@ class _Store:
     reader: Reader
     experiment: str
 
-    def finished(self, environment_ids: Collection[str]) -> dict[Identity, list[Finished]]:
-        return RunIndex(self.reader, self.experiment).finished(environment_ids)
+    def finished(self, environment_ids: Collection[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
+        return RunIndex(self.reader, self.experiment).finished(environment_ids, sweep_id)
+
+    def claimed(self) -> set[Identity]:
+        return RunIndex(self.reader, self.experiment).claimed()
 
     def past(self, devices: Collection[str], most: int) -> list[Past]:
         query = Query(
@@ -131,8 +141,11 @@ class _Files:
     def where(self) -> str:
         return str(self.folder)
 
-    def finished(self, environment_ids: Collection[str]) -> dict[Identity, list[Finished]]:
-        return OfflineTracker(self.folder).finished(environment_ids)
+    def finished(self, environment_ids: Collection[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
+        return OfflineTracker(self.folder).finished(environment_ids, sweep_id)
+
+    def claimed(self) -> set[Identity]:
+        return OfflineTracker(self.folder).claimed()
 
     def past(self, devices: Collection[str], most: int) -> list[Past]:
         found = []

@@ -27,6 +27,7 @@ from paradnn.execution.worker_process import Limits
 from paradnn.hardware.findings import Finding
 from paradnn.record.profile_summary import profile_tags
 from paradnn.record.record import Record, point_tags, run_name
+from paradnn.session.course import Visit
 from paradnn.session.drift import Drift
 from paradnn.session.hardware_peaks import CeilingsKeeper
 from paradnn.session.open_point import OpenPoint
@@ -139,15 +140,22 @@ class Measuring:
         for entry in list(self._open):
             self._process(entry)
 
-    def enter(self, point: Point, reference: bool = False, further: Mapping[str, str] | None = None) -> bool:
-        """Claim a point, measure it in its first process; False when another driver holds it. `further` are tags."""
+    def visit(self, visits: Sequence[Visit]) -> int:
+        """Measure a batch, at most a group of points; how many of them another driver holds, which are left to it."""
+        elsewhere = sum(not self.enter(visit.point, visit=visit) for visit in visits)
+        self._further_rounds()
+        return elsewhere
+
+    def enter(self, point: Point, reference: bool = False, visit: Visit | None = None) -> bool:
+        """Claim a point, measure it in its first process; False when another driver holds it."""
+        further, excluded = (visit.tags, visit.excluded) if visit else ({}, None)
         environment = self._environments.environment(point)
         begin = time.perf_counter()
-        usable = not self._environments.problem(point)
+        usable = not self._environments.problem(point) and not excluded
         ceilings = self._ceilings.of(point, environment) if self._ceilings and usable else None
         # Measuring them is no cost of this point.
         self._free_since += time.perf_counter() - begin
-        tags = {**point_tags(point, environment), **self._tags, **(further or {})}
+        tags = {**point_tags(point, environment), **self._tags, **further}
         accepts = (lambda known: self._resume.accepts(point, known)) if self._resume.looks else None
         self._reporter.begin(run_name(point))
         # Its processes take turns with those of the whole group; the claim is renewed meanwhile.
@@ -163,6 +171,7 @@ class Measuring:
             return True
         known = replace(environment, findings=(*environment.findings, *self.findings))
         entry = OpenPoint(point, known, ceilings, claim, tags, costs_of(point), reference, longest=longest)
+        entry.excluded = excluded
         if not claim.repeats:
             self._take_up(entry)
         self._open.append(entry)
@@ -224,7 +233,10 @@ class Measuring:
         limits = Limits(point.measure.timeout, memory_limit(point))
         schedule, begun = time.perf_counter() - self._free_since, time.time()
         problem = self._environments.problem(point)
-        result = PointResult("unavailable", problem) if problem else self._predicted(point, entry.costs, limits)
+        if entry.excluded:
+            result = PointResult("oom_predicted", entry.excluded)
+        else:
+            result = PointResult("unavailable", problem) if problem else self._predicted(point, entry.costs, limits)
         result = result or self._pool.measure(WorkerKey.of(point), entry.request(), limits, self._reporter.phase)
         self._free_since = time.perf_counter()
         return replace(result, phases={**result.phases, "schedule": schedule}, begun=begun)

@@ -55,6 +55,11 @@ class Reporter:
         if self._console.is_terminal:
             self._live.start()
 
+    def expect(self, left: int, processes: float) -> None:
+        """So many points are left, as it is known now, of so many processes each."""
+        self._total = sum(self._counts.values()) + self._skipped + left
+        self._processes_left = round(left * processes)
+
     def close(self) -> None:
         """The work ends, one way or another."""
         self._live.stop()

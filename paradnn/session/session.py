@@ -52,8 +52,9 @@ def follow_course(course: Course, settings: Settings, sweep: SweepInfo) -> Summa
 
     Raises ParadnnError as `measure_points` does.
     """
-    reporter = Reporter(course.most, sweep.name, at_most=True)
-    with _opened(course.points, 0, reporter, replace(settings, resume=False), sweep) as session:
+    reporter = Reporter(course.left, sweep.name, at_most=not course.resumes)
+    settings = settings if course.resumes else replace(settings, resume=False)
+    with _opened(course.points, 0, reporter, settings, sweep) as session:
         return session.follow(course)
 
 
@@ -130,16 +131,17 @@ class _Session:
         begin = time.perf_counter()
         self._tracker.close_abandoned()
         self._summary.parent = self._parent.open()
-        return self._carry_out(lambda: self._visit(course), course.most, begin, course.conclusion)
+        return self._carry_out(lambda: self._visit(course), course.left, begin, course.conclusion)
 
     def _visit(self, course: Course) -> None:
         rows: Sequence[Row] = ()
         while visits := course.batch(rows):
             self._summary.total += len(visits)
-            for visit in visits:
-                self._measuring.enter(visit.point, further=visit.tags)
-            rows = self._summary.rows[-len(visits) :]
             self._reporter.standing = course.standing
+            self._reporter.expect(course.left, sum(visit.point.measure.processes for visit in visits) / len(visits))
+            before = len(self._summary.rows)
+            self._summary.total -= self._measuring.visit(visits)
+            rows = self._summary.rows[before:]
 
     def _carry_out(
         self, work: Callable[[], None], processes: int, begin: float, conclude: Callable[[], Conclusion]

@@ -14,8 +14,12 @@ if TYPE_CHECKING:
 __all__ = ["Row", "Summary"]
 
 
-#: Tags that are shown at once.
+#: Tags that are kept at hand: what a point is, and what is shown at once.
 _SHOWN = (
+    "point_id",
+    "environment_id",
+    "replicate",
+    "device",
     "steady",
     "steady_reason",
     "contended",

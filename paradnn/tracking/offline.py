@@ -105,11 +105,17 @@ class OfflineTracker:
         return count
 
     def close_sweep(
-        self, status: str, description: str, metrics: Mapping[str, float], artifacts: Mapping[str, Any]
+        self,
+        status: str,
+        description: str,
+        metrics: Mapping[str, float],
+        artifacts: Mapping[str, Any],
+        tags: Mapping[str, str],
     ) -> None:
         if self._sweep is None:
             return
         content = {**self._sweep, "description": description, "status": status, "metrics": dict(metrics)}
+        content["tags"] = {**self._sweep["tags"], **tags}
         write_document(
             self.folder / f"sweep-{self._sweep['tags']['sweep_id']}.json",
             {"sweep": content, "artifacts": dict(artifacts)},
@@ -131,10 +137,20 @@ class OfflineTracker:
                 return claim
         return ClaimedElsewhere(str(self._claim_path(identity)))
 
+    def claimed(self) -> set[Identity]:
+        """The points that a living driver is measuring now."""
+        found = set()
+        for path in self.folder.glob("*.claim"):
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                content = json.loads(path.read_text())
+                if not Entry(path.stem, "RUNNING", content).is_abandoned():
+                    found.add(Identity(**content["identity"]))
+        return found
+
     def renew(self, claim: Claim, timeout: float) -> None:
         path = self._claim_path(claim.identity)
         if not claim.repeats:
-            with contextlib.suppress(OSError), _placed(self.folder, _owned(timeout)) as made:
+            with contextlib.suppress(OSError), _placed(self.folder, _owned(claim.identity, timeout)) as made:
                 os.replace(made, path)
 
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
@@ -180,7 +196,7 @@ class OfflineTracker:
 
     def _claim(self, identity: Identity, timeout: float) -> bool:
         path = self._claim_path(identity)
-        with _placed(self.folder, _owned(timeout)) as made:
+        with _placed(self.folder, _owned(identity, timeout)) as made:
             try:
                 os.link(made, path)  # fails where the name is taken: the claim appears whole or not at all
                 return True
@@ -198,9 +214,10 @@ class OfflineTracker:
         return stale
 
 
-def _owned(timeout: float) -> bytes:
+def _owned(identity: Identity, timeout: float) -> bytes:
     """The content of a claim of this process for a point that takes so many seconds."""
-    return json.dumps({"owner": owner_tag(), "claim_expires": str(time.time() + timeout + 600)}).encode()
+    expires = str(time.time() + timeout + 600)
+    return json.dumps({"owner": owner_tag(), "claim_expires": expires, "identity": asdict(identity)}).encode()
 
 
 def write_document(path: Path, content: Mapping[str, Any]) -> None:

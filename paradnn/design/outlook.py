@@ -1,0 +1,76 @@
+"""What measuring further points would leave unknown: variances of a joint normal need no measured values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paradnn.design.choose import choose
+from paradnn.design.stop import median_error
+from paradnn.forecast.regression import Array, Prediction
+
+__all__ = ["Outlook", "deviations", "outlook", "with_measured"]
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Further points, the most useful first, and what is expected after some of them.
+
+    order: indices of candidates. counts: numbers of further points, from 0. errors: expected median error after each
+    count. seconds: expected seconds of measuring them.
+    """
+
+    order: Sequence[int]
+    counts: Sequence[int]
+    errors: Sequence[float]
+    seconds: Sequence[float]
+
+    def needed(self, error: float) -> int | None:
+        """How many further points it takes until the error is that small; None where these do not suffice."""
+        return next((count for count, found in zip(self.counts, self.errors, strict=True) if found <= error), None)
+
+
+def deviations(prediction: Prediction) -> Array:
+    """(n,) standard deviations of the logarithm of each point's step, without the noise of measuring it."""
+    return np.asarray(np.sqrt((prediction.root**2).sum(axis=1) + prediction.own))
+
+
+def with_measured(prediction: Prediction, indices: Sequence[int]) -> Prediction:
+    """The prediction once these points are measured too, but for its mean, which their values would decide.
+
+    Latent normals w, of which a point's log seconds are root @ w, get the precision I + sum(r r' / (own + noise^2)).
+    """
+    chosen = list(indices)
+    if not chosen:
+        return prediction
+    root, own = prediction.root, prediction.own
+    rows = root[chosen] / np.sqrt(own[chosen] + prediction.noise**2)[:, None]
+    values, vectors = np.linalg.eigh(np.eye(root.shape[1]) + rows.T @ rows)
+    left = own.copy()
+    for index in chosen:
+        kin = prediction.group == prediction.group[index]
+        left[kin] *= prediction.noise**2 / (left[index] + prediction.noise**2 + 1e-300)
+    return replace(prediction, root=np.asarray(root @ (vectors / np.sqrt(values))), own=left)
+
+
+def outlook(
+    prediction: Prediction, seconds: Array, weights: Array, allowed: NDArray[np.bool_], most: int, looks: int = 8
+) -> Outlook:
+    """What up to `most` further points would leave unknown of candidates, as `choose` would choose them.
+
+    seconds: (n,) expected of measuring each. weights: (n,), 0 for what is not to be predicted. allowed: (n,) what may
+    be measured.
+    """
+    order = choose(prediction, seconds, most, weights, allowed)
+    marks = np.unique(np.round(np.geomspace(1, max(len(order), 1), looks)).astype(int)) if order else []
+    counts = [0, *(int(mark) for mark in marks)]
+    errors = []
+    for count in counts:
+        left = allowed & (weights > 0)
+        left[order[:count]] = False
+        errors.append(median_error(deviations(with_measured(prediction, order[:count]))[left]))
+    spent = np.concatenate([[0.0], np.cumsum(seconds[order])])
+    return Outlook(order, counts, errors, [float(spent[count]) for count in counts])
