@@ -1,1 +1,3 @@
-"""Which points to measure next, when enough is measured, and what is too large to be tried."""
+"""Which points of a space to measure: those that teach most for their time, and none that memory excludes."""
+
+from __future__ import annotations
