@@ -9,17 +9,17 @@ from __future__ import annotations
 import math
 import random
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paradnn.config.point import Sweep
-from paradnn.design.axes import Array, terms_of
+from paradnn.design.axes import Array
 from paradnn.design.choose import first_points
 from paradnn.design.knowledge import Knowledge
-from paradnn.design.outlook import deviations, outlook, with_measured
-from paradnn.design.stop import Finding, Rule, findings, median_error
+from paradnn.design.outlook import Outlook, deviations, outlook, with_measured
+from paradnn.design.stop import Finding, Rule, drawn_weights, findings, median_error
 from paradnn.forecast.phases import point_times
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.regression import Prediction
@@ -31,9 +31,7 @@ USUAL_ERROR = 0.05
 #: Fewest and most points of a batch that is measured here; choosing takes at most this share of measuring them.
 _FEWEST, _MOST, _SHARE = 4, 24, 0.05
 #: Draws of the whole space that conclusions are taken from, and of the seconds that a point takes.
-_DRAWS, _TIMES = 200, 20
-#: Further points that are looked ahead at most, to say how many are left.
-_AHEAD = 200
+_DRAWS, _TIMES = 1000, 20
 
 
 def rule_of(settings: Sweep) -> Rule:
@@ -128,8 +126,9 @@ class Design:
 
     def _forecast(self) -> _Forecast:
         runs, table = self.knowledge.runs(), self.knowledge.table()
-        seconds = point_times(runs, table, _TIMES).seconds.mean(axis=1)
-        return _Forecast(StepTimeModel.fit(runs).predict(table), seconds, self.knowledge.fits())
+        step = StepTimeModel.fit(runs).predict(table)
+        seconds = point_times(runs, table, _TIMES, steps=step).seconds.mean(axis=1)
+        return _Forecast(step, seconds, self.knowledge.fits())
 
     def _look(self, forecast: _Forecast | None, unmeasured: NDArray[np.bool_]) -> None:
         """Note what is known; findings are asked for where they may end the sweep or the looks before had them."""
@@ -149,18 +148,19 @@ class Design:
 
     def _findings(self, forecast: _Forecast) -> list[Finding]:
         """Of each family what its speed depends on, over all candidates that are not out of memory."""
-        table, draws = self.knowledge.candidates.table, forecast.step.draws(_DRAWS, np.random.default_rng(self.seed))
-        speed = np.log(table.number("batch_size"))[:, None] - draws
-        possible = np.ones(len(table), dtype=bool)
-        possible[list(self.excluded)] = False
-        families = np.array(table.families, dtype=str)
+        table, step = self.knowledge.candidates.table, forecast.step
+        batch = np.log(table.number("batch_size"))
+        possible = ~np.isin(np.arange(len(table)), [*self.excluded])
         found = []
-        for family in dict.fromkeys(families):
-            chosen = np.flatnonzero(possible & (families == family))
-            names, terms = terms_of([table.rows[index] for index in chosen])
-            if names and len(chosen) > len(names) + 1:
-                of = f"{family} " if len(set(families)) > 1 else ""
-                found += [Finding(f"{of}{one.text}", one.share) for one in findings(names, terms, speed[chosen])]
+        for family, space in self.knowledge.candidates.families.items():
+            kept = possible[space.indices]
+            chosen, terms = space.indices[kept], space.terms[kept]
+            if space.names and len(chosen) > len(space.names) + 1:
+                part = replace(step, mean=step.mean[chosen], root=step.root[chosen], own=step.own[chosen])
+                random = np.random.default_rng(self.seed)
+                weights = drawn_weights(terms, part, batch[chosen], _DRAWS, random)
+                of = f"{family} " if len(self.knowledge.candidates.families) > 1 else ""
+                found += [Finding(f"{of}{one.text}", one.share) for one in findings(space.names, weights)]
         return found
 
     def _exhausted(self, unmeasured: NDArray[np.bool_]) -> str:
@@ -188,9 +188,8 @@ class Design:
     def _chosen(
         self, forecast: _Forecast | None, unmeasured: NDArray[np.bool_], allowed: NDArray[np.bool_], count: int
     ) -> list[int]:
-        start = [index for index in self._first() if allowed[index]]
         missing = self._start - self.knowledge.tried
-        if missing > 0 and start:
+        if missing > 0 and (start := [index for index in self._first() if allowed[index]]):
             self.left = missing
             chosen = start[: min(count, missing)]
         elif forecast is None:  # all that was tried failed
@@ -213,16 +212,15 @@ class Design:
         # What may be out of memory teaches little, and need not be predicted.
         weights = np.where(unmeasured | np.isin(np.arange(len(allowed)), [*self.knowledge.past]), forecast.fits, 0.0)
         seconds = forecast.seconds / np.maximum(forecast.fits, 1e-3)
-        most = count if self.rule.error is None else max(count, _AHEAD)
-        ahead = outlook(step, seconds, weights, allowed, min(most, self._room()))
-        self.left = self._expected_left(ahead.needed(self.rule.error) if self.rule.error else None, allowed)
+        ahead = outlook(step, seconds, weights, allowed, min(count, self._room()), looks=3)
+        self.left = self._expected_left(ahead, allowed)
         return list(ahead.order[:count])
 
-    def _expected_left(self, needed: int | None, allowed: NDArray[np.bool_]) -> int:
+    def _expected_left(self, ahead: Outlook, allowed: NDArray[np.bool_]) -> int:
         """How many points are left until the first rule that can be foretold ends the sweep."""
         ends = [int(allowed.sum()), self._room()]
-        if self.rule.error is not None and needed is not None:
-            ends.append(max(needed, 1))
+        if self.rule.error is not None:
+            ends.append(max(1, ahead.needed(self.rule.error, self.knowledge.tried)))
         if self.rule.minutes is not None and self.looks[-1].minutes > 0 and self._begun_with is not None:
             pace = (self.knowledge.tried - self._begun_with) / self.looks[-1].minutes
             ends.append(max(1, round(pace * (self.rule.minutes - self.looks[-1].minutes))))

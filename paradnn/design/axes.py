@@ -43,10 +43,10 @@ def coordinates(axes: Sequence[Axis], count: int) -> Array:
     return np.stack(columns, axis=1) if columns else np.zeros((count, 0))
 
 
-def sizes_of(axes: Sequence[Axis], bounds: Sequence[float]) -> Array:
+def sizes_of(axes: Sequence[Axis], bounds: Array) -> Array:
     """(n, k) what memory grows with: sizes of model and batch, and its analytic lower bound in bytes (n,)."""
     columns = [axis.numbers for axis in axes if axis.numbers is not None and _is_size(axis)]
-    return np.stack([*columns, np.asarray(bounds, dtype=float)], axis=1)
+    return np.stack([*columns, bounds], axis=1)
 
 
 def kinds_of(axes: Sequence[Axis], places: Sequence[str]) -> list[Hashable]:

@@ -9,13 +9,15 @@ import contextlib
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Point, Settings
 from paradnn.costs.point import memory_limit
-from paradnn.design.axes import Array, Axis, axes_of, coordinates, kinds_of, sizes_of
+from paradnn.design.axes import Array, Axis, axes_of, coordinates, kinds_of, sizes_of, terms_of
 from paradnn.design.frontier import excluded
 from paradnn.errors import StoreError
 from paradnn.forecast.history import History, Past
@@ -32,6 +34,15 @@ _TOO_LARGE = ("oom_host", "oom_device")
 #: All that a candidate's session is called: one design, in however many sessions it was measured.
 _SESSION = "design"
 _EVERY_RUN = 10**9
+
+
+@dataclass(frozen=True)
+class Family:
+    """The candidates of one family (m,), and the terms (m, k) of a regression over them with their names."""
+
+    indices: NDArray[np.intp]
+    names: Sequence[str]
+    terms: Array
 
 
 @dataclass(frozen=True)
@@ -83,10 +94,20 @@ class Candidates:
             lacks_ceilings=settings.ceilings and not all(status.ceilings.values()),
         )
 
-    @property
+    @cached_property
     def coordinates(self) -> Array:
         """(n, k) where each candidate lies in the space."""
         return coordinates(self.axes, len(self))
+
+    @cached_property
+    def families(self) -> Mapping[str, Family]:
+        """The candidates by family."""
+        names = np.array(self.table.families, dtype=str)
+        indices = {family: np.flatnonzero(names == family) for family in dict.fromkeys(self.table.families)}
+        return {
+            family: Family(chosen, *terms_of([self.table.rows[int(index)] for index in chosen]))
+            for family, chosen in indices.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -177,7 +198,7 @@ class Knowledge:
         names = [self.ended[index].run_id for index in tried]
         proofs = excluded(sizes, kinds, sizes[tried], [kinds[index] for index in tried], failed, names)
         found = {
-            index: f"needs at least {candidates.bounds[index] / 2**30:,.2f} GiB, "
+            int(index): f"needs at least {candidates.bounds[index] / 2**30:,.2f} GiB, "
             f"the limit is {candidates.limits[index] / 2**30:.2f} GiB"
             for index in np.flatnonzero(candidates.bounds > candidates.limits)
             if not self._anywhere

@@ -28,9 +28,19 @@ class Outlook:
     errors: Sequence[float]
     seconds: Sequence[float]
 
-    def needed(self, error: float) -> int | None:
-        """How many further points it takes until the error is that small; None where these do not suffice."""
-        return next((count for count, found in zip(self.counts, self.errors, strict=True) if found <= error), None)
+    def needed(self, error: float, known: int) -> int:
+        """How many further points it takes until the error is that small, where `known` are measured.
+
+        Beyond these points errors fall by the power of the number of points by which they fell last.
+        """
+        last = zip(self.counts[-2:], self.errors[-2:], strict=True)
+        for count, found in zip(self.counts, self.errors, strict=True):
+            if found <= error:
+                return count
+        (one, high), *rest = [(known + count, found) for count, found in last]
+        power = np.log(high / rest[0][1]) / np.log(rest[0][0] / one) if rest and one else 0.5
+        end, found = self.counts[-1] + known, self.errors[-1]
+        return int(end * (found / error) ** (1 / max(power, 0.1))) - known
 
 
 def deviations(prediction: Prediction) -> Array:
@@ -65,8 +75,7 @@ def outlook(
     be measured.
     """
     order = choose(prediction, seconds, most, weights, allowed)
-    marks = np.unique(np.round(np.geomspace(1, max(len(order), 1), looks)).astype(int)) if order else []
-    counts = [0, *(int(mark) for mark in marks)]
+    counts = sorted({0, *(round(mark) for mark in np.geomspace(1, max(len(order), 1), looks) if order)})
     errors = []
     for count in counts:
         left = allowed & (weights > 0)

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr
 
-__all__ = ["Finding", "Rule", "findings", "median_error", "weights_of"]
+from paradnn.forecast.regression import Array, Prediction
 
-Array = NDArray[np.float64]
+__all__ = ["Finding", "Rule", "drawn_weights", "findings", "median_error", "weights_of"]
 
 #: A weight below this, in standard deviations of the response, is as good as none; two that differ by less than the
 #: second are as good as equal. Without such margins what is truly equal would never be settled.
@@ -78,9 +77,30 @@ def weights_of(terms: Array, values: Array) -> Array:
     As in `python -m analysis sensitivity`: with z = (x - mean) / s for every column, least squares of z(values) on
     z(terms). Terms that vary together share their weight (the shortest solution).
     """
-    scores = (terms - terms.mean(axis=0)) / np.maximum(terms.std(axis=0), 1e-12)
     centred = values - values.mean(axis=0)
-    return np.asarray(np.linalg.pinv(scores) @ centred / np.maximum(centred.std(axis=0), 1e-12))
+    return np.asarray(_solver(terms) @ centred / np.maximum(centred.std(axis=0), 1e-12))
+
+
+def drawn_weights(terms: Array, step: Prediction, offset: Array, count: int, random: np.random.Generator) -> Array:
+    """(k, count) draws of the weights of `offset` - log step, (n,) each, where the step is uncertain.
+
+    Weights are linear in the values but for their scale, which is taken from the mean; so they are jointly normal, and
+    drawing them needs no draws of n values. Tails are those of `Prediction.draws`; noise of measuring is left out.
+    """
+    solver = _solver(terms)
+    mean = offset - step.mean
+    own = step.own * solver
+    variance = own @ solver.T
+    values, vectors = np.linalg.eigh((variance + variance.T) / 2)
+    root = np.hstack([solver @ step.root, vectors * np.sqrt(np.maximum(values, 0.0))])
+    scale = np.minimum(np.sqrt(step.freedom / random.chisquare(step.freedom, count)), 2.0)
+    drawn = (solver @ mean)[:, None] + scale * (root @ random.standard_normal((root.shape[1], count)))
+    return np.asarray(drawn / max(float(mean.std()), 1e-12))
+
+
+def _solver(terms: Array) -> Array:
+    """(k, n) that takes a response to its weights, but for the response's scale."""
+    return np.asarray(np.linalg.pinv((terms - terms.mean(axis=0)) / np.maximum(terms.std(axis=0), 1e-12)))
 
 
 @dataclass(frozen=True)
@@ -96,13 +116,12 @@ class Finding:
         return self.share >= _LEVEL
 
 
-def findings(names: Sequence[str], terms: Array, values: Array) -> list[Finding]:
-    """What draws `values` (n, d) of a quantity over a whole space conclude of its `terms` (n, k), called `names`.
+def findings(names: Sequence[str], weights: Array) -> list[Finding]:
+    """What draws of standardised `weights` (k, d) of terms, called `names`, conclude.
 
     Of each term the sign of its weight, or that it hardly matters; of neighbours in the order of their weights which
     weighs more, or that they weigh alike.
     """
-    weights = weights_of(terms, values)
     sizes = np.abs(weights)
     order = np.argsort(-np.median(sizes, axis=1), kind="stable")
     found = [_sign(names[term], weights[term]) for term in order]

@@ -17,7 +17,6 @@ from paradnn.config.identity import Identity, point_id
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, Settings
 from paradnn.config.words import counted
-from paradnn.costs import Costs
 from paradnn.costs.point import costs_of, exceeds_memory, memory_limit
 from paradnn.errors import StoreError
 from paradnn.execution.environments import WorkerEnvironments
@@ -233,18 +232,15 @@ class Measuring:
         limits = Limits(point.measure.timeout, memory_limit(point))
         schedule, begun = time.perf_counter() - self._free_since, time.time()
         problem = self._environments.problem(point)
-        if entry.excluded:
-            result = PointResult("oom_predicted", entry.excluded)
-        else:
-            result = PointResult("unavailable", problem) if problem else self._predicted(point, entry.costs, limits)
+        result = PointResult("unavailable", problem) if problem else self._predicted(entry, limits)
         result = result or self._pool.measure(WorkerKey.of(point), entry.request(), limits, self._reporter.phase)
         self._free_since = time.perf_counter()
         return replace(result, phases={**result.phases, "schedule": schedule}, begun=begun)
 
     @staticmethod
-    def _predicted(point: Point, costs: Costs, limits: Limits) -> PointResult | None:
-        """Out of memory by arithmetic: no build is tried."""
-        reason = exceeds_memory(point, costs, limits.memory_bytes)
+    def _predicted(entry: OpenPoint, limits: Limits) -> PointResult | None:
+        """Out of memory by arithmetic or by what larger and smaller points did: no build is tried."""
+        reason = entry.excluded or exceeds_memory(entry.point, entry.costs, limits.memory_bytes)
         return PointResult("oom_predicted", reason) if reason else None
 
     def _late(self, record: Record) -> dict[str, float]:

@@ -212,7 +212,7 @@ def _zipped(grids: Sequence[Sequence[_Axis]], groups: Sequence[Sequence[str]]) -
 def _dimensions(axes: Sequence[_Axis], groups: Sequence[Sequence[str]]) -> list[_Dimension]:
     """The dimensions of one grid."""
     known = {axis.key: axis for axis in axes}
-    dimensions = {key: (axis,) for key, axis in known.items()}
+    dimensions: dict[str, _Dimension] = {key: (axis,) for key, axis in known.items()}
     for group in groups:
         if not known.keys() >= set(group):
             continue

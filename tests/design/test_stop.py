@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paradnn.design.stop import Finding, Rule, findings, median_error, weights_of
+from paradnn.design.stop import Finding, Rule, drawn_weights, findings, median_error, weights_of
+from paradnn.forecast.regression import Prediction
 
 
 def test_the_expected_error_is_that_of_a_simulation() -> None:
@@ -30,12 +31,26 @@ def test_weights_are_those_of_a_standardised_regression() -> None:
         assert found[:, column] == pytest.approx(np.linalg.lstsq(scores, response, rcond=None)[0][1:])
 
 
+def test_weights_of_a_prediction_are_those_of_its_draws() -> None:
+    """Own variances of points as well as what they have in common; 1e6 degrees of freedom: no tails."""
+    random = np.random.default_rng(4)
+    terms = random.standard_normal((40, 3))
+    offset, mean = random.standard_normal(40), terms @ [3.0, 1.0, 0.0]
+    step = Prediction(
+        mean, 0.05 * random.standard_normal((40, 2)), np.full(40, 0.04), np.arange(40), noise=1e-9, freedom=1e6
+    )
+    found = drawn_weights(terms, step, offset, 20_000, random)
+    expected = weights_of(terms, offset[:, None] - step.draws(20_000, random))
+    assert found.mean(axis=1) == pytest.approx(expected.mean(axis=1), abs=0.01)
+    assert np.cov(found) == pytest.approx(np.cov(expected), rel=0.15, abs=2e-4)
+
+
 def planted(spread: float, slopes: tuple[float, ...]) -> list[Finding]:
     """Findings over a grid of terms with known slopes, whose draws err in their slopes by `spread`."""
     random = np.random.default_rng(3)
     terms = np.stack(np.meshgrid(*[np.arange(4.0)] * len(slopes)), axis=-1).reshape(-1, len(slopes))
     drawn = np.array(slopes)[:, None] + spread * random.standard_normal((len(slopes), 400))
-    return findings([f"x{number}" for number in range(len(slopes))], terms, terms @ drawn)
+    return findings([f"x{number}" for number in range(len(slopes))], weights_of(terms, terms @ drawn))
 
 
 def test_what_is_sure_is_settled_and_what_is_equal_can_be() -> None:
