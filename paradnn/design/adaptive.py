@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -87,11 +88,21 @@ class Design:
 
     choosing: float = 0.0
 
-    def next(self, largest: int | None = None) -> list[int]:
-        """Candidates to measure next; none once `reason` says why, or while other drivers measure what is left.
+    def next(self, largest: int | None = None, environments: Collection[str] = ()) -> list[int]:
+        """Candidates to measure next, from what the store holds now; none once `reason` says why.
 
-        `largest`: of how many points a batch is that choosing need not wait for.
+        While other drivers measure all that is left it waits for them: if one is killed, its points are for the others.
+        `largest`: points of a batch that others measure, else as many as make choosing cheap. `environments` count too.
         """
+        while True:
+            self.knowledge.look(environments)
+            chosen = self._choose(largest)
+            if chosen or self.reason:
+                return chosen
+            time.sleep(random.uniform(0.5, 1.5))
+
+    def _choose(self, largest: int | None) -> list[int]:
+        """Candidates to measure next; none where there is a `reason`, or others measure what is left."""
         begin = time.monotonic()
         knowledge = self.knowledge
         self.excluded = knowledge.too_large()
@@ -111,7 +122,7 @@ class Design:
             return []
         chosen = self._chosen(forecast, unmeasured, allowed, min(room, largest or self._size(forecast, allowed)))
         self.choosing = time.monotonic() - begin
-        return chosen
+        return self._in_time(chosen, forecast) if largest is None else chosen
 
     @property
     def standing(self) -> str:
@@ -190,14 +201,14 @@ class Design:
     ) -> list[int]:
         missing = self._start - self.knowledge.tried
         if missing > 0 and (start := [index for index in self._first() if allowed[index]]):
-            self.left = missing
+            self.left = missing if self.rule.points is None else self._room()
             chosen = start[: min(count, missing)]
         elif forecast is None:  # all that was tried failed
             chosen = [int(index) for index in np.flatnonzero(allowed)[:count]]
         else:
             chosen = self._most_useful(forecast, unmeasured, allowed, count)
         random.Random(f"{self.seed} {self.knowledge.tried}").shuffle(chosen)
-        return self._in_time(chosen, forecast)
+        return chosen
 
     def _first(self) -> list[int]:
         """Candidates that are spread over the space, what is known to be out of memory left out."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,10 +16,7 @@ from paradnn.session.course import Conclusion, Visit
 from paradnn.session.summary import Row
 from paradnn.sweep.tasks import SweepInfo
 
-__all__ = ["TAGS", "AdaptiveSweep", "conclusion_of", "open_design"]
-
-#: Tags of every run that an adaptive sweep chose.
-TAGS = {"design": "adaptive"}
+__all__ = ["AdaptiveSweep", "conclusion_of", "open_design"]
 
 
 def open_design(points: Sequence[Point], settings: Settings, sweep: SweepInfo, begin: float, anywhere: bool) -> Design:
@@ -63,16 +59,11 @@ class AdaptiveSweep:
         if rows and knowledge.candidates.lacks_ceilings:  # they came with the first point
             knowledge.candidates = Candidates.of(self.points, self._settings, open_history(self._settings.tracking))
         knowledge.take(rows)
-        knowledge.look()
-        while not (chosen := self._design.next()) and not self._design.reason:
-            # Others measure what is left; if one is killed, its points are for the others.
-            time.sleep(random.uniform(0.5, 1.5))
-            knowledge.look()
         points = knowledge.candidates.points
-        if chosen:
-            return [Visit(points[index], TAGS) for index in chosen]
+        if chosen := self._design.next():
+            return [Visit(points[index], {}) for index in chosen]
         self._ended = True
-        return [Visit(points[index], TAGS, reason) for index, reason in self._design.excluded.items()]
+        return [Visit(points[index], {}, reason) for index, reason in self._design.excluded.items()]
 
     def conclusion(self) -> Conclusion:
         """The whole design, whichever session or driver measured it."""
@@ -104,5 +95,5 @@ def conclusion_of(design: Design) -> Conclusion:
         "columns": columns,
         "data": [[asdict(entry)[name] for name in columns] for entry in design.looks],
     }
-    tags = {**TAGS, "design_end": design.reason or "interrupted"}
+    tags = {"design": "adaptive", "design_end": design.reason or "interrupted"}
     return Conclusion("\n".join([text, "", *told]).strip(), metrics, tags, {"design.json": table})

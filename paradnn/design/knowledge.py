@@ -47,9 +47,13 @@ class Family:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The n distinct points of a sweep, with an entry each in the columns. limits: bytes that a point may take here."""
+    """The n distinct points of a sweep, with an entry each in the columns.
+
+    places: index of each among the sweep's points. limits: bytes that a point may take here.
+    """
 
     points: Sequence[Point]
+    places: Sequence[int]
     identities: Sequence[Identity]
     table: Table
     devices: Sequence[str]
@@ -67,15 +71,16 @@ class Candidates:
         """Those among `points`, each once; raises ParadnnError as a session would before its first point."""
         status = sweep_status(points, settings, history)
         kept = list({identity: index for index, identity in reversed([*enumerate(status.identities)])}.values())[::-1]
-        places = [status.environments[index] for index in kept]
+        environments = [status.environments[index] for index in kept]
         costs = [status.costs[index] for index in kept]
-        devices = [place.device for place in places]
+        devices = [environment.device for environment in environments]
         rates = rates_of(status)
         chosen = [points[index] for index in kept]
-        table = table_of_points(chosen, costs, [place.environment_id for place in places], devices, rates)
+        table = table_of_points(chosen, costs, [place.environment_id for place in environments], devices, rates)
         limits = {point.measure.memory_limit: memory_limit(point) for point in chosen}
         return cls(
             points=chosen,
+            places=kept,
             identities=[status.identities[index] for index in kept],
             table=replace(table, sessions=[_SESSION] * len(kept)),
             devices=devices,

@@ -199,6 +199,8 @@ def describe_sweep(summary: Summary) -> None:
     spent = f"{counted(summary.total, 'point')} in {_duration(summary.seconds)}"
     text = f"{spent}: {summary.counts()}. Runs are in {summary.where}"
     console.print(text, soft_wrap=True, markup=False)
+    if summary.conclusion:
+        console.print(summary.conclusion, soft_wrap=True, markup=False)
     if summary.drift and summary.drift.matters:
         console.print(f"Drift: {summary.drift}.", soft_wrap=True, markup=False)
     for line in _low_peaks(rows):

@@ -74,7 +74,7 @@ class Summary:
 
     skipped: outcomes that the store held already, this sweep's or another driver's. repeated: points that the sweep
     names twice. drift: how step times changed meanwhile, where points were measured in several processes. parent: id
-    of the parent run, which shows it.
+    of the parent run, which shows it. conclusion: what it came to, in Markdown, where points were chosen meanwhile.
     """
 
     total: int
@@ -86,6 +86,7 @@ class Summary:
     where: str = ""
     drift: DriftEstimate | None = None
     parent: str = ""
+    conclusion: str = ""
 
     @property
     def outcomes(self) -> Counter[str]:

@@ -15,7 +15,7 @@ import secrets
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,8 @@ _PACKED = "packed:"
 class Launched:
     """What a task gets from the process that submitted it.
 
+    excluded: of each of its points why it is out of memory without being tried; empty where all are to be measured.
+
     launcher: the name of Hydra's launcher. parent: run id of the sweep's parent. task: number of the task, from 0.
     submitted: Unix seconds. processes: how many tasks of the sweep one host measures at the same time.
     """
@@ -48,6 +50,7 @@ class Launched:
     task: int
     submitted: float
     processes: int = 1
+    excluded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,11 +72,6 @@ class Sweep:
     points: tuple[Point, ...]
     settings: Settings
     overrides: tuple[str, ...]
-
-    def chunks(self, size: int) -> Iterator[Plan]:
-        """The plan in pieces of `size` points, in its order."""
-        for first in range(0, len(self.plan.points), size):
-            yield self.plan.part(first, first + size)
 
 
 def make_sweep(loader: ConfigLoader, master: DictConfig, arguments: Sequence[str], params: Mapping[str, Any]) -> Sweep:
@@ -116,7 +114,9 @@ def read_plan(settings: Settings) -> tuple[list[Point], SweepInfo]:
     else:
         content = json.loads(Path(text).read_text())
     sweep = content["sweep"]
-    launched = Launched(**sweep.pop("launched")) if sweep["launched"] else sweep.pop("launched")
+    launched = sweep.pop("launched")
+    if launched:
+        launched = Launched(**{**launched, "excluded": tuple(launched["excluded"])})
     plan = Plan(content["bases"], [(base, values) for base, values in content["points"]])
     return [read_point(config) for config in plan.configs()], SweepInfo(**sweep, launched=launched)
 

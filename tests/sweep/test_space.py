@@ -14,10 +14,10 @@ from omegaconf import DictConfig, OmegaConf
 from paradnn.cli.help import help_text
 from paradnn.cli.overrides import as_axes
 from paradnn.config.identity import point_id
-from paradnn.config.point import Settings, read_point, read_settings
+from paradnn.config.point import read_point, read_settings
 from paradnn.errors import ConfigError
 from paradnn.sweep.space import Plan, expand, plain
-from paradnn.sweep.tasks import Launched, Sweep, SweepInfo, pack, read_plan
+from paradnn.sweep.tasks import Launched, SweepInfo, pack, read_plan
 from tests.conftest import ROOT
 
 
@@ -202,9 +202,8 @@ def test_a_sweep_that_makes_no_sense_is_refused(arguments: tuple[str, ...], mess
 
 def test_chunks_bring_every_point_once_to_where_they_are_read() -> None:
     plan = plan_of("model=fc,lstm", "batch_size=1,2,3")
-    sweep = Sweep(SweepInfo("s", "n", "c"), plan, (), Settings(), ())
     found = []
-    for number, chunk in enumerate(sweep.chunks(4)):
+    for number, chunk in enumerate((plan.part(range(4)), plan.part([4, 5]))):
         info = SweepInfo("s", "n", "c", Launched("slurm", "parent", number, 12.5))
         override = OverridesParser.create().parse_override(pack(info, chunk))
         assert override.key_or_group == "sweep.plan"
