@@ -124,6 +124,17 @@ class Design:
         self.choosing = time.monotonic() - begin
         return self._in_time(chosen, forecast) if largest is None else chosen
 
+    def ahead(self, most: int) -> Outlook:
+        """What up to `most` further points are expected to leave unknown, before any of them is measured."""
+        self.knowledge.look()
+        self.excluded = self.knowledge.too_large()
+        forecast, every = self._forecast(), np.arange(len(self.knowledge.candidates))
+        unmeasured = ~np.isin(every, [*self.knowledge.ended, *self.excluded])
+        first = self._first()[: max(0, self._start - self.knowledge.tried)] if most else []
+        first = [index for index in first if unmeasured[index]][:most]
+        weights = np.where(np.isin(every, [*self.excluded]), 0.0, forecast.fits)
+        return outlook(forecast.step, forecast.seconds, weights, unmeasured, most, looks=10, first=first)
+
     @property
     def standing(self) -> str:
         """What the last look knew, in a few words."""
@@ -170,7 +181,7 @@ class Design:
                 part = replace(step, mean=step.mean[chosen], root=step.root[chosen], own=step.own[chosen])
                 random = np.random.default_rng(self.seed)
                 weights = drawn_weights(terms, part, batch[chosen], _DRAWS, random)
-                of = f"{family} " if len(self.knowledge.candidates.families) > 1 else ""
+                of = f"{family}: " if len(self.knowledge.candidates.families) > 1 else ""
                 found += [Finding(f"{of}{one.text}", one.share) for one in findings(space.names, weights)]
         return found
 

@@ -67,15 +67,24 @@ def with_measured(prediction: Prediction, indices: Sequence[int]) -> Prediction:
 
 
 def outlook(
-    prediction: Prediction, seconds: Array, weights: Array, allowed: NDArray[np.bool_], most: int, looks: int = 8
+    prediction: Prediction,
+    seconds: Array,
+    weights: Array,
+    allowed: NDArray[np.bool_],
+    most: int,
+    looks: int,
+    first: Sequence[int] = (),
 ) -> Outlook:
-    """What up to `most` further points would leave unknown of candidates, as `choose` would choose them.
+    """What up to `most` further points would leave unknown of candidates: `first`, and then as `choose` chooses them.
 
     seconds: (n,) expected of measuring each. weights: (n,), 0 for what is not to be predicted. allowed: (n,) what may
-    be measured.
+    be measured. `looks`: at how many numbers of points.
     """
-    order = choose(prediction, seconds, most, weights, allowed)
-    counts = sorted({0, *(round(mark) for mark in np.geomspace(1, max(len(order), 1), looks) if order)})
+    others = allowed & ~np.isin(np.arange(len(allowed)), first)
+    order = [*first, *choose(with_measured(prediction, first), seconds, most - len(first), weights, others)]
+    counts = sorted(
+        {0, *(round(mark) for mark in np.geomspace(max(1, len(first)), max(len(order), 1), looks) if order)}
+    )
     errors = []
     for count in counts:
         left = allowed & (weights > 0)

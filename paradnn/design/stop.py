@@ -131,8 +131,12 @@ def findings(names: Sequence[str], weights: Array) -> list[Finding]:
 def _sign(name: str, weight: Array) -> Finding:
     small, positive = float((np.abs(weight) < _SMALL).mean()), float((weight > 0).mean())
     if small >= max(_LEVEL, positive, 1 - positive):
-        return Finding(f"hardly depends on {name}", small)
-    return Finding(f"grows with {name}", positive) if positive >= 0.5 else Finding(f"falls with {name}", 1 - positive)
+        return Finding(f"speed hardly depends on {name}", small)
+    return (
+        Finding(f"speed grows with {name}", positive)
+        if positive >= 0.5
+        else Finding(f"speed falls with {name}", 1 - positive)
+    )
 
 
 def _orders(names: Sequence[str], sizes: Array) -> Iterator[Finding]:

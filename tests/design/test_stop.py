@@ -57,7 +57,11 @@ def test_what_is_sure_is_settled_and_what_is_equal_can_be() -> None:
     sure = planted(0.001, (1.0, -2.0, 0.0, 1.0))
     assert all(finding.settled for finding in sure)
     first, *equal, last = [finding.text for finding in sure[:4]]
-    assert (first, sorted(equal), last) == ("falls with x1", ["grows with x0", "grows with x3"], "hardly depends on x2")
+    assert (first, sorted(equal), last) == (
+        "speed falls with x1",
+        ["speed grows with x0", "speed grows with x3"],
+        "speed hardly depends on x2",
+    )
     assert sure[4].text.startswith("x1 matters more than ")
     assert " matters as much as " in sure[5].text
     assert " matters more than x2" in sure[6].text
