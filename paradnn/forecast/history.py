@@ -10,6 +10,7 @@ import contextlib
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -137,15 +138,20 @@ class _Store:
 class _Files:
     folder: Path
 
+    @cached_property
+    def _tracker(self) -> OfflineTracker:
+        """Reads each file once."""
+        return OfflineTracker(self.folder)
+
     @property
     def where(self) -> str:
         return str(self.folder)
 
     def finished(self, environment_ids: Collection[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
-        return OfflineTracker(self.folder).finished(environment_ids, sweep_id)
+        return self._tracker.finished(environment_ids, sweep_id)
 
     def claimed(self) -> set[Identity]:
-        return OfflineTracker(self.folder).claimed()
+        return self._tracker.claimed()
 
     def past(self, devices: Collection[str], most: int) -> list[Past]:
         found = []

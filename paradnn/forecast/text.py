@@ -148,6 +148,7 @@ def _host_table(forecast: Forecast, hosts: Sequence[int], chunk: int | None) -> 
 
 
 def table_of(*headings: str) -> Table:
+    """A table without lines, whose first column stands to the left and the others to the right."""
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     for index, heading in enumerate(headings):
         table.add_column(heading, justify="left" if index == 0 else "right", no_wrap=True)

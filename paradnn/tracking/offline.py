@@ -44,6 +44,7 @@ class OfflineTracker:
         self.folder = folder.expanduser().absolute()
         self._sweep: dict[str, Any] | None = None
         self._known: dict[Identity, list[Finished]] | None = None
+        self._read: set[str] = set()  # names of files that are known
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -59,7 +60,7 @@ class OfflineTracker:
         wanted = set(environment_ids)
         return {
             identity: runs
-            for identity, runs in self._all().items()
+            for identity, runs in self._all(fresh=True).items()
             if identity.environment_id in wanted or (sweep_id and runs[0].tags.get("sweep_id") == sweep_id)
         }
 
@@ -129,12 +130,14 @@ class OfflineTracker:
         claim = Claim(f"point-{uuid.uuid4().hex}", identity, int(time.time() * 1000), repeats=accepts is None)
         if accepts is None:
             return claim
-        for attempt in range(2):
-            for run in self._all(fresh=attempt > 0).get(identity, []):
-                if accepts(run.tags):
-                    return run
+        for _ in range(2):
+            if found := self._accepted(identity, accepts):
+                return found
             if self._claim(identity, timeout):
-                return claim
+                # Another driver may have recorded it, and let it go, since the folder was read.
+                if found := self._accepted(identity, accepts, fresh=True):
+                    self._claim_path(identity).unlink(missing_ok=True)
+                return found or claim
         return ClaimedElsewhere(str(self._claim_path(identity)))
 
     def claimed(self) -> set[Identity]:
@@ -163,6 +166,7 @@ class OfflineTracker:
             {"record": content, "offline_id": run_id, "run_id": begun, "sweep": self._sweep, "repeats": claim.repeats},
         )
         if self._known is not None:
+            self._read.add(f"{run_id}.json")
             self._known.setdefault(claim.identity, []).append(Finished(run_id, record.tags))
         self._claim_path(claim.identity).unlink(missing_ok=True)
         return run_id
@@ -183,13 +187,20 @@ class OfflineTracker:
     def _all(self, fresh: bool = False) -> dict[Identity, list[Finished]]:
         """What the folder holds; damaged files are left to `sync` to name."""
         if self._known is None or fresh:
-            self._known = {}
+            self._known = self._known or {}
             for path in self.folder.glob("point-*.json"):
+                if path.name in self._read:
+                    continue
+                self._read.add(path.name)
                 with contextlib.suppress(DataError):
                     tags = read_document(path)["record"]["tags"]
                     identity = Identity(tags["point_id"], tags["environment_id"], int(tags["replicate"]))
                     self._known.setdefault(identity, []).append(Finished(path.stem, tags))
         return self._known
+
+    def _accepted(self, identity: Identity, accepts: AcceptsRun, fresh: bool = False) -> Finished | None:
+        """The first run of a point that is accepted; `fresh`: what others recorded meanwhile is looked at too."""
+        return next((run for run in self._all(fresh).get(identity, []) if accepts(run.tags)), None)
 
     def _claim_path(self, identity: Identity) -> Path:
         return self.folder / f"{identity.point_id}-{identity.environment_id}-{identity.replicate}.claim"
