@@ -316,6 +316,7 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     if settings.sweep.design == "grid":
         for key in ("points", "minutes", "error", "settled"):
             if value := getattr(settings.sweep, key):
+                value = "true" if value is True else value
                 remedy = "add sweep.design=adaptive" + (", or use sweep.sample" if key == "points" else "")
                 raise ConfigError(f"sweep.{key}", value, "ends an adaptive sweep, and this one measures all", remedy)
     return settings

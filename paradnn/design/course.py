@@ -22,7 +22,7 @@ __all__ = ["AdaptiveSweep", "conclusion_of", "open_design"]
 def open_design(points: Sequence[Point], settings: Settings, sweep: SweepInfo, begin: float, anywhere: bool) -> Design:
     """The design of a sweep over `points`, with nothing read yet; see `Knowledge` for `anywhere`."""
     history = open_history(settings.tracking)
-    candidates = Candidates.of(points, settings, history)
+    candidates = Candidates.of(points, settings, history, anywhere)
     knowledge = Knowledge(candidates, settings, history, sweep.sweep_id, anywhere)
     return Design(knowledge, rule_of(settings.sweep), settings.sweep.seed, begin)
 

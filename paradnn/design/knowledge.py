@@ -49,7 +49,7 @@ class Family:
 class Candidates:
     """The n distinct points of a sweep, with an entry each in the columns.
 
-    places: index of each among the sweep's points. limits: bytes that a point may take here.
+    places: index of each among the sweep's points. limits: bytes that a point may take, infinite where unknown.
     """
 
     points: Sequence[Point]
@@ -67,8 +67,11 @@ class Candidates:
         return len(self.points)
 
     @classmethod
-    def of(cls, points: Sequence[Point], settings: Settings, history: History) -> Candidates:
-        """Those among `points`, each once; raises ParadnnError as a session would before its first point."""
+    def of(cls, points: Sequence[Point], settings: Settings, history: History, anywhere: bool = False) -> Candidates:
+        """Those among `points`, each once; raises ParadnnError as a session would before its first point.
+
+        `anywhere`: they are measured on other hosts, of whose free memory nothing is known here.
+        """
         status = sweep_status(points, settings, history)
         kept = list({identity: index for index, identity in reversed([*enumerate(status.identities)])}.values())[::-1]
         environments = [status.environments[index] for index in kept]
@@ -77,7 +80,10 @@ class Candidates:
         rates = rates_of(status)
         chosen = [points[index] for index in kept]
         table = table_of_points(chosen, costs, [place.environment_id for place in environments], devices, rates)
-        limits = {point.measure.memory_limit: memory_limit(point) for point in chosen}
+        limits = {
+            limit: np.inf if anywhere and limit == "auto" else memory_limit(point)
+            for limit, point in {point.measure.memory_limit: point for point in chosen}.items()
+        }
         return cls(
             points=chosen,
             places=kept,
@@ -206,7 +212,6 @@ class Knowledge:
             int(index): f"needs at least {candidates.bounds[index] / 2**30:,.2f} GiB, "
             f"the limit is {candidates.limits[index] / 2**30:.2f} GiB"
             for index in np.flatnonzero(candidates.bounds > candidates.limits)
-            if not self._anywhere
         }
         found |= {
             index: f"no smaller in any size than run {proof}, which was out of memory"

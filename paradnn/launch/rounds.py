@@ -39,10 +39,10 @@ class Rounds:
 
     def __iter__(self) -> Iterator[Round]:
         design, places = self._design, self._design.knowledge.candidates.places
-        measured = -1
-        while design.knowledge.tried > measured:
-            measured = design.knowledge.tried
-            largest = max(self._chunk, int(_SHARE * measured), 0 if measured else len(places))
+        known = -1
+        while len(design.knowledge.ended) > known:
+            known = len(design.knowledge.ended)
+            largest = max(self._chunk, int(_SHARE * known), 0 if known else len(places))
             chosen = design.next(largest, self._environments)
             if not chosen:
                 break

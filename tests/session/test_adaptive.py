@@ -1,4 +1,4 @@
-"""`sweep.design=adaptive` as a user runs it: chosen points alone are measured, and the parent run says what they are."""
+"""`sweep.design=adaptive` as a user runs it: what is chosen is measured, and the parent run says what came of it."""
 
 from __future__ import annotations
 
