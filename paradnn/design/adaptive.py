@@ -20,7 +20,7 @@ from paradnn.design.axes import Array
 from paradnn.design.choose import first_points
 from paradnn.design.knowledge import Knowledge
 from paradnn.design.outlook import Outlook, deviations, outlook, with_measured
-from paradnn.design.stop import Finding, Rule, drawn_weights, findings, median_error
+from paradnn.design.stop import Finding, Rule, drawn_weights, findings, median_error, strain
 from paradnn.forecast.phases import point_times
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.regression import Prediction
@@ -60,9 +60,13 @@ class Look:
 
 @dataclass(frozen=True)
 class _Forecast:
-    """What the model says of the candidates: their step, (n,) seconds of measuring each, (n,) chance that it fits."""
+    """What the model says of the candidates: their step, (n,) seconds of measuring each, (n,) chance that it fits.
+
+    strain: how many times larger its errors at measured points are, each left out, than it states.
+    """
 
     step: Prediction
+    strain: float
     seconds: Array
     fits: Array
 
@@ -148,16 +152,19 @@ class Design:
 
     def _forecast(self) -> _Forecast:
         runs, table = self.knowledge.runs(), self.knowledge.table()
-        step = StepTimeModel.fit(runs).predict(table)
+        model = StepTimeModel.fit(runs)
+        step, left_out = model.predict(table), model.left_out
         seconds = point_times(runs, table, _TIMES, steps=step).seconds.mean(axis=1)
-        return _Forecast(step, seconds, self.knowledge.fits())
+        excess = strain(left_out.error, left_out.spread, left_out.freedom)
+        return _Forecast(step, excess, seconds, self.knowledge.fits())
 
     def _look(self, forecast: _Forecast | None, unmeasured: NDArray[np.bool_]) -> None:
         """Note what is known; findings are asked for where they may end the sweep or the looks before had them."""
         error = None
         if forecast is not None and len(self.knowledge.past) >= min(self._start, len(unmeasured)):
             others = unmeasured & (forecast.fits > 0.5)
-            error = median_error(deviations(forecast.step)[others]) if others.any() else None
+            spread = forecast.strain * deviations(forecast.step)
+            error = median_error(spread[others]) if others.any() else None
             self.found = self._findings(forecast)
         minutes = (time.monotonic() - self.begin) / 60
         settled = sum(finding.settled for finding in self.found)
@@ -205,7 +212,9 @@ class Design:
         if forecast is None or len(self.knowledge.past) < self._start:
             return _MOST
         each = float(np.median(forecast.seconds[allowed]))
-        return int(np.clip(math.ceil(self.choosing / _SHARE / each), _FEWEST, _MOST))
+        # Beside others it looks again after each point: what they measure meanwhile need not be chosen.
+        alone = not self.knowledge.claimed or self.knowledge.candidates.points[0].measure.processes > 1
+        return int(np.clip(math.ceil(self.choosing / _SHARE / each), _FEWEST, _MOST)) if alone else 1
 
     def _chosen(
         self, forecast: _Forecast | None, unmeasured: NDArray[np.bool_], allowed: NDArray[np.bool_], count: int

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import ndtr, stdtrit
 
 from paradnn.forecast.regression import Array, Prediction
 
-__all__ = ["Finding", "Rule", "drawn_weights", "findings", "median_error", "weights_of"]
+__all__ = ["Finding", "Rule", "drawn_weights", "findings", "median_error", "strain", "weights_of"]
 
 #: A weight below this, in standard deviations of the response, is as good as none; two that differ by less than the
 #: second are as good as equal. Without such margins what is truly equal would never be settled.
@@ -69,6 +69,14 @@ def median_error(deviations: Array) -> float:
         else:
             high = middle
     return (low + high) / 2
+
+
+def strain(errors: Array, spreads: Array, freedom: float) -> float:
+    """How many times larger errors (n,) are than their stated spreads (n,), Student's t with so many degrees of freedom,
+    as the ratio of the medians of their sizes; at least 1, and 1 for fewer than eight."""
+    if len(errors) < 8:
+        return 1.0
+    return max(1.0, float(np.median(np.abs(errors) / np.maximum(spreads, 1e-12)) / stdtrit(freedom, 0.75)))
 
 
 def weights_of(terms: Array, values: Array) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paradnn.design.stop import Finding, Rule, drawn_weights, findings, median_error, weights_of
+from paradnn.design.stop import Finding, Rule, drawn_weights, findings, median_error, strain, weights_of
 from paradnn.forecast.regression import Prediction
 
 
@@ -102,3 +102,12 @@ def test_what_is_not_known_ends_nothing() -> None:
     rule = Rule(error=0.5, settled=True)
     assert rule.reached(0, 0.0, None, []) is None
     assert rule.reached(9, 9.0, 0.9, [Finding("grows", 0.96), Finding("falls", 0.94)]) is None
+
+
+def test_errors_that_are_larger_than_stated_are_told_by_their_median() -> None:
+    random = np.random.default_rng(7)
+    spreads = random.uniform(0.1, 1.0, 4000)
+    errors = spreads * random.standard_t(6, 4000)
+    assert strain(3 * errors, spreads, 6) == pytest.approx(3, rel=0.06)
+    assert strain(errors / 3, spreads, 6) == 1
+    assert strain(errors[:7] * 10, spreads[:7], 6) == 1
