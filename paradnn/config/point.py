@@ -20,6 +20,7 @@ from paradnn.worker.affinity import core_list, core_text
 
 __all__ = [
     "FAMILIES",
+    "LARGEST",
     "SETTINGS_KEYS",
     "Data",
     "Framework",
@@ -33,6 +34,7 @@ __all__ = [
     "Tracking",
     "read_point",
     "read_settings",
+    "read_smallest",
 ]
 
 # Variables that frameworks read when they are imported. An allow-list, since what is set here is also recorded.
@@ -167,7 +169,7 @@ class Point:
 
     model: Model
     batch_size: int = option(
-        256, "examples of a step (paper: fc 64..16384, cnn 64..1024, rnn 16..1024)", low=1, high=2**40
+        256, "examples of a step (paper: fc 64..16384, cnn 64..1024, rnn 16..1024); largest: search", low=1, high=2**40
     )
     precision: str = option(
         "float32", "16-bit types are Keras mixed policies", choices=("float32", "bfloat16", "float16")
@@ -259,6 +261,21 @@ class Sweep:
 
 
 @dataclass(frozen=True)
+class Largest:
+    """What `batch_size=largest` searches."""
+
+    step_ms: float | None = option(
+        None,
+        "the largest batch whose step takes no longer than so many ms; null: the largest that fits the memory",
+        low=1e-6,
+        high=1e9,
+    )
+    within: float = option(
+        0.05, "how near, as a share, a batch that does not fit must be to the one found", low=1e-6, high=1.0
+    )
+
+
+@dataclass(frozen=True)
 class Settings:
     """What the driver needs beside the points themselves."""
 
@@ -275,8 +292,11 @@ class Settings:
     )
     tracking: Tracking = field(default_factory=Tracking)
     sweep: Sweep = field(default_factory=Sweep)
+    largest: Largest = field(default_factory=Largest)
 
 
+#: What `batch_size` may be instead of a number where it is searched for.
+LARGEST = "largest"
 POINT_KEYS = tuple(Point.__dataclass_fields__)
 SETTINGS_KEYS = tuple(Settings.__dataclass_fields__)
 
@@ -289,6 +309,8 @@ def read_point(config: Mapping[str, Any]) -> Point:
         raise ConfigError("model.name", name, "no such family", f"choose one of {', '.join(FAMILIES)}")
     given: dict[str, Any] = {"model": read(FAMILIES[name].options, model, "model"), "data": _read_data(config)}
     rest = {key: config[key] for key in POINT_KEYS if key not in given and key in config}
+    if rest.get("batch_size") == LARGEST:
+        raise ConfigError("batch_size", LARGEST, "is what python -m paradnn.train searches for", "give numbers here")
     point = read(Point, rest, "", given=given)
     check_input(point.data, point.model, point.devices)
     memory_bytes(point.measure.memory_limit, "measure.memory_limit")
@@ -305,6 +327,11 @@ def read_point(config: Mapping[str, Any]) -> Point:
     point = replace(point, platform=_with_cores(point))
     # One device communicates with no other: it is the same point either way.
     return point if point.devices > 1 else replace(point, transport="local")
+
+
+def read_smallest(config: Mapping[str, Any]) -> Point:
+    """The point in a configuration whose batch_size is LARGEST, with the smallest batch that it can have."""
+    return read_point({**config, "batch_size": config.get("devices", 1)})
 
 
 def read_settings(config: Mapping[str, Any]) -> Settings:

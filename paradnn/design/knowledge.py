@@ -27,7 +27,7 @@ from paradnn.forecast.table import Rates, Table, row_of, table_of_points
 from paradnn.session.summary import Row
 from paradnn.tracking.resume import ResumePolicy, first_accepted
 
-__all__ = ["Candidates", "Ended", "Knowledge"]
+__all__ = ["Candidates", "Ended", "Knowledge", "chance_of_fitting", "proved"]
 
 #: Outcomes that say that a point is too large, and those that say nothing of any other.
 _TOO_LARGE = ("oom_host", "oom_device")
@@ -129,6 +129,11 @@ class Ended:
     outcome: str
 
 
+def proved(run_id: str) -> str:
+    """Why a point is out of memory that was not tried: the run that shows it."""
+    return f"no smaller in any size than run {run_id}, which was out of memory"
+
+
 class Knowledge:
     """What is known of candidates; `anywhere`: an outcome of whichever environment the sweep's tasks ran in counts.
 
@@ -213,11 +218,7 @@ class Knowledge:
             f"the limit is {candidates.limits[index] / 2**30:.2f} GiB"
             for index in np.flatnonzero(candidates.bounds > candidates.limits)
         }
-        found |= {
-            index: f"no smaller in any size than run {proof}, which was out of memory"
-            for index, proof in enumerate(proofs)
-            if proof
-        }
+        found |= {index: proved(proof) for index, proof in enumerate(proofs) if proof}
         return {int(index): reason for index, reason in found.items() if index not in self.ended}
 
     def unavailable(self) -> set[int]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings
 from paradnn.config.words import counted
+from paradnn.errors import ConfigError
 from paradnn.launch.rounds import Round, Rounds
 from paradnn.session.parent_run import ParentRun
 from paradnn.session.progress import describe_sweep
@@ -50,8 +51,11 @@ def sweep_with(
     Raises ParadnnError for what the user can mend; ends the process with a code that is not 0 where a launched sweep
     left points without an outcome.
     """
-    sweep = make_sweep(loader, master, arguments, params)
+    sweep = make_sweep(loader, master, arguments, params, searches=True)
     launcher = _launcher(master)
+    if sweep.info.largest and (launcher != _BASIC or sweep.settings.sweep.chunk):
+        key, value = ("sweep.chunk", sweep.settings.sweep.chunk) if launcher == _BASIC else ("hydra/launcher", launcher)
+        raise ConfigError(key, value, "cannot search batch_size=largest, which one process does", "leave it out")
     if launcher == _BASIC and sweep.settings.sweep.chunk is None:
         with tempfile.TemporaryDirectory(prefix="paradnn-sweep-") as folder:
             task = [*sweep.overrides, pack(sweep.info, sweep.plan, Path(folder) / "plan.json")]

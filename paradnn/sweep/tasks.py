@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paradnn.config.point import SETTINGS_KEYS, Point, Settings, read_point, read_settings
+from paradnn.config.point import LARGEST, SETTINGS_KEYS, Point, Settings, read_point, read_settings, read_smallest
 from paradnn.config.words import counted
 from paradnn.errors import ConfigError
 from paradnn.sweep.space import Plan, expand, plain
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
     from omegaconf import DictConfig
 
-__all__ = ["Launched", "Sweep", "SweepInfo", "default_chunk", "make_sweep", "pack", "read_plan"]
+__all__ = ["Launched", "Sweep", "SweepInfo", "default_chunk", "make_sweep", "pack", "read_plan", "search_info"]
 
 #: How a plan begins that stands in the override itself.
 _PACKED = "packed:"
@@ -55,12 +55,16 @@ class Launched:
 
 @dataclass(frozen=True)
 class SweepInfo:
-    """What the parent run says of a sweep; `launched` where another process opens and closes the parent."""
+    """What the parent run says of a sweep.
+
+    launched: where another process opens and closes the parent. largest: each point's largest batch is searched.
+    """
 
     sweep_id: str
     name: str
     command: str
     launched: Launched | None = None
+    largest: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,17 +78,44 @@ class Sweep:
     overrides: tuple[str, ...]
 
 
-def make_sweep(loader: ConfigLoader, master: DictConfig, arguments: Sequence[str], params: Mapping[str, Any]) -> Sweep:
-    """Plan a multirun; raises ConfigError for any of its points before one is measured."""
+def make_sweep(
+    loader: ConfigLoader,
+    master: DictConfig,
+    arguments: Sequence[str],
+    params: Mapping[str, Any],
+    searches: bool = False,
+) -> Sweep:
+    """Plan a multirun; raises ConfigError for any of its points before one is measured.
+
+    `searches`: whether batch_size=largest can be meant.
+    """
     plan = expand(loader, master, arguments, params)
     if not plan.points:
         raise ConfigError("sweep", "no points", "there is nothing to measure", "name at least one value for each key")
-    points = tuple(read_point(config) for config in plan.configs())
+    largest = searches and any(config.get("batch_size") == LARGEST for config in plan.configs())
+    points = tuple(_read(config, largest) for config in plan.configs())
     read_settings(next(plan.configs()))
     settings = read_settings(plain(master))
+    if largest and settings.sweep.design != "grid":
+        raise ConfigError("batch_size", LARGEST, "is no axis of an adaptive sweep", "leave sweep.design out")
     name = settings.sweep.name or "+".join(dict.fromkeys(point.model.name for point in points))
-    info = SweepInfo(_sweep_id(), f"{name}, {counted(len(points), 'point')}", _command())
+    what = f"{name}, {'largest batch of ' if largest else ''}{counted(len(points), 'point')}"
+    info = SweepInfo(_sweep_id(), what, _command(), largest=largest)
     return Sweep(info, plan, points, settings, tuple(_of_settings(arguments)))
+
+
+def search_info(point: Point) -> SweepInfo:
+    """The parent of a search for the largest batch of a single point."""
+    return SweepInfo(_sweep_id(), f"{point.model.name}, largest batch", _command(), largest=True)
+
+
+def _read(config: Mapping[str, Any], largest: bool) -> Point:
+    """A point of a plan; where the largest batch is searched, with the smallest."""
+    if not largest:
+        return read_point(config)
+    if (size := config.get("batch_size")) != LARGEST:
+        raise ConfigError("batch_size", f"{LARGEST},{size}", "is a search and a number", "give one of them")
+    return read_smallest(config)
 
 
 def default_chunk(points: int) -> int:
@@ -118,7 +149,8 @@ def read_plan(settings: Settings) -> tuple[list[Point], SweepInfo]:
     if launched:
         launched = Launched(**{**launched, "excluded": tuple(launched["excluded"])})
     plan = Plan(content["bases"], [(base, values) for base, values in content["points"]])
-    return [read_point(config) for config in plan.configs()], SweepInfo(**sweep, launched=launched)
+    points = [_read(config, sweep["largest"]) for config in plan.configs()]
+    return points, SweepInfo(**sweep, launched=launched)
 
 
 def _of_settings(arguments: Sequence[str]) -> list[str]:
