@@ -15,6 +15,7 @@ from paradnn.config.data import INPUTS, Data, Synthetic, check_input, with_whole
 from paradnn.config.families import FAMILIES, Model
 from paradnn.config.fields import memory_bytes, option, read
 from paradnn.config.outcome import OUTCOMES
+from paradnn.config.sweep import Largest, Sweep, check_design
 from paradnn.errors import ConfigError
 from paradnn.worker.affinity import core_list, core_text
 
@@ -219,63 +220,6 @@ class Tracking:
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """How a multirun is laid out."""
-
-    grids: tuple[Mapping[str, Any], ...] = option((), "axes of a preset: a list of grids, their union is swept")
-    design: str = option(
-        "grid",
-        "grid: every point; adaptive: those that teach most for their time, the others predicted (docs/adaptive.md)",
-        choices=("grid", "adaptive"),
-    )
-    points: int | None = option(None, "adaptive: end once so many points are measured", low=1)
-    minutes: float | None = option(
-        None, "adaptive: end after so many minutes of this command", low=0.01, high=525_600.0
-    )
-    error: float | None = option(
-        None,
-        "adaptive: end once the median relative error expected of unmeasured step times is so small; 0.05 where no end"
-        " is given",
-        low=0.001,
-        high=10.0,
-    )
-    settled: bool = option(
-        False, "adaptive: end once what speed depends on is settled: sign and order of the weights stand with 95%"
-    )
-    zip: tuple[tuple[str, ...], ...] = option(
-        (), "axes that go together, value by value: [model.nodes,batch_size], or several such groups [[a,b],[c,d]]"
-    )
-    order: str = option(
-        "random", "random: drift does not look like an effect; given: as written", choices=("random", "given")
-    )
-    seed: int = option(0, "of the random order and of the sample", low=0, high=2**31 - 1)
-    sample: int | None = option(None, "measure only so many points, drawn evenly over the space; null: all", low=1)
-    name: str | None = option(None, "name of the parent run; null: the date and the families")
-    chunk: int | None = option(
-        None, "points of one task; null: all of them here, 5 to 50 with a launcher such as slurm", low=1
-    )
-    reference_points: int = option(
-        1, "points of a long sweep that are measured again all along it, to tell how the machine drifts", low=0, high=24
-    )
-    plan: str | None = option(None, "internal: the points of a launched task", longest=2**26)
-
-
-@dataclass(frozen=True)
-class Largest:
-    """What `batch_size=largest` searches."""
-
-    step_ms: float | None = option(
-        None,
-        "the largest batch whose step takes no longer than so many ms; null: the largest that fits the memory",
-        low=1e-6,
-        high=1e9,
-    )
-    within: float = option(
-        0.05, "how near, as a share, a batch that does not fit must be to the one found", low=1e-6, high=1.0
-    )
-
-
-@dataclass(frozen=True)
 class Settings:
     """What the driver needs beside the points themselves."""
 
@@ -340,12 +284,7 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     if unknown:
         raise ConfigError(unknown[0], config[unknown[0]], "no such key", "see python -m paradnn.train --help")
     settings = read(Settings, {key: config[key] for key in SETTINGS_KEYS if key in config}, "")
-    if settings.sweep.design == "grid":
-        for key in ("points", "minutes", "error", "settled"):
-            if value := getattr(settings.sweep, key):
-                value = "true" if value is True else value
-                remedy = "add sweep.design=adaptive" + (", or use sweep.sample" if key == "points" else "")
-                raise ConfigError(f"sweep.{key}", value, "ends an adaptive sweep, and this one measures all", remedy)
+    check_design(settings.sweep)
     return settings
 
 

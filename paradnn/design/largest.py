@@ -1,6 +1,6 @@
 """`batch_size=largest`: the largest batch that fits memory, or whose step is short enough, by doubling and bisection.
 
-Several points are searched side by side: what one has shown of memory counts for the others.
+Points are searched one after the other: what one has shown of memory counts for those that follow.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class LargestBatch:
         return f"{search.fits:,} fits" + (f", {search.fails:,} does not" if search.fails else "")
 
     def batch(self, rows: Sequence[Row]) -> list[Visit]:
-        """One batch of each point that is still searched; what larger and smaller points prove is only recorded."""
+        """The next try; what a smaller point proves to be out of memory is only recorded."""
         if self._history is None:  # stacks and store are there by now
             self._history = open_history(self._settings.tracking)
             environments = current_environments(self.points)
@@ -139,19 +139,21 @@ class LargestBatch:
             time.sleep(1.0)  # another driver measures them
         while (keys := self._next()) and (self._look(keys) or self._infer(keys)):
             pass
-        self._asked = keys
-        proofs, _ = self._frontier(keys)
+        self._asked = keys[:1]
+        proofs, _ = self._frontier(self._asked)
         reasons = [proved(run) if run else None for run in proofs]
-        return [Visit(self._point(key), {"search": "largest"}, why) for key, why in zip(keys, reasons, strict=True)]
+        return [
+            Visit(self._point(key), {"search": "largest"}, why) for key, why in zip(self._asked, reasons, strict=True)
+        ]
 
     def conclusion(self) -> Conclusion:
         """The answer for every point, and what lies beyond it."""
         return Conclusion("\n".join(f"- {self._answer(index)}" for index in range(len(self.points))))
 
     def _next(self) -> list[_Key]:
-        """What is tried next."""
-        sizes = [(index, search.next()) for index, search in enumerate(self._searches)]
-        return [(index, size) for index, size in sizes if size]
+        """What is tried next; an answer that only a larger point has proved is measured too."""
+        keys = [(index, search.next() or search.fits) for index, search in enumerate(self._searches)]
+        return [key for key in keys if key[1] and key not in self._tried and not self._searches[key[0]].problem]
 
     def _point(self, key: _Key) -> Point:
         return replace(self.points[key[0]], batch_size=key[1])
@@ -187,14 +189,14 @@ class LargestBatch:
         return found
 
     def _infer(self, keys: Sequence[_Key]) -> bool:
-        """Note which batches fit because a larger point did; whether there were any. Of a step's time it says nothing."""
+        """Note which batches fit because a larger point did; whether any did. It says nothing of a step's time."""
         if self._most is not None:
             return False
         _, fits = self._frontier(keys)
-        for (index, size), fit in zip(keys, fits, strict=True):
-            if fit:
-                self._searches[index].take(size, True)
-        return bool(fits.any())
+        shown = [key for key, fit in zip(keys, fits, strict=True) if fit and key[1] > self._searches[key[0]].fits]
+        for index, size in shown:
+            self._searches[index].take(size, True)
+        return bool(shown)
 
     def _frontier(self, keys: Sequence[_Key]) -> tuple[list[str | None], NDArray[np.bool_]]:
         """Of each point with its batch the run that proves it out of memory, and whether a run proves that it fits."""
@@ -226,7 +228,7 @@ class LargestBatch:
         """How a point with a batch ended, in a few words."""
         tried = self._tried.get((index, size))
         if tried is None:
-            return "fits, since a larger point does"
+            return "not measured yet"
         if tried.outcome != "ok":
             return tried.outcome
         metrics = tried.metrics

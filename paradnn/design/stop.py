@@ -72,8 +72,10 @@ def median_error(deviations: Array) -> float:
 
 
 def strain(errors: Array, spreads: Array, freedom: float) -> float:
-    """How many times larger errors (n,) are than their stated spreads (n,), Student's t with so many degrees of freedom,
-    as the ratio of the medians of their sizes; at least 1, and 1 for fewer than eight."""
+    """How many times larger errors (n,) are than their stated spreads (n,), by the medians of their sizes.
+
+    Errors are Student's t with so many degrees of freedom. At least 1, and 1 for fewer than eight.
+    """
     if len(errors) < 8:
         return 1.0
     return max(1.0, float(np.median(np.abs(errors) / np.maximum(spreads, 1e-12)) / stdtrit(freedom, 0.75)))

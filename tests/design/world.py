@@ -16,7 +16,7 @@ from paradnn.design.course import AdaptiveSweep
 from paradnn.execution.environments import current_environments
 from paradnn.forecast.table import row_of
 from paradnn.record.record import Record, point_tags
-from paradnn.session.course import Visit
+from paradnn.session.course import Course, Visit
 from paradnn.session.summary import Row
 from paradnn.sweep.tasks import SweepInfo
 from paradnn.tracking.base import Claim
@@ -62,7 +62,7 @@ class World:
         """A driver that was just started."""
         return AdaptiveSweep(candidates, self.settings(**ends), SweepInfo(f"s{time.monotonic_ns()}", "planted", ""))
 
-    def follow(self, course: AdaptiveSweep) -> Iterator[Visit]:
+    def follow(self, course: Course) -> Iterator[Visit]:
         """Measure what the course asks for; yields before every visit, between its claim and its record."""
         tracker, rows = OfflineTracker(self.folder), []
         while visits := course.batch(rows):
@@ -99,7 +99,9 @@ class World:
             self.measured.append(point)
             outcome = "oom_host" if isinstance(limit, int) and self.peak(point) > limit else "ok"
         tags = {**point_tags(point, environment), **visit.tags, "outcome": outcome, "steady": "true"}
-        metrics = {**past.metrics, "peak_memory_bytes": self.peak(point)} if outcome == "ok" else {}
+        speed = 1e3 * point.batch_size / past.metrics["step_time_ms"]
+        measured = {**past.metrics, "examples_per_second": speed, "peak_memory_bytes": self.peak(point)}
+        metrics = measured if outcome == "ok" else {}
         now = int(time.time() * 1000)
         record = Record("a point", outcome, visit.excluded, row_of(point), metrics, tags, {}, now, now)
         return Row.of_record(tracker.record(claim, record, dict), record)
