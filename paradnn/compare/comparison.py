@@ -129,9 +129,14 @@ class Comparison:
         return [point for pair in self._pairs for point in pair.points]
 
     @property
-    def most(self) -> int:
-        """Measurements at most."""
-        return 2 * len(self._pairs) * self.rule.most
+    def resumes(self) -> bool:
+        """Every round is measured."""
+        return False
+
+    @property
+    def left(self) -> int:
+        """Measurements at most, less those of the rounds before."""
+        return 2 * len(self._pairs) * (self.rule.most - max(0, self._number - 1))
 
     @property
     def standing(self) -> str:
