@@ -29,7 +29,7 @@ from analysis.store.frame import is_ok
 __all__ = ["IMPUTATIONS", "combined", "predicted_comparison", "predicted_maps", "predicted_sensitivity"]
 
 #: Completed spaces that a comparison or a claim is reached from.
-IMPUTATIONS = 20
+IMPUTATIONS = 12
 #: A 90% interval reaches so far of a 95% one.
 _NARROW = 1.645 / 1.96
 

@@ -60,26 +60,28 @@ def completed_of(frame: pd.DataFrame, metric: str | None, options: SpaceOptions)
 
 def told_of(completed: Sequence[Completed]) -> tuple[Paragraph, ...]:
     """In words: how much of each space was measured, how good its prediction is, and where it extrapolates."""
-    return tuple(paragraph for one in completed for paragraph in _told(one))
+    found: dict[str, list[str]] = {}
+    for one in completed:
+        for space in one.spaces:
+            points = found.setdefault(f"{_measured(space)}{_rest(space)}.", [])
+            points += [text for text in (_trust(one, space), *_beyond(space)) if text not in points]
+        for lacking in one.lacking:
+            found.setdefault(f"{lacking}: nothing is predicted.", [])
+    return tuple(Paragraph(head, tuple(points)) for head, points in found.items())
 
 
-def _told(completed: Completed) -> Iterator[Paragraph]:
-    for space in completed.spaces:
-        trust = completed.trust[space.name]
-        measured = f"{space.measured:,} of {space.total:,} points were measured, {_percent(space)}"
-        head = f"{space.name}: {measured}{_rest(space)}."
-        error = (
-            f"Of {trust.points:,} measured points, left out of the fit in turn, the predicted {completed.metric} was "
-            f"off by {trust.error:.1%} in the median, and {trust.inside:.0%} lay within their 95% interval."
-        )
-        yield Paragraph(head, (error, *_beyond(space)))
-    for lacking in completed.lacking:
-        yield Paragraph(f"{lacking}: nothing is predicted.")
-
-
-def _percent(space: Space) -> str:
+def _measured(space: Space) -> str:
     share = 100 * space.measured / space.total
-    return f"{share:.0f}%" if share >= 10 else f"{share:.2g}%"
+    percent = f"{share:.0f}%" if share >= 10 else f"{share:.2g}%"
+    return f"{space.name}: {space.measured:,} of {space.total:,} points were measured, {percent}"
+
+
+def _trust(completed: Completed, space: Space) -> str:
+    trust = completed.trust[space.name]
+    return (
+        f"Of {trust.points:,} measured points, left out of the fit in turn, the predicted {completed.metric} was off "
+        f"by {trust.error:.1%} in the median, and {trust.inside:.0%} lay within their 95% interval."
+    )
 
 
 def _rest(space: Space) -> str:
