@@ -28,7 +28,7 @@ from paradnn.costs.vision import (
     squeezenet_layers,
 )
 
-__all__ = ["Costs", "layer_count", "model_costs"]
+__all__ = ["Costs", "example_size", "layer_count", "model_costs"]
 
 _LAYERS: dict[str, Callable[[Mapping[str, Any]], Sequence[Layer]]] = {
     "fc": fc_layers,
@@ -78,3 +78,8 @@ def model_costs(
 def layer_count(model: Mapping[str, Any]) -> int:
     """How many layers `model` is counted as: what building and compiling it grows with."""
     return len(_LAYERS[model["name"]](model))
+
+
+def example_size(model: Mapping[str, Any]) -> int:
+    """How many numbers of the batch one example is: what the first layers read."""
+    return sum(layer.read for layer in _LAYERS[model["name"]](model) if layer.is_first)

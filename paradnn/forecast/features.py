@@ -9,15 +9,20 @@ spreads are such that without data a step is known to a factor of three or so (9
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
-from itertools import combinations_with_replacement
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
 
+from paradnn.forecast.inputs import Coordinate, Inputs
 from paradnn.forecast.regression import Array, Columns
 from paradnn.forecast.table import Table
 
-__all__ = ["overhead_columns", "step_columns"]
+__all__ = ["Line", "overhead_columns", "step_inputs"]
+
+#: Coefficients of the line, by name.
+Line = Mapping[Hashable, float]
 
 #: Shares of peak and bandwidth that a step reaches where nothing is known of it.
 _FLOPS_EFFICIENCY, _BYTES_EFFICIENCY = 0.5, 0.4
@@ -27,30 +32,82 @@ _DISPATCH = {"eager": 2e-3, "graph": 2e-4, "xla": 1.2e-4}
 _LOAD_POWER = 1.6
 #: Standard deviations of coefficients before data: of all families, and of what one has of its own. A share is that of
 #: arithmetic, traffic or dispatch in the roofline's step; slopes and bends are for each decade of a size.
-_SPREADS = {"share": (0.4, 0.3), "slope": (0.07, 0.08), "bend": (0.03, 0.05), "group": (0.22, 0.22), "load": (0.4, 0.4)}
+_SPREADS = {"share": (0.4, 0.3), "slope": (0.07, 0.08), "group": (0.22, 0.22), "load": (0.4, 0.4)}
+#: Standard deviations of the logarithms of the roofline's factors, of parts as `_parts` has them.
+_PARTS = (0.4, 0.4, 1.0, 1.0, 1.0)
+#: How parts overlap: 1 where one follows the other, much where the longest hides the others; how far off (log).
+_POWER, _POWER_SPREAD = 2.0, 0.5
+#: B/s of batches from the host; bytes of a number in them.
+_FEED, _NUMBER_BYTES = 3e9, 4
+#: The distance at which steps have little in common but the line: a decade of a size, another word.
+_REACH = 1.0
+_KERNEL_WORDS = ("precision", "compile", "framework.name", "mode", "optimizer.name", "devices", "data.name")
 #: Levels of a group beyond the commonest so many have no column.
 _MOST_LEVELS = 24
 
 
-def step_columns(table: Table) -> tuple[Array, Columns]:
-    """The logarithm of the seconds of a step by the roofline (n,), and the columns that correct it."""
+def step_inputs(table: Table, line: Line) -> Inputs:
+    """What a prediction of the logarithm of a step's seconds sees of points; `line` has the coefficients about which
+    the roofline is linear, by the names of its columns, none at first.
+
+    The roofline is a sum of parts in a power mean, since parts overlap: t = (sum_k (factor_k part_k)^p)^(1/p). The
+    columns are its derivatives by the logarithms of factors and of p.
+    """
+    base, columns = _roofline(_parts(table), table.families, line)
+    columns |= _groups(table)
+    return Inputs(base, columns, _coordinates(table), list(zip(table.environments, table.steps, strict=True)))
+
+
+def _parts(table: Table) -> Array:
+    """(5, n) seconds of arithmetic, traffic, dispatch by layer and by step, and of bringing the batch."""
     # Devices of a CPU are cores of one machine, others are chips of their own.
     chips = np.where(table.text("platform.name") == "cpu", 1.0, table.number("devices"))
     work = (table.costs / table.peaks)[:, :2].T / chips / np.array([[_FLOPS_EFFICIENCY], [_BYTES_EFFICIENCY]])
     dispatch = np.array([_DISPATCH.get(name, _DISPATCH["graph"]) for name in table.text("compile")])
-    dispatch = dispatch * (table.layers + 1) / np.where(table.text("mode") == "inference", 3.0, 1.0)
-    parts = np.vstack([work, dispatch])
-    total = parts.sum(axis=0)
-    sizes = _sizes(table)
-    terms = [("share", share) for share in parts / total] + [("slope", size) for size in sizes]
-    terms += [("bend", one * other) for one, other in combinations_with_replacement(sizes, 2)]
+    dispatch = dispatch / np.where(table.text("mode") == "inference", 3.0, 1.0)
+    batch = (
+        table.number("batch_size") * table.examples * _NUMBER_BYTES / np.where(_is_fed(table), _FEED, table.peaks[:, 1])
+    )
+    return np.vstack([work, dispatch * table.layers, dispatch, batch])
+
+
+def _is_fed(table: Table) -> NDArray[np.bool_]:
+    """Whether batches come from the host: not where one synthetic batch stays on the device."""
+    return np.asarray(table.text("data.name") != "synthetic")
+
+
+def _roofline(parts: Array, families: Sequence[str], line: Line) -> tuple[Array, dict[Hashable, tuple[Array, float]]]:
+    """The base (n,) that is left when the coefficients are given back to the columns, and these with their priors."""
+    power = _POWER * np.exp(line.get("power", 0.0))
+    indicators = [(None, np.ones(parts.shape[1])), *_levels(families)]
+    factors = np.log(parts)
+    for index in range(len(parts)):
+        for family, on in indicators:
+            factors[index] += on * line.get(("part", index, family), 0.0)
+    total = logsumexp(power * factors, axis=0)
+    shares = np.exp(power * factors - total)
     columns: dict[Hashable, tuple[Array, float]] = {}
-    for index, (kind, term) in enumerate(terms):
-        common, own = _SPREADS[kind]
-        columns[kind, index] = term, common
-        for family, on in _levels(table.families):
-            columns[kind, index, family] = on * term, own
-    return np.log(total) + _LOAD_POWER * _crowding(table), columns | _groups(table)
+    for index, share in enumerate(shares):
+        for family, on in indicators:
+            columns["part", index, family] = on * share, _PARTS[index] if family is None else _SPREADS["share"][1]
+    columns["power"] = ((shares * factors).sum(axis=0) - total / power, _POWER_SPREAD)
+    known = sum((column * line.get(name, 0.0) for name, (column, _) in columns.items()), start=np.zeros(len(total)))
+    return total / power - known, columns
+
+
+def _coordinates(table: Table) -> dict[Hashable, Coordinate]:
+    """Logarithms of sizes, costs and the model's own numbers; words that may change a step."""
+    sizes = dict(zip(("flops", "bytes", "parameters", "layers", "batch"), _sizes(table), strict=True))
+    for key in sorted({key for row in table.rows for key in row if key.startswith("model.") and key != "model.name"}):
+        number = table.number(key)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            sizes[key] = np.where(number > 0, np.log10(number), 0.0)
+    words = {key: table.text(key) for key in ("model.name", *_KERNEL_WORDS)} | {
+        "environment": np.array(table.environments, dtype=str)
+    }
+    return {name: Coordinate(size, _REACH) for name, size in sizes.items()} | {
+        name: Coordinate(word, _REACH) for name, word in words.items()
+    }
 
 
 def overhead_columns(table: Table) -> Columns:

@@ -31,6 +31,8 @@ _TAGS = ("environment_id", "device", "sweep_id", "outcome", "steady", "kind", "s
 _METRICS = (
     *(f"phase_{name}_seconds" for name in PHASES),
     "step_time_ms",
+    "step_time_low_ms",
+    "step_time_high_ms",
     "warmup_blocks",
     "processes",
     "parameters",

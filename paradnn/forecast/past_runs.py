@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import stdtrit
 
 from paradnn.forecast.history import Past
 from paradnn.forecast.regression import Array
@@ -30,7 +31,7 @@ class PastRuns:
 
     step: seconds. phases: name -> seconds; those in `EACH_PROCESS` of one process. warmup_blocks: of one process before
     the measured ones, calibration included. steady: 1 or 0. gaps: seconds until the session's next point began, unless
-    the processes of several points took turns.
+    the processes of several points took turns. noise: standard deviation of the logarithm of `step`, from its interval.
     """
 
     table: Table
@@ -39,6 +40,7 @@ class PastRuns:
     warmup_blocks: Array
     steady: Array
     gaps: Array
+    noise: Array
 
     def __len__(self) -> int:
         return len(self.step)
@@ -61,6 +63,7 @@ class PastRuns:
             warmup_blocks=_metric(usable, "warmup_blocks") / processes,
             steady=np.array([{"true": 1.0, "false": 0.0}.get(run.tags.get("steady", ""), np.nan) for run in usable]),
             gaps=np.array(gaps),
+            noise=_stated_noise(usable),
         )
 
 
@@ -86,6 +89,16 @@ def _gaps(runs: Sequence[Past]) -> Array:
                 gaps[before] = run.start - runs[before].start
             latest[session] = index
     return gaps
+
+
+def _stated_noise(runs: Sequence[Past]) -> Array:
+    """From 95% intervals, of Student's t over a run's processes, to standard deviations."""
+    low, high = _metric(runs, "step_time_low_ms"), _metric(runs, "step_time_high_ms")
+    with np.errstate(invalid="ignore", divide="ignore"):
+        widths = np.log(high / low)
+    freedom = np.fmax(_metric(runs, "processes") - 1, 1.0)
+    widths = np.where(np.isfinite(widths) & (widths > 0), widths / 2 / stdtrit(freedom, 0.975), np.nan)
+    return np.asarray(widths)
 
 
 def _metric(runs: Sequence[Past], name: str) -> Array:

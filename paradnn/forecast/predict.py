@@ -9,67 +9,65 @@ What points have in common (a family, an environment, the session to come) they 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from paradnn.forecast.features import step_columns
+from paradnn.forecast.features import Line, step_inputs
+from paradnn.forecast.inputs import places
 from paradnn.forecast.past_runs import PastRuns
-from paradnn.forecast.regression import Prediction, Regression
+from paradnn.forecast.process import LeftOut, Process
+from paradnn.forecast.regression import Array, Prediction, Regression
 from paradnn.forecast.table import Table
 
 __all__ = ["StepTimeModel"]
 
 #: Processes that measure the same step differ by so much (log), before data; worth so many observations.
-_NOISE, _NOISE_WORTH = 0.08, 8.0
+_NOISE, _NOISE_WORTH = 0.02, 8.0
+#: What a run's own interval says of its noise is worth so many: it is the spread of a few processes.
+_STATED_WORTH = 4.0
+#: Rounds in which the roofline's factors are found, and how far each goes towards the next.
+_ROUNDS, _STRIDE = 10, 0.7
 
 
 @dataclass(frozen=True)
 class StepTimeModel:
-    """A regression on the roofline's columns, and beside it what is peculiar to every step that was measured.
+    """A roofline, and a Gaussian process about it. line: the coefficients about which the roofline is linear."""
 
-    peculiar: (environment, step) -> mean residual and the number of its runs. noise: standard deviation of the
-    logarithm between processes that measure the same step.
-    """
-
-    regression: Regression
-    peculiar: Mapping[Hashable, tuple[float, int]]
-    noise: float
+    line: Line
+    process: Process
 
     @classmethod
     def fit(cls, runs: PastRuns) -> StepTimeModel:
         """The model of past runs."""
-        base, columns = step_columns(runs.table)
-        regression = Regression(columns, np.log(runs.step) - base)
-        groups: dict[Hashable, list[float]] = {}
-        for key, residual in zip(_keys(runs.table), regression.residuals, strict=True):
-            groups.setdefault(key, []).append(float(residual))
-        square = sum(float(np.var(group)) * len(group) for group in groups.values())
-        freedom = sum(len(group) - 1 for group in groups.values())
-        noise = np.sqrt((_NOISE_WORTH * _NOISE**2 + square) / (_NOISE_WORTH + freedom))
-        # Some of the spread about the line is peculiar to a step, however little its runs differ.
-        noise = float(min(noise, 0.7 * regression.spread))
-        return cls(regression, {key: (float(np.mean(group)), len(group)) for key, group in groups.items()}, noise)
+        line: dict[Hashable, float] = {}
+        logs = np.log(runs.step)
+        for _ in range(_ROUNDS if len(runs) else 0):
+            inputs = step_inputs(runs.table, line)
+            found = Regression(inputs.columns, logs - inputs.base).coefficients
+            line = {name: line.get(name, 0.0) + _STRIDE * (to - line.get(name, 0.0)) for name, to in found.items()}
+        inputs = step_inputs(runs.table, line)
+        noise = _noise(logs, places(inputs.steps), runs.noise)
+        run = float(np.sqrt(np.median(noise**2))) if len(runs) else _NOISE
+        return cls(line, Process.fit(inputs, logs, noise, run))
 
     def predict(self, points: Table) -> Prediction:
         """The logarithm of the seconds of each point's step; one that was measured before is nearly known."""
-        base, columns = step_columns(points)
-        line = self.regression.predict(columns, len(points))
-        keys = _keys(points)
-        numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        lasting = self.regression.spread**2 - self.noise**2
-        seen = [self.peculiar.get(key, (0.0, 0)) for key in keys]
-        mean, count = np.array(seen, dtype=float).reshape(-1, 2).T
-        kept = lasting * count / (lasting * count + self.noise**2)
-        return replace(
-            line,
-            mean=base + line.mean + kept * mean,
-            own=lasting * (1 - kept),
-            group=np.array([numbers[key] for key in keys], dtype=np.intp),
-            noise=self.noise,
-        )
+        return self.process.predict(step_inputs(points, self.line))
+
+    @property
+    def left_out(self) -> LeftOut:
+        """Every measured step, predicted from the others."""
+        return self.process.left_out
 
 
-def _keys(table: Table) -> Sequence[Hashable]:
-    return list(zip(table.environments, table.steps, strict=True))
+def _noise(logs: Array, steps: NDArray[np.intp], stated: Array) -> Array:
+    """(n,) standard deviations of runs of the same step: what replicates say, and what each run says of itself."""
+    count = np.bincount(steps)
+    spread = logs - (np.bincount(steps, logs) / np.maximum(count, 1))[steps]
+    freedom = float(np.maximum(count - 1, 0).sum())
+    common = (_NOISE_WORTH * _NOISE**2 + spread @ spread) / (_NOISE_WORTH + freedom)
+    own = np.where(np.isfinite(stated), stated, np.sqrt(common))
+    return np.asarray(np.sqrt((_STATED_WORTH * own**2 + _NOISE_WORTH * common) / (_STATED_WORTH + _NOISE_WORTH)))

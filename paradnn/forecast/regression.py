@@ -85,6 +85,11 @@ class Regression:
         clipped = np.minimum(self.residuals**2, 16.0 * variance)  # an outlier counts as four standard deviations
         self.spread = float(np.sqrt((weight @ (clipped + about) + _WORTH * _SPREAD**2) / self.freedom))
 
+    @property
+    def coefficients(self) -> dict[Hashable, float]:
+        """The expected coefficient of every column."""
+        return {name: float(self._mean[index]) for name, index in self._names.items()}
+
     @cached_property
     def _root(self) -> Array:
         values, vectors = np.linalg.eigh((self._covariance + self._covariance.T) / 2)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
-from paradnn.costs import Costs, layer_count
+from paradnn.costs import Costs, example_size, layer_count
 from paradnn.forecast.history import Past
 from paradnn.forecast.regression import Array
 from paradnn.store.schema import LATER_PARAMS
@@ -69,8 +69,12 @@ class Table:
     @cached_property
     def layers(self) -> Array:
         """(n,) layers; ten for a model that this version does not know."""
-        models = (tuple(item for item in row.items() if item[0].startswith("model.")) for row in self.rows)
-        return np.array([_layers(model) for model in models], dtype=float)
+        return np.array([_of_model(row, layer_count, 10) for row in self.rows], dtype=float)
+
+    @cached_property
+    def examples(self) -> Array:
+        """(n,) numbers that an example of the batch holds; a thousand for a model that this version does not know."""
+        return np.array([_of_model(row, example_size, 1000) for row in self.rows], dtype=float)
 
     @cached_property
     def words(self) -> list[frozenset[tuple[str, str]]]:
@@ -140,19 +144,22 @@ def _table(
 
 
 @functools.cache
-@functools.cache
 def _defaults() -> dict[str, str]:
     """Every key of a point but the model's."""
     point = texts(asdict(Point(model=None)))  # type: ignore[arg-type]
     return {key: value for key, value in point.items() if key != "model"}
 
 
+def _of_model(row: Mapping[str, str], figure: Callable[[Mapping[str, Any]], int], unknown: int) -> int:
+    return _of_items(tuple(item for item in row.items() if item[0].startswith("model.")), figure, unknown)
+
+
 @functools.lru_cache(maxsize=65536)
-def _layers(model: tuple[tuple[str, str], ...]) -> int:
+def _of_items(model: tuple[tuple[str, str], ...], figure: Callable[[Mapping[str, Any]], int], unknown: int) -> int:
     try:
-        return layer_count({key.removeprefix("model."): _value(value) for key, value in model})
+        return figure({key.removeprefix("model."): _value(value) for key, value in model})
     except (KeyError, TypeError, ValueError):  # of another version
-        return 10
+        return unknown
 
 
 def _value(text: str) -> Any:
