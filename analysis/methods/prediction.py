@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from analysis.methods.columns import Group, groups
 from analysis.methods.regression import Lacking, NotEnoughData
@@ -21,6 +22,7 @@ from analysis.store.frame import aggregate_replicates, is_ok
 from analysis.store.past import costs_of, past_runs, rates_of, table_of
 from paradnn.errors import ConfigError
 from paradnn.forecast.predict import StepTimeModel
+from paradnn.forecast.process import LeftOut
 
 __all__ = ["LEAST", "PREDICTABLE", "Completed", "Trust", "complete", "every_point"]
 
@@ -34,7 +36,6 @@ PREDICTABLE = {
     "flops_utilization_spec": "flops_per_step",
     "step_time_ms": "",
 }
-_FOLDS = 10
 #: Draws of a conclusion: ends of a 95% interval are then known to a tenth of its width.
 _DRAWS = 400
 
@@ -194,7 +195,8 @@ class _Model:
         if rows.empty:
             return np.empty(0), np.empty(0), np.empty((0, draws))
         found = self.fitted.predict(table_of(rows, self.rates))
-        reach = 1.96 * np.sqrt((found.root**2).sum(axis=1) + found.own + found.noise**2)
+        spread = np.sqrt((found.root**2).sum(axis=1) + found.own + found.noise**2)
+        reach = stats.t.ppf(0.975, found.freedom) * spread
         ends = [self._metric(rows, np.exp(found.mean + sign * reach)) for sign in (-1, 1)]
         low, high = np.minimum(*ends), np.maximum(*ends)
         return low, high, self._metric(rows, np.exp(found.draws(draws, random)))
@@ -209,21 +211,14 @@ class _Model:
         return found
 
     def trust(self, family: str) -> Trust:
-        """Each of ten parts of the points of a family predicted from the other nine, and from other families."""
-        mine = (self.runs["family"].astype("object").fillna("(none)") == family).to_numpy()
-        point = self.runs["point_id"].astype("category").cat.codes.to_numpy()
-        names = np.unique(point[mine])
-        fold_of = dict(zip(names, np.random.default_rng(0).permutation(len(names)) % _FOLDS, strict=True))
-        fold = np.array([fold_of.get(name, -1) for name in point])
-        error, inside = np.empty(len(fold)), np.empty(len(fold), dtype=bool)
-        for number in range(min(_FOLDS, len(names))):
-            held = (fold == number) & mine
-            fitted = StepTimeModel.fit(past_runs(self.runs[~held], self.seconds[~held], self.rates))
-            found = fitted.predict(table_of(self.runs[held], self.rates))
-            off = np.log(self.seconds[held]) - found.mean
-            spread = np.sqrt((found.root**2).sum(axis=1) + found.own + found.noise**2)
-            error[held], inside[held] = np.abs(np.expm1(off)), np.abs(off) <= 1.96 * spread
-        return Trust(float(np.median(error[mine])), float(inside[mine].mean()), len(names))
+        """What is predicted of each measured point of a family from all others of the device."""
+        table = table_of(self.runs, self.rates)
+        # The model has an observation for each step, in the order in which they first appear.
+        families = dict(zip(zip(table.environments, table.steps, strict=True), table.families, strict=True)).values()
+        left = self.fitted.left_out
+        mine = np.array([name == family for name in families])
+        found = LeftOut(left.error[mine], left.spread[mine], left.freedom)
+        return Trust(found.median_error, found.coverage(), int(mine.sum()))
 
 
 def _raw(rows: pd.DataFrame, metric: str) -> np.ndarray:

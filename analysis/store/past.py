@@ -16,7 +16,7 @@ import pandas as pd
 
 from paradnn.config.point import Optimizer
 from paradnn.costs import Costs, model_costs
-from paradnn.forecast.past_runs import PastRuns
+from paradnn.forecast.past_runs import NOISE_METRICS, PastRuns, stated_noise
 from paradnn.forecast.table import Table
 from paradnn.hardware.specifications import find_hardware
 from paradnn.store.metrics import PHASES
@@ -81,7 +81,16 @@ def table_of(points: pd.DataFrame, rates: tuple[float, float]) -> Table:
 def past_runs(runs: pd.DataFrame, seconds: np.ndarray, rates: tuple[float, float]) -> PastRuns:
     """Measured runs with the seconds (n,) of their steps; of phases and gaps a frame says nothing here."""
     unknown = np.full(len(runs), np.nan)
-    return PastRuns(table_of(runs, rates), seconds, dict.fromkeys(PHASES, unknown), unknown, unknown, unknown)
+    columns = [runs[name].to_numpy(dtype="float64") if name in runs else unknown for name in NOISE_METRICS]
+    return PastRuns(
+        table_of(runs, rates),
+        seconds,
+        phases=dict.fromkeys(PHASES, unknown),
+        warmup_blocks=unknown,
+        steady=unknown,
+        gaps=unknown,
+        noise=stated_noise(*columns),
+    )
 
 
 def rates_of(runs: pd.DataFrame, seconds: np.ndarray) -> tuple[float, float]:
