@@ -99,7 +99,7 @@ class Process:
         features[again] -= kept[:, None] * fit.features[step]
         own[again] = fit.own[step] * (1 - kept)
         root = np.hstack([features @ fit.root, matrix(unseen, count)])
-        return Prediction(base + features @ fit.weights, root, own, places(group), self.run, self.freedom)
+        return Prediction(base + features @ fit.weights, root, own, places(group.tolist()), self.run, self.freedom)
 
     @cached_property
     def left_out(self) -> LeftOut:
