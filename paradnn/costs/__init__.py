@@ -28,7 +28,7 @@ from paradnn.costs.vision import (
     squeezenet_layers,
 )
 
-__all__ = ["Costs", "example_size", "layer_count", "model_costs"]
+__all__ = ["Costs", "example_sizes", "layer_count", "model_costs"]
 
 _LAYERS: dict[str, Callable[[Mapping[str, Any]], Sequence[Layer]]] = {
     "fc": fc_layers,
@@ -80,6 +80,8 @@ def layer_count(model: Mapping[str, Any]) -> int:
     return len(_LAYERS[model["name"]](model))
 
 
-def example_size(model: Mapping[str, Any]) -> int:
-    """How many numbers of the batch one example is: what the first layers read."""
-    return sum(layer.read for layer in _LAYERS[model["name"]](model) if layer.is_first)
+def example_sizes(model: Mapping[str, Any]) -> tuple[int, int]:
+    """How many numbers an example's input has, and a target with a one for its class among zeros."""
+    layers = _LAYERS[model["name"]](model)
+    classes = sum(layer.written // max(layer.targets, 1) for layer in layers if layer.is_last)
+    return sum(layer.read for layer in layers if layer.is_first), classes

@@ -15,7 +15,7 @@ from scipy.linalg import LinAlgError, cholesky
 from scipy.linalg.lapack import dpotri
 from scipy.optimize import minimize
 
-from paradnn.forecast.inputs import Coordinates, Inputs, matrix
+from paradnn.forecast.inputs import Coordinate, Coordinates, Inputs, aligned, matrix
 from paradnn.forecast.regression import Array
 
 __all__ = ["JITTER", "Scales", "learn"]
@@ -27,7 +27,7 @@ _SMOOTH, _PECULIAR, _OFF = 0.2, 0.05, 1.0
 _LEVEL, _SLOPE = 0.3, 0.5
 #: Steps that scales are learnt from at most; rounds of scales and errors in turn; errors, in standard deviations,
 #: beyond which a step counts as disturbed, and as far as which they tell where others are peculiar.
-_MOST_STEPS, _ROUNDS, _DISTURBED, _TOLD = 300, 3, 3.5, 12.0**0.5
+_MOST_STEPS, _ROUNDS, _DISTURBED, _TOLD = 250, 3, 3.5, 12.0**0.5
 #: Variance that keeps a covariance invertible.
 JITTER = 1e-7
 
@@ -46,21 +46,28 @@ class Scales:
 
     def covariance(self, one: Coordinates, other: Coordinates) -> Array:
         """(n, m) of the smooth part: Matern's of order 3/2."""
-        squares = sum(
-            (coordinate.squares(other[name]) / self.lengths.get(name, coordinate.reach) ** 2
-             for name, coordinate in one.items()),
-            start=np.zeros((1, 1)),
-        )  # fmt: skip
-        size = (len(next(iter(group.values())).values) if group else 1 for group in (one, other))
-        root = np.sqrt(3.0 * np.broadcast_to(squares, tuple(size)))
+        one, other = aligned(one, other)
+        scaled, other_scaled = self._scaled(one), self._scaled(other)
+        squares = (scaled**2).sum(axis=1)[:, None] + (other_scaled**2).sum(axis=1) - 2 * scaled @ other_scaled.T
+        for name, word in one.items():
+            if word.is_word and len(np.unique([*word.values, *other[name].values])) > 1:
+                squares += word.squares(other[name]) / self._length(name, word) ** 2
+        root = np.sqrt(3.0 * np.maximum(squares, 0.0))
         return np.asarray(self.smooth**2 * (1 + root) * np.exp(-root))
+
+    def _length(self, name: Hashable, coordinate: Coordinate) -> float:
+        return self.lengths.get(name, coordinate.reach)
+
+    def _scaled(self, coordinates: Coordinates) -> Array:
+        """(n, k) numbers in units of their lengths, about what is common so that squares keep their digits."""
+        numbers = [one.values / self._length(name, one) for name, one in coordinates.items() if not one.is_word]
+        return np.stack(numbers, axis=1)
 
     def peculiar_variance(self, coordinates: Coordinates) -> Array:
         """(n,) of what is peculiar to a step, no further off than where steps were observed."""
-        change = sum(
-            (slope * (coordinates[name].values - centre) for name, (centre, slope) in self.slopes.items()),
-            start=np.array(self.level),
-        )
+        change = np.full(len(next(iter(coordinates.values())).values), self.level)
+        for name, (centre, slope) in self.slopes.items():
+            change += slope * ((coordinates[name].values if name in coordinates else 0.0) - centre)
         return np.asarray(self.peculiar**2 * np.exp(np.clip(change, *self.ends)))
 
 

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from paradnn.forecast.inputs import Coordinate, Inputs
@@ -32,16 +31,24 @@ _DISPATCH = {"eager": 2e-3, "graph": 2e-4, "xla": 1.2e-4}
 _LOAD_POWER = 1.6
 #: Standard deviations of coefficients before data: of all families, and of what one has of its own. A share is that of
 #: arithmetic, traffic or dispatch in the roofline's step; slopes and bends are for each decade of a size.
-_SPREADS = {"share": (0.4, 0.3), "slope": (0.07, 0.08), "group": (0.22, 0.22), "load": (0.4, 0.4)}
+_SPREADS = {
+    "share": (0.4, 0.3),
+    "slope": (0.07, 0.08),
+    "group": (0.22, 0.22),
+    "session": (0.15, 0.15),
+    "load": (0.4, 0.4),
+}
 #: Standard deviations of the logarithms of the roofline's factors, of parts as `_parts` has them.
-_PARTS = (0.4, 0.4, 1.0, 1.0, 1.0)
+_PARTS = (0.4, 0.4, 1.0, 1.0, 1.0, 1.0, 1.0)
 #: How parts overlap: 1 where one follows the other, much where the longest hides the others; how far off (log).
 _POWER, _POWER_SPREAD = 2.0, 0.5
-#: B/s of batches from the host; bytes of a number in them.
-_FEED, _NUMBER_BYTES = 3e9, 4
+#: Seconds below which no part matters.
+_LEAST = 1e-12
+#: B/s of batches from the host; bytes of a number in them, and those moved for a weight and its variables in an update.
+_FEED, _NUMBER_BYTES, _UPDATE_BYTES = 3e9, 4, 24
 #: The distance at which steps have little in common but the line: a decade of a size, another word.
 _REACH = 1.0
-_KERNEL_WORDS = ("precision", "compile", "framework.name", "mode", "optimizer.name", "devices", "data.name")
+_WORDS = ("model.name", "precision", "compile", "framework.name", "mode", "optimizer.name", "devices", "data.name")
 #: Levels of a group beyond the commonest so many have no column.
 _MOST_LEVELS = 24
 
@@ -59,21 +66,17 @@ def step_inputs(table: Table, line: Line) -> Inputs:
 
 
 def _parts(table: Table) -> Array:
-    """(5, n) seconds of arithmetic, traffic, dispatch by layer and by step, and of bringing the batch."""
+    """(7, n) seconds of arithmetic, traffic, dispatch by layer and by step, inputs, targets, update of the weights."""
     # Devices of a CPU are cores of one machine, others are chips of their own.
     chips = np.where(table.text("platform.name") == "cpu", 1.0, table.number("devices"))
     work = (table.costs / table.peaks)[:, :2].T / chips / np.array([[_FLOPS_EFFICIENCY], [_BYTES_EFFICIENCY]])
     dispatch = np.array([_DISPATCH.get(name, _DISPATCH["graph"]) for name in table.text("compile")])
     dispatch = dispatch / np.where(table.text("mode") == "inference", 3.0, 1.0)
-    batch = (
-        table.number("batch_size") * table.examples * _NUMBER_BYTES / np.where(_is_fed(table), _FEED, table.peaks[:, 1])
-    )
-    return np.vstack([work, dispatch * table.layers, dispatch, batch])
-
-
-def _is_fed(table: Table) -> NDArray[np.bool_]:
-    """Whether batches come from the host: not where one synthetic batch stays on the device."""
-    return np.asarray(table.text("data.name") != "synthetic")
+    # Batches come from the host, unless one synthetic batch stays on the device.
+    feed = np.where(table.text("data.name") == "synthetic", table.peaks[:, 1], _FEED)
+    batch = table.number("batch_size") * table.examples.T * _NUMBER_BYTES / feed
+    update = table.costs[:, 2] * _UPDATE_BYTES / table.peaks[:, 1]
+    return np.asarray(np.fmax(np.vstack([work, dispatch * table.layers, dispatch, batch, update]), _LEAST))
 
 
 def _roofline(parts: Array, families: Sequence[str], line: Line) -> tuple[Array, dict[Hashable, tuple[Array, float]]]:
@@ -97,17 +100,14 @@ def _roofline(parts: Array, families: Sequence[str], line: Line) -> tuple[Array,
 
 def _coordinates(table: Table) -> dict[Hashable, Coordinate]:
     """Logarithms of sizes, costs and the model's own numbers; words that may change a step."""
-    sizes = dict(zip(("flops", "bytes", "parameters", "layers", "batch"), _sizes(table), strict=True))
-    for key in sorted({key for row in table.rows for key in row if key.startswith("model.") and key != "model.name"}):
+    names = ("flops", "bytes", "parameters", "layers", "batch")
+    sizes: dict[Hashable, Array] = dict(zip(names, _sizes(table), strict=True))
+    sizes["input"] = np.log10(table.number("batch_size") * np.maximum(table.examples[:, 0], 1.0)) - 5
+    for key in sorted({key for row in table.rows for key in row if key.startswith("model.")} - {"model.name"}):
         number = table.number(key)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            sizes[key] = np.where(number > 0, np.log10(number), 0.0)
-    words = {key: table.text(key) for key in ("model.name", *_KERNEL_WORDS)} | {
-        "environment": np.array(table.environments, dtype=str)
-    }
-    return {name: Coordinate(size, _REACH) for name, size in sizes.items()} | {
-        name: Coordinate(word, _REACH) for name, word in words.items()
-    }
+        sizes[key] = np.log10(np.where(number > 0, number, 100.0)) - 2  # what a family lacks is typical
+    words = {"environment": np.array(table.environments, dtype=str)} | {key: table.text(key) for key in _WORDS}
+    return {name: Coordinate(values, _REACH) for name, values in (sizes | words).items()}
 
 
 def overhead_columns(table: Table) -> Columns:
@@ -143,9 +143,11 @@ def _groups(table: Table) -> dict[Hashable, tuple[Array, float]]:
     words = [[pair if pair in row else None for row in table.words] for pair in set().union(*table.words)]
     variants = [(family, row) if row else None for family, row in zip(table.families, table.words, strict=True)]
     columns: dict[Hashable, tuple[Array, float]] = {"load": (_crowding(table), _SPREADS["load"][0])}
-    for levels in (*words, variants, table.environments, table.sessions):
+    for levels in (*words, variants, table.environments):
         for level, on in _levels(levels):
             columns["group", level] = on, _SPREADS["group"][0]
+    for session, on in _levels(table.sessions):
+        columns["session", session] = on, _SPREADS["session"][0]
     return columns
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from paradnn.forecast.regression import Array, Columns
 
-__all__ = ["Coordinate", "Coordinates", "Inputs", "joined", "matrix", "places", "pooled"]
+__all__ = ["Coordinate", "Coordinates", "Inputs", "aligned", "joined", "matrix", "places", "pooled"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Coordinate:
         return np.asarray(codes[: len(self.values), None] != codes[len(self.values) :], dtype=float)
 
 
-#: By name; whatever is compared has the same names.
+#: By name; what is missing is zero, or a word of its own.
 Coordinates = Mapping[Hashable, Coordinate]
 
 
@@ -62,11 +62,23 @@ class Inputs:
         )
 
 
+def aligned(one: Coordinates, other: Coordinates) -> tuple[Coordinates, Coordinates]:
+    """Both with the names of both."""
+    known = {**other, **one}
+    sizes = (len(next(iter(group.values())).values) for group in (one, other))
+    first, second = (
+        {name: group.get(name, replace(like, values=np.zeros(size, like.values.dtype))) for name, like in known.items()}
+        for group, size in zip((one, other), sizes, strict=True)
+    )
+    return first, second
+
+
 def joined(one: Coordinates, other: Coordinates) -> Coordinates:
     """The points of both."""
+    first, second = aligned(one, other)
     return {
-        name: replace(coordinate, values=np.concatenate([coordinate.values, other[name].values]))
-        for name, coordinate in one.items()
+        name: replace(coordinate, values=np.concatenate([coordinate.values, second[name].values]))
+        for name, coordinate in first.items()
     }
 
 

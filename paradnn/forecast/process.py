@@ -18,6 +18,7 @@ from functools import cached_property
 
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
+from scipy.special import stdtrit
 
 from paradnn.forecast.evidence import JITTER, Scales, learn
 from paradnn.forecast.inputs import Coordinates, Inputs, joined, matrix, places, pooled
@@ -28,7 +29,7 @@ __all__ = ["LeftOut", "Process"]
 #: Steps, and with candidates beside them points, that carry the smooth part of a prediction at most. Up to the
 #: first number it is exact, beyond it what carriers span (Snelson and Ghahramani, NIPS 2006: "fully independent
 #: training conditional"); the second bounds how finely it is known what candidates have in common.
-_MOST_OBSERVED, _MOST_CARRIERS = 600, 256
+_MOST_OBSERVED, _MOST_CARRIERS = 400, 256
 #: Degrees of freedom without data, and steps for each further one: scales were chosen from the same steps.
 _WORTH, _EACH = 4.0, 4.0
 
@@ -49,9 +50,7 @@ class LeftOut:
 
     def coverage(self, level: float = 0.95) -> float:
         """The share of steps that their interval holds; NaN where there are no others."""
-        from scipy.stats import t
-
-        held = np.abs(self.error) <= t.ppf(0.5 + level / 2, self.freedom) * self.spread
+        held = np.abs(self.error) <= stdtrit(self.freedom, 0.5 + level / 2) * self.spread
         return float(held.mean()) if len(self.error) > 1 else float("nan")
 
 
@@ -99,7 +98,7 @@ class Process:
         features[again] -= kept[:, None] * fit.features[step]
         own[again] = fit.own[step] * (1 - kept)
         root = np.hstack([features @ fit.root, matrix(unseen, count)])
-        return Prediction(base + features @ fit.weights, root, own, places(group.tolist()), self.run, self.freedom)
+        return Prediction(base + features @ fit.weights, root, own, places(points.steps), self.run, self.freedom)
 
     @cached_property
     def left_out(self) -> LeftOut:

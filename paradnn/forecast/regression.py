@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 __all__ = ["Array", "Columns", "Prediction", "Regression"]
 
@@ -45,17 +46,27 @@ class Prediction:
     freedom: float
 
     @property
+    def spread(self) -> Array:
+        """(n,) standard deviations of a single measurement, were the observations many."""
+        return np.asarray(np.sqrt((self.root**2).sum(axis=1) + self.own + self.noise**2))
+
+    def interval(self, level: float = 0.95) -> tuple[Array, Array]:
+        """(n,) ends of what holds a single measurement so often: Student's t."""
+        half = float(stdtrit(self.freedom, 0.5 + level / 2)) * self.spread
+        return self.mean - half, self.mean + half
+
+    @property
     def covariance(self) -> Array:
-        """(n, n), noise included."""
+        """(n, n), noise included, were the observations behind it many."""
         same = self.group[:, None] == self.group
         return np.asarray(self.root @ self.root.T + same * self.own + self.noise**2 * np.eye(len(self.mean)))
 
     def draws(self, count: int, random: np.random.Generator) -> Array:
         """(n, count) values; a draw's errors are as large as the data leave it uncertain."""
         scale = np.minimum(np.sqrt(self.freedom / random.chisquare(self.freedom, count)), 2.0)
-        line = self.mean[:, None] + self.root @ random.standard_normal((self.root.shape[1], count))
         own = random.standard_normal((len(self.mean), count))[self.group] * np.sqrt(self.own)[:, None]
-        return np.asarray(line + scale * (own + self.noise * random.standard_normal(own.shape)))
+        error = self.root @ random.standard_normal((self.root.shape[1], count)) + own
+        return np.asarray(self.mean[:, None] + scale * (error + self.noise * random.standard_normal(own.shape)))
 
 
 class Regression:
