@@ -10,8 +10,10 @@ without. Beside it a surface is planted whose weights are known. The figures are
 from __future__ import annotations
 
 import argparse
+import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,23 +78,28 @@ def weights(result: SensitivityResult) -> pd.DataFrame:
 
 def are_right(found: pd.DataFrame, truth: pd.DataFrame) -> tuple[bool, bool]:
     """Whether the two strongest terms are those of the truth, and whether the signs of those that matter are."""
-    strongest = [table["weight"].abs().nlargest(2).index.tolist() for table in (found, truth)]
+    strongest = [set(table["weight"].abs().nlargest(2).index) for table in (found, truth)]
     matter = truth.index[truth["weight"].abs() > _SHOWN]
     signs = [np.sign(table["weight"].reindex(matter).fillna(0)).tolist() for table in (found, truth)]
     return strongest[0] == strongest[1], signs[0] == signs[1]
 
 
-def of_weights(
-    frame: pd.DataFrame, metric: str, take: Callable[[int], pd.DataFrame], seeds: int, truth: pd.DataFrame | None = None
-) -> str:
+def of_weights(frame: pd.DataFrame, share: float, seeds: int, design: str) -> str:
     """Over seeds: how often both conclusions are right, and how often intervals hold the truth; a line of text."""
-    options = {True: SensitivityOptions(metric=metric, log_scale="both", predicted=True)}
-    options[False] = SensitivityOptions(metric=metric, log_scale="both", unit="point")
-    truth = weights(sensitivity(frame, options[False])) if truth is None else truth
+    alone = SensitivityOptions(metric="step_time_ms", log_scale="both", unit="point")
+    truth = weights(sensitivity(frame, alone))
+    with tempfile.NamedTemporaryFile("w", suffix=".csv") as space:
+        frame[_SIZES].to_csv(space, index=False)
+        space.flush()
+        return _counted({True: replace(alone, predicted=True, space=space.name), False: alone}, truth, [
+            some(frame, share, seed, design) for seed in range(seeds)
+        ])  # fmt: skip
+
+
+def _counted(options: Mapping[bool, SensitivityOptions], truth: pd.DataFrame, samples: list[pd.DataFrame]) -> str:
     right: dict[bool, list[tuple[bool, bool]]] = {True: [], False: []}
     held, widths = [], []
-    for seed in range(seeds):
-        sample = take(seed)
+    for sample in samples:
         for predicted, chosen in options.items():
             try:
                 found = weights(sensitivity(sample, chosen))
@@ -141,44 +148,40 @@ def _contradicted(found: Mapping[str, Answer], truth: Mapping[str, Answer]) -> i
     return sum({found.get(check), answer} == decided for check, answer in truth.items())
 
 
-def planted(seed: int, noise: float = 0.02) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(all 1,000 points of a grid at a speed that bends, one in twenty of them at random)."""
-    axes = {"model.layers": (2, 4, 8, 16), "model.nodes": (64, 128, 256, 512, 1024), "batch_size": (16, 32, 64, 128, 256)}
-    axes |= {"model.input_size": (500, 1000, 2000, 4000, 8000), "model.output_size": (100, 1000)}
+def planted(seed: int, noise: float = 0.02) -> pd.DataFrame:
+    """The 1,000 points of a grid, whose step times bend between two regimes of random slopes."""
+    axes: dict[str, tuple[int, ...]] = {
+        "model.layers": (2, 4, 8, 16),
+        "model.nodes": (64, 128, 256, 512, 1024),
+        "model.input_size": (500, 1000, 2000, 4000, 8000),
+        "model.output_size": (100, 1000),
+        "batch_size": (16, 32, 64, 128, 256),
+    }
     grid = pd.MultiIndex.from_product(axes.values(), names=list(axes)).to_frame(index=False)
     random = np.random.default_rng(seed)
-    layers, nodes, batch, inputs, outputs = (np.log2(grid[name] / grid[name].median()) for name in axes)
+    layers, nodes, inputs, outputs, batch = (np.log2(grid[name] / grid[name].median()) for name in axes)
     slopes = random.normal(0, 0.3, 5)
-    # Two regimes that meet in a bend, as arithmetic and traffic do.
+    # As arithmetic and traffic meet.
     one = layers * (0.7 + slopes[0]) + nodes * (1.2 + slopes[1]) + batch * (0.8 + slopes[2]) + inputs * slopes[3]
     other = layers * 0.8 + 0.3 * nodes + 0.2 * batch + outputs * slopes[4]
     step = np.logaddexp(one, other) + random.normal(0, noise, len(grid))
     names = [f"point {number}" for number in range(len(grid))]
-    frame = grid.assign(
-        run_id=names, point_id=names, family="fc", device="Planted", outcome="ok", environment_id="e", protocol_id="p",
-        schema_version="1", precision="float32", compile="graph", mode="train", step_time_ms=np.exp(step),
-    )  # fmt: skip
-    return frame, frame.sample(frac=0.05, random_state=seed)
+    shared = {"device": "Planted", "environment_id": "e", "protocol_id": "p", "schema_version": "1"}
+    shared |= {"family": "fc", "outcome": "ok", "precision": "float32", "compile": "graph", "mode": "train"}
+    return grid.assign(run_id=names, point_id=names, step_time_ms=np.exp(step), **shared)
 
 
 def of_planted(seeds: int) -> str:
-    """The same over planted surfaces, each with a truth of its own."""
-    parts = [of_planted_surface(seed) for seed in range(seeds)]
-    held = np.concatenate([found[1] for found in parts])
-    right = np.mean([found[0] for found in parts], axis=0)
-    return f"strongest two {right[0]:.0%}, signs {right[1]:.0%}; intervals hold {held.mean():.1%} of {len(held)} weights"
-
-
-def of_planted_surface(seed: int) -> tuple[tuple[bool, bool], np.ndarray]:
-    """Whether both conclusions are right, and which intervals hold the whole grid's weight."""
-    whole, sample = planted(seed)
-    options = SensitivityOptions(metric="step_time_ms", log_scale="both", unit="point")
-    truth = weights(sensitivity(whole, options))
-    found = weights(sensitivity(sample.reset_index(drop=True), SensitivityOptions(
-        metric="step_time_ms", log_scale="both", predicted=True)))  # fmt: skip
-    both = found.join(truth, rsuffix="_true")
-    held = (both["low"] <= both["weight_true"]) & (both["weight_true"] <= both["high"])
-    return are_right(found, truth), held.to_numpy()
+    """How often intervals from one point in twenty hold the weights of the whole grid; a line of text."""
+    held: list[bool] = []
+    for seed in range(seeds):
+        whole = planted(seed)
+        sample = some(whole, 0.05, seed, "random")
+        options = SensitivityOptions(metric="step_time_ms", log_scale="both", unit="point")
+        truth = weights(sensitivity(whole, options))
+        found = weights(sensitivity(sample, replace(options, predicted=True))).join(truth, rsuffix="_true")
+        held += list((found["low"] <= found["weight_true"]) & (found["weight_true"] <= found["high"]))
+    return f"intervals hold {np.mean(held):.1%} of {len(held)} weights"
 
 
 def main() -> None:
@@ -195,8 +198,7 @@ def main() -> None:
     for share in (0.02, 0.05):
         for design in ("random", "spread"):
             if "weights" in given.only:
-                line = of_weights(tpu, "step_time_ms", lambda seed: some(tpu, share, seed, design), given.seeds)  # noqa: B023
-                print(f"weights, {share:.0%} {design}: {line}", flush=True)
+                print(f"weights, {share:.0%} {design}: {of_weights(tpu, share, given.seeds, design)}", flush=True)
             if "claims" in given.only and (share, design) != (0.02, "spread"):
                 print(f"claims, {share:.0%} {design}: {of_claims(frame, share, given.seeds // 5, design)}", flush=True)
     if "planted" in given.only:

@@ -19,6 +19,7 @@ from scipy import stats
 from analysis.methods.columns import groups
 from analysis.methods.compare import Comparison, Verdict, compare, verdict_of
 from analysis.methods.heatmap import HeatMap, HeatMaps, heat_maps
+from analysis.methods.pairing import RESULT_COLUMNS
 from analysis.methods.prediction import Completed
 from analysis.methods.quantiles import Estimate
 from analysis.methods.regression import Regression, standardise
@@ -57,52 +58,55 @@ def predicted_sensitivity(completed: Completed, on: Sequence[str] | None, settin
     What else a fit says (its error on held-out points, variance inflation) is that of the first draw.
     """
     alone = replace(settings, unit="point", keep_replicates=False)
-    first = completed.drawn(0)
+    drawn = {luck: completed.drawn(int(np.argmax(completed.luck == luck))) for luck in np.unique(completed.luck)}
+    first = drawn[completed.luck[0]]
     found = measured_sensitivity(first, completed.metric, on, alone)
     chosen = choose_columns(first, on)
-    prepared = {group.name: prepare(group, completed.metric, chosen, alone) for group in groups(first)}
-    fits = tuple(_over_draws(fit, prepared[fit.name], completed, alone) for fit in found.fits)
+    parts: dict[str, list[pd.DataFrame]] = {}
+    explained: dict[str, list[float]] = {}
+    for luck, frame in drawn.items():
+        for group in (group for group in groups(frame) if group.name in {fit.name for fit in found.fits}):
+            weights, r2 = _weights(prepare(group, completed.metric, chosen, alone), completed, luck, alone)
+            parts.setdefault(group.name, []).append(weights)
+            explained.setdefault(group.name, []).append(r2)
+    fits = tuple(_over_draws(fit, parts[fit.name], explained[fit.name], completed) for fit in found.fits)
     return replace(found, fits=fits, settings=settings, run_ids=completed.measured(found.run_ids))
 
 
-def _over_draws(fit: Fit, prepared: Prepared, completed: Completed, settings: Settings) -> Fit:
-    values = completed.values(prepared.rows)
-    y = response(values, completed.metric, settings.log_metric)
+def _weights(prepared: Prepared, completed: Completed, luck: float, settings: Settings) -> tuple[pd.DataFrame, float]:
+    """(weight and slope of every term in each draw of one memory frontier, the mean share that a fit explains)."""
+    y = response(completed.values(prepared.rows)[:, completed.luck == luck], completed.metric, settings.log_metric)
     design = prepared.design
+    names = [str(name) for name in design]
     terms, scores, per, *_ = standardise(
-        design.to_numpy(dtype="float64"), [str(name) for name in design], design.attrs["columns"], settings.interactions
+        design.to_numpy(dtype="float64"), names, design.attrs["columns"], settings.interactions
     )
-    weights = _weights(terms, scores, per, y, settings.level)
+    spread, centred = y.std(axis=0, ddof=1), scores - scores.mean(axis=0)
+    z = (y - y.mean(axis=0)) / spread
+    found = np.linalg.lstsq(centred, z, rcond=None)[0]
+    left = ((z - centred @ found) ** 2).sum(axis=0) / (z**2).sum(axis=0)
+    index = pd.MultiIndex.from_product([["weight", "slope"], terms])
+    return pd.DataFrame(np.vstack([found, found * spread / per[:, None]]), index=index), float(np.mean(1 - left))
+
+
+def _over_draws(fit: Fit, parts: Sequence[pd.DataFrame], explained: Sequence[float], completed: Completed) -> Fit:
     old: Regression = fit.regression
-    kept = old.weights.loc[terms, ["vif"]]
-    regression = replace(old, weights=weights.join(kept), r2=_explained(scores, y), covariance="draws")
-    measured = int((~prepared.rows["predicted"]).sum())
-    return replace(
-        fit, regression=regression, sample=f"all {len(values):,} points, of which {measured:,} were measured"
-    )
-
-
-def _weights(terms: Sequence[str], scores: np.ndarray, per: np.ndarray, y: np.ndarray, level: float) -> pd.DataFrame:
-    """The columns of `Regression.weights` from responses (n, draws)."""
-    spread = y.std(axis=0, ddof=1)
-    found = np.linalg.lstsq(scores - scores.mean(axis=0), (y - y.mean(axis=0)) / spread, rcond=None)[0]
-    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2], axis=1)
-    error = found.std(axis=1, ddof=1)
-    away = np.abs(found.mean(axis=1)) / np.maximum(error, 1e-300)
+    drawn = pd.concat(parts, axis=1)
+    weights, slopes = (pd.DataFrame(drawn.loc[name]).reindex(old.weights.index) for name in ("weight", "slope"))
+    tail = (1 - old.level) / 2
+    away = weights.mean(axis=1).abs() / weights.std(axis=1).clip(lower=1e-300)
     columns = {
-        "weight": found.mean(axis=1),
-        "low": low,
-        "high": high,
+        "weight": weights.mean(axis=1),
+        "low": weights.quantile(tail, axis=1),
+        "high": weights.quantile(1 - tail, axis=1),
         "p": 2 * stats.norm.sf(away),
-        "slope": (found * spread).mean(axis=1) / per,
+        "vif": old.weights["vif"],
+        "slope": slopes.mean(axis=1),
     }
-    return pd.DataFrame(columns, index=pd.Index(terms, name="term"))
-
-
-def _explained(scores: np.ndarray, y: np.ndarray) -> float:
-    centred, design = y - y.mean(axis=0), scores - scores.mean(axis=0)
-    left = centred - design @ np.linalg.lstsq(design, centred, rcond=None)[0]
-    return float(np.mean(1 - (left**2).sum(axis=0) / (centred**2).sum(axis=0)))
+    regression = replace(old, weights=pd.DataFrame(columns), r2=float(np.mean(explained)), covariance="draws")
+    space = next(space for space in completed.spaces if space.name == fit.name)
+    sample = f"all {old.rows:,} points that run, of which {space.measured:,} were measured"
+    return replace(fit, regression=regression, sample=sample)
 
 
 def predicted_maps(completed: Completed, x: str, y: str, *, bins: int | None = None, pool: bool = False) -> HeatMaps:
@@ -159,14 +163,16 @@ def _ratios(cells: pd.DataFrame, drawn: Sequence[Comparison]) -> pd.DataFrame:
     """Cells with intervals over draws where these differ."""
     if not len(cells):
         return cells
-    logs = np.log(np.column_stack([one.cells["speedup"].to_numpy(dtype="float64") for one in drawn]))
-    spread = logs.std(axis=1, ddof=1)
+    keys = [name for name in cells if name not in (*RESULT_COLUMNS, "comparable", "tested", "p_adjusted", "verdict")]
+    every = pd.concat([one.cells[[*keys, "speedup"]] for one in drawn])
+    logs = np.log(every.pop("speedup")).groupby([every[name] for name in keys], dropna=False).agg(["mean", "std"])
+    joined = cells[keys].merge(logs.reset_index(), on=keys, how="left")
+    middle, spread = joined["mean"].to_numpy(), joined["std"].to_numpy()
     reach = stats.t.ppf(0.975, IMPUTATIONS - 1) * np.sqrt(1 + 1 / IMPUTATIONS) * spread
-    predicted, middle = spread > 1e-9, logs.mean(axis=1)
+    predicted = spread > 1e-9
     found = cells.copy()
-    found.loc[predicted, "speedup"] = np.exp(middle)[predicted]
-    found.loc[predicted, "speedup_low"] = np.exp(middle - reach)[predicted]
-    found.loc[predicted, "speedup_high"] = np.exp(middle + reach)[predicted]
+    for name, log in (("speedup", middle), ("speedup_low", middle - reach), ("speedup_high", middle + reach)):
+        found.loc[predicted, name] = np.exp(log)[predicted]
     found.loc[predicted, "interval_source"] = "prediction"
     found.loc[predicted & found["comparable"].to_numpy(dtype=bool), "verdict"] = Verdict.UNTESTED
     return found

@@ -17,7 +17,7 @@ from scipy import stats
 
 from analysis.methods.columns import Group, groups
 from analysis.methods.regression import Lacking, NotEnoughData
-from analysis.methods.space import Space, fill, space_of
+from analysis.methods.space import EXCLUDED, Space, fill, space_of
 from analysis.store.frame import aggregate_replicates, is_ok
 from analysis.store.past import costs_of, past_runs, rates_of, table_of
 from paradnn.errors import ConfigError
@@ -38,6 +38,8 @@ PREDICTABLE = {
 }
 #: Draws of a conclusion: ends of a 95% interval are then known to a tenth of its width.
 _DRAWS = 400
+#: A chance of running out of memory from which a point has no prediction, and how many frontiers draws distinguish.
+_SURE, _LEVELS = 0.99, 20
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ class Completed:
     """Runs of a frame with a row for every point of their spaces that none of them measured.
 
     `frame` is `space.fill` of them; `places` (m,) are the positions of its rows that have a prediction, `draws` (m, d)
-    the metric in each draw, `low` and `high` (m,) its 95% interval. `lacking` says which groups have none.
+    the metric in each draw, `low` and `high` (m,) its 95% interval. In a draw those points fit into memory whose chance
+    of running out of it is below that draw's `luck` (d,). `lacking` says which groups have none.
     """
 
     metric: str
@@ -67,15 +70,24 @@ class Completed:
     draws: np.ndarray
     low: np.ndarray
     high: np.ndarray
+    luck: np.ndarray
 
     def drawn(self, number: int | None = None) -> pd.DataFrame:
         """The frame as one draw completes it; without a number, with the median of the draws."""
         values = np.median(self.draws, axis=1) if number is None else self.draws[:, number]
         column = self.frame[self.metric].to_numpy(dtype="float64", copy=True)
-        column[self.places] = values
-        found = self.frame.assign(**{self.metric: column})
+        outcome = self.frame["outcome"].to_numpy(dtype=object, copy=True)
+        fits = self.fits(0.5 if number is None else self.luck[number])
+        column[self.places] = np.where(fits, values, np.nan)
+        outcome[self.places] = np.where(fits, "ok", EXCLUDED)
+        found = self.frame.assign(**{self.metric: column, "outcome": outcome})
         found.attrs = dict(self.frame.attrs)
         return found
+
+    def fits(self, luck: float) -> np.ndarray:
+        """Which of the rows that have a prediction fit into memory (m,)."""
+        fits: np.ndarray = self.frame["chance"].to_numpy(dtype="float64")[self.places] <= luck
+        return fits
 
     def values(self, points: pd.DataFrame) -> np.ndarray:
         """The metric (n, d) of some rows of the frame, or of medians over them, in each draw."""
@@ -111,14 +123,20 @@ def complete(
     random = np.random.default_rng(0)
     for device in dict.fromkeys(space.device for space in spaces):
         mine = [space for space in spaces if space.device == device]
-        here = whole["predicted"] & is_ok(whole) & (whole["device"].astype("object").fillna("(none)") == device)
+        here = (
+            whole["predicted"]
+            & (whole["chance"] < _SURE)
+            & (whole["device"].astype("object").fillna("(none)") == device)
+        )
         model = _Model.of(pd.concat([space.runs for space in mine]), metric)
         for space in mine:
             trust[space.name] = model.trust(space.family)
         places.append(np.flatnonzero(here))
         parts.append(model.predicted(whole[here], draws, random))
     low, high, drawn = (np.concatenate([part[number] for part in parts]) for number in range(3))
-    return Completed(metric, whole, tuple(spaces), trust, tuple(lacking), np.concatenate(places), drawn, low, high)
+    luck = random.permutation((np.arange(draws) % min(draws, _LEVELS) + 0.5) / min(draws, _LEVELS))
+    where = np.concatenate(places)
+    return Completed(metric, whole, tuple(spaces), trust, tuple(lacking), where, drawn, low, high, luck)
 
 
 def every_point(completed: Completed) -> pd.DataFrame:
@@ -133,7 +151,8 @@ def every_point(completed: Completed) -> pd.DataFrame:
     rows["status"] = status.where(~ok, rows["predicted"].map({True: "predicted", False: "measured"}))
     keys = list(dict.fromkeys(name for space in completed.spaces for name in space.keys))
     found = rows[["family", "device", *keys, "status", completed.metric, "low", "high"]]
-    found = found.assign(**{completed.metric: found[completed.metric].astype("float64").where(ok)})
+    shown = {name: found[name].astype("float64").where(ok) for name in (completed.metric, "low", "high")}
+    found = found.assign(**shown)
     found = found.sort_values(["family", "device", *keys], ignore_index=True)
     found.attrs = {"units": completed.frame.attrs.get("units", {})}
     return found

@@ -40,7 +40,8 @@ class Space(GroupKey):
     """The points of one family on one device.
 
     `runs` are those of its measured points and of those that failed, `others` has a row for every other point: its
-    `outcome` is ok or `EXCLUDED`. `keys` are the columns in which points differ. `measured`, `failed` and `excluded`
+    `outcome` is ok or `EXCLUDED`, by the `chance` that it runs out of memory, which is 0 or 1 where it is proved.
+    `keys` are the columns in which points differ. `measured`, `failed` and `excluded`
     count points. `beyond` says in words, by key, where the space goes beyond what was measured.
     """
 
@@ -90,7 +91,8 @@ def space_of(group: Group, given: pd.DataFrame | None = None, pool: bool = False
     inside = known.isin(set(codes))
     others = _rows_of(wanted[~codes.isin(set(known))], points, keys)
     others = _without_impossible(others, points)
-    others["outcome"] = _outcomes(others, points, keys)
+    others["chance"] = _chances(others, points, keys)
+    others["outcome"] = np.where(others["chance"] > 0.5, EXCLUDED, "ok")
     return Space(
         group.family,
         group.device,
@@ -213,13 +215,13 @@ def _without_impossible(others: pd.DataFrame, points: pd.DataFrame) -> pd.DataFr
     return others[costs_of(others)["parameters"].notna()].reset_index(drop=True)
 
 
-def _outcomes(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> np.ndarray:
-    """Whether each unmeasured point fits into memory: (n,) ok or EXCLUDED."""
+def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> np.ndarray:
+    """The chance (n,) that each unmeasured point runs out of memory: by the frontier, and between what is proved to fit
+    and to fail by a regression."""
     tried = points[is_ok(points) | points["outcome"].isin((*RAN_OUT, EXCLUDED))]
     failed = (~is_ok(tried)).to_numpy(dtype=bool)
-    out = np.full(len(others), "ok", dtype=object)
     if not failed.any() or others.empty:
-        return out
+        return np.zeros(len(others))
     both = pd.concat([tried[list(keys)], others[list(keys)]], ignore_index=True)
     columns = {name: size_of(both[name]) for name in keys if _is_size(name)}
     sizes = np.column_stack([column for column in columns.values() if column is not None])
@@ -231,12 +233,11 @@ def _outcomes(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -
         here, there = mine & (kinds == kind), theirs & (kinds == kind)
         side[here] = Frontier.fit(sizes[there], failed[there[: len(tried)]]).side(sizes[here])
     side = side[mine]
-    chance = _chances(tried, others, sizes, failed)
-    out[(side == Side.FAILS) | (~np.isin(side, [Side.FITS, Side.FAILS]) & (chance > 0.5))] = EXCLUDED
-    return out
+    between = _by_size(tried, others, sizes, failed)
+    return np.asarray(np.select([side == Side.FITS, side == Side.FAILS], [0.0, 1.0], between))
 
 
-def _chances(tried: pd.DataFrame, others: pd.DataFrame, sizes: np.ndarray, failed: np.ndarray) -> np.ndarray:
+def _by_size(tried: pd.DataFrame, others: pd.DataFrame, sizes: np.ndarray, failed: np.ndarray) -> np.ndarray:
     """The chance (n,) that unmeasured points run out of memory, by a logistic regression on the analytic bound of
     memory, or on the sizes of a model whose bound is not known."""
     bounds = [np.log(costs_of(rows)["memory_lower_bound_bytes"].to_numpy()) for rows in (tried, others)]
