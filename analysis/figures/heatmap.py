@@ -118,12 +118,12 @@ def _cell(axes: Axes, cell: Any, colours: Any, norm: Normalize, share: bool) -> 
     colour = colours(norm(cell.value))
     axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, edgecolor="white", linewidth=0.5))
     ink = "black" if np.dot(colour[:3], _LUMINANCE) > 0.45 else "white"
-    height = cell.j + (0.14 if cell.failed else 0)
+    height = cell.j + ((0.06 if getattr(cell, "measured", 0) else 0.14) if cell.failed else 0)
     axes.text(cell.i, height, short(cell.value, "", share), fontsize=8, color=ink, **middle)
     if cell.failed:
         what = "OOM" if cell.memory == cell.failed else "failed"
         text = f"{cell.failed}/{cell.failed + cell.points} {what}"
-        axes.text(cell.i, cell.j - 0.25, text, fontsize=6, color=ink, **middle)
+        axes.text(cell.i, cell.j - 0.28, text, fontsize=6, color=ink, **middle)
     if getattr(cell, "measured", 0):
         _mark(axes, cell, ink)
 
@@ -134,7 +134,7 @@ def _mark(axes: Axes, cell: Any, ink: str) -> None:
         axes.plot(cell.i + 0.36, cell.j + 0.3, marker="o", markersize=3.5, color=ink, linewidth=0)
         return
     text = f"{cell.measured}/{cell.points}"
-    axes.text(cell.i + 0.45, cell.j + 0.33, text, fontsize=6, color=ink, ha="right", va="center", style="italic")
+    axes.text(cell.i + 0.45, cell.j + 0.36, text, fontsize=6, color=ink, ha="right", va="center", style="italic")
 
 
 def _marks(maps: Sequence[HeatMap]) -> list[Any]:

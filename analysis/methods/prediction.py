@@ -20,11 +20,12 @@ from analysis.methods.regression import Lacking, NotEnoughData
 from analysis.methods.space import EXCLUDED, Space, fill, space_of
 from analysis.store.frame import aggregate_replicates, is_ok
 from analysis.store.past import costs_of, past_runs, rates_of, table_of
-from paradnn.errors import ConfigError
+from paradnn.config.words import counted
+from paradnn.errors import ConfigError, ParadnnError
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.process import LeftOut
 
-__all__ = ["LEAST", "PREDICTABLE", "Completed", "Trust", "complete", "every_point"]
+__all__ = ["LEAST", "PREDICTABLE", "Completed", "Trust", "complete", "every_point", "is_sparse"]
 
 #: Measured points that a prediction takes.
 LEAST = 5
@@ -38,6 +39,7 @@ PREDICTABLE = {
 }
 #: Draws of a conclusion: ends of a 95% interval are then known to a tenth of its width.
 _DRAWS = 400
+_SPARSE = 0.1
 #: A chance of running out of memory from which a point has no prediction, and how many frontiers draws distinguish.
 _SURE, _LEVELS = 0.99, 20
 
@@ -123,12 +125,9 @@ def complete(
     random = np.random.default_rng(0)
     for device in dict.fromkeys(space.device for space in spaces):
         mine = [space for space in spaces if space.device == device]
-        here = (
-            whole["predicted"]
-            & (whole["chance"] < _SURE)
-            & (whole["device"].astype("object").fillna("(none)") == device)
-        )
-        model = _Model.of(pd.concat([space.runs for space in mine]), metric)
+        named = whole["device"].astype("object").fillna("(none)")
+        here = whole["predicted"] & (whole["chance"] < _SURE) & (named == device)
+        model = _Model.of(pd.concat([space.known for space in mine]), metric)
         for space in mine:
             trust[space.name] = model.trust(space.family)
         places.append(np.flatnonzero(here))
@@ -137,6 +136,18 @@ def complete(
     luck = random.permutation((np.arange(draws) % min(draws, _LEVELS) + 0.5) / min(draws, _LEVELS))
     where = np.concatenate(places)
     return Completed(metric, whole, tuple(spaces), trust, tuple(lacking), where, drawn, low, high, luck)
+
+
+def is_sparse(frame: pd.DataFrame) -> bool:
+    """Whether a tenth or more of a space that some of these runs span was not tried, and can be predicted."""
+    for group in groups(frame):
+        try:
+            space = space_of(group)
+        except ParadnnError:
+            continue
+        if space.measured >= LEAST and len(space.others) >= _SPARSE * space.total:
+            return True
+    return False
 
 
 def every_point(completed: Completed) -> pd.DataFrame:
@@ -173,13 +184,13 @@ def _spaces(
 
 def _space(group: Group, metric: str, given: pd.DataFrame | None, pool: bool) -> Space:
     space = space_of(group, given, pool)
-    ok = space.runs[is_ok(space.runs)]
+    ok = space.known[is_ok(space.known)]
     if metric not in ok or not (ok[metric] > 0).any():
         raise NotEnoughData(f"no measured run has {metric}")
     if space.total < 3:
         raise NotEnoughData(f"the space is {space.total} points, there is nothing between them to predict")
-    if space.measured < LEAST:
-        raise NotEnoughData(f"{space.measured} measured points, a prediction takes {LEAST}")
+    if (points := ok["point_id"].nunique()) < LEAST:
+        raise NotEnoughData(f"{counted(points, 'measured point')}, a prediction takes {LEAST}")
     return space
 
 

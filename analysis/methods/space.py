@@ -39,12 +39,13 @@ _CIRCUMSTANCES = ("start_time", "sweep_id", "host", "source", "protocol", "exper
 class Space(GroupKey):
     """The points of one family on one device.
 
-    `runs` are those of its measured points and of those that failed, `others` has a row for every other point: its
-    `outcome` is ok or `EXCLUDED`, by the `chance` that it runs out of memory, which is 0 or 1 where it is proved.
-    `keys` are the columns in which points differ. `measured`, `failed` and `excluded`
-    count points. `beyond` says in words, by key, where the space goes beyond what was measured.
+    `known` are all runs of the family, `runs` those of points of the space, failed ones among them. `others` has a row
+    for every other point: its `outcome` is ok or `EXCLUDED`, by the `chance` that it runs out of memory, which is 0 or
+    1 where that is proved. `keys` are the columns in which points differ. `measured`, `failed` and `excluded` count
+    points. `beyond` says in words, by key, where the space goes beyond what was measured.
     """
 
+    known: pd.DataFrame
     runs: pd.DataFrame
     others: pd.DataFrame
     keys: tuple[str, ...]
@@ -96,6 +97,7 @@ def space_of(group: Group, given: pd.DataFrame | None = None, pool: bool = False
     return Space(
         group.family,
         group.device,
+        rows,
         rows[_codes(rows, keys).isin(set(codes)).to_numpy()],
         others.reset_index(drop=True),
         tuple(keys),

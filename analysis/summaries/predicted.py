@@ -50,10 +50,13 @@ class PredictedOptions(SpaceOptions):
 def completed_of(frame: pd.DataFrame, metric: str | None, options: SpaceOptions) -> Completed:
     """The spaces of a frame, completed as the options say; without a metric in the one that the runs have."""
     from analysis.methods.columns import choose_metric, find_metric
-    from analysis.methods.prediction import complete
+    from analysis.methods.prediction import PREDICTABLE, complete
+    from analysis.store.frame import is_ok
     from analysis.store.spaces import read_space
 
     given = None if options.space is None else read_space(options.space)
+    if not is_ok(frame).any():  # which is then said of every group
+        return complete(frame, next(iter(PREDICTABLE)), given, options.pool)
     chosen = find_metric(frame, metric) if metric else choose_metric(frame)
     return complete(frame, chosen, given, options.pool)
 
