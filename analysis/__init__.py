@@ -29,6 +29,7 @@ _HOMES = {
     "summaries.memory": ("MemoryOptions", "memory"),
     "summaries.overhead": ("OverheadOptions", "overhead"),
     "summaries.parameters": ("ParametersOptions", "parameters", "read_models"),
+    "summaries.predict": ("PredictOptions", "predict"),
     "summaries.roofline": ("RooflineOptions", "roofline"),
     "summaries.runs": ("RunsOptions", "runs"),
     "summaries.scaling": ("ScalingOptions", "scaling"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ _SMALLEST = float(np.nextafter(0, 1))
 class Finding:
     """An answer to a check: `quantity` says what `value` is, `missing` why there is none or no answer.
 
-    An interval that straddles the bound is not enough data, with `points` above 0. `together` is the answer with an
+    An interval that straddles the `bound` is not enough data, with `points` above 0. `together` is the answer with an
     interval so wide that those of all checks hold at once.
     """
 
@@ -51,6 +51,7 @@ class Finding:
     needed: str = ""
     points: int = 0
     missing: str = ""
+    bound: Bound = field(default_factory=Bound)
     together: Answer = Answer.NOT_ENOUGH
 
 
@@ -77,7 +78,7 @@ def _finding(
             if unknown
             else "undecided: the interval includes the bound; measure more points"
         )
-    return Finding(check, answer, quantity, *worst, needed or str(bound), count, missing)
+    return Finding(check, answer, quantity, *worst, needed or str(bound), count, missing, bound)
 
 
 def _trend(check: kinds.Trend, data: Data) -> Finding:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from analysis.claims.evaluate import Finding, evaluate
-from analysis.claims.kinds import Answer, Claim
+from analysis.claims.kinds import Answer, Check, Claim
 from analysis.claims.sides import Data
 
 __all__ = ["Verdict", "judge", "sentences", "summary", "table"]
@@ -52,7 +52,9 @@ class Verdict:
         return sum(finding.points > 0 for finding in self.findings)
 
 
-def judge(claims: Sequence[Claim], data: Data) -> tuple[Verdict, ...]:
+def judge(
+    claims: Sequence[Claim], data: Data, evaluate: Callable[[Check, Data], Finding] = evaluate
+) -> tuple[Verdict, ...]:
     """Answer every claim over one frame: each check by itself, and all that have data together.
 
     Intervals that each hold at 1 - a / m hold at once in 1 - a, however the m checks hang together (Bonferroni).

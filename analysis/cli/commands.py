@@ -20,6 +20,7 @@ from analysis.summaries.infeed import InfeedOptions, infeed
 from analysis.summaries.memory import MemoryOptions, memory
 from analysis.summaries.overhead import OverheadOptions, overhead
 from analysis.summaries.parameters import ParametersOptions, parameters, read_models
+from analysis.summaries.predict import PredictOptions, predict
 from analysis.summaries.roofline import RooflineOptions, roofline
 from analysis.summaries.runs import RunsOptions, runs
 from analysis.summaries.scaling import ScalingOptions, scaling
@@ -110,6 +111,16 @@ COMMANDS: tuple[Command, ...] = (
         "largest that fitted, what doubling a size adds to the odds, and points that contradict the others.",
         example="python -m analysis memory --device 'TPU v2' --figure memory.png",
         analyse=memory,
+        draws=True,
+    ),
+    Command(
+        PredictOptions,
+        summary="every point of a space, measured or predicted with its 95% interval, and where that extrapolates",
+        description="Fit the step time of the measured runs and predict every point of the space they are part of,\n"
+        "or of one that is named with --space. Points that were left out say how far to trust it. Others\n"
+        "that speak of the whole space: sensitivity, heatmap, compare and claims with --predicted.",
+        example="python -m analysis predict --family fc --figure map.png",
+        analyse=predict,
         draws=True,
     ),
     Command(

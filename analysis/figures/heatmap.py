@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
@@ -72,6 +73,8 @@ def draw_heat_maps(result: HeatMaps) -> Figure:
     if np.isfinite(values).any():
         _scale(figure, every[: len(maps)], norm, result, share)
     handles = [_key(outcome) for outcome in _failures(maps)]
+    if any("measured" in found.cells for found in maps):
+        handles += _marks(maps)
     if any(found.unmeasured for found in maps):
         handles.append(Patch(facecolor="white", edgecolor="#a8a8a8", label="not measured"))
     if handles:
@@ -115,12 +118,32 @@ def _cell(axes: Axes, cell: Any, colours: Any, norm: Normalize, share: bool) -> 
     colour = colours(norm(cell.value))
     axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, edgecolor="white", linewidth=0.5))
     ink = "black" if np.dot(colour[:3], _LUMINANCE) > 0.45 else "white"
-    height = cell.j + (0.14 if cell.failed else 0)
+    height = cell.j + ((0.06 if getattr(cell, "measured", 0) else 0.14) if cell.failed else 0)
     axes.text(cell.i, height, short(cell.value, "", share), fontsize=8, color=ink, **middle)
     if cell.failed:
         what = "OOM" if cell.memory == cell.failed else "failed"
         text = f"{cell.failed}/{cell.failed + cell.points} {what}"
-        axes.text(cell.i, cell.j - 0.25, text, fontsize=6, color=ink, **middle)
+        axes.text(cell.i, cell.j - 0.28, text, fontsize=6, color=ink, **middle)
+    if getattr(cell, "measured", 0):
+        _mark(axes, cell, ink)
+
+
+def _mark(axes: Axes, cell: Any, ink: str) -> None:
+    """How much of a predicted map's cell was measured: a dot where its one point was, else how many of how many."""
+    if cell.points == 1:
+        axes.plot(cell.i + 0.36, cell.j + 0.3, marker="o", markersize=3.5, color=ink, linewidth=0)
+        return
+    text = f"{cell.measured}/{cell.points}"
+    axes.text(cell.i + 0.45, cell.j + 0.36, text, fontsize=6, color=ink, ha="right", va="center", style="italic")
+
+
+def _marks(maps: Sequence[HeatMap]) -> list[Any]:
+    """What tells measured from predicted, for the legend."""
+    most = max(int(found.cells["points"].max()) for found in maps)
+    if most == 1:
+        return [Line2D([], [], marker="o", markersize=4, color="black", linewidth=0, label="measured, else predicted")]
+    label = f"n/{most}: n points of a cell were measured, the others predicted"
+    return [Line2D([], [], linewidth=0, label=label)]
 
 
 def _note(axes: Axes, found: HeatMap, width: float) -> None:

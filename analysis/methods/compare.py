@@ -30,7 +30,7 @@ from analysis.methods.power import detectable, detectable_mean, equivalent, repl
 from analysis.methods.speedup import bounds
 from analysis.store.frame import families
 
-__all__ = ["FALSE_DISCOVERIES", "REPLICATES", "Comparison", "Verdict", "adjust", "compare"]
+__all__ = ["FALSE_DISCOVERIES", "REPLICATES", "Comparison", "Verdict", "adjust", "compare", "verdict_of"]
 
 #: Replicates on each side that a test needs: with two, a t of one degree of freedom finds next to nothing, and a
 #: single outlier cannot be recognised.
@@ -214,15 +214,21 @@ def _decide(
     cells: pd.DataFrame, interval: tuple[float, float], narrow: tuple[float, ...], margin: float
 ) -> tuple[Verdict, str]:
     """(verdict, what it rests on) of a family's cells, and the 95% and 90% intervals of their geometric mean."""
-    count, (low, high) = len(cells), interval
+    count = len(cells)
     if count and not cells["comparable"].all():
         return Verdict.WITHHELD, "sessions"
     if count >= MINIMUM_POINTS:
-        if low > 1 or high < 1:
-            return (Verdict.A_BETTER if low > 1 else Verdict.B_BETTER), "points"
-        inside = narrow[0] >= 1 / (1 + margin) and narrow[1] <= 1 + margin
-        return (Verdict.SAME if inside else Verdict.NOT_SHOWN), "points"
+        return verdict_of(interval, narrow, margin), "points"
     if count and cells["tested"].all():
         verdicts = set(cells["verdict"])
         return (Verdict(verdicts.pop()) if len(verdicts) == 1 else Verdict.NOT_SHOWN), "tests"
     return Verdict.NOT_ENOUGH, "nothing"
+
+
+def verdict_of(interval: tuple[float, float], narrow: tuple[float, ...], margin: float) -> Verdict:
+    """The verdict of the 95% and the 90% interval of a geometric mean of speedups."""
+    low, high = interval
+    if low > 1 or high < 1:
+        return Verdict.A_BETTER if low > 1 else Verdict.B_BETTER
+    inside = narrow[0] >= 1 / (1 + margin) and narrow[1] <= 1 + margin
+    return Verdict.SAME if inside else Verdict.NOT_SHOWN

@@ -55,15 +55,17 @@ class HeatMap(GroupKey):
     """One family on one device.
 
     `cells`, a row for each measured or failed cell: `i` and `j` (its place on x and y), `x` and `y` (labels), `value`
-    (median over points, NaN if none ran), `low` and `high` (quartiles), `points` (measured), `failed` (points that did
-    not end ok), `memory` (those of them out of memory), `outcome` (ok, else the commonest ending). `pooled` maps each
-    other hyperparameter that varies to how many values it has, `settings` each setting. `unmeasured` counts empty
-    cells, `without_metric` ok points without a value.
+    (median over points, NaN if none ran), `low` and `high` (quartiles), `points` (that ran), `failed` (points that did
+    not end ok), `memory` (those of them out of memory), `outcome` (ok, else the commonest ending); of a predicted map
+    `low` and `high` are the 95% interval of the value, and `measured` counts points that were. `points` are those
+    behind the cells, with their `i` and `j`. `pooled` maps each other hyperparameter that varies to how many values it
+    has, `settings` each setting. `unmeasured` counts empty cells, `without_metric` ok points without a value.
     """
 
     x: Axis
     y: Axis
     cells: pd.DataFrame
+    points: pd.DataFrame
     pooled: Mapping[str, int]
     settings: Mapping[str, int]
     fixed: Mapping[str, str]
@@ -167,6 +169,7 @@ def _map(group: Group, rows: pd.DataFrame, metric: str, x: Axis, y: Axis) -> Hea
         x,
         y,
         _cells(points, metric, x, y),
+        points,
         {name: count for name, count in distinct.items() if count > 1},
         {name: int(points[name].nunique(dropna=False)) for name in settings(points)},
         {name: str(points[name].dropna().iloc[0]) for name, count in distinct.items() if count == 1},

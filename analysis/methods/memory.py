@@ -20,7 +20,7 @@ from analysis.methods.logistic import firth, profile_interval
 from analysis.methods.regression import Lacking, NotEnoughData, independent_columns
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 
-__all__ = ["RAN_OUT", "GroupMemory", "Memory", "memory"]
+__all__ = ["RAN_OUT", "GroupMemory", "Memory", "memory", "size_of"]
 
 #: Outcomes of points that ran out of memory when they were tried.
 RAN_OUT = ("oom_device", "oom_host")
@@ -106,7 +106,7 @@ def _group(group: Group, pool: bool) -> GroupMemory:
     left_out = rows.loc[~tells, "outcome"].fillna("unfinished").value_counts()
     rows = rows[tells].reset_index(drop=True)
     names = [name for name in hyperparameters(rows) if rows[name].nunique(dropna=False) > 1]
-    numbers = {name: size for name in names if (size := _size(rows[name])) is not None and name not in _NO_SIZE}
+    numbers = {name: size for name in names if (size := size_of(rows[name])) is not None and name not in _NO_SIZE}
     if not numbers:
         raise NotEnoughData("no size varies among the points that were tried" if len(rows) else "no point was tried")
     sizes, failed = pd.DataFrame(numbers), (~is_ok(rows)).to_numpy(dtype=bool)
@@ -132,7 +132,7 @@ def _group(group: Group, pool: bool) -> GroupMemory:
     )
 
 
-def _size(column: pd.Series) -> pd.Series | None:
+def size_of(column: pd.Series) -> pd.Series | None:
     """A column of numbers above zero or of lists of blocks as float64; None for what is no size."""
     if pd.api.types.is_bool_dtype(column) or column.isna().any():
         return None

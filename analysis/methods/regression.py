@@ -16,7 +16,7 @@ import pandas as pd
 from analysis.methods.dependence import Levels, crossed_variances
 from paradnn.errors import ParadnnError
 
-__all__ = ["Lacking", "NotEnoughData", "Regression", "independent_columns", "regress"]
+__all__ = ["Lacking", "NotEnoughData", "Regression", "independent_columns", "regress", "standardise"]
 
 _ROWS_PER_COEFFICIENT = 3  # below this many rows for each, intercept included, no fit is attempted
 _FOLDS = 10
@@ -114,7 +114,7 @@ def regress(
     units = np.arange(len(y)) if clusters is None else np.unique(clusters, return_inverse=True)[1]
     if len(y) < 2 or not _varies(y[:, None]).any():
         raise NotEnoughData("there is one point" if len(y) == 1 else f"the metric is the same in all {len(y)} rows")
-    terms, scores, per, constant, collinear = _standardise(
+    terms, scores, per, constant, collinear = standardise(
         values, list(design.columns), design.attrs.get("columns", {}), interactions
     )
     if not terms:
@@ -152,7 +152,7 @@ def _varies(values: np.ndarray) -> np.ndarray:
     return np.ptp(values, axis=0) > 1e-12 * np.abs(values).max(axis=0)  # type: ignore[no-any-return]
 
 
-def _standardise(
+def standardise(
     values: np.ndarray, names: list[str], columns_of: Mapping[str, str], interactions: bool
 ) -> tuple[list[str], np.ndarray, np.ndarray, dict[str, float], dict[str, tuple[str, ...]]]:
     """(terms, their scores n x t, what a slope is per, constant columns, collinear columns)."""

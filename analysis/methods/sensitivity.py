@@ -34,7 +34,18 @@ from paradnn.errors import ConfigError
 #: Columns of `Shares.table` -> what they are called in the table of weights.
 _SHARE_COLUMNS = {"share": "share", "low": "share_low", "high": "share_high", "alone": "share_alone"}
 
-__all__ = ["Fit", "Sensitivity", "Settings", "adjusted", "encode", "sensitivity"]
+__all__ = [
+    "Fit",
+    "Prepared",
+    "Sensitivity",
+    "Settings",
+    "adjusted",
+    "choose_columns",
+    "encode",
+    "prepare",
+    "response",
+    "sensitivity",
+]
 
 
 @dataclass(frozen=True)
@@ -123,7 +134,7 @@ def sensitivity(
     """
     settings = settings or Settings()
     metric = find_metric(frame, metric) if metric else choose_metric(frame)
-    chosen = list(dict.fromkeys(find_column(frame, name, "--on") for name in on)) if on is not None else None
+    chosen = choose_columns(frame, on)
     fits: list[Fit] = []
     lacking: list[Lacking] = []
     used: list[str] = []
@@ -143,6 +154,11 @@ def sensitivity(
         )
     unit = frame.attrs.get("units", {}).get(metric, "")
     return Sensitivity(metric, unit, settings, tuple(fits), tuple(lacking), tuple(used))
+
+
+def choose_columns(frame: pd.DataFrame, on: Sequence[str] | None) -> list[str] | None:
+    """The columns that `on` names; None for all that vary."""
+    return None if on is None else list(dict.fromkeys(find_column(frame, name, "--on") for name in on))
 
 
 def adjusted(p_values: np.ndarray) -> np.ndarray:
@@ -196,8 +212,21 @@ def encode(frame: pd.DataFrame, names: Sequence[str], log: bool = False) -> tupl
     return design, baselines
 
 
-def _fit(group: Group, metric: str, chosen: list[str] | None, settings: Settings) -> tuple[Fit, list[str]]:
-    """The fit of one group and the ids of the runs it rests on."""
+@dataclass(frozen=True)
+class Prepared:
+    """What a fit is made of: its `rows`, the `design` on their `varying` columns, and what that leaves out."""
+
+    measured: pd.DataFrame
+    rows: pd.DataFrame
+    design: pd.DataFrame
+    varying: tuple[str, ...]
+    constant: Mapping[str, str]
+    baselines: Mapping[str, str]
+    incomplete: int
+
+
+def prepare(group: Group, metric: str, chosen: list[str] | None, settings: Settings) -> Prepared:
+    """The rows and terms of one group; NotEnoughData without a run that has the metric."""
     ok = is_ok(group.rows)
     measured = group.rows[ok & group.rows[metric].notna()]
     if measured.empty:
@@ -208,67 +237,71 @@ def _fit(group: Group, metric: str, chosen: list[str] | None, settings: Settings
     complete = rows[names].notna().all(axis=1) if names else pd.Series(True, index=rows.index)
     rows = rows[complete]
     constant = {name: str(rows[name].iloc[0]) for name in names if rows[name].nunique() == 1}
-    varying = [name for name in names if name not in constant]
+    varying = tuple(name for name in names if name not in constant)
     design, baselines = encode(rows, varying, settings.log_hyperparameters)
-    response = _response(rows, metric, settings.log_metric)
+    return Prepared(measured, rows, design, varying, constant, baselines, int((~complete).sum()))
+
+
+def _fit(group: Group, metric: str, chosen: list[str] | None, settings: Settings) -> tuple[Fit, list[str]]:
+    """The fit of one group and the ids of the runs it rests on."""
+    found = prepare(group, metric, chosen, settings)
+    rows, ok = found.rows, is_ok(group.rows)
+    values = response(rows[metric].to_numpy(dtype="float64"), metric, settings.log_metric)
     clusters = rows["point_id"].to_numpy(dtype=object) if settings.keep_replicates else None
     levels = levels_of(rows, settings.unit, settings.keep_replicates)
-    found = regress(
-        design,
-        response,
+    fitted = regress(
+        found.design,
+        values,
         clusters,
         levels=None if settings.unit == "point" else levels,
         interactions=settings.interactions,
         unseen=True,
         level=settings.level,
     )
-    constant |= {name: f"{value:g} in total" for name, value in found.constant.items()}
+    totals = {name: f"{value:g} in total" for name, value in fitted.constant.items()}
     left_out = group.rows.loc[~ok, "outcome"].fillna("unfinished").value_counts()
-    others = [name for name in hyperparameters(rows) if name not in names and rows[name].nunique() > 1]
-    others += [name for name in varying_settings(rows) if name not in names]
+    named = (*found.varying, *found.constant)
+    others = [name for name in hyperparameters(rows) if name not in named and rows[name].nunique() > 1]
+    others += [name for name in varying_settings(rows) if name not in named]
     fit = Fit(
         group.family,
         group.device,
-        found,
-        constant,
-        baselines,
+        fitted,
+        {**found.constant, **totals},
+        found.baselines,
         {str(outcome): int(count) for outcome, count in left_out.items()},
-        int(ok.sum()) - len(measured),
-        int((~complete).sum()),
+        int(ok.sum()) - len(found.measured),
+        found.incomplete,
         tuple(others),
-        tuple(name for name in varying if settings.log_hyperparameters and _takes_logarithm(rows[name])),
-        design.attrs["columns"],
+        tuple(name for name in found.varying if settings.log_hyperparameters and _takes_logarithm(rows[name])),
+        found.design.attrs["columns"],
         levels.words,
-        _shares(rows, varying, response, levels, settings, group.name) if settings.shares else None,
+        _shares(rows, found.varying, values, levels, settings, group.name) if settings.shares else None,
     )
-    return fit, list(measured["run_id"])
+    return fit, list(found.measured["run_id"])
 
 
 def _shares(
-    rows: pd.DataFrame, names: Sequence[str], response: np.ndarray, levels: Levels, settings: Settings, of: str
+    rows: pd.DataFrame, names: Sequence[str], values: np.ndarray, levels: Levels, settings: Settings, of: str
 ) -> Shares | Lacking:
     numbers = {name: _number(rows[name]) for name in names}
     columns = {name: rows[name].astype("str") if number is None else number for name, number in numbers.items()}
     try:
-        return variance_shares(pd.DataFrame(columns), response, levels, settings.level)
+        return variance_shares(pd.DataFrame(columns), values, levels, settings.level)
     except NotEnoughData as problem:
         return Lacking(of, str(problem))
 
 
-def _response(rows: pd.DataFrame, metric: str, log: bool) -> np.ndarray:
-    """The metric of each row, or its natural logarithm."""
-    values: np.ndarray = rows[metric].to_numpy(dtype="float64")
-    if not log:
-        return values
-    if (values <= 0).any():
+def response(values: np.ndarray, metric: str, log: bool) -> np.ndarray:
+    """A metric's values, or their natural logarithms; ConfigError where one has none."""
+    if log and (values <= 0).any():
         raise ConfigError(
             "--log-scale",
             metric,
             f"holds {values.min():g}, which has no logarithm",
             "leave those runs out with --where",
         )
-    logarithms: np.ndarray = np.log(values)
-    return logarithms
+    return np.log(values) if log else values
 
 
 def _takes_logarithm(column: pd.Series) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.methods.heatmap import MEMORY
+from analysis.methods.prediction import is_sparse
 from analysis.options import Options
 from analysis.report.populations import Population
 from analysis.report.remedies import remedy, sweep_of
@@ -20,6 +21,7 @@ from analysis.summaries.infeed import InfeedOptions, infeed
 from analysis.summaries.memory import MemoryOptions, memory
 from analysis.summaries.overhead import OverheadOptions, overhead
 from analysis.summaries.parameters import ParametersOptions, parameters
+from analysis.summaries.predict import PredictOptions, predict
 from analysis.summaries.result import Result
 from analysis.summaries.roofline import RooflineOptions, roofline
 from analysis.summaries.scaling import ScalingOptions, scaling
@@ -160,6 +162,15 @@ def _heat_maps(population: Population) -> Iterator[Item | Missing]:
         reading = "Median of the points in a cell; cells in which nothing ran say why."
         options = HeatmapOptions(x=varied[0], y=varied[1])
         yield Item(heatmap, options, title, reading, tuple(names), f"heatmap-{names[0]}")
+        if is_sparse(mine):
+            yield Item(
+                predict,
+                PredictOptions(x=varied[0], y=varied[1]),
+                f"Predicted map: {', '.join(names)}",
+                "The same over the whole grid that these runs are a part of: what was not measured is predicted.",
+                tuple(names),
+                f"predict-{names[0]}",
+            )
 
 
 def _kinds(present: Sequence[str]) -> Iterator[tuple[list[str], list[Family]]]:

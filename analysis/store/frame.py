@@ -22,7 +22,17 @@ from paradnn.store.protocols import protocol_name
 from paradnn.store.records import Records
 from paradnn.store.schema import LATER_PARAMS
 
-__all__ = ["CORE", "IDENTITY", "aggregate_replicates", "build", "families", "is_ok", "require_homogeneous", "units"]
+__all__ = [
+    "CORE",
+    "IDENTITY",
+    "aggregate_replicates",
+    "build",
+    "families",
+    "is_ok",
+    "require_homogeneous",
+    "typed",
+    "units",
+]
 
 #: Columns that every frame has, whatever the store holds; they stand first.
 CORE = (
@@ -91,13 +101,13 @@ def build(records: Records) -> pd.DataFrame:
             ]
         if name in records.tags:
             values = [tag if param is None else param for param, tag in zip(values, records.tags[name], strict=True)]
-        columns.setdefault(name, _typed(values))
+        columns.setdefault(name, typed(values))
     for name in sorted(records.metrics):
         columns.setdefault(name, records.numbers(name))
     for name in sorted(records.tags):
         if not name.startswith("mlflow.") and name not in columns:
             values = records.tags[name]
-            columns[name] = _typed(values) if name in _TYPED_TAGS else _text(values)
+            columns[name] = typed(values) if name in _TYPED_TAGS else _text(values)
     if "protocol_id" in records.tags:
         columns.setdefault("protocol", _text([name and protocol_name(name) for name in records.tags["protocol_id"]]))
     frame = pd.DataFrame(columns, copy=False).sort_values(["start_time", "run_id"], kind="stable", ignore_index=True)
@@ -224,7 +234,7 @@ def _time(milliseconds: Sequence[int | None]) -> pd.Series:
     return pd.Series(stamps.view("datetime64[ms]")).dt.tz_localize("UTC")
 
 
-def _typed(values: Sequence[str | None]) -> pd.Series:
+def typed(values: Sequence[str | None]) -> pd.Series:
     """Params as the narrowest of Int64, float64, boolean and text that holds them all; "null" is missing."""
     distinct = {value for value in values if value is not None and value != "null"}
     lacking = np.array([value is None or value == "null" for value in values], dtype=bool)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.options import Options, option
+from analysis.options import option
 from analysis.summaries.gate import gated
 from analysis.summaries.pooling import joined
+from analysis.summaries.predicted import PredictedOptions, told_of
 from analysis.summaries.result import Paragraph, Result
 from paradnn.errors import ConfigError
 
@@ -26,7 +27,7 @@ __all__ = ["ClaimsOptions", "ClaimsResult", "check_claims"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClaimsOptions(Options):
+class ClaimsOptions(PredictedOptions):
     """Which claims, and how to read them."""
 
     command = "claims"
@@ -84,17 +85,26 @@ def check_claims(frame: pd.DataFrame, options: ClaimsOptions | None = None) -> C
     """
     from analysis.claims.judge import judge
     from analysis.claims.load import load_claims, observations
+    from analysis.claims.predicted import OverSpace
     from analysis.claims.restate import restate
     from analysis.claims.sides import Data
     from analysis.store.operations import load_types
+    from analysis.store.spaces import read_space
 
     options = options or ClaimsOptions()
     claims = _only(load_claims(Path(options.file)) if options.file else observations(), options.only)
     if options.read_as:
         claims = restate(claims, dict(options.read_as))
     data = Data(frame, lambda runs: load_types(runs, options.store), options.pool)
-    verdicts = judge(claims, data)
-    return ClaimsResult(verdicts=verdicts, sources=tuple(sorted(data.used)), pooled=joined(sorted(data.pooled)))
+    if not options.predicted:
+        verdicts = judge(claims, data)
+        return ClaimsResult(verdicts=verdicts, sources=tuple(sorted(data.used)), pooled=joined(sorted(data.pooled)))
+    over = OverSpace(frame, None if options.space is None else read_space(options.space))
+    verdicts = judge(claims, data, over.evaluate)
+    told = told_of([part for parts in over.completed.values() for part in parts])
+    return ClaimsResult(
+        verdicts=verdicts, sources=tuple(sorted(data.used)), pooled=joined(sorted(data.pooled)), predicted=told
+    )
 
 
 def _only(claims: Sequence[Claim], ids: tuple[str, ...] | None) -> Sequence[Claim]:

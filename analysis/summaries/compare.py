@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from analysis.options import option
 from analysis.summaries.gate import gated
+from analysis.summaries.predicted import PredictedOptions, completed_of, told_of
 from analysis.summaries.result import Paragraph, Result
 from analysis.summaries.sides import KEPT, PairedOptions, Sides, apart, choose_sides, is_speed, join_on, tidy
 from analysis.summaries.told import more_replicates, no_verdict, selection, smallest
@@ -26,7 +27,7 @@ _KEPT = (*KEPT, "a_count", "b_count", "p_value", "p_adjusted", "verdict")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions(PairedOptions):
+class CompareOptions(PredictedOptions, PairedOptions):
     """Two sides, and what to compare of them."""
 
     command = "compare"
@@ -115,11 +116,17 @@ def compare(frame: pd.DataFrame, options: CompareOptions) -> CompareResult:
     ConfigError for a side without runs or a metric without direction, SchemaError for heterogeneous runs of a side.
     """
     from analysis.methods.compare import compare as analyse
+    from analysis.methods.conclusions import predicted_comparison
 
     sides = choose_sides(frame, [options.a], [options.b], ("A", "B"), options.pool)
-    comparison = analyse(
-        sides.a, sides.b, options.metric, join_on(options.on, sides), options.rate, options.margin, options.unit
-    )
+    on = join_on(options.on, sides)
+    predicted: tuple[Paragraph, ...] = ()
+    how: dict[str, Any] = {"on": on, "rate": options.rate, "margin": options.margin, "unit": options.unit}
+    if options.predicted:
+        completed = [completed_of(side, options.metric, options) for side in (sides.a, sides.b)]
+        comparison, predicted = predicted_comparison(*completed, **how), told_of(completed)
+    else:
+        comparison = analyse(sides.a, sides.b, options.metric, **how)
     return CompareResult(
         comparison=comparison,
         sides=sides,
@@ -127,6 +134,7 @@ def compare(frame: pd.DataFrame, options: CompareOptions) -> CompareResult:
         power=options.power,
         sources=sides.sources,
         pooled=sides.pooled,
+        predicted=predicted,
     )
 
 
@@ -218,6 +226,7 @@ def _intervals(cells: pd.DataFrame, families: pd.DataFrame) -> str:
         ("replicates", "between replicates"),
         ("processes", "between processes of one run"),
         ("within process", "within one process only"),
+        ("prediction", "of what was predicted on a side"),
     )
     for source, words in sources:
         rows = cells[cells["interval_source"] == source]

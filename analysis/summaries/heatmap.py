@@ -8,9 +8,10 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from analysis.format import is_share, short
-from analysis.options import Options, option
+from analysis.options import option
 from analysis.summaries.gate import gated
 from analysis.summaries.pooling import pooled_within
+from analysis.summaries.predicted import PredictedOptions, completed_of, told_of
 from analysis.summaries.result import Paragraph, Result
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ __all__ = ["HeatmapOptions", "HeatmapResult", "heatmap"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeatmapOptions(Options):
+class HeatmapOptions(PredictedOptions):
     """Two hyperparameters and a metric."""
 
     command = "heatmap"
@@ -72,11 +73,16 @@ def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> HeatmapResult:
     ConfigError for a column or metric that is not there, NotEnoughData without any map, SchemaError for heterogeneous
     runs of a group.
     """
+    from analysis.methods.conclusions import predicted_maps
     from analysis.methods.heatmap import heat_maps
 
-    maps = heat_maps(frame, options.x, options.y, options.metric, bins=options.bins, pool=options.pool)
     pooled = pooled_within(frame, ["family", "device"], pool=True) if options.pool else ""
-    return HeatmapResult(maps=maps, sources=maps.run_ids, pooled=pooled)
+    if not options.predicted:
+        maps = heat_maps(frame, options.x, options.y, options.metric, bins=options.bins, pool=options.pool)
+        return HeatmapResult(maps=maps, sources=maps.run_ids, pooled=pooled)
+    completed = completed_of(frame, options.metric, options)
+    maps = predicted_maps(completed, options.x, options.y, bins=options.bins, pool=options.pool)
+    return HeatmapResult(maps=maps, sources=maps.run_ids, pooled=pooled, predicted=told_of([completed]))
 
 
 def _describe(each: HeatMap, maps: HeatMaps) -> Iterator[str]:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from analysis.format import is_share, percent_interval, short
-from analysis.options import Options, option, unit_option
+from analysis.options import option, unit_option
 from analysis.summaries.gate import gated
 from analysis.summaries.pooling import pooled_within
+from analysis.summaries.predicted import PredictedOptions, completed_of, told_of
 from analysis.summaries.result import Paragraph, Result
+from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +30,7 @@ _POOR = 0.5  # the R2 below which a straight line is said to describe little
 
 
 @dataclass(frozen=True, kw_only=True)
-class SensitivityOptions(Options):
+class SensitivityOptions(PredictedOptions):
     """What is explained with what, and on which scale."""
 
     command = "sensitivity"
@@ -142,6 +144,7 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions | None = None) 
     ConfigError for a column or metric that is not there, NotEnoughData where no group can be fitted, SchemaError for
     heterogeneous runs of a group.
     """
+    from analysis.methods.conclusions import predicted_sensitivity
     from analysis.methods.sensitivity import Settings
     from analysis.methods.sensitivity import sensitivity as analyse
 
@@ -155,9 +158,16 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions | None = None) 
         unit=options.unit,
         shares=options.shares,
     )
-    fits = analyse(frame, options.metric, options.on, settings)
     pooled = pooled_within(frame, ["family", "device"], pool=True) if options.pool else ""
-    return SensitivityResult(sensitivity=fits, sources=fits.run_ids, pooled=pooled)
+    if not options.predicted:
+        fits = analyse(frame, options.metric, options.on, settings)
+        return SensitivityResult(sensitivity=fits, sources=fits.run_ids, pooled=pooled)
+    for flag, given in (("--keep-replicates", options.keep_replicates), ("--shares", options.shares)):
+        if given:
+            raise ConfigError(flag, "true", "is about measured runs alone", "leave out --predicted, or this")
+    completed = completed_of(frame, options.metric, options)
+    fits = predicted_sensitivity(completed, options.on, settings)
+    return SensitivityResult(sensitivity=fits, sources=fits.run_ids, pooled=pooled, predicted=told_of([completed]))
 
 
 def _is_shown(weight: Weight) -> bool:

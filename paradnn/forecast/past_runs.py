@@ -14,7 +14,7 @@ from paradnn.forecast.table import Rates, Table, table_of_runs
 from paradnn.forecast.timing import MeasureColumns
 from paradnn.store.metrics import PHASES
 
-__all__ = ["EACH_PROCESS", "IMPORT_SECONDS", "PastRuns"]
+__all__ = ["EACH_PROCESS", "IMPORT_SECONDS", "NOISE_METRICS", "PastRuns", "stated_noise"]
 
 #: Phases that each process of a point has; a profile has the first alone, and all are recorded at once.
 EACH_PROCESS = tuple(name for name in PHASES if name not in ("profile", "record"))
@@ -22,6 +22,8 @@ EACH_PROCESS = tuple(name for name in PHASES if name not in ("profile", "record"
 #: A worker's first start is longer than this: it waits for the framework's import, which is counted apart. What it is
 #: followed by in the further processes of its point is shorter than the second, each.
 IMPORT_SECONDS, _FURTHER = 0.5, 0.1
+#: What `stated_noise` takes, as metrics of runs.
+NOISE_METRICS = ("step_time_low_ms", "step_time_high_ms", "processes")
 _NEEDED = ("step_time_ms", "flops_per_step", "bytes_per_step", "parameters")
 
 
@@ -63,7 +65,7 @@ class PastRuns:
             warmup_blocks=_metric(usable, "warmup_blocks") / processes,
             steady=np.array([{"true": 1.0, "false": 0.0}.get(run.tags.get("steady", ""), np.nan) for run in usable]),
             gaps=np.array(gaps),
-            noise=_stated_noise(usable),
+            noise=stated_noise(*(_metric(usable, name) for name in NOISE_METRICS)),
         )
 
 
@@ -91,12 +93,11 @@ def _gaps(runs: Sequence[Past]) -> Array:
     return gaps
 
 
-def _stated_noise(runs: Sequence[Past]) -> Array:
-    """From 95% intervals, of Student's t over a run's processes, to standard deviations."""
-    low, high = _metric(runs, "step_time_low_ms"), _metric(runs, "step_time_high_ms")
+def stated_noise(low: Array, high: Array, processes: Array) -> Array:
+    """From 95% intervals (n,), of Student's t over a run's processes, to standard deviations of logarithms (n,)."""
     with np.errstate(invalid="ignore", divide="ignore"):
         widths = np.log(high / low)
-    freedom = np.fmax(_metric(runs, "processes") - 1, 1.0)
+    freedom = np.fmax(processes - 1, 1.0)
     widths = np.where(np.isfinite(widths) & (widths > 0), widths / 2 / stdtrit(freedom, 0.975), np.nan)
     return np.asarray(widths)
 

@@ -1,0 +1,299 @@
+"""Spaces of which a part was measured: what the rest is predicted to be, and what is concluded over the whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.methods.columns import groups
+from analysis.methods.conclusions import combined
+from analysis.methods.prediction import complete, is_sparse
+from analysis.methods.quantiles import Estimate
+from analysis.methods.regression import NotEnoughData
+from analysis.methods.space import Space, space_of
+from analysis.store.spaces import read_space
+from analysis.summaries.claims import ClaimsOptions, check_claims
+from analysis.summaries.compare import CompareOptions, compare
+from analysis.summaries.heatmap import HeatmapOptions, heatmap
+from analysis.summaries.predict import PredictOptions, predict
+from analysis.summaries.sensitivity import SensitivityOptions, sensitivity
+from paradnn.errors import ConfigError, ParadnnError
+from tests.analysis.planted import POINTS, runs, side
+
+LOGS = {name: np.log(POINTS[name].to_numpy(dtype=float)) for name in POINTS}
+KEYS = list(LOGS)
+ENDS = {"model.input_size": 64, "model.output_size": 8}
+
+
+def milliseconds(noise: float = 0.02, seed: int = 0) -> np.ndarray:
+    """Arithmetic where models and batches are large, dispatch of every layer where they are small."""
+    random = np.random.default_rng(seed)
+    work = 1e-9 * np.exp(LOGS["model.nodes"] * 2 + LOGS["model.layers"] + LOGS["batch_size"])
+    return np.asarray(
+        (work + 0.05 * np.exp(LOGS["model.layers"])) * np.exp(noise * random.standard_normal(len(POINTS)))
+    )
+
+
+def whole(seed: int = 0) -> pd.DataFrame:
+    """All 64 points of the factorial, measured."""
+    step = milliseconds(seed=seed)
+    speed = 1e3 * POINTS["batch_size"].to_numpy(dtype=float) / step
+    return runs(
+        POINTS, **{"step_time_ms": step, "examples_per_second": speed, "model.input_size": 64, "model.output_size": 8}
+    )
+
+
+def part(frame: pd.DataFrame, count: int, seed: int = 0) -> pd.DataFrame:
+    """Some of the runs; the first and the last are among them, so that the grid is spanned."""
+    inner = frame.iloc[1:-1].sample(count - 2, random_state=seed)
+    return pd.concat([frame.iloc[[0, -1]], inner]).reset_index(drop=True)
+
+
+def space(frame: pd.DataFrame, given: pd.DataFrame | None = None) -> Space:
+    return space_of(groups(frame)[0], given)
+
+
+def test_unmeasured_points_lie_within_their_intervals_and_measured_ones_are_kept() -> None:
+    frame = whole()
+    held, errors = [], []
+    for seed in range(4):
+        found = predict(part(frame, 20, seed), PredictOptions(metric="step_time_ms")).table
+        assert len(found) == 64
+        both = found.merge(frame, on=KEYS, suffixes=("", "_true"))
+        measured = both[both["status"] == "measured"]
+        assert (measured["step_time_ms"] == measured["step_time_ms_true"]).all()
+        assert measured["low"].isna().all()
+        assert len(measured) == 20
+        others = both[both["status"] == "predicted"]
+        errors += list(np.abs(others["step_time_ms"] / others["step_time_ms_true"] - 1))
+        held += list(others["step_time_ms_true"].between(others["low"], others["high"]))
+    assert np.median(errors) < 0.1
+    assert np.mean(held) > 0.88
+
+
+def test_metrics_that_follow_from_the_step_are_predicted_alike() -> None:
+    sample = part(whole(), 20)
+    step, speed = (complete(sample, metric).drawn() for metric in ("step_time_ms", "examples_per_second"))
+    product = step["step_time_ms"] * speed["examples_per_second"] / 1e3
+    np.testing.assert_allclose(product, step["batch_size"].astype(float), rtol=0.02)  # medians of even numbers of draws
+
+
+def test_the_space_is_the_grid_of_sizes_for_each_combination_of_settings() -> None:
+    frame = whole()
+    two = pd.concat([part(frame, 20), part(frame.assign(precision="bfloat16"), 12)], ignore_index=True)
+    two["point_id"] = two["point_id"] + two["precision"]
+    found = space(two)
+    values = [two[two["precision"] == name][KEYS].nunique().prod() for name in ("float32", "bfloat16")]
+    assert found.total == sum(values)
+    assert found.measured == 32
+    assert set(found.keys) == {*KEYS, "precision"}
+
+
+def test_axes_that_went_together_stay_together() -> None:
+    frame = whole()
+    zipped = frame[frame["model.nodes"].map({64: 4, 256: 8, 1024: 16, 4096: 32}) == frame["model.layers"]]
+    assert len(zipped) == 16
+    assert space(zipped[zipped["batch_size"] != 64].reset_index(drop=True)).total == 12
+    assert space(zipped.reset_index(drop=True)).total == 16
+
+
+def test_what_memory_excludes_is_not_predicted() -> None:
+    frame = whole()
+    needs = POINTS["model.nodes"].astype(float) * POINTS["batch_size"].astype(float)
+    failed = (needs > 2e6).to_numpy()
+    frame.loc[failed, ["outcome", "step_time_ms"]] = ["oom_device", np.nan]
+    found = space(part(frame, 30))
+    true = found.others.merge(POINTS.assign(failed=failed), on=KEYS)
+    assert (true["outcome"].eq("oom_predicted") == true["failed"]).mean() > 0.8
+    proved = true[true["chance"].isin([0.0, 1.0])]
+    assert ((proved["chance"] == 1) == proved["failed"]).all()
+    table = predict(part(frame, 30), PredictOptions(metric="step_time_ms")).table
+    assert table.loc[table["status"].isin(["oom_device", "oom_predicted"]), ["step_time_ms", "low"]].isna().all().all()
+
+
+def test_a_space_may_be_given_and_goes_beyond_what_was_measured(tmp_path: Path) -> None:
+    sample = part(whole(), 20)
+    file = tmp_path / "space.csv"
+    file.write_text("nodes,model.layers,batch_size\n64,4,64\n8192,4,64\n8192,8,64\n")
+    result = predict(sample, PredictOptions(metric="step_time_ms", space=str(file)))
+    assert list(result.table["status"]) == ["measured", "predicted", "predicted"]
+    assert "Extrapolated, beyond all that was measured: model.nodes 8192 (measured 64 to 4,096)" in result.text()
+    assert "1 of 3 points were measured, 33%; 2 are predicted" in result.text()
+    words = "model=fc model.nodes=64,128 model.layers=4,8 batch_size=64 model.input_size=64 model.output_size=8"
+    given = read_space(words)
+    assert len(given) == 4
+    assert space(sample, given).total == 4
+    assert sorted(set(space(sample, given).others["model.nodes"])) == [64, 128]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model.nodes=a", "--space: model.nodes=a: expects a whole number"),
+        ("model=fd", "--space: model=fd: no such option"),
+        ("", "--space='': is empty"),
+        ("there.csv", "cannot be read"),
+    ],
+)
+def test_a_space_that_names_no_points_is_one_line(text: str, message: str) -> None:
+    with pytest.raises(ParadnnError, match="space") as raised:
+        read_space(text)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_with_a_wrong_column_is_told_which(tmp_path: Path) -> None:
+    file = tmp_path / "space.csv"
+    file.write_text("nods\n64\n")
+    with pytest.raises(ConfigError, match="its column nods is no key of a point; did you mean nodes"):
+        read_space(str(file))
+    file.write_text("nodes\n")
+    with pytest.raises(ConfigError, match="holds no point"):
+        read_space(str(file))
+    file.write_text("nodes\n64\n")
+    with pytest.raises(ConfigError, match=r"does not say model\.layers, which varies among the runs"):
+        space(part(whole(), 20), read_space(str(file)))
+
+
+ONE, TWO = POINTS.index == 0, POINTS.index < 2
+OOM = {"outcome": "oom_device", "step_time_ms": np.nan, "examples_per_second": np.nan}
+
+
+@pytest.mark.parametrize(
+    ("frame", "options", "message"),
+    [
+        (whole()[ONE], {}, "fc on Test CPU: all runs are of one point, so the space is one point"),
+        (whole()[TWO], {}, "fc on Test CPU: the space is 2 points, there is nothing between them to predict"),
+        (whole().iloc[[0, 5, 63]], {}, "fc on Test CPU: 3 measured points, a prediction takes 5"),
+        (whole().assign(**OOM), {}, r"fc on Test CPU: no point was measured \(64 oom_device\)"),
+        (whole(), {"metric": "peak_memory_bytes"}, "--metric=peak_memory_bytes: none of these runs has a value of it"),
+        (
+            whole().assign(peak_memory_bytes=1.0),
+            {"metric": "peak_memory_bytes"},
+            "does not follow from the time of a st",
+        ),
+    ],
+    ids=["one point", "two points", "three points", "all out of memory", "missing metric", "no metric of the step"],
+)
+def test_what_cannot_be_predicted_is_told_in_one_line(
+    frame: pd.DataFrame, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ParadnnError, match=message):
+        predict(frame.reset_index(drop=True), PredictOptions(**options))
+
+
+def test_a_constant_axis_is_no_obstacle() -> None:
+    frame = whole()
+    line = frame[(frame["model.layers"] == 8) & (frame["model.nodes"] == 256)]
+    wide = frame[frame["model.layers"] == 8].reset_index(drop=True)
+    result = predict(part(wide, 8))
+    assert len(result.table) == 16
+    assert "model.layers" not in result.table
+    with pytest.raises(NotEnoughData, match="4 measured points"):
+        predict(line.reset_index(drop=True))
+
+
+def test_a_space_that_was_measured_whole_is_as_it_was_measured() -> None:
+    frame = whole()
+    options = SensitivityOptions(metric="step_time_ms", log_scale="both", unit="point")
+    measured = sensitivity(frame, options).table.set_index("term")
+    predicted = sensitivity(frame, SensitivityOptions(metric="step_time_ms", log_scale="both", predicted=True))
+    found = predicted.table.set_index("term")
+    for name in ("weight", "low", "high"):
+        np.testing.assert_allclose(found[name], measured["weight"].loc[found.index], rtol=1e-9)
+    assert not is_sparse(frame)
+    assert is_sparse(part(frame, 20))
+    assert "nothing to predict" in predict(frame).text()
+
+
+def test_weights_hold_those_of_the_whole_grid_by_least_squares() -> None:
+    held = []
+    for seed in range(4):
+        frame = whole(seed)
+        y, x = np.log(frame["step_time_ms"].to_numpy()), np.column_stack(list(LOGS.values()))
+        scores = (x - x.mean(axis=0)) / x.std(axis=0, ddof=1)
+        truth = dict(zip(KEYS, np.linalg.lstsq(scores, (y - y.mean()) / y.std(ddof=1), rcond=None)[0], strict=True))
+        result = sensitivity(
+            part(frame, 20, seed), SensitivityOptions(metric="step_time_ms", log_scale="both", predicted=True)
+        )
+        table = result.table.set_index("term")
+        held += [table.loc[name, "low"] <= truth[name] <= table.loc[name, "high"] for name in KEYS]
+        assert "of which 20 were measured" in result.text()
+    assert np.mean(held) >= 0.8
+
+
+def test_a_predicted_map_counts_what_was_measured(tmp_path: Path) -> None:
+    sample = part(whole(), 20)
+    result = heatmap(sample, HeatmapOptions(y="nodes", metric="step_time_ms", predicted=True))
+    cells = result.table
+    assert len(cells) == 16
+    counts = sample.groupby(["batch_size", "model.nodes"]).size()
+    for row in cells.to_dict("records"):
+        assert row["measured"] == counts.get((int(row["batch_size"]), int(row["model.nodes"])), 0)
+        assert row["points"] == 4
+        assert row["low"] <= row["step_time_ms"] <= row["high"]
+    result.figure().savefig(tmp_path / "map.png")
+    drawn = result.figure()
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == [
+        "n/4: n points of a cell were measured, the others predicted"
+    ]
+
+
+def test_what_is_predicted_needs_its_flag() -> None:
+    with pytest.raises(ConfigError, match="--space=model=fc: says what to predict; add --predicted"):
+        HeatmapOptions(y="nodes", space="model=fc")
+    with pytest.raises(ConfigError, match="--keep-replicates=true: is about measured runs alone"):
+        sensitivity(whole(), SensitivityOptions(predicted=True, keep_replicates=True))
+
+
+def test_imputations_are_combined_by_rubins_rules() -> None:
+    same = Estimate(1.0, 0.8, 1.3)
+    assert combined([same] * 5) == pytest.approx(same)
+    values = np.array([0.9, 1.0, 1.2])
+    found = combined([Estimate(value, value, value) for value in values])
+    reach = 4.3027 * np.sqrt(values.var(ddof=1) * (1 + 1 / 3))  # Student's t of two degrees of freedom
+    assert found == pytest.approx(Estimate(values.mean(), values.mean() - reach, values.mean() + reach), rel=1e-4)
+
+
+def both_sides(faster: float = 1.5) -> pd.DataFrame:
+    speed = 1e3 * POINTS["batch_size"].to_numpy(dtype=float) / milliseconds()
+    other = 1e3 * POINTS["batch_size"].to_numpy(dtype=float) / milliseconds(seed=9)
+    sizes = {"model.input_size": 64, "model.output_size": 8}
+    return pd.concat(
+        [side("gpu", POINTS, faster * speed, **sizes), side("cpu", POINTS, other, **sizes)], ignore_index=True
+    )
+
+
+def test_a_comparison_over_the_whole_space_has_the_verdict_of_the_whole() -> None:
+    frame = both_sides()
+    options = CompareOptions(a="platform.name=gpu", b="platform.name=cpu")
+    sample = frame.groupby("platform.name").sample(24, random_state=1).reset_index(drop=True)
+    truth = compare(frame, options).families.iloc[0]
+    result = compare(sample, CompareOptions(a="platform.name=gpu", b="platform.name=cpu", predicted=True))
+    found = result.families.iloc[0]
+    assert (truth["verdict"], found["verdict"]) == ("A better", "A better")
+    assert found["points"] == 64
+    assert found["geometric_mean_low"] < truth["geometric_mean"] < found["geometric_mean_high"]
+    assert (result.table["interval_source"] == "prediction").sum() > 40
+    assert set(result.sources) <= set(sample["run_id"])
+
+
+def test_claims_over_the_whole_space_are_those_of_the_whole(tmp_path: Path) -> None:
+    file = tmp_path / "claims.yaml"
+    file.write_text(
+        "- id: a\n  says: it slows with nodes\n  checks:\n"
+        "    - {kind: trend, metric: examples_per_second, of: model.nodes, direction: falls, where: {device: Test cpu}}\n"
+        "    - {kind: compare, a: {platform.name: gpu}, b: {platform.name: cpu}, at_least: 0.5}\n"
+        "    - {kind: ratio, a: {platform.name: gpu}, b: {platform.name: cpu}, between: [1.2, 1.9]}\n"
+    )
+    frame = both_sides()
+    sample = frame.groupby("platform.name").sample(24, random_state=1).reset_index(drop=True)
+    truth, found = (
+        check_claims(runs, ClaimsOptions(file=str(file), predicted=predicted)).verdicts[0]
+        for runs, predicted in ((frame, False), (sample, True))
+    )
+    assert [finding.answer for finding in found.findings] == [finding.answer for finding in truth.findings]
+    assert [finding.points for finding in found.findings] == [64, 64, 64]
