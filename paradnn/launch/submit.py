@@ -113,7 +113,7 @@ class _Submitter:
         """Launch the tasks, wait, close the parent; the exit code."""
         begin = time.monotonic()
         self._tracker.close_abandoned()
-        parent = self._parent.open()
+        parent = self._parent.open(len(self._sweep.points))
         tasks = self._tasks(parent)
         total = len(self._sweep.points)
         most = counted(self._chunk, "point")

@@ -121,7 +121,7 @@ class _Session:
         todo = self._missing(points)
         if todo:
             _prepare_first(todo, self._environments, self._pool)
-            self._parent.open()
+            self._parent.open(len(todo))
         processes = sum(point.measure.processes for point in todo)
         return self._carry_out(lambda: self._measuring.work(todo), processes, begin, Conclusion)
 
