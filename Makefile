@@ -1,5 +1,6 @@
 # The commands that people and CI use; each does all the set-up it needs.
 #   make demo       install, sweep a few points of every family, write report.html
+#   make tour       a larger demo, some ten minutes: something for every section of the report
 #   make test       install, then lint, type-check and test; FAST=1 leaves out what needs a framework or computes for long
 #   make test-frameworks   the same models in TensorFlow, JAX and PyTorch: installs the extras, in an environment of its own
 #   make test-cluster      sweeps on Slurm, Ray, joblib and PostgreSQL, with jobs and nodes lost: installs what it needs
@@ -11,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 5000
 
-.PHONY: demo docs test test-frameworks test-cluster test-gpu gpu-wheels lint format ui install install-dev benchmarks clean
+.PHONY: demo tour docs test test-frameworks test-cluster test-gpu gpu-wheels lint format ui install install-dev benchmarks clean
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev
@@ -34,6 +35,15 @@ demo: install
 	@echo
 	@echo "Look at the runs:  make ui   prints the links to open"
 	@echo "Measure your own:  $(BIN)/python -m paradnn.train -m model=lstm model.embedding_size=100,200 batch_size=16,64"
+
+# A comparison that is not settled in its minute has told as much: exit code 1.
+tour: install
+	$(BIN)/python -m paradnn.train -m experiment=tour
+	$(BIN)/python -m paradnn.compare compile=graph compile=xla --minutes 1 -- model=fc model.nodes=256 batch_size=64 measure=quick || [ $$? = 1 ]
+	[ ! -d paradnn-original/scripts/data ] || $(BIN)/python -m analysis import-archive paradnn-original/scripts/data
+	$(BIN)/python -m analysis report --out report.html
+	@echo
+	@echo "The report is $(CURDIR)/report.html: open it in a browser"
 
 # The pages keep their places below build/docs, so that every link between them holds. The report is that of the demo
 # where there is none yet.

@@ -24,13 +24,13 @@ FLOORS = (
     {"session"},
     {"forecast"},
     {"design"},
-    {"launch", "train", "compare", "check", "ceilings", "sync", "stacks", "ui", "listing"},
+    {"launch", "train", "compare", "check", "ceilings", "sync", "stacks", "ui", "listing", "watch"},
     {"plan"},
 )
 #: What `analysis` shares with the driver: faults, the look of figures, machines, where the store is, what can be run.
 CONFIG = ("config.families", "config.identity", "config.outcome", "config.paths", "config.words")
 SHARED = ("errors", "plotting", "hardware", "store", *CONFIG)
-MOST_ROOMS, MOST_ARROWS = 29, 123
+MOST_ROOMS, MOST_ARROWS = 30, 126
 
 FRAMEWORKS = {"keras", "tensorflow", "jax", "torch"}
 #: None of it is in an interpreter under test.

@@ -9,7 +9,7 @@ What a bundle is says `paradnn.store.bundle`.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +118,7 @@ def _known(tracking_uri: str | None, experiment: str) -> dict[str, str]:
     query = Query((experiment,), unfinished=True, columns={"params": (), "metrics": (), "tags": (_ORIGIN,)})
     records = open_reader(address_of(tracking_uri)).read(query)
     held = {run.run_id: run.run_id for run in records.runs}
-    origins = records.tags.get(_ORIGIN, [])
+    origins: Iterable[str | None] = records.tags.get(_ORIGIN, ())
     return held | {origin: run.run_id for run, origin in zip(records.runs, origins, strict=False) if origin}
 
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from paradnn.config.families import FAMILIES
 from paradnn.config.words import counted
 from paradnn.errors import HeterogeneousError, SchemaError
 from paradnn.store.metrics import metric
 from paradnn.store.protocols import protocol_name
-from paradnn.store.records import Records
+from paradnn.store.records import Records, Texts
 from paradnn.store.schema import LATER_PARAMS
 
 __all__ = [
@@ -74,46 +75,72 @@ def build(records: Records) -> pd.DataFrame:
     `contended`, and `mlflow.*` tags are left out but for the parent run. `protocol` is the name of
     `protocol_id`.
     """
-    runs = records.runs
-    empty: list[str | None] = [None] * len(runs)
+    order = _order(records)
     columns: dict[str, object] = {
-        "run_id": _text([run.run_id for run in runs]),
-        "run_name": _text([run.run_name for run in runs]),
-        "experiment": _text([run.experiment for run in runs]),
-        "status": _text([run.status for run in runs]),
-        "start_time": _time([run.start_ms for run in runs]),
-        "end_time": _time([run.end_ms for run in runs]),
-        "parent_run_id": _text(records.tags.get("mlflow.parentRunId", empty)),
-        "artifact_uri": _text([run.artifact_uri for run in runs]),
+        "run_id": _plain((run.run_id for run in records.runs), order),
+        "run_name": _plain((run.run_name for run in records.runs), order),
+        "experiment": _text(Texts.of(run.experiment for run in records.runs), order),
+        "status": _text(Texts.of(run.status for run in records.runs), order),
+        "start_time": _time((run.start_ms for run in records.runs), order),
+        "end_time": _time((run.end_ms for run in records.runs), order),
+        "parent_run_id": _text(_column(records.tags, "mlflow.parentRunId", records), order),
+        "artifact_uri": _plain((run.artifact_uri for run in records.runs), order),
+        "family": _text(_column(records.params, "model.name", records), order),
+        "device": _text(_column(records.tags, "device", records), order),
+        "outcome": _text(_outcomes(records), order),
     }
-    columns["family"] = _text(records.params.get("model.name", empty))
-    columns["device"] = _text(records.tags.get("device", empty))
-    # Other kinds of runs, of earlier versions, say how they ended as points do.
-    ended = zip(records.tags.get("outcome", empty), records.tags.get("kind", empty), strict=True)
-    columns["outcome"] = _text([outcome if kind in (None, "point") else None for outcome, kind in ended])
-    measured = [source == "measured" for source in records.tags.get("source", empty)]
     for name in sorted(records.params):
-        values = records.params[name]
-        if name in LATER_PARAMS:
-            filled = zip(values, measured, records.params.get("model.name", empty), strict=True)
-            values = [
-                LATER_PARAMS[name] if value is None and ours and model else value for value, ours, model in filled
-            ]
+        values = _completed(name, records)
         if name in records.tags:
-            values = [tag if param is None else param for param, tag in zip(values, records.tags[name], strict=True)]
-        columns.setdefault(name, typed(values))
+            values = values.filled(records.tags[name])
+        if name not in columns:
+            columns[name] = _typed(values, order)
     for name in sorted(records.metrics):
-        columns.setdefault(name, records.numbers(name))
+        if name not in columns:
+            columns[name] = records.numbers(name)[order]
     for name in sorted(records.tags):
         if not name.startswith("mlflow.") and name not in columns:
-            values = records.tags[name]
-            columns[name] = typed(values) if name in _TYPED_TAGS else _text(values)
-    if "protocol_id" in records.tags:
-        columns.setdefault("protocol", _text([name and protocol_name(name) for name in records.tags["protocol_id"]]))
-    frame = pd.DataFrame(columns, copy=False).sort_values(["start_time", "run_id"], kind="stable", ignore_index=True)
-    frame = frame.copy()  # one block for each type: pandas warns of frames made of a hundred columns one by one
+            columns[name] = (_typed if name in _TYPED_TAGS else _text)(records.tags[name], order)
+    if "protocol_id" in records.tags and "protocol" not in columns:
+        known = records.tags["protocol_id"]
+        named = Texts.of(text and protocol_name(text) for text in known.places)
+        columns["protocol"] = _text(Texts(np.append(named.array(), np.int32(-1))[known.array()], named.places), order)
+    frame = pd.DataFrame(columns)
     frame.attrs["units"] = units(frame.columns)
     return frame
+
+
+def _order(records: Records) -> NDArray[np.intp]:
+    """(runs,) which run comes first: by start time, then by id."""
+    times = pd.DataFrame({"start": [run.start_ms for run in records.runs], "id": list(records.index)})
+    return times.sort_values(["start", "id"], kind="stable").index.to_numpy(dtype="intp")
+
+
+def _column(columns: Mapping[str, Texts], name: str, records: Records) -> Texts:
+    return columns[name] if name in columns else Texts.missing(len(records.runs))
+
+
+def _is(column: Texts, text: str) -> NDArray[np.bool_]:
+    """(runs,) which runs have the text."""
+    return np.equal(column.array(), column.places.get(text, -2))
+
+
+def _outcomes(records: Records) -> Texts:
+    """How points ended. Other kinds of runs, of earlier versions, say how they ended as points do."""
+    outcomes, kinds = (_column(records.tags, name, records) for name in ("outcome", "kind"))
+    points = (kinds.array() < 0) | _is(kinds, "point")
+    return Texts(np.where(points, outcomes.array(), -1), outcomes.places)
+
+
+def _completed(name: str, records: Records) -> Texts:
+    """A param, with what it meant by default where a measured run is older than it."""
+    values = records.params[name]
+    if name not in LATER_PARAMS:
+        return values
+    ours = _is(_column(records.tags, "source", records), "measured")
+    models = _column(records.params, "model.name", records).array() >= 0
+    default = np.where(ours & models, 0, -1).astype("int32")
+    return values.filled(Texts(default, {LATER_PARAMS[name]: 0}))
 
 
 def units(names: Iterable[str]) -> dict[str, str]:
@@ -224,30 +251,42 @@ def _endings(table: pd.DataFrame) -> pd.Series[str]:
     return best.set_index("group")["outcome"]
 
 
-def _text(values: Sequence[str | None]) -> pd.Series:
-    return pd.Series(values, dtype="str")
+def _plain(values: Iterable[str | None], order: NDArray[np.intp]) -> pd.Series:
+    """A column of texts that mostly differ."""
+    return pd.Series(pd.array(list(values), dtype="str")[order])
 
 
-def _time(milliseconds: Sequence[int | None]) -> pd.Series:
+def _text(column: Texts, order: NDArray[np.intp]) -> pd.Series:
+    distinct = pd.array([*column.places, None], dtype="str")
+    return pd.Series(distinct[column.array()[order]])
+
+
+def _time(milliseconds: Iterable[int | None], order: NDArray[np.intp]) -> pd.Series:
     """UTC timestamps; a run that has not ended has none."""
-    stamps = np.array([np.iinfo(np.int64).min if ms is None else ms for ms in milliseconds], dtype="int64")
+    never = np.iinfo(np.int64).min
+    stamps = np.array([never if ms is None else ms for ms in milliseconds], dtype="int64")[order]
     return pd.Series(stamps.view("datetime64[ms]")).dt.tz_localize("UTC")
 
 
 def typed(values: Sequence[str | None]) -> pd.Series:
+    """Texts, as the store holds params, as the column that a frame has of them."""
+    return _typed(Texts.of(values), np.arange(len(values)))
+
+
+def _typed(column: Texts, order: NDArray[np.intp]) -> pd.Series:
     """Params as the narrowest of Int64, float64, boolean and text that holds them all; "null" is missing."""
-    distinct = {value for value in values if value is not None and value != "null"}
-    lacking = np.array([value is None or value == "null" for value in values], dtype=bool)
-    if distinct and distinct <= {"true", "false"}:
-        truth = np.array([value == "true" for value in values], dtype=bool)
+    codes = column.array()[order]
+    held = np.bincount(codes + 1, minlength=len(column.places) + 1)[1:] > 0
+    distinct = [text if there and text != "null" else None for text, there in zip(column.places, held, strict=True)]
+    values = [text for text in distinct if text is not None]
+    lacking = np.array([*(text is None for text in distinct), True])[codes]
+    if values and set(values) <= {"true", "false"}:
+        truth = np.array([*(text == "true" for text in distinct), False])[codes]
         return pd.Series(pd.arrays.BooleanArray(truth, lacking))
-    if distinct and all(_INTEGER.fullmatch(value) and abs(int(value)) < 2**63 for value in distinct):
-        whole = {value: int(value) for value in distinct}
-        integers = np.array([0 if value is None else whole.get(value, 0) for value in values], dtype="int64")
-        return pd.Series(pd.arrays.IntegerArray(integers, lacking))
-    if distinct and all(_NUMBER.fullmatch(value) for value in distinct):
-        real = {value: float(value) for value in distinct}
-        return pd.Series(
-            [math.nan if value is None else real.get(value, math.nan) for value in values], dtype="float64"
-        )
-    return _text([None if value == "null" else value for value in values])
+    if values and all(_INTEGER.fullmatch(value) and abs(int(value)) < 2**63 for value in values):
+        whole = np.array([*(int(text or 0) for text in distinct), 0], dtype="int64")[codes]
+        return pd.Series(pd.arrays.IntegerArray(whole, lacking))
+    if values and all(_NUMBER.fullmatch(value) for value in values):
+        real = [math.nan if text is None else float(text) for text in distinct]
+        return pd.Series(np.array([*real, math.nan], dtype="float64")[codes])
+    return pd.Series(pd.array([*distinct, None], dtype="str")[codes])

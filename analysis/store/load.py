@@ -23,11 +23,12 @@ from paradnn.config.words import did_you_mean
 from paradnn.errors import ConfigError, DataError, SchemaError, StoreError
 from paradnn.store.address import BUNDLE, address_of, without_secrets
 from paradnn.store.bundle import read_artifact as read_bundled
+from paradnn.store.cache import CachedReader
 from paradnn.store.errors import store_errors
 from paradnn.store.moved import local_folder
 from paradnn.store.query import Query, Values
 from paradnn.store.reader import Way, open_reader
-from paradnn.store.records import Records
+from paradnn.store.records import Records, Texts
 from paradnn.store.schema import OUTCOME_TAGS, SCHEMA_VERSION
 
 __all__ = ["default_uri", "load", "load_table", "load_tables", "read_artifact"]
@@ -100,7 +101,7 @@ def _stores(tracking_uri: str | Sequence[str] | None) -> list[str | None]:
 def _read(uri: str | None, way: Way, query: Query, called: str = "") -> Records:
     """The runs of one store; `called` is its name in messages, if not its address."""
     address = address_of(uri)
-    store = open_reader(address, way)
+    store = CachedReader(address, way)
     records = store.read(query)
     known = store.experiments()
     for name in query.experiments:
@@ -112,7 +113,7 @@ def _read(uri: str | None, way: Way, query: Query, called: str = "") -> Records:
 
 def _named(records: Records, uri: str | None) -> Records:
     """The records with the tag `store`, which says where they are from."""
-    records.tags["store"] = [without_secrets(uri or address_of(uri).uri)] * len(records.runs)
+    records.tags["store"] = Texts.of([without_secrets(uri or address_of(uri).uri)] * len(records.runs))
     return records
 
 
@@ -148,14 +149,14 @@ def _milliseconds(name: str, value: Time) -> int | None:
 
 def _check_schema(records: Records) -> None:
     """Every run that says what kind it is must be of this schema."""
-    nothing: list[str | None] = [None] * len(records.runs)
+    nothing = Texts.missing(len(records.runs))
     versions, kinds = records.tags.get("schema_version", nothing), records.tags.get("kind", nothing)
-    for run, version, kind in zip(records.runs, versions, kinds, strict=True):
-        if kind is not None and version != SCHEMA_VERSION:
-            raise SchemaError(
-                f"schema_version={version or '(none)'} in run {run.run_id}, but this analysis reads "
-                f"schema_version={SCHEMA_VERSION}: choose other runs, or use the release that wrote these"
-            )
+    other = (kinds.array() >= 0) & (versions.array() != versions.places.get(SCHEMA_VERSION, -2))
+    for place in other.nonzero()[0][:1]:
+        raise SchemaError(
+            f"schema_version={versions[place] or '(none)'} in run {records.runs[place].run_id}, but this analysis "
+            f"reads schema_version={SCHEMA_VERSION}: choose other runs, or use the release that wrote these"
+        )
 
 
 def load_table(run_id: str, name: str, tracking_uri: str | Sequence[str] | None = None) -> pd.DataFrame:

@@ -7,6 +7,7 @@ __all__ = ["COMMANDS"]
 #: Command -> its module, which `python -m` runs too, and what it does.
 COMMANDS = {
     "train": ("paradnn.train", "measure a point, or with -m a sweep"),
+    "watch": ("paradnn.watch", "a sweep in progress: points, speeds, expected end"),
     "plan": ("paradnn.plan", "how long a sweep would take; measures nothing"),
     "compare": ("paradnn.compare.command", "which of two settings, stacks or frameworks is faster"),
     "check": ("paradnn.check", "what of this machine will hurt measurements; --tune, --restore"),

@@ -119,13 +119,13 @@ class _Submitter:
         """Launch the tasks, wait, close the parent; the exit code."""
         begin = time.monotonic()
         self._tracker.close_abandoned()
-        parent = self._parent.open()
+        adaptive = self._sweep.settings.sweep.design == "adaptive"
+        parent = self._parent.open(None if adaptive else len(self._sweep.points))
         if self._processes > 1:
             _say(
                 f"{self._processes} processes measure on this host at the same time and take cores, caches and memory "
                 "from each other: use these runs to see what works, not to compare speeds"
             )
-        adaptive = self._sweep.settings.sweep.design == "adaptive"
         rounds = Rounds(self._sweep, self._chunk, begin) if adaptive else None
         interrupted = self._launch_rounds(launch, parent, rounds or [Round(range(len(self._sweep.points)))])
         if not interrupted:

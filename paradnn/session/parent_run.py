@@ -38,12 +38,14 @@ class ParentRun:
         if self._sweep and self._sweep.launched:
             self._tracker.enter_sweep(self._sweep.launched.parent, self._sweep.name, *self._beginning(self._sweep))
 
-    def open(self) -> str:
-        """Open the parent, unless another process has; its run id."""
+    def open(self, points: int | None = None) -> str:
+        """Open the parent of so many points to measure, unless another process has; its run id."""
         if self._sweep is None or self._sweep.launched:
             return ""
         self._opened = True
-        return self._tracker.open_sweep(self._sweep.name, *self._beginning(self._sweep))
+        description, tags = self._beginning(self._sweep)
+        planned = {"planned_points": str(points)} if points is not None else {}
+        return self._tracker.open_sweep(self._sweep.name, description, tags | planned)
 
     def end(self, summary: Summary, environment_ids: Collection[str], conclusion: Conclusion | None = None) -> None:
         """Close what was opened here; a launched task reports what became of its points instead."""

@@ -125,7 +125,7 @@ class _Session:
         todo = self._missing(points)
         if todo:
             _prepare_first(todo, self._environments, self._pool)
-            self._parent.open()
+            self._parent.open(len(todo))
         processes = sum(point.measure.processes for point in todo)
         work: Callable[[], object] = partial(self._measuring.work, todo)
         if excluded := self._sweep.launched.excluded if self._sweep and self._sweep.launched else ():

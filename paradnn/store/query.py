@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from paradnn.store.records import Run
+from paradnn.store.records import ABSENT_BITS, Records, Run, Texts
 from paradnn.store.schema import OUTCOME_TAGS
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["Query", "Values"]
 
@@ -58,3 +63,46 @@ class Query:
     def wants(self, kind: Values, key: str) -> bool:
         """Whether the values with this key are to be read."""
         return kind not in self.columns or key in self.columns[kind]
+
+    def chosen(self, records: Records) -> Records:
+        """The runs that are asked for, of all runs of a store.
+
+        Queries for the `newest` runs, one run or one status are not answered here.
+        """
+        import numpy as np
+
+        since = -math.inf if self.since_ms is None else self.since_ms
+        until = math.inf if self.until_ms is None else self.until_ms
+        timed = self.since_ms is not None or self.until_ms is not None
+        keep = np.array(
+            [
+                run.experiment in self.experiments
+                and (not timed or (run.start_ms is not None and since <= run.start_ms < until))
+                for run in records.runs
+            ],
+            dtype=bool,
+        )
+        for columns, filters in ((records.params, self.params), (records.tags, self.tags)):
+            for key, allowed in filters.items():
+                column = columns[key] if key in columns else Texts.missing(len(records.runs))
+                keep &= np.isin(column.array(), [column.places.get(text, -2) for text in allowed])
+        if self.needs_outcome:
+            ended = [records.tags[name].array() >= 0 for name in OUTCOME_TAGS if name in records.tags]
+            keep &= np.logical_or.reduce(ended) if ended else False
+        return self._taken(records, keep.nonzero()[0])
+
+    def _taken(self, records: Records, places: NDArray[np.intp]) -> Records:
+        """The runs at these places, with what they hold of the values that are wanted."""
+        import numpy as np
+
+        part = Records(records.runs[place] for place in places)
+        for kind, ours, theirs in (("params", records.params, part.params), ("tags", records.tags, part.tags)):
+            for name, column in ours.items():
+                codes = column.array()[places]
+                if self.wants(kind, name) and (codes >= 0).any():  # type: ignore[arg-type]
+                    theirs[name] = Texts(codes, column.places)
+        for name, held in records.metrics.items():
+            numbers = np.frombuffer(held, dtype="float64")[places]
+            if self.wants("metrics", name) and (numbers.view("int64") != ABSENT_BITS).any():
+                part.metrics[name] = numbers
+        return part

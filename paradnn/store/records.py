@@ -1,8 +1,9 @@
-"""Runs as a reader finds them, column by column: 100,000 runs fit in memory, and each value is touched once."""
+"""Runs as a reader finds them, column by column: a million runs fit in memory, and each text is there once."""
 
 from __future__ import annotations
 
 import math
+import struct
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,8 +13,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Records", "Row", "Run"]
+__all__ = ["ABSENT_BITS", "Records", "Row", "Run", "Texts"]
 
+#: What stands where a run lacks a metric: a NaN with bits of its own, as R has it, for a metric may be NaN as well.
+ABSENT_BITS = 0x7FF8_0000_0000_07A2
+_ABSENT = struct.unpack("d", struct.pack("Q", ABSENT_BITS))[0]
 _LARGEST = 1.7976931348623157e308  # how MLflow's SQL stores write infinity
 
 
@@ -38,10 +42,61 @@ class Row(NamedTuple):
     metrics: dict[str, float]
 
 
+class Texts:
+    """A text for each run, None where it has none: `codes` (runs,), int32, and the text -> its code in `places`.
+
+    Code -1 is no text. Codes count from 0 in the order of `places`.
+    """
+
+    __slots__ = ("codes", "places")
+
+    def __init__(self, codes: array[int] | NDArray[np.int32], places: dict[str, int] | None = None) -> None:
+        self.codes = codes
+        self.places: dict[str, int] = {} if places is None else places
+
+    @classmethod
+    def missing(cls, length: int) -> Texts:
+        """No run has a text."""
+        return cls(array("i", [-1]) * length)
+
+    @classmethod
+    def of(cls, values: Iterable[str | None]) -> Texts:
+        """The column of these values."""
+        places: dict[str, int] = {}
+        codes = array("i", [-1 if value is None else places.setdefault(value, len(places)) for value in values])
+        return cls(codes, places)
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, run: int) -> str | None:
+        code = self.codes[run]
+        return None if code < 0 else list(self.places)[code]
+
+    def __iter__(self) -> Iterator[str | None]:
+        values = [*self.places, None]  # code -1 finds the last one
+        return iter([values[code] for code in self.codes])
+
+    def array(self) -> NDArray[np.int32]:
+        """The codes (runs,), in the memory of the column."""
+        import numpy as np
+
+        return np.frombuffer(self.codes, dtype="int32") if isinstance(self.codes, array) else self.codes
+
+    def filled(self, other: Texts) -> Texts:
+        """The column, with those of another one where it has no text."""
+        import numpy as np
+
+        places = dict(self.places)
+        merged = np.array([*(places.setdefault(text, len(places)) for text in other.places), -1], dtype="int32")
+        codes = self.array()
+        return Texts(np.where(codes < 0, merged[other.array()], codes), places)
+
+
 class Records:
     """First all runs are given, then their values.
 
-    Entry i of every list belongs to run i, None or NaN where the run lacks the key; `index` maps a run's id to i.
+    Entry i of every column belongs to run i, None or NaN where the run lacks the key; `index` maps a run's id to i.
     """
 
     def __init__(self, runs: Iterable[Run]) -> None:
@@ -49,10 +104,11 @@ class Records:
         self.runs = list(unique.values())
         self.index = {run_id: position for position, run_id in enumerate(unique)}
         length = len(self.runs)
-        self.params: defaultdict[str, list[str | None]] = defaultdict(lambda: [None] * length)
-        self.tags: defaultdict[str, list[str | None]] = defaultdict(lambda: [None] * length)
-        self.metrics: defaultdict[str, array[float]] = defaultdict(lambda: array("d", [math.nan]) * length)
-        self._shared: dict[str, str] = {}
+        self.params: defaultdict[str, Texts] = defaultdict(lambda: Texts.missing(length))
+        self.tags: defaultdict[str, Texts] = defaultdict(lambda: Texts.missing(length))
+        self.metrics: defaultdict[str, array[float] | NDArray[np.float64]] = defaultdict(
+            lambda: array("d", [_ABSENT]) * length
+        )
 
     @classmethod
     def joined(cls, parts: Sequence[Records]) -> Records:
@@ -64,23 +120,22 @@ class Records:
                 for name, values in theirs.items():
                     column = ours[name]
                     for place, value in zip(places, values, strict=True):
-                        column[place] = value if value is not None else column[place]
+                        if value is not None:
+                            column.codes[place] = column.places.setdefault(value, len(column.places))
             for name, numbers in part.metrics.items():
                 measured = whole.metrics[name]
                 for place, number in zip(places, numbers, strict=True):
                     measured[place] = number if number == number else measured[place]
         return whole
 
-    def add_text(self, rows: Iterable[tuple[str, str, str]], columns: defaultdict[str, list[str | None]]) -> None:
-        """Rows (run id, key, value) into `params` or `tags`; rows of runs not in the index are passed over.
-
-        Equal values share one object, which keeps millions of params small.
-        """
-        find, share = self.index.get, self._shared.setdefault
+    def add_text(self, rows: Iterable[tuple[str, str, str]], columns: defaultdict[str, Texts]) -> None:
+        """Rows (run id, key, value) into `params` or `tags`; rows of runs not in the index are passed over."""
+        find = self.index.get
         for run_id, key, value in rows:
             position = find(run_id)
-            if position is not None:
-                columns[key][position] = share(value, value)
+            if position is not None and value is not None:
+                column = columns[key]
+                column.codes[position] = column.places.setdefault(value, len(column.places))
 
     def add_metrics(self, rows: Iterable[tuple[str, str, float, bool]]) -> None:
         """Rows (run id, key, value, is NaN)."""
@@ -95,15 +150,17 @@ class Records:
         import numpy as np
 
         numbers = np.frombuffer(self.metrics[name], dtype="float64")
+        numbers = np.where(np.isnan(numbers), np.nan, numbers)
         extreme = np.abs(numbers) >= _LARGEST
         return np.where(extreme, np.copysign(np.inf, numbers), numbers) if extreme.any() else numbers
 
     def rows(self) -> Iterator[Row]:
         """Run by run, for those who want few."""
         metrics = {name: self.numbers(name).tolist() for name in self.metrics}
+        params, tags = ({name: list(column) for name, column in kind.items()} for kind in (self.params, self.tags))
         for place, run in enumerate(self.runs):
-            params, tags = (
+            own, noted = (
                 {name: value for name, column in columns.items() if (value := column[place]) is not None}
-                for columns in (self.params, self.tags)
+                for columns in (params, tags)
             )
-            yield Row(run, params, tags, {n: v for n, c in metrics.items() if not math.isnan(v := c[place])})
+            yield Row(run, own, noted, {n: v for n, c in metrics.items() if not math.isnan(v := c[place])})

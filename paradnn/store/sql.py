@@ -53,6 +53,7 @@ _EXPERIMENTS, _RUNS, _PARAMS, _TAGS, _METRICS = (
 )
 _CHUNK = 20_000  # rows fetched at once
 _FEW = 500  # so many runs are looked up by their ids
+_MANY = 2_000  # of more runs SQLite's tables are read by columns, whose imports take time
 _SCAN_SHARE = 0.25  # above this share of all runs, reading whole tables beats looking runs up
 
 
@@ -121,6 +122,18 @@ class SqlReader:
             row = connection.execute(chosen).first()
         return (str(row[0]), row[1], row[2] or "") if row else None
 
+    def size(self) -> int:
+        """How many runs the store has."""
+        with self._answers(), self._engine.connect() as connection:
+            return int(connection.execute(sa.select(sa.func.count()).select_from(_RUNS)).scalar_one())
+
+    def artifact_places(self) -> tuple[list[str | None], list[str | None]]:
+        """As the tables say it: where experiments keep their artifacts, and where the newest runs do."""
+        newest = sa.select(_RUNS.c.artifact_uri).order_by(_RUNS.c.start_time.desc()).limit(100)
+        with self._answers(), self._engine.connect() as connection:
+            locations = connection.execute(sa.select(_EXPERIMENTS.c.artifact_location)).scalars().all()
+            return list(locations), list(connection.execute(newest).scalars())
+
     def read(self, query: Query) -> Records:
         """The runs of a query. Tags are read before the rest.
 
@@ -130,7 +143,7 @@ class SqlReader:
         chosen = self._selection(query)
         with self._answers(), self._engine.connect() as connection:
             newest = chosen if query.newest is None else chosen.order_by(_RUNS.c.start_time.desc()).limit(query.newest)
-            records = Records(_run(row, self._moves) for row in _rows(connection, newest))
+            records = Records(_run(row, self.moves) for row in _rows(connection, newest))
             if query.newest is not None and records.runs:  # what started before the oldest of them is not wanted
                 chosen = self._selection(replace(query, since_ms=min(run.start_ms or 0 for run in records.runs)))
             lookup = _lookup(connection, chosen, records)
@@ -138,12 +151,28 @@ class SqlReader:
                 wanted = query.columns.get(kind)  # type: ignore[call-overload]
                 if not records.runs or (wanted is not None and not wanted):
                     continue
+                if lookup is None and len(records.runs) > _MANY and connection.dialect.name == "sqlite":
+                    self._whole(table, wanted, records)
+                    continue
                 rows = _rows(connection, _long(table, wanted, lookup))
                 if table is _METRICS:
                     records.add_metrics(rows)
                 else:
                     records.add_text(rows, getattr(records, kind))
         return records
+
+    def _whole(self, table: sa.TableClause, wanted: Collection[str] | None, records: Records) -> None:
+        """All rows of a long table, or nearly all."""
+        from paradnn.store.bulk import Table
+
+        condition = _long(table, wanted, None).whereclause
+        literal = {"literal_binds": True}
+        text = "" if condition is None else str(condition.compile(self._engine, compile_kwargs=literal))
+        whole = Table(self._engine, table.name, text)
+        if table is _METRICS:
+            whole.add_metrics(records.index, records.metrics)
+        else:
+            whole.add_texts(records.index, records.tags if table is _TAGS else records.params)
 
     @cached_property
     def _columns(self) -> dict[str, set[str]]:
@@ -154,14 +183,12 @@ class SqlReader:
         return {table: there.get(table, set()) for table in TABLES}
 
     @cached_property
-    def _moves(self) -> list[Move]:
+    def moves(self) -> list[Move]:
         """Which artifact addresses are to be read otherwise, since the store was moved."""
         if self._address.database is None:
             return []
-        newest = sa.select(_RUNS.c.artifact_uri).order_by(_RUNS.c.start_time.desc()).limit(100)
-        with self._engine.connect() as connection:
-            locations = connection.execute(sa.select(_EXPERIMENTS.c.artifact_location)).scalars().all()
-            return moves_of(self._address, locations, lambda: connection.execute(newest).scalars().all())
+        locations, newest = self.artifact_places()
+        return moves_of(self._address, locations, lambda: newest)
 
     def _workspace(self) -> list[sa.ColumnElement[bool]]:
         """Stores of MLflow 3.10 and later divide experiments into workspaces; the search sees the active one alone."""

@@ -1,0 +1,179 @@
+"""`paradnn watch` over sweeps that the driver's own tracker recorded."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from paradnn.config.identity import Identity
+from paradnn.config.point import Tracking
+from paradnn.session.parent_run import ParentRun
+from paradnn.session.summary import Summary
+from paradnn.store.address import address_of
+from paradnn.store.query import Query
+from paradnn.store.reader import open_reader
+from paradnn.sweep.tasks import SweepInfo
+from paradnn.tracking.base import Claim
+from paradnn.tracking.mlflow_tracker import MlflowTracker
+from paradnn.watch import progress_of
+from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
+from tests.conftest import ROOT, Store, environment, run
+
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
+
+NODES, BATCHES = ("64", "1024"), ("16", "128")
+
+
+class Sweep:
+    """A sweep of fc points that nobody measures."""
+
+    def __init__(self, store: Store, name: str, planned: int) -> None:
+        self.tracker = MlflowTracker(Tracking(uri=store.uri))
+        self.info = SweepInfo(name, f"fc, {planned} points", "python -m paradnn.train -m ...")
+        self.parent = ParentRun(self.tracker, self.info)
+        self.parent.open(planned)
+        self.open: Claim
+
+    def begin(self, number: int) -> Claim:
+        identity = Identity(str(number), ENVIRONMENT, 0)
+        tags = tags_of(identity) | {"sweep_id": self.info.sweep_id}
+        claim = self.tracker.begin(identity, f"fc point {number}", tags, 60.0, lambda tags: True)
+        assert isinstance(claim, Claim)
+        return claim
+
+    def record(self, claim: Claim, speed: float | None) -> None:
+        """The point of these nodes and this batch; out of memory without a speed."""
+        record, number = record_of(claim), int(claim.identity.point_id)
+        ending = {"outcome": "ok"} if speed else {"outcome": "oom_host", "reason": "too large"}
+        place = {"model.nodes": NODES[number // 2], "batch_size": BATCHES[number % 2]}
+        whole = replace(
+            record,
+            outcome=ending["outcome"],
+            params={"model.name": "fc", **place},
+            metrics={"examples_per_second": speed} if speed else {},
+            tags={**record.tags, "sweep_id": self.info.sweep_id, **ending},
+        )
+        self.tracker.record(claim, whole, dict)
+
+    def end(self) -> None:
+        self.parent.end(Summary(total=4), ())
+
+
+def half(store: Store, name: str = "20260101-1") -> Sweep:
+    """Four points: two measured, one out of memory, one claimed."""
+    sweep = Sweep(store, name, 4)
+    for number, speed in enumerate((1500.0, 2500.0, None)):
+        sweep.record(sweep.begin(number), speed)
+    sweep.open = sweep.begin(3)
+    return sweep
+
+
+def once(store: Store, *options: str) -> str:
+    done = run(["paradnn.watch", "--once", *options], store)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_a_sweep_in_progress_is_shown_whole(store: Store) -> None:
+    half(store)
+    lines = [line.rstrip() for line in once(store).splitlines()]
+    assert re.fullmatch(r"fc, 4 points: sweep 20260101-1, began \d\d:\d\d:\d\d", lines[0])
+    assert lines[1] == "3 of 4 points: 2 ok, 1 oom_host, 1 running"
+    assert re.fullmatch(r"running for \d:\d\d:\d\d, expected end \d\d:\d\d:\d\d, \d:\d\d:\d\d from now", lines[3])
+    text = "\n".join(lines)
+    assert re.search(
+        rf"^fc point 3 +{re.escape(os.uname().nodename)}, process {os.getpid()} +0:00:\d\d$", text, re.MULTILINE
+    )
+    # Rows and columns in the order of numbers, not of texts.
+    table = lines[next(place for place, line in enumerate(lines) if line.startswith("fc, median examples/s")) :]
+    assert table[0].split()[-2:] == ["16", "128"]
+    assert [line.split() for line in table[1:3]] == [["64", "1.5", "k", "2.5", "k"], ["1024", "oom_host"]]
+    assert re.search(r"^fc point 2 +oom_host +too large$", text, re.MULTILINE)
+    assert re.search(r"^fc point 1 +ok +2,500\.0$", text, re.MULTILINE)
+
+
+def test_the_expected_end_follows_from_the_mean_rate(store: Store) -> None:
+    sweep = half(store)
+    reader = open_reader(address_of(store.uri))
+    query = Query(("paradnn",), tags={"kind": ("sweep",)}, unfinished=True)
+    [parent] = reader.read(query).rows()
+    progress = replace(progress_of(reader, "paradnn", parent), now=parent.run.start_ms / 1e3 + 60)
+    assert progress.left == 60 / 3
+    assert (len(progress.done), len(progress.running), progress.planned) == (3, 1, 4)
+    assert replace(progress, done=()).left is None
+    assert replace(progress, planned=None).left is None
+    # Launched tasks say how many of their points the store held already.
+    sweep.tracker.report_task(0, {"points": 2, "skipped": {"ok": 1}})
+    sweep.tracker.report_task(1, {"problem": "no such disk"})
+    assert progress_of(reader, "paradnn", parent).planned == 3
+    sweep.end()
+    ended = progress_of(reader, "paradnn", parent)
+    assert not ended.is_running
+    assert ended.left is None
+
+
+def test_which_sweep_is_meant(store: Store) -> None:
+    done = run(["paradnn.watch", "--once"], store)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "has no experiment paradnn, it has Default: measure first" in done.stderr
+    Sweep(store, "20260101-1", 4).end()
+    done = run(["paradnn.watch", "--once"], store)
+    assert done.returncode == 2
+    assert re.search(
+        r"no sweep is running in .*; the newest ended \d\d:\d\d:\d\d: --sweep 20260101-1 shows it", done.stderr
+    )
+    assert "ended with points missing" in once(store, "--sweep", "20260101-1")
+    half(store, "20260102-1")
+    assert "sweep 20260102-1" in once(store)
+    done = run(["paradnn.watch", "--once", "--sweep", "20260102-2"], store)
+    assert (done.returncode, "did you mean 20260102-1" in done.stderr) == (2, True)
+    done = run(["paradnn.watch", "--interval", "0"], store)
+    assert (done.returncode, "--interval=0.0: is no time to wait" in done.stderr) == (2, True)
+    done = run(["paradnn.watch", "--store", "/nowhere/mlflow.db"], store)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def test_a_sweep_whose_driver_is_gone_says_so(store: Store) -> None:
+    half(store)
+    process = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True
+    )
+    store.change(f"UPDATE tags SET value = replace(value, '\"pid\": {os.getpid()}', '\"pid\": {int(process.stdout)}')")
+    text = once(store)
+    assert "its driver is gone: the same command goes on where it stopped" in text
+    assert "3 of 4 points: 2 ok, 1 oom_host\n" in text
+
+
+def test_on_a_terminal_it_goes_on_until_ctrl_c(store: Store) -> None:
+    sweep = half(store)
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "paradnn.watch", "--interval", "0.1"]
+    variables = environment(store, TERM="xterm", COLUMNS="120", LINES="50")
+    with subprocess.Popen(
+        command, cwd=ROOT, env=variables, stdin=follower, stdout=follower, stderr=follower
+    ) as watching:
+        os.close(follower)
+        read_until(leader, "3 of 4 points")
+        sweep.record(sweep.open, 700.0)
+        read_until(leader, "4 of 4 points")
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(30) == 0
+    os.close(leader)
+
+
+def read_until(terminal: int, text: str) -> None:
+    """Wait until a text was written to the terminal."""
+    seen, end = "", time.monotonic() + 60
+    while text not in seen and time.monotonic() < end:
+        if select.select([terminal], [], [], 1)[0]:
+            seen += os.read(terminal, 65536).decode(errors="replace")
+    assert text in seen
