@@ -2,6 +2,7 @@
 #   make demo       install, sweep a few points of every family, write report.html
 #   make tour       a larger demo, some ten minutes: something for every section of the report
 #   make test       install, then lint, type-check and test; FAST=1 leaves out what needs a framework or computes for long
+#   make test-pages        what README and the tutorial say to type, from top to bottom: some minutes
 #   make test-frameworks   the same models in TensorFlow, JAX and PyTorch: installs the extras, in an environment of its own
 #   make test-cluster      sweeps on Slurm, Ray, joblib and PostgreSQL, with jobs and nodes lost: installs what it needs
 #   make test-gpu   what a GPU machine should be asked first; no network. Beforehand, where there is one: make gpu-wheels
@@ -12,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 5000
 
-.PHONY: demo tour docs test test-frameworks test-cluster test-gpu gpu-wheels lint format ui install install-dev benchmarks clean
+.PHONY: demo tour docs test test-pages test-frameworks test-cluster test-gpu gpu-wheels lint format ui install install-dev benchmarks clean
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev
@@ -60,7 +61,10 @@ $(VENV)/.installed-docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 # Two processes: a driver's test is mostly one process that waits for another. Each file stays in one of them.
 test: install-dev lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(if $(FAST),-m 'not framework and not slow')
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(if $(FAST),-m 'not framework and not slow and not pages')
+
+test-pages: install-dev
+	$(BIN)/python -m pytest -m pages tests/test_readme.py
 
 FRAMEWORKS := .venv-frameworks
 test-frameworks: $(FRAMEWORKS)/.installed

@@ -54,8 +54,7 @@ def shortened(words: list[str]) -> list[str]:
     return words
 
 
-@pytest.mark.slow
-@pytest.mark.framework
+@pytest.mark.pages
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
 def test_a_page_works_from_top_to_bottom(page: str, store: Store, tmp_path: Path) -> None:
