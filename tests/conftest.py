@@ -16,6 +16,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import threadpoolctl
 
 from paradnn.execution.pool import WorkerPool
 from paradnn.session import session
@@ -55,6 +56,13 @@ LONGEST = {
 }
 #: Fixtures that measure.
 MEASURED = {"special", "swept"}
+
+
+def pytest_sessionstart() -> None:
+    """Two processes test at the same time: products on one thread each, whose others would spin for the same cores."""
+    import scipy.linalg  # noqa: F401  brings a BLAS of its own
+
+    threadpoolctl.threadpool_limits(1, "blas")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
