@@ -154,7 +154,7 @@ def adaptive(known: Known, counts: Sequence[int], seed: int) -> dict[int, Result
         free = np.ones(len(known.values), dtype=bool)
         free[measured] = False
         batch = min(goal - len(measured), max(4, len(measured) // 3))
-        measured += choose(prediction, np.ones(len(free)), batch, allowed=free)
+        measured += choose(prediction, np.ones(len(free)), batch, free.astype(float), free)
 
 
 DESIGNS = ("random", "halton", "sobol", "d-optimal", "adaptive")
