@@ -133,7 +133,9 @@ def main() -> None:
             if not POINTS <= (measured := len(finished(folder)) - before) <= POINTS + more:
                 problems.append(f"{measured} points measured, not {POINTS}")
             with closing(sqlite3.connect(folder / "mlflow.db", timeout=60)) as database:
-                [running] = database.execute("SELECT count(*) FROM runs WHERE status = 'RUNNING'").fetchone()
+                [running] = database.execute(
+                    "SELECT count(*) FROM runs WHERE status = 'RUNNING' AND lifecycle_stage = 'active'"
+                ).fetchone()
             if running:
                 problems.append(f"{running} runs left RUNNING")
             print(

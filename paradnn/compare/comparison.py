@@ -159,6 +159,10 @@ class Comparison:
         self._asked = [(index, side) for index in live for side in self._progress[index].order()]
         return [self._visit(index, side) for index, side in self._asked]
 
+    def wants(self, visit: Visit) -> bool:
+        """Each visit is a part of its round."""
+        return True
+
     def results(self) -> list[Result]:
         """What is known of each point."""
         return [

@@ -105,6 +105,13 @@ class Design:
                 return chosen
             time.sleep(random.uniform(0.5, 1.5))
 
+    def wants_more(self) -> bool:
+        """Whether a further point may be begun: beside other drivers the store is looked at again."""
+        if self.rule.points is None or not self.knowledge.shared:
+            return True
+        self.knowledge.look()
+        return self._room() > 0
+
     def _choose(self, largest: int | None) -> list[int]:
         """Candidates to measure next; none where there is a `reason`, or others measure what is left."""
         begin = time.monotonic()
@@ -212,9 +219,7 @@ class Design:
         if forecast is None or len(self.knowledge.past) < self._start:
             return _MOST
         each = float(np.median(forecast.seconds[allowed]))
-        # Beside others it looks again after each point: what they measure meanwhile need not be chosen.
-        alone = not self.knowledge.claimed or self.knowledge.candidates.points[0].measure.processes > 1
-        return int(np.clip(math.ceil(self.choosing / _SHARE / each), _FEWEST, _MOST)) if alone else 1
+        return int(np.clip(math.ceil(self.choosing / _SHARE / each), _FEWEST, _MOST))
 
     def _chosen(
         self, forecast: _Forecast | None, unmeasured: NDArray[np.bool_], allowed: NDArray[np.bool_], count: int

@@ -51,6 +51,11 @@ def choose(
         best = int(np.argmax(np.where(open_, worth, -np.inf)))
         chosen.append(best)
         open_[best] = False
+        # What is measured need not be predicted any more, nor its replicates.
+        learnt -= same[best] * (root @ (core @ root[best])) ** 2
+        gram -= same[best] * np.outer(root[best], root[best])
+        kin = posterior.group == posterior.group[best]
+        same[kin] = 0.0
         total = variance[best] + own[best] + posterior.noise**2
         step = core @ root[best] / np.sqrt(total)
         turned = core @ (gram @ step)
@@ -59,7 +64,6 @@ def choose(
         learnt += along * (along * float(step @ gram @ step) - 2 * across)
         variance -= along**2
         core -= np.outer(step, step)
-        kin = posterior.group == posterior.group[best]
         own[kin] *= 1 - own[best] / total
     return chosen
 

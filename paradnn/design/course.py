@@ -65,6 +65,10 @@ class AdaptiveSweep:
         self._ended = True
         return [Visit(points[index], {}, reason) for index, reason in self._design.excluded.items()]
 
+    def wants(self, visit: Visit) -> bool:
+        """Whether other drivers left room for the point since it was chosen."""
+        return bool(visit.excluded) or self._design is None or self._design.wants_more()
+
     def conclusion(self) -> Conclusion:
         """The whole design, whichever session or driver measured it."""
         return conclusion_of(self._design) if self._design else Conclusion()

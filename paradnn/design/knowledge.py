@@ -18,7 +18,7 @@ from paradnn.config.identity import Identity
 from paradnn.config.point import Point, Settings
 from paradnn.costs.point import memory_limit
 from paradnn.design.axes import Array, Axis, axes_of, coordinates, kinds_of, sizes_of, terms_of
-from paradnn.design.frontier import excluded
+from paradnn.design.frontier import chances, excluded
 from paradnn.errors import StoreError
 from paradnn.forecast.history import History, Past
 from paradnn.forecast.past_runs import PastRuns
@@ -138,6 +138,7 @@ class Knowledge:
     """What is known of candidates; `anywhere`: an outcome of whichever environment the sweep's tasks ran in counts.
 
     ended: index -> how it ended. past: index -> its measured run. claimed: indices that other drivers measure now.
+    shared: whether other drivers were seen.
     """
 
     def __init__(
@@ -147,6 +148,8 @@ class Knowledge:
         self.ended: dict[int, Ended] = {}
         self.past: dict[int, Past] = {}
         self.claimed: set[int] = set()
+        self.shared = False
+        self._looked = False
         self._history, self._sweep_id, self._anywhere = history, sweep_id, anywhere
         self._policy = ResumePolicy(settings.resume, settings.retry)
         self._places, self._devices = set(candidates.table.environments), set(candidates.devices)
@@ -156,6 +159,7 @@ class Knowledge:
     def look(self, environments: Collection[str] = ()) -> None:
         """Read the store again; one that does not answer leaves what is known. `environments` count from now on."""
         self._places |= set(environments)
+        before = len(self.ended)
         with contextlib.suppress(StoreError):
             known = self._history.finished(self._places if self._policy.looks else (), self._sweep_id)
             claimed = {self._index.get(self._key(identity)) for identity in self._history.claimed()}
@@ -168,6 +172,8 @@ class Knowledge:
                 if found := first_accepted(self.candidates.points[index], runs, self._policy) or next(iter(ours), None):
                     self.ended[index] = Ended(found.run_id, found.tags["outcome"])
             self._devices |= {run.tags["device"] for runs in known.values() for run in runs if "device" in run.tags}
+            self.shared |= bool(self.claimed) or (self._looked and len(self.ended) > before)
+            self._looked = True
             self._read({ended.run_id: index for index, ended in self.ended.items() if ended.outcome == "ok"})
 
     def take(self, rows: Iterable[Row]) -> None:
@@ -229,9 +235,15 @@ class Knowledge:
     def fits(self) -> Array:
         """(n,) chance that a candidate fits the memory that it may take, from what those measured took.
 
-        Measured peaks correct the analytic bound: peak = a + b x bound, by least squares of relative errors.
+        Measured peaks correct the analytic bound: peak = a + b x bound, by least squares of relative errors. Where the
+        limit is not known, as a device's, it is learned from which points ran out.
         """
         candidates = self.candidates
+        if np.isinf(candidates.limits).all():
+            tried = [index for index, ended in self.ended.items() if ended.outcome in ("ok", *_TOO_LARGE)]
+            failed = np.array([self.ended[index].outcome != "ok" for index in tried], dtype=bool)
+            parts = candidates.bounds[:, None]
+            return np.asarray(1 - chances(parts, parts[tried], failed))
         peaks = np.array([run.metrics.get("peak_memory_bytes", np.nan) for run in self.past.values()])
         bounds = candidates.bounds[list(self.past)]
         use = np.isfinite(peaks) & (peaks > 0)

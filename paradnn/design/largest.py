@@ -146,6 +146,10 @@ class LargestBatch:
             Visit(self._point(key), {"search": "largest"}, why) for key, why in zip(self._asked, reasons, strict=True)
         ]
 
+    def wants(self, visit: Visit) -> bool:
+        """Each try is needed."""
+        return True
+
     def conclusion(self) -> Conclusion:
         """The answer for every point, and what lies beyond it."""
         return Conclusion("\n".join(f"- {self._answer(index)}" for index in range(len(self.points))))

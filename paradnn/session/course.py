@@ -63,5 +63,8 @@ class Course(Protocol):
         A visit whose point another driver measures, or has measured, has no row.
         """
 
+    def wants(self, visit: Visit) -> bool:
+        """Whether a visit of the batch is still to be made: asked right before it."""
+
     def conclusion(self) -> Conclusion:
         """What came of it, also of one that was interrupted."""

@@ -10,7 +10,7 @@ import contextlib
 import random
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from paradnn.config.identity import Identity, point_id
@@ -139,11 +139,11 @@ class Measuring:
         for entry in list(self._open):
             self._process(entry)
 
-    def visit(self, visits: Sequence[Visit]) -> int:
-        """Measure a batch, at most a group of points; how many of them another driver holds, which are left to it."""
-        elsewhere = sum(not self.enter(visit.point, visit=visit) for visit in visits)
+    def visit(self, visits: Sequence[Visit], wanted: Callable[[Visit], bool] = lambda _: True) -> int:
+        """Measure a batch, at most a group of points; how many are left out: not `wanted`, or held by other drivers."""
+        left_out = sum(not (wanted(visit) and self.enter(visit.point, visit=visit)) for visit in visits)
         self._further_rounds()
-        return elsewhere
+        return left_out
 
     def enter(self, point: Point, reference: bool = False, visit: Visit | None = None) -> bool:
         """Claim a point, measure it in its first process; False when another driver holds it."""

@@ -148,7 +148,7 @@ class _Session:
             self._reporter.standing = course.standing
             self._reporter.expect(course.left, sum(visit.point.measure.processes for visit in visits) / len(visits))
             before = len(self._summary.rows)
-            self._summary.total -= self._measuring.visit(visits)
+            self._summary.total -= self._measuring.visit(visits, course.wants)
             rows = self._summary.rows[before:]
 
     def _carry_out(

@@ -50,49 +50,44 @@ def test_it_is_settled_what_speed_depends_on(tmp_path: Path) -> None:
 
 
 def test_killed_ten_times_it_is_the_same_design(tmp_path: Path) -> None:
-    world, points = World(tmp_path), space()
+    world, points = World(tmp_path), space(layers=(1, 4), nodes=(32, 512, 2048))
     random = np.random.default_rng(6)
     for _ in range(10):
         # A killed driver leaves the claim of the point that it was measuring.
-        list(itertools.islice(world.follow(world.course(points, points=40)), int(random.integers(1, 5))))
+        list(itertools.islice(world.follow(world.course(points, points=16)), int(random.integers(1, 3))))
         for claim in tmp_path.glob("*.claim"):
             claim.unlink()  # its process is gone: what `is_abandoned` sees of another process
-    before = len(world.measured)
-    assert 10 <= before < 40
-    course = world.course(points, points=40)
+    assert 3 <= len(world.measured) < 16
+    course = world.course(points, points=16)
     list(world.follow(course))
     assert Counter(map(point_id, world.measured)).most_common(1)[0][1] == 1
-    assert len(world.measured) == 40
-    assert course.conclusion().metrics["design_measured"] == 40
-    again = world.course(points, points=40)
+    assert len(world.measured) == 16
+    assert course.conclusion().metrics["design_measured"] == 16
+    again = world.course(points, points=16)
     assert list(world.follow(again)) == []
     assert again.conclusion().text == course.conclusion().text
 
 
 def test_drivers_at_once_measure_nothing_twice(tmp_path: Path) -> None:
-    """Three in turns, a visit each: what one has claimed the others neither choose nor measure."""
-    world, points = World(tmp_path), space()
-    courses = [world.course(points, points=30) for _ in range(3)]
-    drivers = [world.follow(course) for course in courses]
-    for _ in range(20):  # as long as none waits for another
+    """Three in turns, a visit each: what one has claimed the others do not measure."""
+    world, points = World(tmp_path), space(layers=(1, 4), nodes=(32, 512, 2048))
+    drivers = [world.follow(world.course(points, points=18)) for _ in range(3)]
+    while len(world.measured) < 12:
         for driver in drivers:
             next(driver, None)
-        if len(world.measured) > 20:
-            break
     for driver in drivers:
         driver.close()
     for claim in tmp_path.glob("*.claim"):
         claim.unlink()
-    assert Counter(map(point_id, world.measured)).most_common(1)[0][1] == 1
-    list(world.follow(course := world.course(points, points=30)))
-    assert len(world.measured) == len(set(map(point_id, world.measured))) == 30
-    assert course.conclusion().metrics["design_measured"] == 30
+    list(world.follow(course := world.course(points, points=18)))
+    assert len(world.measured) == len(set(map(point_id, world.measured))) == 18
+    assert course.conclusion().metrics["design_measured"] == 18
 
 
 def test_memory_excludes_what_is_larger_and_names_the_run_that_proves_it(tmp_path: Path) -> None:
-    limit = 2**31
+    limit = 3 * 2**28
     measure = Measure(**{**vars(QUICK), "memory_limit": limit})
-    world, points = World(tmp_path), space(nodes=(512, 2048, 8192), sizes=(256, 4096, 16384), measure=measure)
+    world, points = World(tmp_path), space((1, 2, 4, 8), (512, 2048, 8192), (256, 4096, 16384), measure)
     course = world.course(points, points=len(points))
     list(world.follow(course))
     fitting = {point_id(point) for point in points if world.peak(point) <= limit}

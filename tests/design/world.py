@@ -68,7 +68,7 @@ class World:
         while visits := course.batch(rows):
             rows = []
             for visit in visits:
-                claim = self._claim(tracker, visit.point)
+                claim = self._claim(tracker, visit.point) if course.wants(visit) else None
                 if claim is None:
                     continue
                 yield visit
