@@ -30,7 +30,7 @@ FLOORS = (
 #: What `analysis` shares with the driver: faults, the look of figures, machines, where the store is, what can be run.
 CONFIG = ("config.families", "config.identity", "config.outcome", "config.paths", "config.words")
 SHARED = ("errors", "plotting", "hardware", "store", *CONFIG)
-MOST_ROOMS, MOST_ARROWS = 29, 123
+MOST_ROOMS, MOST_ARROWS = 29, 125
 
 FRAMEWORKS = {"keras", "tensorflow", "jax", "torch"}
 #: None of it is in an interpreter under test.
