@@ -41,10 +41,15 @@ _NOISE = 0.02
 
 @dataclass(frozen=True)
 class Result:
-    """One prediction: median error and the share that 95% intervals hold, of unmeasured points; the same of measured
-    ones, each left out; whether the two strongest factors and the signs of weights above 0.1 are those of all."""
+    """One prediction.
+
+    error, square, coverage: of unmeasured points the median relative error, the root mean square of the logarithms'
+    errors, the share that 95% intervals hold; left_out: of measured ones, each left out. strongest, signs: whether the
+    two strongest factors and the signs of weights above 0.1 are those of all points; alone: from measured points alone.
+    """
 
     error: float
+    square: float
     coverage: float
     left_out_error: float
     left_out_coverage: float
@@ -74,6 +79,7 @@ def judged(known: Known, measured: Sequence[int]) -> tuple[Result, Prediction]:
     alone = weights(known.logs[list(measured)], known.values[list(measured)])
     return Result(
         float(np.median(np.abs(np.expm1(prediction.mean[others] - values)))),
+        float(np.sqrt(np.mean((prediction.mean[others] - values) ** 2))),
         float(((low[others] <= values) & (values <= high[others])).mean()),
         left_out.median_error,
         left_out.coverage(),
@@ -136,7 +142,7 @@ def d_optimal(logs: Array, count: int, seed: int) -> list[int]:
 
 def adaptive(known: Known, counts: Sequence[int], seed: int) -> dict[int, Result]:
     """What is chosen by what it teaches, judged whenever it has reached one of the counts."""
-    measured = first_points(known.logs, min(counts[0], max(10, 2 * known.logs.shape[1])), seed)
+    measured = first_points(known.logs, counts[0], seed)
     results: dict[int, Result] = {}
     while True:
         result, prediction = judged(known, measured)
@@ -147,8 +153,8 @@ def adaptive(known: Known, counts: Sequence[int], seed: int) -> dict[int, Result
             return results
         free = np.ones(len(known.values), dtype=bool)
         free[measured] = False
-        batch = min(goal - len(measured), max(4, len(measured) // 4))
-        measured += choose(prediction, np.ones(len(free)), batch, allowed=free)
+        batch = min(goal - len(measured), max(4, len(measured) // 3))
+        measured += choose(prediction, np.ones(len(free)), batch, free.astype(float), free)
 
 
 DESIGNS = ("random", "halton", "sobol", "d-optimal", "adaptive")

@@ -1,4 +1,4 @@
-"""Tables in which every point is measured, for benchmarks.few_points: the paper's archive, and timm's published speeds."""
+"""Tables in which every point is measured, for benchmarks.few_points: the paper's archive, timm's published speeds."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def archive(folder: Path, platform: str) -> Known:
     return Known(
         {"tpu": "TPU v2", "gpu": "V100"}[platform],
         np.log([row.metrics["step_time_ms"] / 1e3 for row in rows]),
-        lambda line: step_inputs(table, line),
+        step_inputs(table),
         tuple(names[index] for index in varying),
         np.log(shapes[:, varying]),
     )

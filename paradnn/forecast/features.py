@@ -9,7 +9,7 @@ spreads are such that without data a step is known to a factor of three or so (9
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
 from scipy.special import logsumexp
@@ -53,11 +53,16 @@ _WORDS = ("model.name", "precision", "compile", "framework.name", "mode", "optim
 _MOST_LEVELS = 24
 
 
-def step_inputs(table: Table, line: Line) -> Inputs:
-    """What a prediction of the logarithm of a step's seconds sees of points; `line` as `roofline` takes it."""
-    base, columns = roofline(_parts(table), table.families, line)
+def step_inputs(table: Table) -> Callable[[Line], Inputs]:
+    """What a prediction of the logarithm of a step's seconds sees of points, for a line as `roofline` takes it."""
+    parts, groups, coordinates = _parts(table), _groups(table), _coordinates(table)
     steps = list(zip(table.environments, table.steps, strict=True))
-    return Inputs(base, columns | _groups(table), _coordinates(table), steps)
+
+    def inputs_at(line: Line) -> Inputs:
+        base, columns = roofline(parts, table.families, line)
+        return Inputs(base, columns | groups, coordinates, steps)
+
+    return inputs_at
 
 
 def _parts(table: Table) -> Array:

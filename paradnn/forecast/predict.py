@@ -43,14 +43,14 @@ class StepTimeModel:
     def fit(cls, runs: PastRuns) -> StepTimeModel:
         """The model of past runs."""
         logs = np.log(runs.step)
-        line, inputs = fit_line(lambda line: step_inputs(runs.table, line), logs)
+        line, inputs = fit_line(step_inputs(runs.table), logs)
         noise = _noise(logs, places(inputs.steps), runs.noise)
         run = float(np.sqrt(np.median(noise**2))) if len(runs) else _NOISE
         return cls(line, Process.fit(inputs, logs, noise, run))
 
     def predict(self, points: Table) -> Prediction:
         """The logarithm of the seconds of each point's step; one that was measured before is nearly known."""
-        return self.process.predict(step_inputs(points, self.line))
+        return self.process.predict(step_inputs(points)(self.line))
 
     @property
     def left_out(self) -> LeftOut:
