@@ -143,7 +143,7 @@ class Design:
         unmeasured = ~np.isin(every, [*self.knowledge.ended, *self.excluded])
         first = self._first()[: max(0, self._start - self.knowledge.tried)] if most else []
         first = [index for index in first if unmeasured[index]][:most]
-        weights = np.where(np.isin(every, [*self.excluded]), 0.0, forecast.fits)
+        weights = np.where(unmeasured, forecast.fits, 0.0)
         return outlook(forecast.step, forecast.seconds, weights, unmeasured, most, looks=10, first=first)
 
     @property
@@ -246,7 +246,7 @@ class Design:
     ) -> list[int]:
         step = with_measured(forecast.step, sorted(self.knowledge.claimed))
         # What may be out of memory teaches little, and need not be predicted.
-        weights = np.where(unmeasured | np.isin(np.arange(len(allowed)), [*self.knowledge.past]), forecast.fits, 0.0)
+        weights = np.where(unmeasured, forecast.fits, 0.0)
         seconds = forecast.seconds / np.maximum(forecast.fits, 1e-3)
         ahead = outlook(step, seconds, weights, allowed, min(count, self._room()), looks=3)
         self.left = self._expected_left(ahead, allowed)
