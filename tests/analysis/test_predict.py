@@ -41,9 +41,7 @@ def whole(seed: int = 0) -> pd.DataFrame:
     """All 64 points of the factorial, measured."""
     step = milliseconds(seed=seed)
     speed = 1e3 * POINTS["batch_size"].to_numpy(dtype=float) / step
-    return runs(
-        POINTS, **{"step_time_ms": step, "examples_per_second": speed, "model.input_size": 64, "model.output_size": 8}
-    )
+    return runs(POINTS, **{"step_time_ms": step, "examples_per_second": speed, **ENDS})
 
 
 def part(frame: pd.DataFrame, count: int, seed: int = 0) -> pd.DataFrame:
@@ -262,10 +260,8 @@ def both_sides(faster: float = 1.5) -> pd.DataFrame:
     speed = 1e3 * POINTS["batch_size"].to_numpy(dtype=float) / milliseconds()
     slow = milliseconds(seed=9)
     other = 1e3 * POINTS["batch_size"].to_numpy(dtype=float) / slow
-    sizes = {"model.input_size": 64, "model.output_size": 8}
-    return pd.concat(
-        [side("gpu", POINTS, faster * speed, **sizes), side("cpu", POINTS, other, **sizes)], ignore_index=True
-    )
+    sides = [side("gpu", POINTS, faster * speed, **ENDS), side("cpu", POINTS, other, step_time_ms=slow, **ENDS)]
+    return pd.concat(sides, ignore_index=True)
 
 
 def test_a_comparison_over_the_whole_space_has_the_verdict_of_the_whole() -> None:
