@@ -1,8 +1,11 @@
-"""python -m benchmarks.kill [--sweeps 50] [--minutes 30]
+"""python -m benchmarks.kill [--sweeps 50] [--minutes 30] [--adaptive] [--drivers 3]
 
 A sweep of 30 tiny points whose driver is killed (SIGKILL) at a random moment, and started again, until it ends by
 itself; then the next sweep. After each: every point measured once, no finished run lost, none left RUNNING, no process
 left over.
+
+With --adaptive each sweep chooses 30 of 120 points. With --drivers several drivers measure it at once, and none is
+killed; they may measure some points more than 30, each one more than the others knew of.
 """
 
 from __future__ import annotations
@@ -33,6 +36,9 @@ TINY = [
 ]
 
 
+POINTS = 30
+
+
 def finished(folder: Path) -> set[str]:
     """Ids of the runs that have an outcome."""
     with closing(sqlite3.connect(folder / "mlflow.db", timeout=60)) as database:
@@ -54,15 +60,29 @@ def recorded(folder: Path) -> set[float]:
     return {process["begun"] for path in files for process in json.loads(path.read_text())["processes"]}
 
 
-def one_sweep(folder: Path, first: int, start_seconds: float, processes: int) -> tuple[int, list[str]]:
-    """Kill and start again until done; how often it was killed, and what went wrong."""
+def start(folder: Path, first: int, given: argparse.Namespace) -> subprocess.Popen[bytes]:
+    """A driver of the sweep whose narrowest point has so many nodes."""
     environ = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"}
     command = [sys.executable, "-m", "paradnn.train", "-m", f"model.nodes=range({first},{first + 30})", *TINY]
-    command += [f"measure.processes={processes}", f"tracking.folder={folder}"]
+    command += [f"measure.processes={given.processes}", f"tracking.folder={folder}"]
+    if given.adaptive:
+        command += ["sweep.design=adaptive", f"sweep.points={POINTS}", "batch_size=4,8", "model.output_size=2,4"]
+    return subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def at_once(folder: Path, first: int, given: argparse.Namespace) -> list[str]:
+    """Several drivers measure one sweep together; what went wrong."""
+    drivers = [start(folder, first, given) for _ in range(given.drivers)]
+    ends = [(driver.communicate()[1], driver.returncode) for driver in drivers]
+    return [f"exit code {code}: {errors.decode()[-300:]}" for errors, code in ends if code]
+
+
+def one_sweep(folder: Path, first: int, start_seconds: float, given: argparse.Namespace) -> tuple[int, list[str]]:
+    """Kill and start again until done; how often it was killed, and what went wrong."""
     kills, problems, seen, waiting = 0, [], set(), set()
     reach = 2.0 * start_seconds
     while True:
-        process = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        process = start(folder, first, given)
         try:
             # Start-up takes some seconds, the whole sweep some more: a moment anywhere in it.
             process.wait(random.uniform(1.0, reach))
@@ -91,6 +111,8 @@ def main() -> None:
     parser.add_argument("--sweeps", type=int, default=50)
     parser.add_argument("--processes", type=int, default=3, help="in which each point is measured")
     parser.add_argument("--minutes", type=float, default=120.0, help="begin no new sweep after so long")
+    parser.add_argument("--adaptive", action="store_true", help="of 120 points each sweep chooses 30")
+    parser.add_argument("--drivers", type=int, default=1, help="several measure each sweep at once, and none is killed")
     given = parser.parse_args()
     begin, kills, sweeps, problems = time.monotonic(), 0, 0, []
     with tempfile.TemporaryDirectory() as name:
@@ -98,24 +120,31 @@ def main() -> None:
         train(["model.nodes=4", "measure.processes=1", *TINY], folder)
         start_seconds = time.monotonic() - begin
         while sweeps < given.sweeps and time.monotonic() - begin < 60 * given.minutes:
-            killed, found = one_sweep(folder, 100 + 30 * sweeps, start_seconds, given.processes)
+            before, place = len(finished(folder)), 100 + 30 * sweeps
+            if given.drivers > 1:
+                killed, found = 0, at_once(folder, place, given)
+            else:
+                killed, found = one_sweep(folder, place, start_seconds, given)
             kills, sweeps, problems = kills + killed, sweeps + 1, problems + found
             points = [run for run in runs(folder) if run.get("outcome")]
             counts = Counter(run["point_id"] for run in points)
             problems += [f"{point} measured {count} times" for point, count in counts.items() if count > 1]
-            if len(counts) != 1 + 30 * sweeps:
-                problems.append(f"{len(counts)} points measured, not {1 + 30 * sweeps}")
+            more = given.drivers - 1 if given.adaptive else 0
+            if not POINTS <= (measured := len(finished(folder)) - before) <= POINTS + more:
+                problems.append(f"{measured} points measured, not {POINTS}")
             with closing(sqlite3.connect(folder / "mlflow.db", timeout=60)) as database:
-                [running] = database.execute("SELECT count(*) FROM runs WHERE status = 'RUNNING'").fetchone()
+                [running] = database.execute(
+                    "SELECT count(*) FROM runs WHERE status = 'RUNNING' AND lifecycle_stage = 'active'"
+                ).fetchone()
             if running:
                 problems.append(f"{running} runs left RUNNING")
             print(
-                f"sweep {sweeps}: killed {killed} times, {len(problems)} problems so far",
+                f"sweep {sweeps}: {measured} points, killed {killed} times, {len(problems)} problems so far",
                 *found,
                 sep="\n  ",
                 flush=True,
             )
-    print(f"{sweeps} sweeps of 30 points, {kills} kills: {len(problems)} problems")
+    print(f"{sweeps} sweeps of {POINTS} points, {kills} kills: {len(problems)} problems")
     for problem in problems:
         print(f"  {problem}")
 

@@ -89,6 +89,10 @@ def _plan(config: DictConfig, options: Options) -> int:
     history = open_history(settings.tracking)
     expected = forecast(sweep_status(points, settings, history), settings, history)
     describe(expected, name, history.where, options.hosts, chunk)
+    if settings.sweep.design == "adaptive":
+        from paradnn.design.ahead import describe_ahead
+
+        describe_ahead(points, settings)
     if options.out:
         write_points(expected, options.out)
         print(f"Every point is in {options.out}")

@@ -16,6 +16,7 @@ from paradnn.cli.command import run_command
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point, Settings
+    from paradnn.session.summary import Summary
     from paradnn.sweep.tasks import SweepInfo
 
 __all__ = ["main"]
@@ -23,12 +24,12 @@ __all__ = ["main"]
 
 def _measure(config: DictConfig) -> int:
     """Measure what the configuration describes; the exit code."""
-    from paradnn.config.point import read_point, read_settings
+    from paradnn.config.point import LARGEST, read_point, read_settings, read_smallest
     from paradnn.errors import ConfigError
     from paradnn.session.progress import describe_point, describe_sweep
     from paradnn.session.session import measure_points
     from paradnn.sweep.space import plain
-    from paradnn.sweep.tasks import read_plan
+    from paradnn.sweep.tasks import read_plan, search_info
 
     content = plain(config)
     settings = read_settings(content)
@@ -36,18 +37,45 @@ def _measure(config: DictConfig) -> int:
         points, sweep = read_plan(settings)
         if sweep.launched:
             return _measure_task(points, settings, sweep)
-        summary = measure_points(points, settings, sweep)
+        summary = _measure_sweep(points, settings, sweep)
         describe_sweep(summary)
     else:
         if settings.sweep.grids:
             raise ConfigError("experiment", settings.sweep.name, "describes a sweep", "add -m")
+        if settings.sweep.design == "adaptive":
+            raise ConfigError("sweep.design", "adaptive", "describes a sweep", "add -m and axes")
+        if content.get("batch_size") == LARGEST:
+            point = read_smallest(content)
+            summary = _measure_sweep([point], settings, search_info(point))
+            describe_sweep(summary)
+            return _said_of_interruption(summary, settings)
         summary = measure_points([read_point(content)], settings, None)
         for row in summary.rows:
             print(describe_point(row, summary.where))
+    return _said_of_interruption(summary, settings)
+
+
+def _said_of_interruption(summary: Summary, settings: Settings) -> int:
+    """The exit code, once it was said how an interrupted session goes on."""
     if summary.interrupted:
         again = "the same command" if settings.resume is not False else "the same command without resume=false"
         print(f"interrupted; {again} measures what is missing", file=sys.stderr)
     return summary.exit_code
+
+
+def _measure_sweep(points: Sequence[Point], settings: Settings, sweep: SweepInfo) -> Summary:
+    """Measure a sweep in this process: every point, or those that its design chooses."""
+    from paradnn.session.session import follow_course, measure_points
+
+    if sweep.largest:
+        from paradnn.design.largest import LargestBatch
+
+        return follow_course(LargestBatch(points, settings), settings, sweep)
+    if settings.sweep.design == "grid":
+        return measure_points(points, settings, sweep)
+    from paradnn.design.course import AdaptiveSweep
+
+    return follow_course(AdaptiveSweep(points, settings, sweep), settings, sweep)
 
 
 def _measure_task(points: Sequence[Point], settings: Settings, sweep: SweepInfo) -> int:

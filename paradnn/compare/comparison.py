@@ -129,9 +129,14 @@ class Comparison:
         return [point for pair in self._pairs for point in pair.points]
 
     @property
-    def most(self) -> int:
-        """Measurements at most."""
-        return 2 * len(self._pairs) * self.rule.most
+    def resumes(self) -> bool:
+        """Every round is measured."""
+        return False
+
+    @property
+    def left(self) -> int:
+        """Measurements at most, less those of the rounds before."""
+        return 2 * len(self._pairs) * (self.rule.most - max(0, self._number - 1))
 
     @property
     def standing(self) -> str:
@@ -153,6 +158,10 @@ class Comparison:
         self._random.shuffle(live)
         self._asked = [(index, side) for index in live for side in self._progress[index].order()]
         return [self._visit(index, side) for index, side in self._asked]
+
+    def wants(self, visit: Visit) -> bool:
+        """Each visit is a part of its round."""
+        return True
 
     def results(self) -> list[Result]:
         """What is known of each point."""

@@ -24,4 +24,4 @@ class RecordedComparison(Comparison):
         artifacts = {"verdicts.json": verdict_table(self), "rounds.json": round_table(self)}
         if any(result.rounds for result in results):
             artifacts["comparison.png"] = image(comparison_figure(self))
-        return Conclusion("\n".join(f"- **{line}**" for line in sentences(self)), metrics, artifacts)
+        return Conclusion("\n".join(f"- **{line}**" for line in sentences(self)), metrics, {}, artifacts, True)

@@ -1,7 +1,8 @@
 """Reading a plain mapping into a frozen dataclass, with one clear line for the first thing that is wrong.
 
 `option` declares a field with its help text and bounds; `read` applies them. Supported are int, float, bool, str,
-unions with None, a tuple of int (one number stands for all of them), a mapping of strings and nested dataclasses.
+unions with None, a tuple of int (one number stands for all of them) or str, groups of str (one may stand alone), a
+mapping of strings and nested dataclasses.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def _value(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
             return tuple(_text(entry, bounds, key) for entry in values)
         if inner is int:
             return _integers(value, bounds, key)
-        return _mappings(value, key)
+        return _groups(value, key) if get_origin(inner) is tuple else _mappings(value, key)
     if get_origin(kind) is not None:
         return _strings(value, bounds, key)
     if kind is int:
@@ -152,6 +153,17 @@ def _integers(value: Any, bounds: Mapping[str, Any], key: str) -> tuple[int, ...
     if len(value) != length:
         raise ConfigError(key, list(value), f"expects one number or {length}", f"write for example {key}=[3,4,6,3]")
     return tuple(_bounded(_integer(entry, key), bounds, key) for entry in value)
+
+
+def _groups(value: Any, key: str) -> tuple[tuple[str, ...], ...]:
+    """Lists of words: [a,b] is one, [[a,b],[c,d]] are two."""
+    given = list(value) if isinstance(value, (list, tuple)) else []
+    groups = [given] if given and all(isinstance(entry, str) for entry in given) else given
+    if groups != [group for group in groups if isinstance(group, (list, tuple))] or (
+        not groups and value not in ([], ())
+    ):
+        raise ConfigError(key, value, "expects a list of keys, or several", f"write for example {key}=[[a,b],[c,d]]")
+    return tuple(tuple(_text(entry, {}, key) for entry in group) for group in groups)
 
 
 def _mappings(value: Any, key: str) -> tuple[Mapping[str, Any], ...]:

@@ -15,11 +15,13 @@ from paradnn.config.data import INPUTS, Data, Synthetic, check_input, with_whole
 from paradnn.config.families import FAMILIES, Model
 from paradnn.config.fields import memory_bytes, option, read
 from paradnn.config.outcome import OUTCOMES
+from paradnn.config.sweep import Largest, Sweep, check_design
 from paradnn.errors import ConfigError
 from paradnn.worker.affinity import core_list, core_text
 
 __all__ = [
     "FAMILIES",
+    "LARGEST",
     "SETTINGS_KEYS",
     "Data",
     "Framework",
@@ -33,6 +35,7 @@ __all__ = [
     "Tracking",
     "read_point",
     "read_settings",
+    "read_smallest",
 ]
 
 # Variables that frameworks read when they are imported. An allow-list, since what is set here is also recorded.
@@ -167,7 +170,7 @@ class Point:
 
     model: Model
     batch_size: int = option(
-        256, "examples of a step (paper: fc 64..16384, cnn 64..1024, rnn 16..1024)", low=1, high=2**40
+        256, "examples of a step (paper: fc 64..16384, cnn 64..1024, rnn 16..1024); largest: search", low=1, high=2**40
     )
     precision: str = option(
         "float32", "16-bit types are Keras mixed policies", choices=("float32", "bfloat16", "float16")
@@ -217,26 +220,6 @@ class Tracking:
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """How a multirun is laid out."""
-
-    grids: tuple[Mapping[str, Any], ...] = option((), "axes of a preset: a list of grids, their union is swept")
-    order: str = option(
-        "random", "random: drift does not look like an effect; given: as written", choices=("random", "given")
-    )
-    seed: int = option(0, "of the random order and of the sample", low=0, high=2**31 - 1)
-    sample: int | None = option(None, "measure only so many points, drawn evenly over the space; null: all", low=1)
-    name: str | None = option(None, "name of the parent run; null: the date and the families")
-    chunk: int | None = option(
-        None, "points of one task; null: all of them here, 5 to 50 with a launcher such as slurm", low=1
-    )
-    reference_points: int = option(
-        1, "points of a long sweep that are measured again all along it, to tell how the machine drifts", low=0, high=24
-    )
-    plan: str | None = option(None, "internal: the points of a launched task", longest=2**26)
-
-
-@dataclass(frozen=True)
 class Settings:
     """What the driver needs beside the points themselves."""
 
@@ -253,8 +236,11 @@ class Settings:
     )
     tracking: Tracking = field(default_factory=Tracking)
     sweep: Sweep = field(default_factory=Sweep)
+    largest: Largest = field(default_factory=Largest)
 
 
+#: What `batch_size` may be instead of a number where it is searched for.
+LARGEST = "largest"
 POINT_KEYS = tuple(Point.__dataclass_fields__)
 SETTINGS_KEYS = tuple(Settings.__dataclass_fields__)
 
@@ -267,6 +253,8 @@ def read_point(config: Mapping[str, Any]) -> Point:
         raise ConfigError("model.name", name, "no such family", f"choose one of {', '.join(FAMILIES)}")
     given: dict[str, Any] = {"model": read(FAMILIES[name].options, model, "model"), "data": _read_data(config)}
     rest = {key: config[key] for key in POINT_KEYS if key not in given and key in config}
+    if rest.get("batch_size") == LARGEST:
+        raise ConfigError("batch_size", LARGEST, "is what python -m paradnn.train searches for", "give numbers here")
     point = read(Point, rest, "", given=given)
     check_input(point.data, point.model, point.devices)
     memory_bytes(point.measure.memory_limit, "measure.memory_limit")
@@ -285,12 +273,19 @@ def read_point(config: Mapping[str, Any]) -> Point:
     return point if point.devices > 1 else replace(point, transport="local")
 
 
+def read_smallest(config: Mapping[str, Any]) -> Point:
+    """The point in a configuration whose batch_size is LARGEST, with the smallest batch that it can have."""
+    return read_point({**config, "batch_size": config.get("devices", 1)})
+
+
 def read_settings(config: Mapping[str, Any]) -> Settings:
     """What is no part of a point; raises ConfigError, for a key that is neither one's nor the other's too."""
     unknown = [key for key in config if key not in POINT_KEYS + SETTINGS_KEYS]
     if unknown:
         raise ConfigError(unknown[0], config[unknown[0]], "no such key", "see python -m paradnn.train --help")
-    return read(Settings, {key: config[key] for key in SETTINGS_KEYS if key in config}, "")
+    settings = read(Settings, {key: config[key] for key in SETTINGS_KEYS if key in config}, "")
+    check_design(settings.sweep)
+    return settings
 
 
 def _read_data(config: Mapping[str, Any]) -> Data:

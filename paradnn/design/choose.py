@@ -4,9 +4,11 @@
     posterior = StepTimeModel.fit(runs).predict(table)     # of all candidates, the measured among them
     batch = choose(posterior, seconds, 16)                 # indices of candidates, the best first
 
-A point is worth the fall of the integrated variance of the logarithm of the step, summed over all candidates (Cohn,
-Ghahramani, Jordan, JAIR 4, 1996; "active learning Cohn"), by the seconds that measuring it is expected to take. Within
-a batch each next point is chosen as if those before it were measured, for which a variance needs no values.
+A point is worth the fall of the variance of the logarithm of the step that measuring it brings, summed over all
+candidates (Cohn, Ghahramani, Jordan, JAIR 4, 1996), by the seconds that measuring it is expected to take. Each
+candidate's variance counts in units of what it is now: else a few that are uncertain by nature would draw all points
+(benchmarks/README.md). Within a batch each next point is chosen as if those before it were measured, for which a
+variance needs no values.
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ def choose(
 ) -> list[int]:
     """Up to `count` indices of candidates (n,), the most useful first.
 
-    seconds: (n,) that measuring a candidate is expected to take. weights: (n,) how much a candidate's variance matters,
-    1 each unless given; 0 for what is not to be predicted, such as what runs out of memory. allowed: (n,) what may be
+    seconds: (n,) that measuring a candidate is expected to take. weights: (n,) how much a candidate matters, 1 each
+    unless given; 0 for what is not to be predicted, such as what runs out of memory. allowed: (n,) what may be
     chosen, all unless given: what was measured still counts in the variance, and is no candidate.
     """
     size = len(posterior.mean)
-    weight = np.ones(size) if weights is None else weights
+    weight = (1.0 if weights is None else weights) / posterior.spread**2
     open_ = np.ones(size, dtype=bool) if allowed is None else allowed.copy()
     root, own = posterior.root, posterior.own.copy()
     gram = (root * weight[:, None]).T @ root  # (k, k)
@@ -49,15 +51,20 @@ def choose(
         best = int(np.argmax(np.where(open_, worth, -np.inf)))
         chosen.append(best)
         open_[best] = False
-        step = core @ root[best] / np.sqrt(variance[best] + own[best] + posterior.noise**2)
+        # What is measured need not be predicted any more, nor its replicates.
+        learnt -= same[best] * (root @ (core @ root[best])) ** 2
+        gram -= same[best] * np.outer(root[best], root[best])
+        kin = posterior.group == posterior.group[best]
+        same[kin] = 0.0
+        total = variance[best] + own[best] + posterior.noise**2
+        step = core @ root[best] / np.sqrt(total)
         turned = core @ (gram @ step)
         along, across = root @ step, root @ turned
         # (core - s s') gram (core - s s') = core gram core - s t' - t s' + s (s' gram s) s'
         learnt += along * (along * float(step @ gram @ step) - 2 * across)
         variance -= along**2
         core -= np.outer(step, step)
-        kin = posterior.group == posterior.group[best]
-        own[kin] *= 1 - own[best] / (own[best] + posterior.noise**2 + variance[best] + 1e-300)
+        own[kin] *= 1 - own[best] / total
     return chosen
 
 

@@ -9,7 +9,7 @@ spreads are such that without data a step is known to a factor of three or so (9
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
 from scipy.special import logsumexp
@@ -18,7 +18,7 @@ from paradnn.forecast.inputs import Coordinate, Inputs
 from paradnn.forecast.regression import Array, Columns
 from paradnn.forecast.table import Table
 
-__all__ = ["Line", "overhead_columns", "step_inputs"]
+__all__ = ["Line", "overhead_columns", "roofline", "step_inputs"]
 
 #: Coefficients of the line, by name.
 Line = Mapping[Hashable, float]
@@ -53,16 +53,16 @@ _WORDS = ("model.name", "precision", "compile", "framework.name", "mode", "optim
 _MOST_LEVELS = 24
 
 
-def step_inputs(table: Table, line: Line) -> Inputs:
-    """What a prediction of the logarithm of a step's seconds sees of points; `line` has the coefficients about which
-    the roofline is linear, by the names of its columns, none at first.
+def step_inputs(table: Table) -> Callable[[Line], Inputs]:
+    """What a prediction of the logarithm of a step's seconds sees of points, for a line as `roofline` takes it."""
+    parts, groups, coordinates = _parts(table), _groups(table), _coordinates(table)
+    steps = list(zip(table.environments, table.steps, strict=True))
 
-    The roofline is a sum of parts in a power mean, since parts overlap: t = (sum_k (factor_k part_k)^p)^(1/p). The
-    columns are its derivatives by the logarithms of factors and of p.
-    """
-    base, columns = _roofline(_parts(table), table.families, line)
-    columns |= _groups(table)
-    return Inputs(base, columns, _coordinates(table), list(zip(table.environments, table.steps, strict=True)))
+    def inputs_at(line: Line) -> Inputs:
+        base, columns = roofline(parts, table.families, line)
+        return Inputs(base, columns | groups, coordinates, steps)
+
+    return inputs_at
 
 
 def _parts(table: Table) -> Array:
@@ -79,8 +79,15 @@ def _parts(table: Table) -> Array:
     return np.asarray(np.fmax(np.vstack([work, dispatch * table.layers, dispatch, batch, update]), _LEAST))
 
 
-def _roofline(parts: Array, families: Sequence[str], line: Line) -> tuple[Array, dict[Hashable, tuple[Array, float]]]:
-    """The base (n,) that is left when the coefficients are given back to the columns, and these with their priors."""
+def roofline(
+    parts: Array, families: Sequence[str], line: Line, priors: Sequence[float] = _PARTS
+) -> tuple[Array, dict[Hashable, tuple[Array, float]]]:
+    """Parts (k, n) of a step's seconds as a power mean, since they overlap: t = (sum_k (factor_k part_k)^p)^(1/p).
+
+    The columns are the derivatives of log t by the logarithms of factors, in all and of a family, and of p, taken at
+    the coefficients in `line`, none at first; the base (n,) is what is left of log t when these are given back.
+    priors: (k,) standard deviations of the logarithms of factors before data.
+    """
     power = _POWER * np.exp(line.get("power", 0.0))
     indicators = [(None, np.ones(parts.shape[1])), *_levels(families)]
     factors = np.log(parts)
@@ -92,7 +99,7 @@ def _roofline(parts: Array, families: Sequence[str], line: Line) -> tuple[Array,
     columns: dict[Hashable, tuple[Array, float]] = {}
     for index, share in enumerate(shares):
         for family, on in indicators:
-            columns["part", index, family] = on * share, _PARTS[index] if family is None else _SPREADS["share"][1]
+            columns["part", index, family] = on * share, priors[index] if family is None else _SPREADS["share"][1]
     columns["power"] = ((shares * factors).sum(axis=0) - total / power, _POWER_SPREAD)
     known = sum((column * line.get(name, 0.0) for name, (column, _) in columns.items()), start=np.zeros(len(total)))
     return total / power - known, columns

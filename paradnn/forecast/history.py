@@ -10,6 +10,7 @@ import contextlib
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -39,6 +40,7 @@ _METRICS = (
     "flops_per_step",
     "bytes_per_step",
     "load_average",
+    "peak_memory_bytes",
 )
 
 
@@ -60,8 +62,11 @@ class History(Protocol):
     def where(self) -> str:
         """Its address, as it may be shown."""
 
-    def finished(self, environment_ids: Collection[str]) -> dict[Identity, list[Finished]]:
+    def finished(self, environment_ids: Collection[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
         """Every run with an outcome in these environments, as `Tracker.finished`."""
+
+    def claimed(self) -> set[Identity]:
+        """The points that a living driver is measuring now."""
 
     def past(self, devices: Collection[str], most: int) -> list[Past]:
         """The newest measured points on these devices, at most so many."""
@@ -86,8 +91,11 @@ def open_history(settings: Tracking, way: Way = "auto") -> History:
 class _Nothing:
     where: str
 
-    def finished(self, environment_ids: Collection[str]) -> dict[Identity, list[Finished]]:
+    def finished(self, environment_ids: Collection[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
         return {}
+
+    def claimed(self) -> set[Identity]:
+        return set()
 
     def past(self, devices: Collection[str], most: int) -> list[Past]:
         return []
@@ -102,8 +110,11 @@ class _Store:
     reader: Reader
     experiment: str
 
-    def finished(self, environment_ids: Collection[str]) -> dict[Identity, list[Finished]]:
-        return RunIndex(self.reader, self.experiment).finished(environment_ids)
+    def finished(self, environment_ids: Collection[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
+        return RunIndex(self.reader, self.experiment).finished(environment_ids, sweep_id)
+
+    def claimed(self) -> set[Identity]:
+        return RunIndex(self.reader, self.experiment).claimed()
 
     def past(self, devices: Collection[str], most: int) -> list[Past]:
         query = Query(
@@ -129,12 +140,20 @@ class _Store:
 class _Files:
     folder: Path
 
+    @cached_property
+    def _tracker(self) -> OfflineTracker:
+        """Reads each file once."""
+        return OfflineTracker(self.folder)
+
     @property
     def where(self) -> str:
         return str(self.folder)
 
-    def finished(self, environment_ids: Collection[str]) -> dict[Identity, list[Finished]]:
-        return OfflineTracker(self.folder).finished(environment_ids)
+    def finished(self, environment_ids: Collection[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
+        return self._tracker.finished(environment_ids, sweep_id)
+
+    def claimed(self) -> set[Identity]:
+        return self._tracker.claimed()
 
     def past(self, devices: Collection[str], most: int) -> list[Past]:
         found = []

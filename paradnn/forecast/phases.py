@@ -66,10 +66,12 @@ class PointTimes:
     timed_out: NDArray[np.bool_]
 
 
-def point_times(runs: PastRuns, points: Table, draws: int, seed: int = 0) -> PointTimes:
-    """The time of every planned point, from past runs."""
+def point_times(
+    runs: PastRuns, points: Table, draws: int, seed: int = 0, steps: Prediction | None = None
+) -> PointTimes:
+    """The time of every planned point, from past runs; `steps` is what they say of its step, where that is known."""
     random = np.random.default_rng(seed)
-    step = np.exp(StepTimeModel.fit(runs).predict(points).draws(draws, random))
+    step = np.exp((steps or StepTimeModel.fit(runs).predict(points)).draws(draws, random))
     known, planned = overhead_columns(runs.table), overhead_columns(points)
     phases = {
         name: _overhead(name, runs, points, known, planned).draws(draws, random)

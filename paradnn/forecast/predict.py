@@ -9,20 +9,20 @@ What points have in common (a family, an environment, the session to come) they 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paradnn.forecast.features import Line, step_inputs
-from paradnn.forecast.inputs import places
+from paradnn.forecast.inputs import Inputs, places
 from paradnn.forecast.past_runs import PastRuns
 from paradnn.forecast.process import LeftOut, Process
 from paradnn.forecast.regression import Array, Prediction, Regression
 from paradnn.forecast.table import Table
 
-__all__ = ["StepTimeModel"]
+__all__ = ["StepTimeModel", "fit_line"]
 
 #: Processes that measure the same step differ by so much (log), before data; worth so many observations.
 _NOISE, _NOISE_WORTH = 0.02, 8.0
@@ -42,25 +42,31 @@ class StepTimeModel:
     @classmethod
     def fit(cls, runs: PastRuns) -> StepTimeModel:
         """The model of past runs."""
-        line: dict[Hashable, float] = {}
         logs = np.log(runs.step)
-        for _ in range(_ROUNDS if len(runs) else 0):
-            inputs = step_inputs(runs.table, line)
-            found = Regression(inputs.columns, logs - inputs.base).coefficients
-            line = {name: line.get(name, 0.0) + _STRIDE * (to - line.get(name, 0.0)) for name, to in found.items()}
-        inputs = step_inputs(runs.table, line)
+        line, inputs = fit_line(step_inputs(runs.table), logs)
         noise = _noise(logs, places(inputs.steps), runs.noise)
         run = float(np.sqrt(np.median(noise**2))) if len(runs) else _NOISE
         return cls(line, Process.fit(inputs, logs, noise, run))
 
     def predict(self, points: Table) -> Prediction:
         """The logarithm of the seconds of each point's step; one that was measured before is nearly known."""
-        return self.process.predict(step_inputs(points, self.line))
+        return self.process.predict(step_inputs(points)(self.line))
 
     @property
     def left_out(self) -> LeftOut:
         """Every measured step, predicted from the others."""
         return self.process.left_out
+
+
+def fit_line(inputs_at: Callable[[Line], Inputs], values: Array) -> tuple[Line, Inputs]:
+    """The most probable coefficients of what is not linear in them, by the regression of its derivatives again and
+    again (Gauss and Newton), and the inputs about these."""
+    line: dict[Hashable, float] = {}
+    for _ in range(_ROUNDS if len(values) else 0):
+        inputs = inputs_at(line)
+        found = Regression(inputs.columns, values - inputs.base).coefficients
+        line = {name: line.get(name, 0.0) + _STRIDE * (to - line.get(name, 0.0)) for name, to in found.items()}
+    return line, inputs_at(line)
 
 
 def _noise(logs: Array, steps: NDArray[np.intp], stated: Array) -> Array:

@@ -79,6 +79,11 @@ class Process:
         """Degrees of freedom of the errors' distribution."""
         return _WORTH + len(self.values) / _EACH
 
+    @property
+    def allowance(self) -> float:
+        """By what factor variances are larger, since lengths were chosen to make these very steps probable."""
+        return 1 + len(self.scales.lengths) / max(len(self.values), 1)
+
     def predict(self, points: Inputs) -> Prediction:
         """The joint distribution of a value at each of the points; a step that was observed is nearly known."""
         carriers = self._carriers(points)
@@ -97,8 +102,10 @@ class Process:
         base[again] += kept * self.values[step]
         features[again] -= kept[:, None] * fit.features[step]
         own[again] = fit.own[step] * (1 - kept)
-        root = np.hstack([features @ fit.root, matrix(unseen, count)])
-        return Prediction(base + features @ fit.weights, root, own, places(points.steps), self.run, self.freedom)
+        root = np.hstack([features @ fit.root * np.sqrt(self.allowance), matrix(unseen, count)])
+        return Prediction(
+            base + features @ fit.weights, root, own * self.allowance, places(points.steps), self.run, self.freedom
+        )
 
     @cached_property
     def left_out(self) -> LeftOut:
@@ -106,7 +113,8 @@ class Process:
         fit = _Posterior.of(self, self._carriers(None))
         spread = fit.own + self.noise
         apart = 1 - ((fit.features @ fit.root) ** 2).sum(axis=1) / spread
-        return LeftOut((self.values - fit.features @ fit.weights) / apart, np.sqrt(spread / apart), self.freedom)
+        error = (self.values - fit.features @ fit.weights) / apart
+        return LeftOut(error, np.sqrt(self.allowance * spread / apart), self.freedom)
 
     def _features(self, points: Coordinates, line: Array, carriers: tuple[Coordinates, Array]) -> tuple[Array, Array]:
         """(n, k) features whose weights have variance 1 before data; (n,) variances of what is peculiar to a step,

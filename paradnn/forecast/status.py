@@ -34,12 +34,13 @@ _UNKNOWN = {"cpu": (5e10, 1e10), "gpu": (1e13, 5e11), "tpu": (5e13, 6e11)}
 class SweepStatus:
     """Points in the order of the sweep, with an entry each in the columns.
 
-    status: done, repeated, oom_predicted or missing. outcomes: the stored one, or the one that arithmetic expects.
-    unmade: software stacks that would be made first. limits: bytes that points may take. ceilings: the measured ones of
-    every environment, None where there are none.
+    identities: of which measurement each is. status: done, repeated, oom_predicted or missing. outcomes: the stored
+    one, or the one that arithmetic expects. unmade: software stacks that would be made first. limits: bytes that points
+    may take. ceilings: the measured ones of every environment, None where there are none.
     """
 
     points: Sequence[Point]
+    identities: Sequence[Identity]
     status: Sequence[str]
     outcomes: Sequence[str]
     costs: Sequence[Costs]
@@ -76,8 +77,8 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
     def done_of(point: Point, identity: Identity) -> Finished | None:
         return first_accepted(point, known.get(identity, ()), policy) if policy.looks else None
 
-    states = []
-    for point_status, cost in zip(point_statuses(points, identity_of, done_of), costs, strict=True):
+    states, found = [], list(point_statuses(points, identity_of, done_of))
+    for point_status, cost in zip(found, costs, strict=True):
         if point_status.done:
             states.append(("done", point_status.done.tags["outcome"]))
         elif point_status.repeated:
@@ -89,6 +90,7 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
     environments = [places[key] for key in workers]
     return SweepStatus(
         points=points,
+        identities=[point_status.identity for point_status in found],
         status=[status for status, _ in states],
         outcomes=[outcome for _, outcome in states],
         costs=costs,

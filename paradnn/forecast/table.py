@@ -58,8 +58,10 @@ class Table:
 
     def number(self, key: str) -> Array:
         """(n,) values of one key as numbers, NaN where they are none."""
-        values = (_value(row.get(key, "null")) for row in self.rows)
-        return np.array([value if isinstance(value, (int, float)) else np.nan for value in values], dtype=float)
+        texts = [row.get(key, "null") for row in self.rows]
+        values = {text: _value(text) for text in set(texts)}
+        numbers = {text: value if isinstance(value, (int, float)) else np.nan for text, value in values.items()}
+        return np.array([numbers[text] for text in texts], dtype=float)
 
     @cached_property
     def families(self) -> list[str]:

@@ -20,7 +20,7 @@ from paradnn.forecast.regression import Array
 from paradnn.forecast.table import row_of
 from paradnn.record.record import run_name
 
-__all__ = ["describe", "write_points"]
+__all__ = ["describe", "duration", "table_of", "write_points"]
 
 #: An axis of more values than this is shown by its ends.
 _MOST_LEVELS = 12
@@ -89,7 +89,7 @@ def _times(forecast: Forecast) -> Iterator[str]:
 
 
 def _family_table(forecast: Forecast) -> Table:
-    table = _table("family", "points", "done", "too large", "to measure", "expected", "95%")
+    table = table_of("family", "points", "done", "too large", "to measure", "expected", "95%")
     families = np.array([point.model.name for point in forecast.status.points], dtype=str)
     names = list(dict.fromkeys(families))
     for name in names:
@@ -108,7 +108,7 @@ def _axes(forecast: Forecast) -> dict[str, list[str]]:
 
 
 def _axis_table(forecast: Forecast, axes: Mapping[str, Sequence[str]]) -> Table:
-    table = _table("axis", "value", "points", "done", "too large", "to measure", "expected", "95%")
+    table = table_of("axis", "value", "points", "done", "too large", "to measure", "expected", "95%")
     for key, values in axes.items():
         levels = sorted({*values} - {""}, key=_natural)
         if len(levels) > _MOST_LEVELS:
@@ -138,7 +138,7 @@ def _summary(forecast: Forecast, chosen: NDArray[np.bool_]) -> list[str]:
 
 
 def _host_table(forecast: Forecast, hosts: Sequence[int], chunk: int | None) -> Table:
-    table = _table("hosts", "wall time", "95%", "times faster")
+    table = table_of("hosts", "wall time", "95%", "times faster")
     single = forecast.wall(1, chunk)
     for count in hosts:
         wall = forecast.wall(count, chunk)
@@ -147,7 +147,8 @@ def _host_table(forecast: Forecast, hosts: Sequence[int], chunk: int | None) -> 
     return table
 
 
-def _table(*headings: str) -> Table:
+def table_of(*headings: str) -> Table:
+    """A table without lines, whose first column stands to the left and the others to the right."""
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     for index, heading in enumerate(headings):
         table.add_column(heading, justify="left" if index == 0 else "right", no_wrap=True)
@@ -157,10 +158,10 @@ def _table(*headings: str) -> Table:
 def _quantiles(draws: Array) -> list[str]:
     """Median and 95% interval of draws of a duration."""
     low, middle, high = np.quantile(draws, [0.025, 0.5, 0.975])
-    return [_duration(middle), f"{_duration(low)} .. {_duration(high)}"]
+    return [duration(middle), f"{duration(low)} .. {duration(high)}"]
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """A duration in its two largest units: 2 d 3 h, 3 h 20 min, 5 min 12 s, 41 s."""
     if seconds < 100:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"

@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings
 from paradnn.config.words import counted
+from paradnn.errors import ConfigError
+from paradnn.launch.rounds import Round, Rounds
 from paradnn.session.parent_run import ParentRun
 from paradnn.session.progress import describe_sweep
 from paradnn.session.summary import Row, Summary
@@ -49,8 +51,11 @@ def sweep_with(
     Raises ParadnnError for what the user can mend; ends the process with a code that is not 0 where a launched sweep
     left points without an outcome.
     """
-    sweep = make_sweep(loader, master, arguments, params)
+    sweep = make_sweep(loader, master, arguments, params, searches=True)
     launcher = _launcher(master)
+    if sweep.info.largest and (launcher != _BASIC or sweep.settings.sweep.chunk):
+        key, value = ("sweep.chunk", sweep.settings.sweep.chunk) if launcher == _BASIC else ("hydra/launcher", launcher)
+        raise ConfigError(key, value, "cannot search batch_size=largest, which one process does", "leave it out")
     if launcher == _BASIC and sweep.settings.sweep.chunk is None:
         with tempfile.TemporaryDirectory(prefix="paradnn-sweep-") as folder:
             task = [*sweep.overrides, pack(sweep.info, sweep.plan, Path(folder) / "plan.json")]
@@ -108,27 +113,30 @@ class _Submitter:
         self._tracker: Tracker = open_tracker(sweep.settings.tracking, _say)
         self._parent = ParentRun(self._tracker, sweep.info)
         self._problems: list[str] = []
+        self._points: list[Point] = []  # what was asked for
 
     def run(self, launch: Launch) -> int:
         """Launch the tasks, wait, close the parent; the exit code."""
         begin = time.monotonic()
         self._tracker.close_abandoned()
         parent = self._parent.open()
-        tasks = self._tasks(parent)
-        total = len(self._sweep.points)
-        most = counted(self._chunk, "point")
-        _say(f"{self._sweep.info.name}: {counted(len(tasks), 'task')} of up to {most} for {self._launcher}")
         if self._processes > 1:
             _say(
                 f"{self._processes} processes measure on this host at the same time and take cores, caches and memory "
                 "from each other: use these runs to see what works, not to compare speeds"
             )
-        interrupted = self._launch(launch, tasks)
+        adaptive = self._sweep.settings.sweep.design == "adaptive"
+        rounds = Rounds(self._sweep, self._chunk, begin) if adaptive else None
+        interrupted = self._launch_rounds(launch, parent, rounds or [Round(range(len(self._sweep.points)))])
         if not interrupted:
             self._tracker.release(self._sweep.info.sweep_id)
-        summary = self._summary(total, interrupted)
+        summary = self._summary(interrupted)
         summary.seconds = time.monotonic() - begin
-        if summary.measured or summary.missing:
+        if rounds:
+            conclusion = rounds.conclusion()
+            summary.conclusion = conclusion.text
+            self._parent.end(summary, (), conclusion)
+        elif summary.measured or summary.missing:
             self._parent.end(summary, ())
         else:  # everything was known: no sweep took place
             self._tracker.drop_sweep()
@@ -140,13 +148,42 @@ class _Submitter:
     def _chunk(self) -> int:
         return self._sweep.settings.sweep.chunk or default_chunk(len(self._sweep.points))
 
-    def _tasks(self, parent: str) -> list[list[str]]:
+    def _launch_rounds(self, launch: Launch, parent: str, rounds: Iterable[Round]) -> bool:
+        """Launch round after round, each once the one before has ended; whether the user ended it."""
+        number, name = 0, self._sweep.info.name
+        try:
+            for entry in rounds:
+                self._points += [self._sweep.points[index] for index in entry.indices]
+                tasks = self._tasks(parent, entry, number)
+                standing = f" ({rounds.standing})" if isinstance(rounds, Rounds) else ""
+                most = counted(self._chunk, "point")
+                _say(f"{name}: {counted(len(tasks), 'task')} of up to {most} for {self._launcher}{standing}")
+                if self._launch(launch, tasks):
+                    return True
+                number += len(tasks)
+                if isinstance(rounds, Rounds):
+                    rounds.end_round(self._environments())
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    def _tasks(self, parent: str, entry: Round, number: int) -> list[list[str]]:
+        """The tasks of a round, numbered from `number`."""
         overrides = [*self._sweep.overrides, *_addresses(self._sweep.settings)]
-        tasks = []
-        for number, plan in enumerate(self._sweep.chunks(self._chunk)):
-            launched = Launched(self._launcher, parent, number, time.time(), self._processes)
-            tasks.append([*overrides, self._packed(launched, plan)])
+        tasks: list[list[str]] = []
+        for first in range(0, len(entry.indices), self._chunk):
+            part = slice(first, first + self._chunk)
+            launched = Launched(
+                self._launcher, parent, number + len(tasks), time.time(), self._processes, tuple(entry.excluded[part])
+            )
+            tasks.append([*overrides, self._packed(launched, self._sweep.plan.part(entry.indices[part]))])
         return tasks
+
+    def _environments(self) -> set[str]:
+        """Those in which the tasks ran, as far as they or their points say."""
+        reports = self._tracker.task_reports().values()
+        found = {name for report in reports for name in report.get("environments", ())}
+        return found | {row["environment_id"] for row in self._tracker.sweep_rows(self._sweep.info.sweep_id)}
 
     def _packed(self, launched: Launched, plan: Plan) -> str:
         return pack(replace(self._sweep.info, launched=launched), plan)
@@ -167,22 +204,20 @@ class _Submitter:
                 self._problems.append(f"a task: {_first_line(error)}")
         return False
 
-    def _summary(self, total: int, interrupted: bool) -> Summary:
-        """What the store says of every point of the plan."""
+    def _summary(self, interrupted: bool) -> Summary:
+        """What the store says of every point that was asked for."""
         rows = {_key(row): row for row in self._tracker.sweep_rows(self._sweep.info.sweep_id)}
-        families = {(point_id(point), str(point.replicate)): point.model.name for point in self._sweep.points}
+        families = {(point_id(point), str(point.replicate)): point.model.name for point in self._points}
         shown = [Row.of(families[key], row) for key, row in rows.items()]
-        summary = Summary(total, shown, interrupted=interrupted, where=self._tracker.where)
-        reports = self._tracker.task_reports()
-        for number, report in sorted(reports.items()):
+        summary = Summary(len(self._points), shown, interrupted=interrupted, where=self._tracker.where)
+        for number, report in sorted(self._tracker.task_reports().items()):
             if "problem" in report:
                 self._problems.append(f"task {number} on {report.get('node', 'its host')}: {report['problem']}")
-        environments = {name for report in reports.values() for name in report.get("environments", ())}
-        environments |= {row["environment_id"] for row in rows.values()}
+        environments = self._environments()
         known = self._tracker.finished(environments)
         resume = ResumePolicy(self._sweep.settings.resume, self._sweep.settings.retry)
         seen = set()
-        for point in self._sweep.points:
+        for point in self._points:
             key = (point_id(point), str(point.replicate))
             if key in seen:
                 summary.repeated += 1

@@ -14,19 +14,28 @@ __all__ = ["Conclusion", "Course", "Visit"]
 
 @dataclass(frozen=True)
 class Visit:
-    """One measurement of a point, and tags that its run has beside those of any point."""
+    """One measurement of a point, and tags that its run has beside those of any point.
+
+    excluded: why the point is out of memory without being tried; None where it is to be measured.
+    """
 
     point: Point
     tags: Mapping[str, str]
+    excluded: str | None = None
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What the parent run holds at the end beside counts and table: Markdown, metrics, artifacts as in a `Record`."""
+    """What the parent run holds at the end beside counts and table: Markdown, metrics, tags, artifacts.
+
+    replaces: whether it stands in place of the table and the picture of the points.
+    """
 
     text: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
     artifacts: Mapping[str, Any] = field(default_factory=dict)
+    replaces: bool = False
 
 
 class Course(Protocol):
@@ -37,15 +46,25 @@ class Course(Protocol):
         """A point of every worker that will be needed."""
 
     @property
-    def most(self) -> int:
-        """How many measurements it asks for at most."""
+    def resumes(self) -> bool:
+        """Whether points that the store holds are as good as measured; else each visit is a measurement of its own."""
+
+    @property
+    def left(self) -> int:
+        """How many measurements it still asks for: at most, or as far as that can be told now."""
 
     @property
     def standing(self) -> str:
         """What is known so far, in a few words; may be empty."""
 
     def batch(self, rows: Sequence[Row]) -> Sequence[Visit]:
-        """What is measured next, in this order; nothing ends it. `rows` are those of the batch before, in order."""
+        """What is measured next, in this order; nothing ends it. `rows` are those of the batch before, as they ended.
+
+        A visit whose point another driver measures, or has measured, has no row.
+        """
+
+    def wants(self, visit: Visit) -> bool:
+        """Whether a visit of the batch is still to be made: asked right before it."""
 
     def conclusion(self) -> Conclusion:
         """What came of it, also of one that was interrupted."""

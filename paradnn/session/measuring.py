@@ -10,14 +10,13 @@ import contextlib
 import random
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, Settings
 from paradnn.config.words import counted
-from paradnn.costs import Costs
 from paradnn.costs.point import costs_of, exceeds_memory, memory_limit
 from paradnn.errors import StoreError
 from paradnn.execution.environments import WorkerEnvironments
@@ -27,6 +26,7 @@ from paradnn.execution.worker_process import Limits
 from paradnn.hardware.findings import Finding
 from paradnn.record.profile_summary import profile_tags
 from paradnn.record.record import Record, point_tags, run_name
+from paradnn.session.course import Visit
 from paradnn.session.drift import Drift
 from paradnn.session.hardware_peaks import CeilingsKeeper
 from paradnn.session.open_point import OpenPoint
@@ -139,15 +139,22 @@ class Measuring:
         for entry in list(self._open):
             self._process(entry)
 
-    def enter(self, point: Point, reference: bool = False, further: Mapping[str, str] | None = None) -> bool:
-        """Claim a point, measure it in its first process; False when another driver holds it. `further` are tags."""
+    def visit(self, visits: Sequence[Visit], wanted: Callable[[Visit], bool] = lambda _: True) -> int:
+        """Measure a batch, at most a group of points; how many are left out: not `wanted`, or held by other drivers."""
+        left_out = sum(not (wanted(visit) and self.enter(visit.point, visit=visit)) for visit in visits)
+        self._further_rounds()
+        return left_out
+
+    def enter(self, point: Point, reference: bool = False, visit: Visit | None = None) -> bool:
+        """Claim a point, measure it in its first process; False when another driver holds it."""
+        further, excluded = (visit.tags, visit.excluded) if visit else ({}, None)
         environment = self._environments.environment(point)
         begin = time.perf_counter()
-        usable = not self._environments.problem(point)
+        usable = not self._environments.problem(point) and not excluded
         ceilings = self._ceilings.of(point, environment) if self._ceilings and usable else None
         # Measuring them is no cost of this point.
         self._free_since += time.perf_counter() - begin
-        tags = {**point_tags(point, environment), **self._tags, **(further or {})}
+        tags = {**point_tags(point, environment), **self._tags, **further}
         accepts = (lambda known: self._resume.accepts(point, known)) if self._resume.looks else None
         self._reporter.begin(run_name(point))
         # Its processes take turns with those of the whole group; the claim is renewed meanwhile.
@@ -163,6 +170,7 @@ class Measuring:
             return True
         known = replace(environment, findings=(*environment.findings, *self.findings))
         entry = OpenPoint(point, known, ceilings, claim, tags, costs_of(point), reference, longest=longest)
+        entry.excluded = excluded
         if not claim.repeats:
             self._take_up(entry)
         self._open.append(entry)
@@ -224,15 +232,15 @@ class Measuring:
         limits = Limits(point.measure.timeout, memory_limit(point))
         schedule, begun = time.perf_counter() - self._free_since, time.time()
         problem = self._environments.problem(point)
-        result = PointResult("unavailable", problem) if problem else self._predicted(point, entry.costs, limits)
+        result = PointResult("unavailable", problem) if problem else self._predicted(entry, limits)
         result = result or self._pool.measure(WorkerKey.of(point), entry.request(), limits, self._reporter.phase)
         self._free_since = time.perf_counter()
         return replace(result, phases={**result.phases, "schedule": schedule}, begun=begun)
 
     @staticmethod
-    def _predicted(point: Point, costs: Costs, limits: Limits) -> PointResult | None:
-        """Out of memory by arithmetic: no build is tried."""
-        reason = exceeds_memory(point, costs, limits.memory_bytes)
+    def _predicted(entry: OpenPoint, limits: Limits) -> PointResult | None:
+        """Out of memory by arithmetic or by what larger and smaller points did: no build is tried."""
+        reason = entry.excluded or exceeds_memory(entry.point, entry.costs, limits.memory_bytes)
         return PointResult("oom_predicted", reason) if reason else None
 
     def _late(self, record: Record) -> dict[str, float]:

@@ -24,7 +24,8 @@ __all__ = ["OpenPoint"]
 
 @dataclass
 class OpenPoint:
-    """A claimed point. `reference`: it is measured again with every group of points, until the last.
+    """A claimed point. `reference`: it is measured again with every group of points, until the last. `excluded`: why it
+    is out of memory without being tried.
 
     `longest`: seconds for which its claim holds from `claimed` on (on the monotonic clock).
     """
@@ -37,6 +38,7 @@ class OpenPoint:
     costs: Costs
     reference: bool = False
     last_group: bool = False
+    excluded: str | None = None
     results: list[PointResult] = field(default_factory=list)
     load: float | None = field(default_factory=load_average)
     longest: float = 0.0

@@ -98,8 +98,8 @@ class ParentRun:
                 "drift_per_hour_high": drift.high,
             }
         artifacts = {TABLE: table_file(summary.rows), **conclusion.artifacts}
-        if not conclusion.text:  # what was chosen while it was measured has its own picture and words
+        if not conclusion.replaces:
             text = "\n\n".join(filter(None, (text, table_text(summary.rows))))
             artifacts |= picture(sweep.name, summary.rows)
         status = "KILLED" if summary.interrupted else "FAILED" if summary.missing else "FINISHED"
-        self._tracker.close_sweep(status, text, metrics, artifacts)
+        self._tracker.close_sweep(status, text, metrics, artifacts, conclusion.tags)

@@ -55,6 +55,11 @@ class Reporter:
         if self._console.is_terminal:
             self._live.start()
 
+    def expect(self, left: int, processes: float) -> None:
+        """So many points are left, as it is known now, of so many processes each."""
+        self._total = sum(self._counts.values()) + self._skipped + left
+        self._processes_left = round(left * processes)
+
     def close(self) -> None:
         """The work ends, one way or another."""
         self._live.stop()
@@ -194,6 +199,8 @@ def describe_sweep(summary: Summary) -> None:
     spent = f"{counted(summary.total, 'point')} in {_duration(summary.seconds)}"
     text = f"{spent}: {summary.counts()}. Runs are in {summary.where}"
     console.print(text, soft_wrap=True, markup=False)
+    if summary.conclusion:
+        console.print(summary.conclusion, soft_wrap=True, markup=False)
     if summary.drift and summary.drift.matters:
         console.print(f"Drift: {summary.drift}.", soft_wrap=True, markup=False)
     for line in _low_peaks(rows):

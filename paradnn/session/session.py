@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Point, Settings
@@ -19,7 +20,7 @@ from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.hardware.findings import load_findings
 from paradnn.hardware.load import LoadWatch
-from paradnn.session.course import Conclusion, Course
+from paradnn.session.course import Conclusion, Course, Visit
 from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper
 from paradnn.session.interruption import Interrupted, interruptible
 from paradnn.session.measuring import Measuring, SessionContext
@@ -52,8 +53,9 @@ def follow_course(course: Course, settings: Settings, sweep: SweepInfo) -> Summa
 
     Raises ParadnnError as `measure_points` does.
     """
-    reporter = Reporter(course.most, sweep.name, at_most=True)
-    with _opened(course.points, 0, reporter, replace(settings, resume=False), sweep) as session:
+    reporter = Reporter(course.left, sweep.name, at_most=not course.resumes)
+    settings = settings if course.resumes else replace(settings, resume=False)
+    with _opened(course.points, 0, reporter, settings, sweep) as session:
         return session.follow(course)
 
 
@@ -110,6 +112,8 @@ class _Session:
         self._pool, self._tracker, self._summary = context.pool, context.tracker, context.summary
         self._environments, self._reporter, self._resume = context.environments, context.reporter, context.resume
         self._sweep = sweep
+        design = context.settings.sweep.design
+        self._design = {"design": design} if design != "grid" else {}
         self._parent = ParentRun(context.tracker, sweep)
         self._watch = watch
         self._measuring = Measuring(context)
@@ -123,29 +127,36 @@ class _Session:
             _prepare_first(todo, self._environments, self._pool)
             self._parent.open()
         processes = sum(point.measure.processes for point in todo)
-        return self._carry_out(lambda: self._measuring.work(todo), processes, begin, Conclusion)
+        work: Callable[[], object] = partial(self._measuring.work, todo)
+        if excluded := self._sweep.launched.excluded if self._sweep and self._sweep.launched else ():
+            reasons = dict(zip(map(self._measuring.identity, points), excluded, strict=True))
+            visits = [Visit(point, {}, reasons[self._measuring.identity(point)]) for point in todo]
+            work = partial(self._measuring.visit, visits)
+        return self._carry_out(work, processes, begin, Conclusion)
 
     def follow(self, course: Course) -> Summary:
         """Measure what the course asks for; what it concludes stands on the parent run."""
         begin = time.perf_counter()
         self._tracker.close_abandoned()
         self._summary.parent = self._parent.open()
-        return self._carry_out(lambda: self._visit(course), course.most, begin, course.conclusion)
+        return self._carry_out(lambda: self._visit(course), course.left, begin, course.conclusion)
 
     def _visit(self, course: Course) -> None:
         rows: Sequence[Row] = ()
         while visits := course.batch(rows):
             self._summary.total += len(visits)
-            for visit in visits:
-                self._measuring.enter(visit.point, further=visit.tags)
-            rows = self._summary.rows[-len(visits) :]
             self._reporter.standing = course.standing
+            self._reporter.expect(course.left, sum(visit.point.measure.processes for visit in visits) / len(visits))
+            before = len(self._summary.rows)
+            self._summary.total -= self._measuring.visit(visits, course.wants)
+            rows = self._summary.rows[before:]
 
     def _carry_out(
-        self, work: Callable[[], None], processes: int, begin: float, conclude: Callable[[], Conclusion]
+        self, work: Callable[[], object], processes: int, begin: float, conclude: Callable[[], Conclusion]
     ) -> Summary:
         """Do the work and close what was opened for it, also after an interruption."""
-        self._measuring.start(task_tags(self._sweep), waiting_times(self._sweep.launched if self._sweep else None))
+        tags = {**task_tags(self._sweep), **self._design}
+        self._measuring.start(tags, waiting_times(self._sweep.launched if self._sweep else None))
         self._reporter.start(self._summary.skipped, processes)
         if processes:
             self._tell_load()
@@ -157,7 +168,9 @@ class _Session:
             self._measuring.abandon()
         self._summary.seconds = time.perf_counter() - begin
         self._summary.drift = self._measuring.drift.estimate()
-        self._parent.end(self._summary, self._environments.environment_ids, conclude())
+        conclusion = conclude()
+        self._summary.conclusion = conclusion.text
+        self._parent.end(self._summary, self._environments.environment_ids, conclusion)
         self._summary.where = self._tracker.where
         return self._summary
 

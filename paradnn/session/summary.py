@@ -14,8 +14,12 @@ if TYPE_CHECKING:
 __all__ = ["Row", "Summary"]
 
 
-#: Tags that are shown at once.
+#: Tags that are kept at hand: what a point is, and what is shown at once.
 _SHOWN = (
+    "point_id",
+    "environment_id",
+    "replicate",
+    "device",
     "steady",
     "steady_reason",
     "contended",
@@ -70,7 +74,7 @@ class Summary:
 
     skipped: outcomes that the store held already, this sweep's or another driver's. repeated: points that the sweep
     names twice. drift: how step times changed meanwhile, where points were measured in several processes. parent: id
-    of the parent run, which shows it.
+    of the parent run, which shows it. conclusion: what it came to, in Markdown, where points were chosen meanwhile.
     """
 
     total: int
@@ -82,6 +86,7 @@ class Summary:
     where: str = ""
     drift: DriftEstimate | None = None
     parent: str = ""
+    conclusion: str = ""
 
     @property
     def outcomes(self) -> Counter[str]:

@@ -95,6 +95,12 @@ _ALL = (
     Metric("speed_ratio_low", "1", None, "comparison", "lower end of its 95% interval, whenever one stops"),
     Metric("speed_ratio_high", "1", None, "comparison", "upper end of its 95% interval, whenever one stops"),
     Metric("comparison_rounds", "1", None, "comparison", "rounds in which both sides were measured"),
+    # An adaptive sweep (docs/adaptive.md), on its parent run
+    Metric("design_candidates", "1", None, "design", "points that the sweep might have measured"),
+    Metric("design_measured", "1", None, "design", "points measured, or tried, by all drivers and sessions"),
+    Metric("design_expected_error", "1", "lower", "design", "median relative error expected of the others' step times"),
+    Metric("design_findings", "1", None, "design", "conclusions drawn of what speed depends on"),
+    Metric("design_settled", "1", "higher", "design", "conclusions that stand with 95%"),
     # Memory and energy
     Metric("peak_memory_bytes", "B", "lower", "memory", "peak memory of the point's processes, framework included"),
     Metric("step_memory_bytes", "B", "lower", "memory", "peak growth of anonymous memory in the steps after compiling"),

@@ -5,14 +5,15 @@ Only overrides that choose a file (`model=fc`) need its composition, so each com
 the values (`model.nodes=64`) are set in copies of it. Both ways give the same point (tested).
 
 A sweep is a union of grids: the command line's axes alone, or those of a preset's `sweep.grids`, each with the command
-line's axes on top.
+line's axes on top. Axes that `sweep.zip` names together go together, value by value: a dimension of several axes.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -44,9 +45,9 @@ class Plan:
         for base, values in self.points:
             yield _with_values(self.bases[base], values)
 
-    def part(self, first: int, end: int) -> Plan:
-        """The points from `first` to before `end`, with those configurations alone that they need."""
-        points = self.points[first:end]
+    def part(self, indices: Iterable[int]) -> Plan:
+        """These points, with those configurations alone that they need."""
+        points = [self.points[index] for index in indices]
         used = {base: number for number, base in enumerate(dict.fromkeys(base for base, _ in points))}
         return Plan([self.bases[base] for base in used], [(used[base], values) for base, values in points])
 
@@ -59,6 +60,10 @@ class _Axis:
     strings: tuple[str, ...]
     values: tuple[Any, ...]
     composed: bool  # whether only Hydra can apply it
+
+
+#: Axes that go together, of equal length; mostly one alone.
+_Dimension = tuple[_Axis, ...]
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
@@ -80,20 +85,21 @@ def expand(loader: ConfigLoader, master: DictConfig, arguments: Sequence[str], p
     plan = Plan(builder.bases, [])
     sampled = sweep.sample
     rest = [entry for entry in arguments if not (sweep.grids and entry.startswith("model="))]
-    grids = [
+    every = [
         builder.axes([*_strings(params), *_strings(grid), *rest])
         for grid in builder.of_families(sweep.grids, arguments) or [{}]
     ]
-    sizes = [_size(axes) for axes in grids]
+    grids = _zipped(every, sweep.zip)
+    sizes = [_size(dimensions) for dimensions in grids]
     if sum(sizes) > MAX_POINTS:
         raise ConfigError(
             "sweep", f"{sum(sizes):,} points", f"is more than {MAX_POINTS:,}", "name fewer values, or set sweep.sample"
         )
     shares = _shares(sizes, sampled) if sampled else sizes
-    for axes, size, share in zip(grids, sizes, shares, strict=True):
-        combinations = itertools.product(*(range(len(axis.strings)) for axis in axes))
-        chosen = combinations if share >= size else _spread(axes, share, sweep.seed)
-        plan.points.extend(builder.point(axes, choice) for choice in chosen)
+    for dimensions, size, share in zip(grids, sizes, shares, strict=True):
+        lengths = _lengths(dimensions)
+        chosen = itertools.product(*map(range, lengths)) if share >= size else _spread(lengths, share, sweep.seed)
+        plan.points.extend(builder.point(dimensions, choice) for choice in chosen)
     if sweep.order == "random":
         random.Random(sweep.seed).shuffle(plan.points)
     return plan
@@ -139,10 +145,11 @@ class _Builder:
             )
         return grids_left
 
-    def point(self, axes: Sequence[_Axis], choice: Sequence[int]) -> tuple[int, dict[str, Any]]:
+    def point(self, dimensions: Sequence[_Dimension], choice: Sequence[int]) -> tuple[int, dict[str, Any]]:
         """The base and the values of one combination."""
-        composed = tuple(axis.strings[index] for axis, index in zip(axes, choice, strict=True) if axis.composed)
-        values = {axis.key: axis.values[index] for axis, index in zip(axes, choice, strict=True) if not axis.composed}
+        pairs = [(axis, index) for axes, index in zip(dimensions, choice, strict=True) for axis in axes]
+        composed = tuple(axis.strings[index] for axis, index in pairs if axis.composed)
+        values = {axis.key: axis.values[index] for axis, index in pairs if not axis.composed}
         if composed not in self._index:
             config = self._loader.load_sweep_config(self._master, list(composed))
             self._index[composed] = len(self.bases)
@@ -181,11 +188,54 @@ def _strings(axes: Mapping[str, Any]) -> list[str]:
     return [f"{key}={'null' if value is None else value}" for key, value in axes.items()]
 
 
-def _size(axes: Sequence[_Axis]) -> int:
-    size = 1
-    for axis in axes:
-        size *= len(axis.strings)
-    return size
+def _zipped(grids: Sequence[Sequence[_Axis]], groups: Sequence[Sequence[str]]) -> list[list[_Dimension]]:
+    """The dimensions of each grid: axes of a group of `sweep.zip` are one, at the place of the first of them.
+
+    A grid of a preset that lacks one of a group's axes is left as it is. Raises ConfigError for a group that no grid
+    has, and for axes that cannot go together.
+    """
+    named = [key for group in groups for key in group]
+    for key in named:
+        if named.count(key) > 1:
+            raise ConfigError("sweep.zip", key, "is named twice", "name an axis in one group, once")
+    for group in groups:
+        if len(group) < 2:
+            raise ConfigError("sweep.zip", ",".join(group), "is one axis", "name at least two that go together")
+        held = [{axis.key for axis in axes} for axes in grids]
+        if not any(keys.issuperset(group) for keys in held):
+            lacking = next((key for key in group if not any(key in keys for keys in held)), ",".join(group))
+            known = ", ".join(dict.fromkeys(axis.key for axes in grids for axis in axes if len(axis.strings) > 1))
+            raise ConfigError("sweep.zip", lacking, "is no axis of this sweep", f"its axes are {known or 'none'}")
+    return [_dimensions(axes, groups) for axes in grids]
+
+
+def _dimensions(axes: Sequence[_Axis], groups: Sequence[Sequence[str]]) -> list[_Dimension]:
+    """The dimensions of one grid."""
+    known = {axis.key: axis for axis in axes}
+    dimensions: dict[str, _Dimension] = {key: (axis,) for key, axis in known.items()}
+    for group in groups:
+        if not known.keys() >= set(group):
+            continue
+        for key in group:
+            if len(known[key].strings) < 2:
+                raise ConfigError("sweep.zip", key, "has one value", f"give it several, as in {key}=64,128")
+        together = tuple(known[key] for key in group)
+        lengths = ", ".join(f"{axis.key} has {len(axis.strings)}" for axis in together)
+        if len({len(axis.strings) for axis in together}) > 1:
+            raise ConfigError("sweep.zip", ",".join(group), f"{lengths} values", "give each as many")
+        first, *others = sorted(group, key=list(known).index)
+        dimensions[first] = together
+        for key in others:
+            del dimensions[key]
+    return list(dimensions.values())
+
+
+def _lengths(dimensions: Sequence[_Dimension]) -> list[int]:
+    return [len(axes[0].strings) for axes in dimensions]
+
+
+def _size(dimensions: Sequence[_Dimension]) -> int:
+    return math.prod(_lengths(dimensions))
 
 
 def _shares(sizes: Sequence[int], sample: int) -> list[int]:
@@ -200,11 +250,10 @@ def _shares(sizes: Sequence[int], sample: int) -> list[int]:
     return shares
 
 
-def _spread(axes: Sequence[_Axis], count: int, seed: int) -> list[tuple[int, ...]]:
+def _spread(lengths: Sequence[int], count: int, seed: int) -> list[tuple[int, ...]]:
     """`count` distinct combinations, drawn evenly over the grid by a scrambled Halton sequence."""
     from scipy.stats import qmc
 
-    lengths = [len(axis.strings) for axis in axes]
     sequence = qmc.Halton(d=max(1, len(lengths)), seed=seed)
     chosen: dict[tuple[int, ...], None] = {}
     for _ in range(64):

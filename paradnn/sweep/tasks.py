@@ -15,12 +15,12 @@ import secrets
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paradnn.config.point import SETTINGS_KEYS, Point, Settings, read_point, read_settings
+from paradnn.config.point import LARGEST, SETTINGS_KEYS, Point, Settings, read_point, read_settings, read_smallest
 from paradnn.config.words import counted
 from paradnn.errors import ConfigError
 from paradnn.sweep.space import Plan, expand, plain
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
     from omegaconf import DictConfig
 
-__all__ = ["Launched", "Sweep", "SweepInfo", "default_chunk", "make_sweep", "pack", "read_plan"]
+__all__ = ["Launched", "Sweep", "SweepInfo", "default_chunk", "make_sweep", "pack", "read_plan", "search_info"]
 
 #: How a plan begins that stands in the override itself.
 _PACKED = "packed:"
@@ -38,6 +38,8 @@ _PACKED = "packed:"
 @dataclass(frozen=True)
 class Launched:
     """What a task gets from the process that submitted it.
+
+    excluded: of each of its points why it is out of memory without being tried; empty where all are to be measured.
 
     launcher: the name of Hydra's launcher. parent: run id of the sweep's parent. task: number of the task, from 0.
     submitted: Unix seconds. processes: how many tasks of the sweep one host measures at the same time.
@@ -48,16 +50,21 @@ class Launched:
     task: int
     submitted: float
     processes: int = 1
+    excluded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class SweepInfo:
-    """What the parent run says of a sweep; `launched` where another process opens and closes the parent."""
+    """What the parent run says of a sweep.
+
+    launched: where another process opens and closes the parent. largest: each point's largest batch is searched.
+    """
 
     sweep_id: str
     name: str
     command: str
     launched: Launched | None = None
+    largest: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,23 +77,45 @@ class Sweep:
     settings: Settings
     overrides: tuple[str, ...]
 
-    def chunks(self, size: int) -> Iterator[Plan]:
-        """The plan in pieces of `size` points, in its order."""
-        for first in range(0, len(self.plan.points), size):
-            yield self.plan.part(first, first + size)
 
+def make_sweep(
+    loader: ConfigLoader,
+    master: DictConfig,
+    arguments: Sequence[str],
+    params: Mapping[str, Any],
+    searches: bool = False,
+) -> Sweep:
+    """Plan a multirun; raises ConfigError for any of its points before one is measured.
 
-def make_sweep(loader: ConfigLoader, master: DictConfig, arguments: Sequence[str], params: Mapping[str, Any]) -> Sweep:
-    """Plan a multirun; raises ConfigError for any of its points before one is measured."""
+    `searches`: whether batch_size=largest can be meant.
+    """
     plan = expand(loader, master, arguments, params)
     if not plan.points:
         raise ConfigError("sweep", "no points", "there is nothing to measure", "name at least one value for each key")
-    points = tuple(read_point(config) for config in plan.configs())
+    largest = searches and any(config.get("batch_size") == LARGEST for config in plan.configs())
+    points = tuple(_read(config, largest) for config in plan.configs())
     read_settings(next(plan.configs()))
     settings = read_settings(plain(master))
+    if largest and settings.sweep.design != "grid":
+        raise ConfigError("batch_size", LARGEST, "is no axis of an adaptive sweep", "leave sweep.design out")
     name = settings.sweep.name or "+".join(dict.fromkeys(point.model.name for point in points))
-    info = SweepInfo(_sweep_id(), f"{name}, {counted(len(points), 'point')}", _command())
+    what = f"{name}, {'largest batch of ' if largest else ''}{counted(len(points), 'point')}"
+    info = SweepInfo(_sweep_id(), what, _command(), largest=largest)
     return Sweep(info, plan, points, settings, tuple(_of_settings(arguments)))
+
+
+def search_info(point: Point) -> SweepInfo:
+    """The parent of a search for the largest batch of a single point."""
+    return SweepInfo(_sweep_id(), f"{point.model.name}, largest batch", _command(), largest=True)
+
+
+def _read(config: Mapping[str, Any], largest: bool) -> Point:
+    """A point of a plan; where the largest batch is searched, with the smallest."""
+    if not largest:
+        return read_point(config)
+    if (size := config.get("batch_size")) != LARGEST:
+        raise ConfigError("batch_size", f"{LARGEST},{size}", "is a search and a number", "give one of them")
+    return read_smallest(config)
 
 
 def default_chunk(points: int) -> int:
@@ -116,9 +145,12 @@ def read_plan(settings: Settings) -> tuple[list[Point], SweepInfo]:
     else:
         content = json.loads(Path(text).read_text())
     sweep = content["sweep"]
-    launched = Launched(**sweep.pop("launched")) if sweep["launched"] else sweep.pop("launched")
+    launched = sweep.pop("launched")
+    if launched:
+        launched = Launched(**{**launched, "excluded": tuple(launched["excluded"])})
     plan = Plan(content["bases"], [(base, values) for base, values in content["points"]])
-    return [read_point(config) for config in plan.configs()], SweepInfo(**sweep, launched=launched)
+    points = [_read(config, sweep["largest"]) for config in plan.configs()]
+    return points, SweepInfo(**sweep, launched=launched)
 
 
 def _of_settings(arguments: Sequence[str]) -> list[str]:

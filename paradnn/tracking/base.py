@@ -59,7 +59,12 @@ class Tracker(Protocol):
         """Start the parent of the runs that follow; its id."""
 
     def close_sweep(
-        self, status: str, description: str, metrics: Mapping[str, float], artifacts: Mapping[str, Any]
+        self,
+        status: str,
+        description: str,
+        metrics: Mapping[str, float],
+        artifacts: Mapping[str, Any],
+        tags: Mapping[str, str],
     ) -> None:
         """End the parent; `status` is an MLflow run status, `artifacts` are as those of a `Record`."""
 

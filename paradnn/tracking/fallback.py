@@ -111,12 +111,17 @@ class ResilientTracker:
         self._finally(lambda store: store.report_task(task, report))
 
     def close_sweep(
-        self, status: str, description: str, metrics: Mapping[str, float], artifacts: Mapping[str, Any]
+        self,
+        status: str,
+        description: str,
+        metrics: Mapping[str, float],
+        artifacts: Mapping[str, Any],
+        tags: Mapping[str, str],
     ) -> None:
         if status == "KILLED":  # an interrupted sweep ends at once
             self._patience = 0.0
-        if not self._finally(lambda store: store.close_sweep(status, description, metrics, artifacts)):
-            self._as_files().close_sweep(status, description, metrics, artifacts)
+        if not self._finally(lambda store: store.close_sweep(status, description, metrics, artifacts, tags)):
+            self._as_files().close_sweep(status, description, metrics, artifacts, tags)
             self._unclosed = True
 
     def begin(

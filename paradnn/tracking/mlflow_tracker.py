@@ -90,16 +90,24 @@ class MlflowTracker(LaunchedSweeps):
 
     @raises_store_errors
     def close_sweep(
-        self, status: str, description: str, metrics: Mapping[str, float], artifacts: Mapping[str, Any]
+        self,
+        status: str,
+        description: str,
+        metrics: Mapping[str, float],
+        artifacts: Mapping[str, Any],
+        tags: Mapping[str, str],
     ) -> None:
-        from mlflow.entities import Metric
+        from mlflow.entities import Metric, RunTag
 
         if self._parent is None:
             return
         self._put_artifacts(self._parent, artifacts)
         now = _now()
-        self._client.log_batch(self._parent, metrics=[Metric(key, value, now, 0) for key, value in metrics.items()])
-        self._client.set_tag(self._parent, _NOTE, description)
+        self._client.log_batch(
+            self._parent,
+            metrics=[Metric(key, value, now, 0) for key, value in metrics.items()],
+            tags=[RunTag(key, value) for key, value in {**tags, _NOTE: description}.items()],
+        )
         self._client.set_terminated(self._parent, status)
         self._parent = None
 

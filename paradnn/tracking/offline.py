@@ -44,6 +44,7 @@ class OfflineTracker:
         self.folder = folder.expanduser().absolute()
         self._sweep: dict[str, Any] | None = None
         self._known: dict[Identity, list[Finished]] | None = None
+        self._read: set[str] = set()  # names of files that are known
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -59,7 +60,7 @@ class OfflineTracker:
         wanted = set(environment_ids)
         return {
             identity: runs
-            for identity, runs in self._all().items()
+            for identity, runs in self._all(fresh=True).items()
             if identity.environment_id in wanted or (sweep_id and runs[0].tags.get("sweep_id") == sweep_id)
         }
 
@@ -105,11 +106,17 @@ class OfflineTracker:
         return count
 
     def close_sweep(
-        self, status: str, description: str, metrics: Mapping[str, float], artifacts: Mapping[str, Any]
+        self,
+        status: str,
+        description: str,
+        metrics: Mapping[str, float],
+        artifacts: Mapping[str, Any],
+        tags: Mapping[str, str],
     ) -> None:
         if self._sweep is None:
             return
         content = {**self._sweep, "description": description, "status": status, "metrics": dict(metrics)}
+        content["tags"] = {**self._sweep["tags"], **tags}
         write_document(
             self.folder / f"sweep-{self._sweep['tags']['sweep_id']}.json",
             {"sweep": content, "artifacts": dict(artifacts)},
@@ -123,18 +130,30 @@ class OfflineTracker:
         claim = Claim(f"point-{uuid.uuid4().hex}", identity, int(time.time() * 1000), repeats=accepts is None)
         if accepts is None:
             return claim
-        for attempt in range(2):
-            for run in self._all(fresh=attempt > 0).get(identity, []):
-                if accepts(run.tags):
-                    return run
+        for _ in range(2):
+            if found := self._accepted(identity, accepts):
+                return found
             if self._claim(identity, timeout):
-                return claim
+                # Another driver may have recorded it, and let it go, since the folder was read.
+                if found := self._accepted(identity, accepts, fresh=True):
+                    self._claim_path(identity).unlink(missing_ok=True)
+                return found or claim
         return ClaimedElsewhere(str(self._claim_path(identity)))
+
+    def claimed(self) -> set[Identity]:
+        """The points that a living driver is measuring now."""
+        found = set()
+        for path in self.folder.glob("*.claim"):
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                content = json.loads(path.read_text())
+                if not Entry(path.stem, "RUNNING", content).is_abandoned():
+                    found.add(Identity(**content["identity"]))
+        return found
 
     def renew(self, claim: Claim, timeout: float) -> None:
         path = self._claim_path(claim.identity)
         if not claim.repeats:
-            with contextlib.suppress(OSError), _placed(self.folder, _owned(timeout)) as made:
+            with contextlib.suppress(OSError), _placed(self.folder, _owned(claim.identity, timeout)) as made:
                 os.replace(made, path)
 
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
@@ -147,6 +166,7 @@ class OfflineTracker:
             {"record": content, "offline_id": run_id, "run_id": begun, "sweep": self._sweep, "repeats": claim.repeats},
         )
         if self._known is not None:
+            self._read.add(f"{run_id}.json")
             self._known.setdefault(claim.identity, []).append(Finished(run_id, record.tags))
         self._claim_path(claim.identity).unlink(missing_ok=True)
         return run_id
@@ -167,20 +187,27 @@ class OfflineTracker:
     def _all(self, fresh: bool = False) -> dict[Identity, list[Finished]]:
         """What the folder holds; damaged files are left to `sync` to name."""
         if self._known is None or fresh:
-            self._known = {}
+            self._known = self._known or {}
             for path in self.folder.glob("point-*.json"):
+                if path.name in self._read:
+                    continue
+                self._read.add(path.name)
                 with contextlib.suppress(DataError):
                     tags = read_document(path)["record"]["tags"]
                     identity = Identity(tags["point_id"], tags["environment_id"], int(tags["replicate"]))
                     self._known.setdefault(identity, []).append(Finished(path.stem, tags))
         return self._known
 
+    def _accepted(self, identity: Identity, accepts: AcceptsRun, fresh: bool = False) -> Finished | None:
+        """The first run of a point that is accepted; `fresh`: what others recorded meanwhile is looked at too."""
+        return next((run for run in self._all(fresh).get(identity, []) if accepts(run.tags)), None)
+
     def _claim_path(self, identity: Identity) -> Path:
         return self.folder / f"{identity.point_id}-{identity.environment_id}-{identity.replicate}.claim"
 
     def _claim(self, identity: Identity, timeout: float) -> bool:
         path = self._claim_path(identity)
-        with _placed(self.folder, _owned(timeout)) as made:
+        with _placed(self.folder, _owned(identity, timeout)) as made:
             try:
                 os.link(made, path)  # fails where the name is taken: the claim appears whole or not at all
                 return True
@@ -198,9 +225,10 @@ class OfflineTracker:
         return stale
 
 
-def _owned(timeout: float) -> bytes:
+def _owned(identity: Identity, timeout: float) -> bytes:
     """The content of a claim of this process for a point that takes so many seconds."""
-    return json.dumps({"owner": owner_tag(), "claim_expires": str(time.time() + timeout + 600)}).encode()
+    expires = str(time.time() + timeout + 600)
+    return json.dumps({"owner": owner_tag(), "claim_expires": expires, "identity": asdict(identity)}).encode()
 
 
 def write_document(path: Path, content: Mapping[str, Any]) -> None:

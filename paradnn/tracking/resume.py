@@ -70,6 +70,7 @@ class PointStatus:
     """A point of a plan before it begins: `done` is the accepted run, `repeated` says that it was named before."""
 
     point: Point
+    identity: Identity
     done: Finished | None
     repeated: bool
 
@@ -89,5 +90,5 @@ def point_statuses(
     for point in points:
         identity = identity_of(point)
         done = done_of(point, identity)
-        yield PointStatus(point, done, done is None and identity in seen)
+        yield PointStatus(point, identity, done, done is None and identity in seen)
         seen.add(identity)

@@ -43,6 +43,7 @@ _TAGS_ALONE: Mapping[Values, Collection[str]] = {
         *(OWNER, _earlier(OWNER)),
         *(EXPIRES, _earlier(EXPIRES)),
         "kind",
+        "device",
         "reason",
         "offline_id",
         "sweep_id",
@@ -156,6 +157,14 @@ class RunIndex:
     def running(self) -> list[Entry]:
         """Runs of any kind that are still RUNNING."""
         return self._entries(status="RUNNING")
+
+    def claimed(self) -> set[Identity]:
+        """The points that a living driver is measuring now."""
+        return {
+            entry.identity
+            for entry in self.running()
+            if entry.tags.get("kind") == "point" and not entry.outcome and not entry.is_abandoned()
+        }
 
     def with_tag(self, key: str, value: str) -> list[Entry]:
         """Runs that bear the tag `key` with `value`."""

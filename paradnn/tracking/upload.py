@@ -160,11 +160,11 @@ class _Parents:
                 self._tracker.join_sweep(run_id)
                 # Files of an earlier version hold the table alone.
                 artifacts = document.get("artifacts") or {"sweep.json": document["table"]}
-                self._tracker.close_sweep(sweep["status"], sweep["description"], sweep["metrics"], artifacts)
+                self._tracker.close_sweep(sweep["status"], sweep["description"], sweep["metrics"], artifacts, {})
         # Without a closing file the sweep was interrupted; a parent that was there already is closed by who opened it.
         for run_id in self._made.intersection(self._ids.values()):
             self._tracker.join_sweep(run_id)
-            self._tracker.close_sweep("FINISHED", "A sweep whose driver ended early.", {}, {})
+            self._tracker.close_sweep("FINISHED", "A sweep whose driver ended early.", {}, {}, {})
         return problems
 
     def _known(self, sweep_id: str) -> Entry | None:

@@ -14,10 +14,10 @@ from omegaconf import DictConfig, OmegaConf
 from paradnn.cli.help import help_text
 from paradnn.cli.overrides import as_axes
 from paradnn.config.identity import point_id
-from paradnn.config.point import Settings, read_point, read_settings
+from paradnn.config.point import read_point, read_settings
 from paradnn.errors import ConfigError
 from paradnn.sweep.space import Plan, expand, plain
-from paradnn.sweep.tasks import Launched, Sweep, SweepInfo, pack, read_plan
+from paradnn.sweep.tasks import Launched, SweepInfo, pack, read_plan
 from tests.conftest import ROOT
 
 
@@ -29,7 +29,7 @@ def hydra() -> Iterator[None]:
 
 
 def plan_of(*arguments: str) -> Plan:
-    fixed = [entry for entry in arguments if "," not in entry and "(" not in entry]
+    fixed = [entry for entry in arguments if entry.startswith("sweep.zip") or not {",", "("} & set(entry)]
     master: DictConfig = compose("config", overrides=fixed, return_hydra_config=True)
     return expand(GlobalHydra.instance().config_loader(), master, list(arguments), {})
 
@@ -135,6 +135,55 @@ def test_a_sample_of_every_point_is_every_point() -> None:
     assert len(plan_of("model.nodes=1,2,3", "batch_size=1,2", "sweep.sample=99").points) == 6
 
 
+def test_axes_that_are_zipped_go_together() -> None:
+    sizes = ("model.nodes=32,64,128", "batch_size=4,8,16", "precision=float32,bfloat16", "model.layers=1,2")
+    together = plan_of(*sizes, "sweep.zip=[model.nodes,batch_size]", "sweep.order=given")
+    found = [
+        (point.model.nodes, point.batch_size, point.precision, point.model.layers)
+        for point in map(read_point, together.configs())
+    ]
+    pairs, others = [(32, 4), (64, 8), (128, 16)], itertools.product(("float32", "bfloat16"), (1, 2))
+    assert found == [(*pair, *other) for pair, other in itertools.product(pairs, others)]
+    twice = plan_of(*sizes, "sweep.zip=[[batch_size,model.nodes],[precision,model.layers]]", "sweep.order=given")
+    assert [(*point.values(),) for _, point in twice.points] == [
+        (size, nodes, precision, layers)
+        for nodes, size in pairs
+        for precision, layers in (("float32", 1), ("bfloat16", 2))
+    ]
+    assert len(plan_of(*sizes, "sweep.zip=[model.nodes,batch_size]", "sweep.sample=5").points) == 5
+
+
+def test_zipped_axes_choose_files_and_leave_grids_without_them_alone() -> None:
+    plan = plan_of("model=fc,lstm,gru", "batch_size=1,2,3", "sweep.zip=[model,batch_size]", "sweep.order=given")
+    assert [(point.model.name, point.batch_size) for point in map(read_point, plan.configs())] == [
+        *(("fc", 1), ("lstm", 2), ("gru", 3))
+    ]
+    preset = plan_of("experiment=quick", "precision=float32,bfloat16", "sweep.zip=[model.filters,precision]")
+    assert len(preset.points) == 6 * 2 + 2 * 2 + 3 * 2 * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("sweep.zip=[model.nodes,batch_size]",), "model.nodes,batch_size: model.nodes has 2, batch_size has 3 values"),
+        (("sweep.zip=[model.nodes,seed]",), "seed: is no axis of this sweep; its axes are model.nodes, batch"),
+        (("sweep.zip=[seed,replicate]",), "seed: is no axis of this sweep; its axes are model.nodes, batch_size"),
+        (
+            ("model.layers=2", "sweep.zip=[model.nodes,model.layers]"),
+            "model.layers: has one value; give it several, as in",
+        ),
+        (("sweep.zip=[model.nodes]",), "model.nodes: is one axis; name at least two"),
+        (("sweep.zip=[[model.nodes,batch_size],[batch_size,seed]]",), "batch_size: is named twice"),
+        (("sweep.zip=[model.nodes,8]",), "expects a list of keys, or several"),
+        (("sweep.zip=model.nodes",), "expects a list of keys, or several"),
+    ],
+)
+def test_zipped_axes_that_make_no_sense_are_refused(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
+        plan_of("model.nodes=32,64", "batch_size=1,2,3", *arguments)
+    assert str(refused.value).startswith("sweep.zip=")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -153,9 +202,8 @@ def test_a_sweep_that_makes_no_sense_is_refused(arguments: tuple[str, ...], mess
 
 def test_chunks_bring_every_point_once_to_where_they_are_read() -> None:
     plan = plan_of("model=fc,lstm", "batch_size=1,2,3")
-    sweep = Sweep(SweepInfo("s", "n", "c"), plan, (), Settings(), ())
     found = []
-    for number, chunk in enumerate(sweep.chunks(4)):
+    for number, chunk in enumerate((plan.part(range(4)), plan.part([4, 5]))):
         info = SweepInfo("s", "n", "c", Launched("slurm", "parent", number, 12.5))
         override = OverridesParser.create().parse_override(pack(info, chunk))
         assert override.key_or_group == "sweep.plan"

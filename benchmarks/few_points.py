@@ -1,0 +1,263 @@
+"""How many points of a space tell of the rest? Designs replayed on tables in which every point is measured.
+
+    python -m benchmarks.few_points --archive paradnn-original/scripts/data --seeds 100
+    python -m benchmarks.few_points --timm FOLDER --table timm    # results/benchmark-*.csv of pytorch-image-models
+
+A design chooses points, the predictor sees these alone, and all others are predicted. Designs are nested: `adaptive`
+starts with the Sobol points that `first_points` gives and goes on with what `choose` finds most useful, in
+batches. Seconds are the same for every point, since the tables do not say what measuring one took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import qmc
+
+from benchmarks.common import save
+from benchmarks.few_tables import Known, Sizes, archive, archive_memory, timm
+from paradnn.design.choose import choose, first_points
+from paradnn.design.frontier import chances, excluded, fitting
+from paradnn.forecast.predict import fit_line
+from paradnn.forecast.process import LeftOut, Process
+from paradnn.forecast.regression import Array, Prediction
+
+SHARES = (0.01, 0.02, 0.05, 0.1)
+#: timm's tables that are replayed: other devices, precisions, layouts and modes.
+TIMM = (
+    "infer-amp-nchw-pt240-cu124-rtx4090",
+    "infer-amp-nhwc-pt210-cu121-rtx3090",
+    "infer-fp32-nchw-pt240-cpu-i9_10940x-dynamo",
+    "infer-amp-nchw-pt291-cu130-5090",
+)
+_NOISE = 0.02
+
+
+@dataclass(frozen=True)
+class Result:
+    """One prediction.
+
+    error, square, coverage: of unmeasured points the median relative error, the root mean square of the logarithms'
+    errors, the share that 95% intervals hold; left_out: of measured ones, each left out. strongest, signs: whether the
+    two strongest factors and the signs of weights above 0.1 are those of all points; alone: from measured points alone.
+    """
+
+    error: float
+    square: float
+    coverage: float
+    left_out_error: float
+    left_out_coverage: float
+    strongest: bool
+    signs: bool
+    strongest_alone: bool
+    signs_alone: bool
+
+
+def predicted(known: Known, measured: Sequence[int]) -> tuple[Prediction, LeftOut]:
+    """All points, from the measured ones alone."""
+    index = np.array(measured)
+    line, inputs = fit_line(lambda line: known.at(line).rows(index), known.values[index])
+    process = Process.fit(inputs, known.values[index], np.full(len(index), _NOISE), _NOISE)
+    return process.predict(known.at(line)), process.left_out
+
+
+def judged(known: Known, measured: Sequence[int]) -> tuple[Result, Prediction]:
+    """How good the prediction from these points is."""
+    prediction, left_out = predicted(known, measured)
+    others = np.setdiff1d(np.arange(len(known.values)), measured)
+    low, high = prediction.interval()
+    values = known.values[others]
+    full = known.values.copy()
+    full[others] = prediction.mean[others]
+    truth, found = weights(known.logs, known.values), weights(known.logs, full)
+    alone = weights(known.logs[list(measured)], known.values[list(measured)])
+    return Result(
+        float(np.median(np.abs(np.expm1(prediction.mean[others] - values)))),
+        float(np.sqrt(np.mean((prediction.mean[others] - values) ** 2))),
+        float(((low[others] <= values) & (values <= high[others])).mean()),
+        left_out.median_error,
+        left_out.coverage(),
+        *(agree for weight in (found, alone) for agree in (_strongest(truth, weight), _signs(truth, weight))),
+    ), prediction
+
+
+def weights(logs: Array, values: Array) -> Array:
+    """Standardised weights of a linear regression on the factors."""
+    spread = np.where(logs.std(axis=0) > 0, logs.std(axis=0), 1.0)
+    design = np.column_stack([np.ones(len(logs)), (logs - logs.mean(axis=0)) / spread])
+    return np.asarray(np.linalg.lstsq(design, (values - values.mean()) / values.std(), rcond=None)[0][1:])
+
+
+def _strongest(truth: Array, found: Array) -> bool:
+    return set(np.argsort(-np.abs(truth))[:2]) == set(np.argsort(-np.abs(found))[:2])
+
+
+def _signs(truth: Array, found: Array) -> bool:
+    strong = np.abs(truth) > 0.1
+    return bool((np.sign(truth[strong]) == np.sign(found[strong])).all())
+
+
+def spread_design(kind: str) -> Callable[[Known, int, int], list[int]]:
+    """Designs that look at no value."""
+
+    def points(known: Known, count: int, seed: int) -> list[int]:
+        if kind == "random":
+            return [int(index) for index in np.random.default_rng(seed).permutation(len(known.values))[:count]]
+        if kind == "sobol":
+            return first_points(known.logs, count, seed)
+        if kind == "d-optimal":
+            return d_optimal(known.logs, count, seed)
+        ranks = [np.unique(column, return_inverse=True) for column in known.logs.T]
+        unit = np.stack([(place + 0.5) / len(levels) for levels, place in ranks], axis=1)
+        free, chosen = np.ones(len(unit), dtype=bool), []
+        for draw in qmc.Halton(unit.shape[1], rng=seed).random(count):
+            chosen.append(int(np.argmin(np.where(free, ((unit - draw) ** 2).sum(axis=1), np.inf))))
+            free[chosen[-1]] = False
+        return chosen
+
+    return points
+
+
+def d_optimal(logs: Array, count: int, seed: int) -> list[int]:
+    """Greedy: each point adds most to the determinant of the information of a quadratic in the factors."""
+    unit = (logs - logs.mean(axis=0)) / logs.std(axis=0)
+    squares = [unit[:, i] * unit[:, j] for i in range(unit.shape[1]) for j in range(i + 1)]
+    design = np.column_stack([np.ones(len(unit)), unit, *squares])
+    inverse = np.eye(design.shape[1]) * 1e3
+    jitter = 1 + 1e-3 * np.random.default_rng(seed).random(len(unit))
+    free, chosen = np.ones(len(unit), dtype=bool), []
+    for _ in range(count):
+        chosen.append(int(np.argmax(np.where(free, ((design @ inverse) * design).sum(axis=1) * jitter, -1))))
+        free[chosen[-1]] = False
+        step = inverse @ design[chosen[-1]]
+        inverse -= np.outer(step, step) / (1 + design[chosen[-1]] @ step)
+    return chosen
+
+
+def adaptive(known: Known, counts: Sequence[int], seed: int) -> dict[int, Result]:
+    """What is chosen by what it teaches, judged whenever it has reached one of the counts."""
+    measured = first_points(known.logs, counts[0], seed)
+    results: dict[int, Result] = {}
+    while True:
+        result, prediction = judged(known, measured)
+        if len(measured) in counts:
+            results[len(measured)] = result
+        goal = next((count for count in counts if count > len(measured)), None)
+        if goal is None:
+            return results
+        free = np.ones(len(known.values), dtype=bool)
+        free[measured] = False
+        batch = min(goal - len(measured), max(4, len(measured) // 3))
+        measured += choose(prediction, np.ones(len(free)), batch, free.astype(float), free)
+
+
+DESIGNS = ("random", "halton", "sobol", "d-optimal", "adaptive")
+
+
+def replay(known: Known, seeds: int, designs: Sequence[str]) -> None:
+    """Every design on one table: printed, and saved as a row for each seed."""
+    counts = sorted({max(10, round(share * len(known.values))) for share in SHARES})
+    found: dict[tuple[str, int], list[Result]] = {}
+    for seed in range(seeds):
+        for design in designs:
+            if design == "adaptive":
+                results = adaptive(known, counts, seed)
+            else:
+                results = {count: judged(known, spread_design(design)(known, count, seed))[0] for count in counts}
+            for count, result in results.items():
+                found.setdefault((design, count), []).append(result)
+    print(f"\n{known.name}: {len(known.values)} points, {seeds} seeds")
+    print("points  design     error  95% of seeds    within  left out: error  within  strongest  signs  alone")
+    for count in counts:
+        for design in designs:
+            print(f"{count:6d}  {design:9s}  {_line(found[design, count])}")
+        if "adaptive" in designs:
+            print(f"        {_differences(found, count, [name for name in designs if name != 'adaptive'])}")
+    rows = [
+        {"table": known.name, "design": design, "points": count, "seed": seed, **vars(result)}
+        for (design, count), results in found.items()
+        for seed, result in enumerate(results)
+    ]
+    save(f"few points {known.name}".replace(" ", "_"), rows)
+    sys.stdout.flush()
+
+
+def _line(results: Sequence[Result]) -> str:
+    def mean(name: str) -> float:
+        return float(np.mean([getattr(result, name) for result in results]))
+
+    low, high = np.quantile([result.error for result in results], [0.025, 0.975])
+    return (
+        f"{mean('error'):6.1%}  {low:5.1%} .. {high:5.1%}  {mean('coverage'):6.1%}  {mean('left_out_error'):15.1%}  "
+        f"{mean('left_out_coverage'):6.1%}  {mean('strongest'):9.0%}  {mean('signs'):5.0%}  "
+        f"{mean('strongest_alone'):.0%}, {mean('signs_alone'):.0%}"
+    )
+
+
+def _differences(found: dict[tuple[str, int], list[Result]], count: int, others: Sequence[str]) -> str:
+    """Of the same seed, how much smaller the error of `adaptive` is than of each other design, with 95% interval."""
+    words = []
+    ours = np.array([result.error for result in found["adaptive", count]])
+    for name in others:
+        gain = np.array([result.error for result in found[name, count]]) - ours
+        half = 1.96 * gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else np.nan
+        words.append(
+            f"{name} {100 * gain.mean():.2f} ({100 * (gain.mean() - half):.2f} .. {100 * (gain.mean() + half):.2f})"
+        )
+    return "adaptive better by (points of error): " + ", ".join(words)
+
+
+def frontier(known: Sizes, share: float, seeds: int) -> None:
+    """Points on the wrong side of the out-of-memory frontier, from a share measured."""
+    count, kinds = round(share * len(known.failed)), [0] * len(known.failed)
+    wrong, unproven = [], []
+    for seed in range(seeds):
+        tried = np.array(first_points(np.log(known.sizes), count, seed))
+        failed, some = known.failed[tried], [0] * count
+        chance = chances(known.parts, known.parts[tried], failed)
+        proofs = excluded(known.sizes, kinds, known.sizes[tried], some, failed, [str(index) for index in tried])
+        fails = np.array([proof is not None for proof in proofs])
+        fits = fitting(known.sizes, kinds, known.sizes[tried], some, failed)
+        others = np.setdiff1d(np.arange(len(known.failed)), tried)
+        side = np.where(fails, True, np.where(fits, False, chance > 0.5))
+        wrong.append((side != known.failed)[others].mean())
+        unproven.append(1 - (fails | fits)[others].mean())
+    print(
+        f"\nout of memory: {known.failed.sum()} of {len(known.failed)} points; {count} measured, {seeds} seeds: "
+        f"{np.mean(wrong):.2%} of the others on the wrong side (most {np.max(wrong):.2%}), "
+        f"{np.mean(unproven):.1%} unproven and predicted"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--archive", type=Path, help="the folder scripts/data of the paper's artifact")
+    parser.add_argument("--timm", type=Path, help="a folder of benchmark-*.csv")
+    parser.add_argument("--table", choices=("tpu", "v100", "timm", "memory"), nargs="*")
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--designs", nargs="*", choices=DESIGNS, default=DESIGNS)
+    options = parser.parse_args()
+    names = options.table or [
+        *(("tpu", "v100", "memory") if options.archive else ()),
+        *(("timm",) if options.timm else ()),
+    ]
+    for name in names:
+        begin = time.monotonic()
+        if name == "memory":
+            frontier(archive_memory(options.archive), 0.05, options.seeds)
+        elif name == "timm":
+            for table in TIMM:
+                replay(timm(options.timm / f"benchmark-{table}.csv"), options.seeds, options.designs)
+        else:
+            replay(archive(options.archive, {"tpu": "tpu", "v100": "gpu"}[name]), options.seeds, options.designs)
+        print(f"({time.monotonic() - begin:.0f} s)")
+
+
+if __name__ == "__main__":
+    main()

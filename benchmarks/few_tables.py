@@ -1,0 +1,123 @@
+"""Tables in which every point is measured, for benchmarks.few_points: the paper's archive, timm's published speeds."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.store.published import read_archive
+from paradnn.costs import model_costs
+from paradnn.forecast.features import Line, roofline, step_inputs
+from paradnn.forecast.inputs import Coordinate, Inputs
+from paradnn.forecast.regression import Array
+from paradnn.forecast.table import Table
+
+#: Slots of RMSprop, with which the archive was trained, and bytes of a weight and of an activation on either machine.
+_WEIGHT_BYTES, _ACTIVATION_BYTES = 12, 4
+
+
+@dataclass(frozen=True)
+class Known:
+    """n points, all measured. values: (n,) logarithms of seconds of a step. at: line -> inputs of all points. factors:
+    names and (n, k) logarithms of what speed is said to depend on."""
+
+    name: str
+    values: Array
+    at: Callable[[Line], Inputs]
+    factors: tuple[str, ...]
+    logs: Array
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """n points of which some ran out of memory. sizes: (n, k); parts: (n, j) of memory; failed: (n,)."""
+
+    sizes: Array
+    parts: Array
+    failed: np.ndarray
+
+
+def archive(folder: Path, platform: str) -> Known:
+    """The paper's fully connected models on `platform`, tpu or gpu."""
+    rows = [row for row in _rows(folder, platform) if "step_time_ms" in row.metrics]
+    table = _table(rows)
+    shapes = np.array([row.shape for row in rows], dtype=float)
+    names = ("layers", "nodes", "input_size", "output_size", "batch_size")
+    varying = [index for index in range(5) if len(np.unique(shapes[:, index])) > 1]
+    return Known(
+        {"tpu": "TPU v2", "gpu": "V100"}[platform],
+        np.log([row.metrics["step_time_ms"] / 1e3 for row in rows]),
+        step_inputs(table),
+        tuple(names[index] for index in varying),
+        np.log(shapes[:, varying]),
+    )
+
+
+def archive_memory(folder: Path) -> Sizes:
+    """All points of the archive on TPU v2, those that ran out of memory too."""
+    rows = [row for row in _rows(folder, "tpu") if row.outcome in ("ok", "oom_device")]
+    shapes = np.array([row.shape for row in rows], dtype=float)
+    layers, nodes, inputs, outputs, batch = shapes.T
+    weights = nodes * (inputs + outputs) + (layers - 1) * nodes**2
+    parts = np.stack([_WEIGHT_BYTES * weights, _ACTIVATION_BYTES * batch * (inputs + layers * nodes + outputs)], axis=1)
+    return Sizes(shapes, parts, np.array([row.outcome == "oom_device" for row in rows]))
+
+
+def _rows(folder: Path, platform: str) -> list[Any]:
+    return [row for (name, _), row in read_archive(folder).rows.items() if name == platform]
+
+
+def _table(rows: list[Any]) -> Table:
+    keys = ("model.layers", "model.nodes", "model.input_size", "model.output_size", "batch_size")
+    entries, costs = [], []
+    for row in rows:
+        model = dict(zip(("layers", "nodes", "input_size", "output_size"), row.shape[:4], strict=True)) | {"name": "fc"}
+        cost = model_costs(
+            model, batch_size=row.shape[4], precision=row.platform.precision, mode="train", optimizer="rmsprop"
+        )
+        costs.append([cost.flops_per_step, cost.bytes_per_step, cost.parameters])
+        fixed = {"model.name": "fc", "precision": row.platform.precision, "compile": row.platform.compile}
+        fixed |= {"platform.name": row.platform.name, "mode": "train", "devices": "1"}
+        entries.append(dict(zip(keys, map(str, row.shape), strict=True)) | fixed)
+    bandwidth = {"tpu": 2400e9, "gpu": 900e9}[rows[0].platform.name]
+    peaks = np.tile([rows[0].platform.peak, bandwidth, 1.0], (len(rows), 1))
+    same = [rows[0].platform.device] * len(rows)
+    return Table(entries, same, same, np.array(costs, dtype=float), peaks, np.full(len(rows), np.nan))
+
+
+def timm(path: Path) -> Known:
+    """One of timm's tables: models at the batch and image size of their row.
+
+    The roofline's parts are multiply-accumulates, activations, weights, and a time of each step; their rates cancel
+    against the factors, which data find.
+    """
+    with path.open() as handle:
+        rows = list(csv.DictReader(handle))
+    mode = "infer" if "infer_step_time" in rows[0] else "train"
+    need = [f"{mode}_{key}" for key in ("gmacs", "macts", "img_size", "batch_size")]
+    rows = [row for row in rows if all(float(row.get(key) or 0) > 0 for key in (*need, "param_count"))]
+    macs, activations, image, batch = (np.array([float(row[key]) for row in rows]) for key in need)
+    weights = np.array([float(row["param_count"]) for row in rows])
+    seconds = np.array([float(row[f"{mode}_batch_size"]) / float(row[f"{mode}_samples_per_sec"]) for row in rows])
+    families = [re.split(r"[_\d]", row["model"].split(".")[0])[0] for row in rows]
+    parts = np.stack([batch * macs / 3e4, batch * activations / 2e5, weights / 2e5, np.full(len(rows), 1e-2)])
+    logs = np.log10(np.stack([macs, activations, weights, image, batch], axis=1))
+    names = ("multiply-accumulates", "activations", "parameters", "image size", "batch size")
+    varying = [index for index in range(5) if len(np.unique(logs[:, index])) > 1]
+    coordinates = {names[index]: Coordinate(logs[:, index], 1.0) for index in varying}
+    coordinates["macs of an activation"] = Coordinate(logs[:, 0] - logs[:, 1], 1.0)
+    coordinates["family"] = Coordinate(np.array(families, dtype=str), 1.0)
+
+    def at(line: Line) -> Inputs:
+        base, columns = roofline(parts, families, line, (1.0, 1.0, 1.0, 1.0))
+        return Inputs(base, columns | {"all": (np.ones(len(rows)), 1.0)}, coordinates, range(len(rows)))
+
+    name = path.stem.removeprefix("benchmark-").replace("-", " ")
+    factors = tuple(names[index] for index in varying)
+    return Known(name, np.log(seconds), at, factors, logs[:, varying])

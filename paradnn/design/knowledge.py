@@ -1,0 +1,289 @@
+"""What is known of the points that an adaptive sweep may measure: its whole state, read from the store.
+
+So the same command goes on wherever it was ended, and several drivers of one store share a sweep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paradnn.config.identity import Identity
+from paradnn.config.point import Point, Settings
+from paradnn.costs.point import memory_limit
+from paradnn.design.axes import Array, Axis, axes_of, coordinates, kinds_of, sizes_of, terms_of
+from paradnn.design.frontier import chances, excluded
+from paradnn.errors import StoreError
+from paradnn.forecast.history import History, Past
+from paradnn.forecast.past_runs import PastRuns
+from paradnn.forecast.status import rates_of, sweep_status
+from paradnn.forecast.table import Rates, Table, row_of, table_of_points
+from paradnn.session.summary import Row
+from paradnn.tracking.resume import ResumePolicy, first_accepted
+
+__all__ = ["Candidates", "Ended", "Knowledge", "chance_of_fitting", "proved"]
+
+#: Outcomes that say that a point is too large, and those that say nothing of any other.
+_TOO_LARGE = ("oom_host", "oom_device")
+#: All that a candidate's session is called: one design, in however many sessions it was measured.
+_SESSION = "design"
+_EVERY_RUN = 10**9
+
+
+@dataclass(frozen=True)
+class Family:
+    """The candidates of one family (m,), and the terms (m, k) of a regression over them with their names."""
+
+    indices: NDArray[np.intp]
+    names: Sequence[str]
+    terms: Array
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The n distinct points of a sweep, with an entry each in the columns.
+
+    places: index of each among the sweep's points. limits: bytes that a point may take, infinite where unknown.
+    """
+
+    points: Sequence[Point]
+    places: Sequence[int]
+    identities: Sequence[Identity]
+    table: Table
+    devices: Sequence[str]
+    bounds: Array
+    limits: Array
+    axes: Sequence[Axis]
+    rates: Rates
+    lacks_ceilings: bool
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    @classmethod
+    def of(cls, points: Sequence[Point], settings: Settings, history: History, anywhere: bool = False) -> Candidates:
+        """Those among `points`, each once; raises ParadnnError as a session would before its first point.
+
+        `anywhere`: they are measured on other hosts, of whose free memory nothing is known here.
+        """
+        status = sweep_status(points, settings, history)
+        kept = list({identity: index for index, identity in reversed([*enumerate(status.identities)])}.values())[::-1]
+        environments = [status.environments[index] for index in kept]
+        costs = [status.costs[index] for index in kept]
+        devices = [environment.device for environment in environments]
+        rates = rates_of(status)
+        chosen = [points[index] for index in kept]
+        table = table_of_points(chosen, costs, [place.environment_id for place in environments], devices, rates)
+        limits = {
+            limit: np.inf if anywhere and limit == "auto" else memory_limit(point)
+            for limit, point in {point.measure.memory_limit: point for point in chosen}.items()
+        }
+        return cls(
+            points=chosen,
+            places=kept,
+            identities=[status.identities[index] for index in kept],
+            table=replace(table, sessions=[_SESSION] * len(kept)),
+            devices=devices,
+            bounds=np.array([cost.memory_lower_bound_bytes for cost in costs], dtype=float),
+            limits=np.array(
+                [
+                    limits[point.measure.memory_limit]
+                    if point.platform.name == "cpu" and point.measure.predict_oom
+                    else np.inf
+                    for point in chosen
+                ],
+                dtype=float,
+            ),
+            axes=axes_of(table.rows),
+            rates=rates,
+            lacks_ceilings=settings.ceilings and not all(status.ceilings.values()),
+        )
+
+    @cached_property
+    def coordinates(self) -> Array:
+        """(n, k) where each candidate lies in the space."""
+        return coordinates(self.axes, len(self))
+
+    @cached_property
+    def families(self) -> Mapping[str, Family]:
+        """The candidates by family."""
+        names = np.array(self.table.families, dtype=str)
+        indices = {family: np.flatnonzero(names == family) for family in dict.fromkeys(self.table.families)}
+        return {
+            family: Family(chosen, *terms_of([self.table.rows[int(index)] for index in chosen]))
+            for family, chosen in indices.items()
+        }
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a candidate ended, in which run."""
+
+    run_id: str
+    outcome: str
+
+
+def proved(run_id: str) -> str:
+    """Why a point is out of memory that was not tried: the run that shows it."""
+    return f"no smaller in any size than run {run_id}, which was out of memory"
+
+
+class Knowledge:
+    """What is known of candidates; `anywhere`: an outcome of whichever environment the sweep's tasks ran in counts.
+
+    ended: index -> how it ended. past: index -> its measured run. claimed: indices that other drivers measure now.
+    shared: whether other drivers were seen.
+    """
+
+    def __init__(
+        self, candidates: Candidates, settings: Settings, history: History, sweep_id: str, anywhere: bool = False
+    ) -> None:
+        self.candidates = candidates
+        self.ended: dict[int, Ended] = {}
+        self.past: dict[int, Past] = {}
+        self.claimed: set[int] = set()
+        self.shared = False
+        self._looked = False
+        self._history, self._sweep_id, self._anywhere = history, sweep_id, anywhere
+        self._policy = ResumePolicy(settings.resume, settings.retry)
+        self._places, self._devices = set(candidates.table.environments), set(candidates.devices)
+        self._index = {self._key(identity): index for index, identity in enumerate(candidates.identities)}
+        self._own: set[int] = set()
+
+    def look(self, environments: Collection[str] = ()) -> None:
+        """Read the store again; one that does not answer leaves what is known. `environments` count from now on."""
+        self._places |= set(environments)
+        before = len(self.ended)
+        with contextlib.suppress(StoreError):
+            known = self._history.finished(self._places if self._policy.looks else (), self._sweep_id)
+            claimed = {self._index.get(self._key(identity)) for identity in self._history.claimed()}
+            self.claimed = {index for index in claimed if index is not None} - self._own
+            for identity, runs in known.items():
+                index = self._index.get(self._key(identity))
+                if index is None or index in self._own:
+                    continue
+                ours = [run for run in runs if run.tags.get("sweep_id") == self._sweep_id]
+                if found := first_accepted(self.candidates.points[index], runs, self._policy) or next(iter(ours), None):
+                    self.ended[index] = Ended(found.run_id, found.tags["outcome"])
+            self._devices |= {run.tags["device"] for runs in known.values() for run in runs if "device" in run.tags}
+            self.shared |= bool(self.claimed) or (self._looked and len(self.ended) > before)
+            self._looked = True
+            self._read({ended.run_id: index for index, ended in self.ended.items() if ended.outcome == "ok"})
+
+    def take(self, rows: Iterable[Row]) -> None:
+        """Note what this session measured itself."""
+        for row in rows:
+            tags = row.tags
+            index = self._index.get(
+                self._key(Identity(tags["point_id"], tags["environment_id"], int(tags["replicate"])))
+            )
+            if index is None:
+                continue
+            self._own.add(index)
+            self.ended[index] = Ended(row.run_id, row.outcome)
+            if row.outcome == "ok":
+                stored = {**tags, "outcome": row.outcome}
+                params = row_of(self.candidates.points[index])
+                self.past[index] = Past(row.run_id, time.time(), params, row.metrics, stored)
+
+    @property
+    def tried(self) -> int:
+        """How many were measured, or tried: what memory excludes was not."""
+        return sum(ended.outcome != "oom_predicted" for ended in self.ended.values())
+
+    def runs(self) -> PastRuns:
+        """The measured ones, as one session."""
+        runs = PastRuns.of(list(self.past.values()), self.candidates.rates)
+        return replace(runs, table=replace(runs.table, sessions=[_SESSION] * len(runs)))
+
+    def table(self) -> Table:
+        """The candidates as points of the environment in which they were measured last, where that is elsewhere."""
+        table = self.candidates.table
+        latest = max(self.past.values(), key=lambda run: run.start, default=None)
+        if not self._anywhere or latest is None:
+            return table
+        return replace(table, environments=[latest.tags["environment_id"]] * len(table))
+
+    def too_large(self) -> dict[int, str]:
+        """Index -> why a candidate without an outcome is out of memory: by arithmetic, or by the run that proves it."""
+        candidates, environments = self.candidates, self.candidates.table.environments
+        sizes = sizes_of(candidates.axes, candidates.bounds)
+        kinds = kinds_of(candidates.axes, environments)
+        tried = [index for index, ended in self.ended.items() if ended.outcome in ("ok", *_TOO_LARGE)]
+        failed = np.array([self.ended[index].outcome != "ok" for index in tried], dtype=bool)
+        names = [self.ended[index].run_id for index in tried]
+        proofs = excluded(sizes, kinds, sizes[tried], [kinds[index] for index in tried], failed, names)
+        found = {
+            int(index): f"needs at least {candidates.bounds[index] / 2**30:,.2f} GiB, "
+            f"the limit is {candidates.limits[index] / 2**30:.2f} GiB"
+            for index in np.flatnonzero(candidates.bounds > candidates.limits)
+        }
+        found |= {index: proved(proof) for index, proof in enumerate(proofs) if proof}
+        return {int(index): reason for index, reason in found.items() if index not in self.ended}
+
+    def unavailable(self) -> set[int]:
+        """Candidates on a device or software that an earlier one did not find."""
+        lacking = {self._worker(index) for index, ended in self.ended.items() if ended.outcome == "unavailable"}
+        return {index for index in range(len(self.candidates)) if lacking and self._worker(index) in lacking}
+
+    def fits(self) -> Array:
+        """(n,) chance that a candidate fits the memory that it may take, from what those measured took.
+
+        Measured peaks correct the analytic bound: peak = a + b x bound, by least squares of relative errors. Where the
+        limit is not known, as a device's, it is learned from which points ran out.
+        """
+        candidates = self.candidates
+        if np.isinf(candidates.limits).all():
+            tried = [index for index, ended in self.ended.items() if ended.outcome in ("ok", *_TOO_LARGE)]
+            failed = np.array([self.ended[index].outcome != "ok" for index in tried], dtype=bool)
+            parts = candidates.bounds[:, None]
+            return np.asarray(1 - chances(parts, parts[tried], failed))
+        peaks = np.array([run.metrics.get("peak_memory_bytes", np.nan) for run in self.past.values()])
+        bounds = candidates.bounds[list(self.past)]
+        use = np.isfinite(peaks) & (peaks > 0)
+        if use.sum() < 3:
+            return np.ones(len(candidates))
+        return chance_of_fitting(bounds[use], peaks[use], candidates.bounds, candidates.limits)
+
+    def _worker(self, index: int) -> tuple[str, ...]:
+        row = self.candidates.table.rows[index]
+        held = ("platform.", "software.", "framework.", "data.")
+        return tuple(value for key, value in sorted(row.items()) if key.startswith(held) or key == "devices")
+
+    def _key(self, identity: Identity) -> Identity:
+        return replace(identity, environment_id="") if self._anywhere else identity
+
+    def _read(self, wanted: Mapping[str, int]) -> None:
+        """Read the runs that are not read yet: mostly few, and new."""
+        for most in (256 + 2 * len(wanted), _EVERY_RUN):
+            missing = {run_id: index for run_id, index in wanted.items() if index not in self.past}
+            if not missing:
+                return
+            for run in self._history.past(self._devices, most):
+                if run.run_id in missing:
+                    self.past[missing[run.run_id]] = run
+
+
+def chance_of_fitting(bounds: Array, peaks: Array, candidates: Array, limits: Array) -> Array:
+    """(n,) chance that peaks of `candidates` (n,), analytic bounds in bytes, stay within `limits` (n,), given measured
+    `peaks` (m,) of points with known `bounds` (m,).
+
+    peak = a + b x bound with a, b >= 0, least squares of relative errors; errors of the logarithm are normal.
+    """
+    from scipy.optimize import nnls
+    from scipy.special import ndtr
+
+    solution, _ = nnls(np.stack([1 / peaks, bounds / peaks], axis=1), np.ones(len(peaks)))
+    expected = np.maximum(solution[0] + solution[1] * candidates, candidates)
+    fitted = np.maximum(solution[0] + solution[1] * bounds, bounds)
+    # Beyond what was measured the line itself is uncertain.
+    beyond = np.log(np.maximum(candidates / bounds.max(), 1.0))
+    spread = np.maximum(np.sqrt(np.mean(np.log(peaks / fitted) ** 2)), 0.1) + 0.1 * beyond
+    with np.errstate(divide="ignore"):
+        return np.asarray(ndtr(np.log(limits / expected) / spread))

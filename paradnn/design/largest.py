@@ -1,0 +1,253 @@
+"""`batch_size=largest`: the largest batch that fits memory, or whose step is short enough, by doubling and bisection.
+
+Points are searched one after the other: what one has shown of memory counts for those that follow.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paradnn.config.identity import Identity, point_id
+from paradnn.config.point import Point, Settings
+from paradnn.costs.point import costs_of, memory_limit
+from paradnn.design.axes import axes_of, kinds_of, sizes_of
+from paradnn.design.frontier import excluded, fitting
+from paradnn.design.knowledge import proved
+from paradnn.execution.environments import current_environments
+from paradnn.execution.worker_key import WorkerKey
+from paradnn.forecast.history import History, open_history
+from paradnn.forecast.table import row_of
+from paradnn.record.record import run_name
+from paradnn.session.course import Conclusion, Visit
+from paradnn.session.summary import Row
+from paradnn.tracking.resume import ResumePolicy, first_accepted
+
+__all__ = ["LargestBatch", "Search"]
+
+#: A search begins where the analytic bound is this share of the memory; where that says nothing, with so many examples.
+_SHARE, _USUAL = 0.25, 64
+#: No framework has larger shapes.
+_END = 2**39
+_TOO_LARGE = ("oom_host", "oom_device", "oom_predicted", "timeout")
+
+
+@dataclass
+class Search:
+    """The search of one point.
+
+    unit: batches are multiples of it. begin: the first that is tried. within: how near, as a share, what fits and what
+    does not shall come. fits: the largest known to fit, 0 for none. fails: the smallest known not to, None for none.
+    problem: why it cannot be told.
+    """
+
+    unit: int
+    begin: int
+    within: float
+    fits: int = 0
+    fails: int | None = None
+    problem: str = ""
+
+    def next(self) -> int | None:
+        """The batch to try next; None once the answer is known."""
+        if self.problem or self.fits >= _END:
+            return None
+        if self.fails is None:
+            return 2 * self.fits or self.begin
+        if self.fails - self.fits <= max(self.unit, self.within * self.fits):
+            return None
+        middle = (self.fits + self.fails) // 2
+        return max(self.fits + self.unit, middle // self.unit * self.unit)
+
+    def take(self, size: int, fits: bool) -> None:
+        """Note whether a batch of `size` fits."""
+        if fits:
+            self.fits = max(self.fits, size)
+        else:
+            self.fails = size if self.fails is None else min(self.fails, size)
+
+    @property
+    def left(self) -> int:
+        """About how many more batches are tried."""
+        if self.next() is None:
+            return 0
+        if self.fails is None:
+            return 6
+        return max(1, math.ceil(math.log2((self.fails - self.fits) / max(self.unit, self.within * self.fits))))
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """How a point with one batch ended: its run, outcome and reason, and what it measured."""
+
+    run_id: str
+    outcome: str
+    reason: str
+    metrics: Mapping[str, float]
+
+
+#: Index of a point and the batch that it is tried with.
+_Key = tuple[int, int]
+
+
+class LargestBatch:
+    """A `paradnn.session.course.Course` that searches the largest batch of each of `points`, whose own is the least."""
+
+    resumes = True
+
+    def __init__(self, points: Sequence[Point], settings: Settings) -> None:
+        self.points, self._settings, self._most = points, settings, settings.largest.step_ms
+        within = settings.largest.within
+        self._searches = [
+            Search(point.batch_size, point.batch_size if self._most else _begin(point), within) for point in points
+        ]
+        self._policy = ResumePolicy(settings.resume, settings.retry)
+        self._tried: dict[_Key, _Tried] = {}
+        self._asked: list[_Key] = []
+        self._history: History | None = None
+        self._places: Mapping[WorkerKey, str] = {}
+
+    @property
+    def left(self) -> int:
+        """About how many more measurements it takes."""
+        return sum(search.left for search in self._searches)
+
+    @property
+    def standing(self) -> str:
+        """Between which batches the answer of a single point lies; of several, how many are found."""
+        if len(self._searches) > 1:
+            return f"{sum(search.next() is None for search in self._searches)} of {len(self._searches)} found"
+        [search] = self._searches
+        return f"{search.fits:,} fits" + (f", {search.fails:,} does not" if search.fails else "")
+
+    def batch(self, rows: Sequence[Row]) -> list[Visit]:
+        """The next try; what a smaller point proves to be out of memory is only recorded."""
+        if self._history is None:  # stacks and store are there by now
+            self._history = open_history(self._settings.tracking)
+            environments = current_environments(self.points)
+            self._places = {key: place.environment_id for key, place in environments.items() if place}
+        asked = {self._identity(key): key for key in self._asked}
+        for row in rows:
+            found = Identity(row.tags["point_id"], row.tags["environment_id"], int(row.tags["replicate"]))
+            self._take(asked[found], _Tried(row.run_id, row.outcome, row.reason or "", row.metrics))
+        if asked and not rows:
+            time.sleep(1.0)  # another driver measures them
+        while (keys := self._next()) and (self._look(keys) or self._infer(keys)):
+            pass
+        self._asked = keys[:1]
+        proofs, _ = self._frontier(self._asked)
+        reasons = [proved(run) if run else None for run in proofs]
+        return [
+            Visit(self._point(key), {"search": "largest"}, why) for key, why in zip(self._asked, reasons, strict=True)
+        ]
+
+    def wants(self, visit: Visit) -> bool:
+        """Each try is needed."""
+        return True
+
+    def conclusion(self) -> Conclusion:
+        """The answer for every point, and what lies beyond it."""
+        return Conclusion("\n".join(f"- {self._answer(index)}" for index in range(len(self.points))))
+
+    def _next(self) -> list[_Key]:
+        """What is tried next; an answer that only a larger point has proved is measured too."""
+        keys = [(index, search.next() or search.fits) for index, search in enumerate(self._searches)]
+        return [key for key in keys if key[1] and key not in self._tried and not self._searches[key[0]].problem]
+
+    def _point(self, key: _Key) -> Point:
+        return replace(self.points[key[0]], batch_size=key[1])
+
+    def _identity(self, key: _Key) -> Identity:
+        point = self._point(key)
+        # A stack that cannot be made has no environment here: its points end as unavailable.
+        return Identity(point_id(point), self._places.get(WorkerKey.of(point), ""), point.replicate)
+
+    def _take(self, key: _Key, tried: _Tried) -> None:
+        """Note how a point with a batch ended."""
+        self._tried[key] = tried
+        search = self._searches[key[0]]
+        if tried.outcome in ("ok", "nan"):
+            search.take(key[1], self._most is None or tried.metrics.get("step_time_ms", 0.0) <= self._most)
+        elif tried.outcome in _TOO_LARGE:
+            search.take(key[1], False)
+        else:
+            search.problem = f"{tried.outcome}: {tried.reason}"
+
+    def _look(self, keys: Sequence[_Key]) -> bool:
+        """Take what the store holds of what would be tried; whether it held any."""
+        if not self._policy.looks or self._history is None:
+            return False
+        known = self._history.finished(set(self._places.values()))
+        found = False
+        for key in keys:
+            if run := first_accepted(self._point(key), known.get(self._identity(key), ()), self._policy):
+                outcome = run.tags["outcome"]
+                metrics = self._history.metrics(run.run_id) if outcome == "ok" else {}
+                self._take(key, _Tried(run.run_id, outcome, run.tags.get("reason", ""), metrics))
+                found = True
+        return found
+
+    def _infer(self, keys: Sequence[_Key]) -> bool:
+        """Note which batches fit because a larger point did; whether any did. It says nothing of a step's time."""
+        if self._most is not None:
+            return False
+        _, fits = self._frontier(keys)
+        shown = [key for key, fit in zip(keys, fits, strict=True) if fit and key[1] > self._searches[key[0]].fits]
+        for index, size in shown:
+            self._searches[index].take(size, True)
+        return bool(shown)
+
+    def _frontier(self, keys: Sequence[_Key]) -> tuple[list[str | None], NDArray[np.bool_]]:
+        """Of each point with its batch the run that proves it out of memory, and whether a run proves that it fits."""
+        told = [key for key, one in self._tried.items() if one.outcome in ("ok", "nan", "oom_host", "oom_device")]
+        points = [self._point(key) for key in (*keys, *told)]
+        axes = axes_of([row_of(point) for point in points])
+        sizes = sizes_of(axes, np.array([costs_of(p).memory_lower_bound_bytes for p in points], dtype=float))
+        kinds = kinds_of(axes, [self._places.get(WorkerKey.of(point), "") for point in points])
+        failed = np.array([self._tried[key].outcome.startswith("oom") for key in told], dtype=bool)
+        own, others = (sizes[: len(keys)], kinds[: len(keys)]), (sizes[len(keys) :], kinds[len(keys) :])
+        proofs = excluded(*own, *others, failed, [self._tried[key].run_id for key in told])
+        return proofs, fitting(*own, *others, failed)
+
+    def _answer(self, index: int) -> str:
+        """What was found of one point, in a line."""
+        search, name = (
+            self._searches[index],
+            run_name(self.points[index]).replace(f" b{self.points[index].batch_size} ", " "),
+        )
+        if search.problem:
+            return f"{name}: no largest batch, {search.problem}"
+        beyond = "" if search.fails is None else f"; {search.fails:,}: {self._said(index, search.fails)}"
+        if not search.fits:
+            return f"{name}: no batch fits{beyond}"
+        known = "" if search.next() is None else "at least "
+        return f"{name}: largest batch {known}{search.fits:,}: {self._said(index, search.fits)}{beyond}"
+
+    def _said(self, index: int, size: int) -> str:
+        """How a point with a batch ended, in a few words."""
+        tried = self._tried.get((index, size))
+        if tried is None:
+            return "not measured yet"
+        if tried.outcome != "ok":
+            return tried.outcome
+        metrics = tried.metrics
+        words = [f"{metrics['step_time_ms']:,.3f} ms a step, {metrics['examples_per_second']:,.1f} examples/s"]
+        if memory := metrics.get("peak_device_memory_bytes") or metrics.get("peak_memory_bytes"):
+            words.append(f"{memory / 2**30:.2f} GiB at the peak")
+        return ", ".join(words)
+
+
+def _begin(point: Point) -> int:
+    """The batch that is tried first: a power of two times the least one."""
+    least = point.batch_size
+    if point.platform.name != "cpu":
+        return least * max(1, _USUAL // least)
+    size, room = least, _SHARE * memory_limit(point)
+    while size < _END and costs_of(replace(point, batch_size=2 * size)).memory_lower_bound_bytes <= room:
+        size *= 2
+    return size

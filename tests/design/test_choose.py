@@ -1,0 +1,79 @@
+"""Which points are chosen: against the plain computation of what each would teach, and against what is obvious."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from paradnn.design.choose import choose, first_points
+from paradnn.forecast.regression import Array, Prediction
+
+
+def posterior(random: np.random.Generator, count: int, group: list[int] | None = None) -> Prediction:
+    groups = np.array(group if group is not None else range(count), dtype=np.intp)
+    own = random.uniform(0.01, 0.2, count)[groups]
+    root = random.normal(0, 0.3, (count, 4))[groups]
+    return Prediction(np.zeros(count), root, own, groups, 0.1, 50.0)
+
+
+def plainly_chosen(prediction: Prediction, seconds: Array, weights: Array, count: int) -> list[int]:
+    """By conditioning the whole covariance matrix again for every candidate; what is measured counts no more."""
+    same = prediction.group[:, None] == prediction.group
+    covariance = prediction.root @ prediction.root.T + same * prediction.own
+    relative = weights / prediction.spread**2
+    chosen: list[int] = []
+    for _ in range(count):
+        gains = []
+        for index in range(len(weights)):
+            column = covariance[:, index]
+            fall = column**2 / (column[index] + prediction.noise**2)
+            gains.append(-np.inf if index in chosen else relative @ fall / seconds[index])
+        chosen.append(int(np.argmax(gains)))
+        column = covariance[:, chosen[-1]].copy()
+        covariance -= np.outer(column, column) / (column[chosen[-1]] + prediction.noise**2)
+        relative[same[chosen[-1]]] = 0.0
+    return chosen
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_most_useful_points_are_chosen(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    prediction = posterior(random, 40)
+    seconds, weights = random.uniform(1, 5, 40), random.uniform(0.1, 1, 40)
+    assert choose(prediction, seconds, 6, weights) == plainly_chosen(prediction, seconds, weights, 6)
+
+
+def test_the_first_of_replicates_is_chosen_as_plainly() -> None:
+    random = np.random.default_rng(7)
+    prediction = posterior(random, 12, [0, 0, 0, 3, 4, 5, 5, 7, 8, 9, 10, 11])
+    one = np.ones(12)
+    assert choose(prediction, one, 1) == plainly_chosen(prediction, one, one, 1)
+
+
+def test_what_is_not_allowed_is_not_chosen_and_all_others_are_at_last() -> None:
+    prediction = posterior(np.random.default_rng(0), 10)
+    allowed = np.array([True, False] * 5)
+    assert sorted(choose(prediction, np.ones(10), 99, allowed=allowed)) == [0, 2, 4, 6, 8]
+
+
+def test_a_cheap_point_is_preferred_among_equals() -> None:
+    same = Prediction(np.zeros(3), np.full((3, 1), 0.3), np.full(3, 0.01), np.arange(3), 0.1, 50.0)
+    assert choose(same, np.array([9.0, 1.0, 5.0]), 1) == [1]
+
+
+def test_the_start_is_spread_over_every_axis() -> None:
+    """Each level of an axis gets its share, which chance does not give."""
+    axes = np.meshgrid(np.arange(8), 10.0 ** np.arange(4), [3.0], indexing="ij")
+    grid = np.stack([axis.ravel() for axis in axes], axis=1)
+    chosen = first_points(grid, 16, seed=3)
+    assert len(set(chosen)) == 16
+    assert all(1 <= (grid[chosen, 0] == level).sum() <= 3 for level in np.unique(grid[:, 0]))
+    assert all(3 <= (grid[chosen, 1] == level).sum() <= 5 for level in np.unique(grid[:, 1]))
+    assert chosen == first_points(grid, 16, seed=3) != first_points(grid, 16, seed=4)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_a_start_of_few_points_of_few_candidates(count: int) -> None:
+    line = np.array([[1.0], [2.0]])
+    assert sorted(first_points(line, count, seed=0)) == sorted(set(range(min(count, 2)))) or count == 1
+    assert len(first_points(np.ones((3, 2)), count, seed=0)) == min(count, 3)

@@ -1,0 +1,137 @@
+"""Adaptive sweeps of a planted machine: ends, resume, drivers, memory; on a store of files, without a framework."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paradnn.config.identity import point_id
+from paradnn.config.point import Measure
+from paradnn.design.adaptive import start_size
+from tests.design.world import World, space
+from tests.forecast.planted import QUICK
+
+
+def test_a_few_points_teach_the_others_and_the_sweep_ends_by_itself(tmp_path: Path) -> None:
+    world, points = World(tmp_path), space()
+    course = world.course(points, error=0.15)
+    assert (course.left, course.standing) == (len(points), "")
+    list(world.follow(course))
+    conclusion = course.conclusion()
+    assert conclusion.tags == {"design": "adaptive", "design_end": "sweep.error=0.15"}
+    metrics = conclusion.metrics
+    assert metrics["design_measured"] == len(world.measured) == len({point_id(point) for point in world.measured})
+    assert start_size(3) <= len(world.measured) < len(points) / 2
+    assert metrics["design_candidates"] == len(points)
+    assert metrics["design_expected_error"] <= 0.15
+    assert f"{len(world.measured)} of 80 points measured" in conclusion.text
+    # What decides speed is the width of the layers and how many there are.
+    assert "speed falls with model.nodes (100%)" in conclusion.text
+    assert "speed falls with model.layers (100%)" in conclusion.text
+    table = conclusion.artifacts["design.json"]
+    assert table["columns"] == ["measured", "minutes", "error", "settled", "findings"]
+    assert [row[0] for row in table["data"]] == sorted(row[0] for row in table["data"])
+    assert json.dumps(table)
+
+
+def test_it_is_settled_what_speed_depends_on(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    course = world.course(space(), settled=True)
+    list(world.follow(course))
+    conclusion = course.conclusion()
+    assert conclusion.tags["design_end"] == "sweep.settled=true"
+    assert conclusion.metrics["design_settled"] == conclusion.metrics["design_findings"] == 5
+    assert len(world.measured) < 40
+
+
+def test_killed_ten_times_it_is_the_same_design(tmp_path: Path) -> None:
+    world, points = World(tmp_path), space(layers=(1, 4), nodes=(32, 512, 2048))
+    random = np.random.default_rng(6)
+    for _ in range(10):
+        # A killed driver leaves the claim of the point that it was measuring.
+        list(itertools.islice(world.follow(world.course(points, points=16)), int(random.integers(1, 3))))
+        for claim in tmp_path.glob("*.claim"):
+            claim.unlink()  # its process is gone: what `is_abandoned` sees of another process
+    assert 3 <= len(world.measured) < 16
+    course = world.course(points, points=16)
+    list(world.follow(course))
+    assert Counter(map(point_id, world.measured)).most_common(1)[0][1] == 1
+    assert len(world.measured) == 16
+    assert course.conclusion().metrics["design_measured"] == 16
+    again = world.course(points, points=16)
+    assert list(world.follow(again)) == []
+    assert again.conclusion().text == course.conclusion().text
+
+
+def test_drivers_at_once_measure_nothing_twice(tmp_path: Path) -> None:
+    """Three in turns, a visit each: what one has claimed the others do not measure."""
+    world, points = World(tmp_path), space(layers=(1, 4), nodes=(32, 512, 2048))
+    drivers = [world.follow(world.course(points, points=18)) for _ in range(3)]
+    while len(world.measured) < 12:
+        for driver in drivers:
+            next(driver, None)
+    for driver in drivers:
+        driver.close()
+    for claim in tmp_path.glob("*.claim"):
+        claim.unlink()
+    list(world.follow(course := world.course(points, points=18)))
+    assert len(world.measured) == len(set(map(point_id, world.measured))) == 18
+    assert course.conclusion().metrics["design_measured"] == 18
+
+
+def test_memory_excludes_what_is_larger_and_names_the_run_that_proves_it(tmp_path: Path) -> None:
+    limit = 3 * 2**28
+    measure = Measure(**{**vars(QUICK), "memory_limit": limit})
+    world, points = World(tmp_path), space((1, 2, 4, 8), (512, 2048, 8192), (256, 4096, 16384), measure)
+    course = world.course(points, points=len(points))
+    list(world.follow(course))
+    fitting = {point_id(point) for point in points if world.peak(point) <= limit}
+    assert 10 < len(fitting) < len(points) - 10
+    assert {point_id(point) for point in world.measured} >= fitting
+    assert not {point_id(point) for point in world.excluded} & fitting
+    tried = len(world.measured) - len(fitting)
+    assert 0 < tried < len(world.excluded), "most were excluded without being tried"
+    reasons = Counter(
+        record["reason"].partition(" run ")[0]
+        for path in tmp_path.glob("point-*.json")
+        if (record := json.loads(json.loads(path.read_text())["body"])["record"])["outcome"] == "oom_predicted"
+    )
+    assert {key.partition(" least ")[0] for key in reasons} == {"needs at", "no smaller in any size than"}
+    runs = {path.stem for path in tmp_path.glob("point-*.json")}
+    proofs = {
+        record["reason"].partition(" run ")[2].partition(",")[0]
+        for path in tmp_path.glob("point-*.json")
+        if " run " in ((record := json.loads(json.loads(path.read_text())["body"])["record"])["reason"] or "")
+    }
+    assert proofs <= runs
+    assert course.conclusion().tags["design_end"].startswith("every point that fits the memory is measured before ")
+
+
+@pytest.mark.parametrize(
+    ("points", "ends", "said"),
+    [
+        (space((1,), (32,), (16,)), {}, "every point is measured before sweep.error=0.05"),
+        (space((1,), (32,), (16, 64)), {"settled": True}, "every point is measured before sweep.settled=true"),
+        (space((1, 2), (32,), (16, 64)), {"error": 0.001}, "every point is measured before sweep.error=0.001"),
+        (space((1, 2), (32,), (16,)), {"points": 9, "minutes": 9.0}, "before sweep.points=9 or sweep.minutes=9"),
+        (space((1, 2), (32,), (16,), Measure(memory_limit=1000)), {"points": 9}, "every point is out of memory"),
+        (space(), {"minutes": 0.01}, "sweep.minutes=0.01"),
+        (space((1,), (32, 64, 128, 256), (16,)), {"points": 2}, "sweep.points=2"),
+    ],
+)
+def test_every_space_ends_with_a_word(tmp_path: Path, points: list, ends: dict, said: str) -> None:
+    world = World(tmp_path)
+    course = world.course(points, **ends)
+    if said == "sweep.minutes=0.01":
+        course._begin -= 1.0  # as if it had taken a second already
+    list(world.follow(course))
+    assert said in course.conclusion().tags["design_end"]
+    assert said in course.conclusion().text
+    if "out of memory" in said:
+        assert len(world.excluded) == 2
+        assert not world.measured

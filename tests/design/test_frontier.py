@@ -1,0 +1,63 @@
+"""What memory excludes: against every pair of points, against a planted law, and where something disturbed a run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paradnn.design.frontier import chances, excluded, fitting
+
+SIZES = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), min_size=1, max_size=12)
+
+
+@given(SIZES, st.integers(2, 10), st.data())
+def test_proofs_are_those_of_every_pair(points: list[tuple[int, int]], limit: int, data: st.DataObject) -> None:
+    sizes = np.array(points, dtype=float)
+    kinds = data.draw(st.lists(st.sampled_from("ab"), min_size=len(points), max_size=len(points)))
+    tried = np.array(data.draw(st.lists(st.sampled_from(range(len(points))), unique=True)), dtype=int)
+    failed = sizes[tried].prod(axis=1) > limit
+    names, theirs = [f"run {index}" for index in tried], [kinds[index] for index in tried]
+    found = excluded(sizes, kinds, sizes[tried], theirs, failed, names)
+    fits = fitting(sizes, kinds, sizes[tried], theirs, failed)
+    for place, size in enumerate(sizes):
+        like = [index for index, kind in enumerate(theirs) if kind == kinds[place]]
+        proofs = {names[index] for index in like if failed[index] and (size >= sizes[tried[index]]).all()}
+        assert (found[place] in proofs) if proofs else found[place] is None
+        assert fits[place] == any(not failed[index] and (size <= sizes[tried[index]]).all() for index in like)
+
+
+def test_a_failure_that_a_larger_success_contradicts_proves_nothing() -> None:
+    sizes = np.array([[2.0, 2.0], [4.0, 4.0], [8.0, 8.0]])
+    failed = np.array([True, False])
+    assert excluded(sizes, [0] * 3, sizes[:2], [0] * 2, failed, ["disturbed", "larger"]) == [None] * 3
+    assert fitting(sizes, [0] * 3, sizes[:2], [0] * 2, failed).tolist() == [True, True, False]
+
+
+def test_a_planted_memory_law_is_learnt_from_few_points() -> None:
+    """Weights cost 3 times, activations 1.5 times what arithmetic says; the limit is 1."""
+    random = np.random.default_rng(0)
+    parts = 10 ** random.uniform(-3, 0.5, (600, 2))
+    failed = parts @ [3.0, 1.5] > 1
+    chance = chances(parts, parts[:60], failed[:60])
+    assert ((chance > 0.5) != failed)[60:].mean() < 0.03
+    sure = (chance < 0.02) | (chance > 0.98)
+    assert sure.mean() > 0.7
+    assert ((chance > 0.5) != failed)[sure].mean() < 0.005
+
+
+def test_the_chance_grows_with_every_part_and_is_none_where_nothing_failed() -> None:
+    grid = np.stack([axis.ravel() for axis in np.meshgrid([1.0, 2.0, 4.0, 8.0], [1.0, 3.0, 9.0])], axis=1)
+    tried, failed = grid[[0, 5, 11]], np.array([False, False, True])
+    chance = chances(grid, tried, failed)
+    for one, size in zip(chance, grid, strict=True):
+        assert (chance[(grid >= size).all(axis=1)] >= one - 1e-12).all()
+    assert chances(grid, tried, np.zeros(3, dtype=bool)).tolist() == [0.0] * len(grid)
+    assert chances(grid, tried[2:], failed[2:])[11] > 0.5
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_nothing_tried_proves_nothing(count: int) -> None:
+    sizes, none = np.ones((count, 2)), np.zeros((0, 2))
+    assert excluded(sizes, [0] * count, none, [], np.zeros(0, dtype=bool), []) == [None] * count

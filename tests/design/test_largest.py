@@ -1,0 +1,114 @@
+"""The search for the largest batch: doubling and bisection on their own, and over a planted machine's memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paradnn.config.point import Largest, Measure, Point
+from paradnn.design.largest import LargestBatch, Search
+from tests.conftest import run
+from tests.design.world import World, space
+from tests.forecast.planted import QUICK
+
+LIMIT = 2**31
+
+
+def answer(search: Search, largest: int) -> tuple[int, int]:
+    """What a search finds where batches up to `largest` fit, and how many it tried."""
+    tried = 0
+    while size := search.next():
+        assert size % search.unit == 0
+        search.take(size, size <= largest)
+        tried += 1
+    return search.fits, tried
+
+
+@pytest.mark.parametrize("largest", [1, 2, 3, 63, 64, 65, 1000, 4097, 100_000])
+@pytest.mark.parametrize("begin", [1, 64, 4096])
+def test_what_is_found_fits_and_what_is_a_little_larger_does_not(largest: int, begin: int) -> None:
+    found, tried = answer(Search(1, begin, within=0.05), largest)
+    assert found <= largest <= max(1.05 * found, found)
+    assert tried <= 24
+    exact, _ = answer(Search(1, begin, within=1e-6), largest)
+    assert exact == largest
+
+
+def test_batches_are_multiples_and_nothing_may_fit() -> None:
+    found, _ = answer(Search(4, 64, within=1e-6), 1001)
+    assert found == 1000
+    search = Search(4, 64, within=0.05)
+    assert answer(search, 0)[0] == 0
+    assert search.fails == 4
+
+
+def searched(world: World, points: list[Point], **settings: object) -> tuple[LargestBatch, str]:
+    """A search that was followed to its end, and what it says."""
+    course = LargestBatch(points, replace(world.settings(), largest=Largest(**settings)))  # type: ignore[arg-type]
+    list(world.follow(course))
+    return course, course.conclusion().text
+
+
+def smallest(nodes: tuple[int, ...]) -> list[Point]:
+    """Points with the smallest batch."""
+    return space((4,), nodes, (1,), Measure(**{**vars(QUICK), "memory_limit": LIMIT}))
+
+
+def test_memory_decides_and_the_search_goes_on_where_it_was(tmp_path: Path) -> None:
+    world, [point] = World(tmp_path), smallest((512,))
+    _, text = searched(world, [point])
+    found = int(text.partition("largest batch ")[2].partition(":")[0].replace(",", ""))
+    peak, beyond = (world.peak(replace(point, batch_size=size)) for size in (found, round(1.06 * found)))
+    assert peak <= LIMIT < beyond
+    assert "GiB at the peak" in text
+    assert text.rstrip().endswith("oom_host")
+    tried = len(world.measured)
+    assert tried <= 10
+    course, again = searched(world, [point])
+    assert (again, len(world.measured), course.left) == (text, tried, 0)
+
+
+def test_points_share_what_they_learn_of_memory(tmp_path: Path) -> None:
+    alone = 0
+    for place, nodes in enumerate((512, 640)):
+        world = World(tmp_path / str(place))
+        _, text = searched(world, smallest((nodes,)))
+        alone += len(world.measured)
+    world = World(tmp_path / "both")
+    _, both = searched(world, smallest((640, 512)))
+    assert text.partition("batch ")[2].partition(":")[0] in both.splitlines()[0]
+    assert "not measured" not in both
+    assert len(world.measured) < alone
+
+
+def test_a_step_time_decides(tmp_path: Path) -> None:
+    world, [point] = World(tmp_path, noise=0.0), smallest((512,))
+    limit = 1e3 * world.machine.law(replace(point, batch_size=300))
+    _, text = searched(world, [point], step_ms=limit, within=1e-6)
+    assert "largest batch 300: " in text
+    assert " ms a step" in text.partition("; 301: ")[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-m", "batch_size=largest,64"], "batch_size=largest,64: is a search and a number; give one of them"),
+        (["-m", "batch_size=largest", "sweep.design=adaptive"], "batch_size=largest: is no axis of an adaptive sweep"),
+        (["-m", "batch_size=largest", "sweep.chunk=3"], "sweep.chunk=3: cannot search batch_size=largest"),
+        (["batch_size=large"], "batch_size=large: expects a whole number"),
+        (["batch_size=largest", "largest.step_ms=-1"], "largest.step_ms=-1.0: must be at least"),
+    ],
+)
+def test_searches_that_make_no_sense_are_refused(words: list[str], message: str) -> None:
+    done = run(["paradnn.train", *words])
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_plan_does_not_search() -> None:
+    done = run(["paradnn.plan", "batch_size=largest"])
+    assert done.returncode == 2
+    assert "batch_size=largest: is what python -m paradnn.train searches for; give numbers here" in done.stderr

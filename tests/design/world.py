@@ -1,0 +1,107 @@
+"""A planted machine behind a real store of files: what a session does with a course, without a framework."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from paradnn.config.families.synthetic import FullyConnected
+from paradnn.config.identity import Identity, point_id
+from paradnn.config.point import Measure, Point, Settings, Sweep, Tracking
+from paradnn.costs.point import costs_of
+from paradnn.design.course import AdaptiveSweep
+from paradnn.execution.environments import current_environments
+from paradnn.forecast.table import row_of
+from paradnn.record.record import Record, point_tags
+from paradnn.session.course import Course, Visit
+from paradnn.session.summary import Row
+from paradnn.sweep.tasks import SweepInfo
+from paradnn.tracking.base import Claim
+from paradnn.tracking.offline import OfflineTracker
+from tests.forecast.planted import QUICK, Machine
+
+__all__ = ["World", "space"]
+
+#: What a point takes: the framework, and so many times the analytic bound.
+BASE, FACTOR = 2.0**29, 1.4
+
+
+def space(
+    layers: Sequence[int] = (1, 2, 4, 8, 16),
+    nodes: Sequence[int] = (32, 128, 512, 2048),
+    sizes: Sequence[int] = (16, 64, 256, 1024),
+    measure: Measure = QUICK,
+) -> list[Point]:
+    """A grid of fully connected points."""
+    return [
+        Point(FullyConnected(layers=one, nodes=width), batch_size=size, measure=measure)
+        for one in layers
+        for width in nodes
+        for size in sizes
+    ]
+
+
+class World:
+    """A machine, and the folder where what it measures is kept."""
+
+    def __init__(self, folder: Path, noise: float = 0.02) -> None:
+        self.folder = folder
+        self.machine = Machine(np.random.default_rng(5), noise=noise, session=0.0)
+        self.measured: list[Point] = []
+        self.excluded: list[Point] = []
+
+    def settings(self, **ends: object) -> Settings:
+        """Those of an adaptive sweep that is recorded here."""
+        tracking = Tracking(name="offline", folder=str(self.folder))
+        return Settings(tracking=tracking, ceilings=False, sweep=Sweep(design="adaptive", **ends))  # type: ignore[arg-type]
+
+    def course(self, candidates: Sequence[Point], **ends: object) -> AdaptiveSweep:
+        """A driver that was just started."""
+        return AdaptiveSweep(candidates, self.settings(**ends), SweepInfo(f"s{time.monotonic_ns()}", "planted", ""))
+
+    def follow(self, course: Course) -> Iterator[Visit]:
+        """Measure what the course asks for; yields before every visit, between its claim and its record."""
+        tracker, rows = OfflineTracker(self.folder), []
+        while visits := course.batch(rows):
+            rows = []
+            for visit in visits:
+                claim = self._claim(tracker, visit.point) if course.wants(visit) else None
+                if claim is None:
+                    continue
+                yield visit
+                rows.append(self._measure(tracker, claim, visit))
+
+    def peak(self, point: Point) -> float:
+        """Bytes that the point takes."""
+        return BASE + FACTOR * costs_of(point).memory_lower_bound_bytes
+
+    def _claim(self, tracker: OfflineTracker, point: Point) -> Claim | None:
+        [environment] = current_environments([point]).values()
+        assert environment is not None
+        identity = Identity(point_id(point), environment.environment_id, point.replicate)
+        found = tracker.begin(identity, "", {}, 60.0, lambda tags: "outcome" in tags)
+        return found if isinstance(found, Claim) else None
+
+    def _measure(self, tracker: OfflineTracker, claim: Claim, visit: Visit) -> Row:
+        point = visit.point
+        [environment] = current_environments([point]).values()
+        assert environment is not None
+        past = self.machine.run(point, len(self.measured))
+        limit = point.measure.memory_limit
+        outcome = "ok"
+        if visit.excluded:
+            outcome = "oom_predicted"
+            self.excluded.append(point)
+        else:
+            self.measured.append(point)
+            outcome = "oom_host" if isinstance(limit, int) and self.peak(point) > limit else "ok"
+        tags = {**point_tags(point, environment), **visit.tags, "outcome": outcome, "steady": "true"}
+        speed = 1e3 * point.batch_size / past.metrics["step_time_ms"]
+        measured = {**past.metrics, "examples_per_second": speed, "peak_memory_bytes": self.peak(point)}
+        metrics = measured if outcome == "ok" else {}
+        now = int(time.time() * 1000)
+        record = Record("a point", outcome, visit.excluded, row_of(point), metrics, tags, {}, now, now)
+        return Row.of_record(tracker.record(claim, record, dict), record)

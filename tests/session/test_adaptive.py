@@ -1,0 +1,103 @@
+"""`sweep.design=adaptive` as a user runs it: what is chosen is measured, and the parent run says what came of it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from paradnn.store.metrics import metric_names
+from tests.conftest import TINY, Store, run
+
+AXES = [
+    *(entry for entry in TINY if not entry.startswith(("model.nodes", "model.layers", "batch_size"))),
+    *("model.nodes=8,16,32", "model.layers=1,2", "batch_size=4,8", "sweep.design=adaptive"),
+]
+
+
+@pytest.mark.framework
+def test_what_is_chosen_is_measured_and_the_same_command_goes_on(store: Store) -> None:
+    done = run(["paradnn.train", "-m", *AXES, "sweep.points=6"], store)
+    assert done.returncode == 0, done.stderr
+    points, [parent] = store.runs(), store.runs("sweep")
+    assert len(points) == 6
+    assert {(point["outcome"], point["design"], point["mlflow.parentRunId"]) for point in points} == {
+        ("ok", "adaptive", parent["run_id"])
+    }
+    assert (parent["status"], parent["design"], parent["design_end"]) == ("FINISHED", "adaptive", "sweep.points=6")
+    assert "Adaptive: 6 of 12 points measured (50.0%)." in parent["mlflow.note.content"]
+    assert "Adaptive: 6 of 12 points measured (50.0%)." in done.stdout
+    assert "| fc 1x8 b4" in parent["mlflow.note.content"] or "| fc " in parent["mlflow.note.content"]
+    metrics = store.values("latest_metrics", parent["run_id"])
+    assert {name for name in metrics if not name.startswith("points")} == set(metric_names("design"))
+    assert (metrics["design_measured"], metrics["design_candidates"]) == (6, 12)
+    [[place]] = store.query("SELECT artifact_uri FROM runs WHERE run_uuid = ?", parent["run_id"])
+    looks = json.loads((Path(place.removeprefix("file://")) / "design.json").read_text())
+    assert [looks["data"][0][0], looks["data"][-1][0]] == [0, 6]
+    again = run(["paradnn.train", "-m", *AXES, "sweep.points=6"], store)
+    assert again.returncode == 0
+    assert "0 points in" in again.stdout
+    more = run(["paradnn.train", "-m", *AXES, "sweep.points=8"], store)
+    assert more.returncode == 0
+    assert "2 points in" in more.stdout
+    assert "Adaptive: 8 of 12 points measured" in more.stdout
+    assert set(Counter(point["point_id"] for point in store.runs()).values()) == {1}
+    # Before measuring, of the same space.
+    plan = run(["paradnn.plan", "-m", *AXES, "sweep.points=12"], store)
+    assert plan.returncode == 0, plan.stderr
+    assert "Adaptive, until sweep.points=12; 8 of 12 points measured so far." in plan.stdout
+    assert "100.0%            0.0%" in plan.stdout
+
+
+@pytest.mark.framework
+def test_a_launcher_measures_it_in_rounds_of_tasks(store: Store) -> None:
+    done = run(["paradnn.train", "-m", *AXES, "sweep.points=7", "sweep.chunk=2"], store)
+    assert done.returncode == 0, done.stderr
+    points, [parent] = store.runs(), store.runs("sweep")
+    assert len(points) == 7
+    assert {point["mlflow.parentRunId"] for point in points} == {parent["run_id"]}
+    assert {int(point["task"]) for point in points} == set(range(len({point["task"] for point in points})))
+    assert max(Counter(point["task"] for point in points).values()) <= 2
+    assert parent["design_end"] == "sweep.points=7"
+    assert store.values("latest_metrics", parent["run_id"])["design_measured"] == 7
+    assert "A sweep of 7 points, finished" in parent["mlflow.note.content"]
+    assert "for basic (a start spread over the space)" in done.stderr
+    assert "for basic (expected error " in done.stderr
+
+
+@pytest.mark.framework
+def test_tasks_record_what_memory_excludes(store: Store) -> None:
+    large = [entry for entry in AXES if "model.nodes" not in entry]
+    axes = [*large, "model.nodes=8,30000,60000", "model.layers=2", "measure.memory_limit=2GiB"]
+    done = run(["paradnn.train", "-m", *axes, "sweep.points=9", "sweep.chunk=3"], store)
+    assert done.returncode == 0, done.stderr
+    outcomes = Counter(point["outcome"] for point in store.runs())
+    assert outcomes == {"ok": 2, "oom_predicted": 4}
+    reasons = {point["reason"] for point in store.runs() if point["outcome"] == "oom_predicted"}
+    assert all("needs at least" in reason or "was out of memory" in reason for reason in reasons)
+    assert "every point that fits the memory is measured" in store.runs("sweep")[0]["design_end"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["-m", "sweep.points=9"],
+            "sweep.points=9: ends an adaptive sweep, and this one measures all; add sweep.design",
+        ),
+        (["-m", "sweep.error=0.1"], "sweep.error=0.1: ends an adaptive sweep"),
+        (["-m", "sweep.settled=true"], "sweep.settled=true: ends an adaptive sweep"),
+        (["-m", "sweep.design=adaptive", "sweep.error=-1"], "sweep.error=-1.0: must be at least 0.001"),
+        (["-m", "sweep.design=adaptive", "sweep.points=0"], "sweep.points=0: must be at least 1"),
+        (["-m", "sweep.design=adaptive", "sweep.minutes=soon"], "sweep.minutes=soon: expects a finite number"),
+        (["-m", "sweep.design=clever"], "sweep.design=clever: no such choice; choose one of grid, adaptive"),
+        (["sweep.design=adaptive"], "sweep.design=adaptive: describes a sweep; add -m"),
+    ],
+)
+def test_ends_that_make_no_sense_are_refused(words: list[str], message: str) -> None:
+    done = run(["paradnn.train", *words])
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
