@@ -115,7 +115,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         PredictOptions,
-        summary="every point of a space, measured or predicted with its 95% interval, and where that extrapolates",
+        summary="every point of a space, measured or predicted with an interval, and where that extrapolates",
         description="Fit the step time of the measured runs and predict every point of the space they are part of,\n"
         "or of one that is named with --space. Points that were left out say how far to trust it. Others\n"
         "that speak of the whole space: sensitivity, heatmap, compare and claims with --predicted.",
