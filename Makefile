@@ -1,6 +1,6 @@
 # The commands that people and CI use; each does all the set-up it needs.
 #   make demo       install, sweep a few points of every family, write report.html
-#   make tour       a larger demo, some ten minutes: something for every section of the report
+#   make tour       a larger demo, some ten minutes: something for nearly every section of the report
 #   make test       install, then lint, type-check and test; FAST=1 leaves out what needs a framework or computes for long
 #   make test-pages        what README and the tutorial say to type, from top to bottom: some minutes
 #   make test-frameworks   the same models in TensorFlow, JAX and PyTorch: installs the extras, in an environment of its own

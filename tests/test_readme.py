@@ -18,7 +18,19 @@ from tests.conftest import ROOT, Store, environment
 #: Makes points short: the protocols stay two, that of `measure=quick` and the standard one.
 SHORT = ["measure.min_seconds=0.02", "measure.block_seconds=0.002", "measure.warmup_seconds=0.2", "measure.processes=1"]
 #: Not for a test: what installs, needs a network or another host, or does not end.
-ELSEWHERE = ("make test", "make ui", "git ", "source ", "cd ", "eval ", "export ", "mlflow ", "xdg-open ")
+ELSEWHERE = (
+    "make test",
+    "make tour",
+    "make ui",
+    "python -m paradnn.watch",
+    "git ",
+    "source ",
+    "cd ",
+    "eval ",
+    "export ",
+    "mlflow ",
+    "xdg-open ",
+)
 
 
 def blocks(page: str) -> Iterator[list[str]]:

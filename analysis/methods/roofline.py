@@ -219,7 +219,11 @@ def _with_keys(frame: pd.DataFrame) -> pd.DataFrame:
         name: frame[name].astype("object").where(frame[name].notna(), "(unknown)") if name in frame else "(unknown)"
         for name in ("device", "precision", "family")
     }
-    return frame.assign(**numbers, **texts)
+    added = pd.DataFrame({**numbers, **texts}, index=frame.index)
+    # At once: pandas warns of frames to which a dozen columns are added one by one.
+    placed = pd.concat([frame.drop(columns=added.columns, errors="ignore"), added], axis=1)
+    placed.attrs = dict(frame.attrs)
+    return placed
 
 
 def _roof(device: str, precision: str, group: pd.DataFrame, sheet: Specification | None) -> Roof:

@@ -113,8 +113,13 @@ def _read(uri: str | None, way: Way, query: Query, called: str = "") -> Records:
 
 def _named(records: Records, uri: str | None) -> Records:
     """The records with the tag `store`, which says where they are from."""
-    records.tags["store"] = Texts.of([without_secrets(uri or address_of(uri).uri)] * len(records.runs))
+    records.tags["store"] = Texts.of([_name(uri)] * len(records.runs))
     return records
+
+
+def _name(uri: str | None) -> str:
+    """A store as frames name it, which may be shown."""
+    return without_secrets(uri or address_of(uri).uri)
 
 
 def _of_protocol(frame: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -180,9 +185,9 @@ def load_tables(frame: pd.DataFrame, name: str, tracking_uri: str | Sequence[str
     """
     stores = frame["store"] if "store" in frame else [None] * len(frame)
     given = _stores(tracking_uri)
-    several = len(given) > 1
+    named = {_name(uri): uri for uri in given}
     rows = [
-        (run_id, str(uri or ""), store if several else given[0])
+        (run_id, str(uri or ""), named.get(str(store), store) if len(given) > 1 else given[0])
         for run_id, uri, store in zip(frame["run_id"], frame["artifact_uri"], stores, strict=True)
     ]
     if any(uri.startswith("mlflow-artifacts:") and not address_of(store).is_server for _, uri, store in rows):

@@ -1,6 +1,6 @@
 """Shell completion of `paradnn`: commands, groups, keys and their values, presets, metrics, options of the analysis.
 
-    eval "$(paradnn completion bash)"      # in ~/.bashrc; in ~/.zshrc after: autoload -U bashcompinit && bashcompinit
+    eval "$(paradnn completion bash)"      # in ~/.bashrc
 
 The shell asks `paradnn completion LINE` with what stands before the cursor, and gets a proposal a line.
 """
@@ -52,11 +52,11 @@ _COLUMNS = {"--x", "--y", "--by", "--on", "--colour", "--against"}
 def main(arguments: Sequence[str] | None = None) -> int:
     """`paradnn completion bash` prints the shell's part; with a line of input, what may follow."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given in (["bash"], ["zsh"]):
+    if given == ["bash"]:
         print(_SCRIPT.strip())
         return 0
     if len(given) != 1 or given[0] in ("-h", "--help"):
-        print('usage: eval "$(paradnn completion bash)", for zsh after autoload -U bashcompinit && bashcompinit')
+        print('usage: eval "$(paradnn completion bash)" in ~/.bashrc')
         return 0 if given in ([], ["-h"], ["--help"]) else 2
     print("\n".join(proposals(given[0])))
     return 0

@@ -9,7 +9,7 @@ from scipy import stats
 
 from analysis.figures.infeed import draw_infeed
 from analysis.methods.dependence import levels_of
-from analysis.methods.infeed import infeed, rank_correlation
+from analysis.methods.infeed import _fisher, infeed, rank_correlation
 from analysis.methods.regression import NotEnoughData
 from paradnn.errors import ConfigError, SchemaError
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs
@@ -157,3 +157,11 @@ def test_figure_5_has_utilisation_over_waiting(tmp_path: Path) -> None:
         "FLOPS utilisation",
     )
     figure.savefig(tmp_path / "infeed.png")
+
+
+def test_ranks_of_what_is_left_are_those_of_a_sort() -> None:
+    rng = np.random.default_rng(3)
+    values, code = rng.integers(0, 9, (2, 60)).astype("float64"), np.arange(60) % 7
+    kept = [values[:, code != level] for level in range(7)]
+    expected = [[np.arctanh(stats.spearmanr(*each).statistic)] for each in kept]
+    np.testing.assert_allclose(_fisher(values, code), expected)

@@ -259,3 +259,12 @@ def test_operations_of_a_run_from_the_store(
     ):
         assert main(["roofline", "--store", uri, "--operations", run]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_frame_of_a_hundred_columns_is_no_cause_for_a_warning() -> None:
+    """Pandas warns of frames made of a hundred pieces; warnings are errors here."""
+    runs = planted()
+    wide = pd.DataFrame({**runs, **{f"metric_{place}": np.ones(len(runs)) for place in range(120)}}, copy=False)
+    pd.testing.assert_frame_equal(
+        roofline(wide, SHEETS.get).points[["share"]], roofline(runs, SHEETS.get).points[["share"]]
+    )

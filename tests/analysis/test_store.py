@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import base64
 import sqlite3
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -220,3 +224,32 @@ def test_reading_tables_imports_neither_mlflow_nor_a_framework(store: str) -> No
     )
     done = subprocess.run([sys.executable, "-c", code, store], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    """A tracking server that holds nothing and notes who asks."""
+
+    asked: ClassVar[list[str | None]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.headers["Authorization"])
+        answer = b'{"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "no such run"}'
+        self.send_response(404)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_files_of_several_stores_are_asked_for_with_the_password_of_each() -> None:
+    """The frame names stores without their passwords, which it may be shown with."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = f"127.0.0.1:{server.server_address[1]}"
+        frame = pd.DataFrame({"run_id": ["r1"], "artifact_uri": [None], "store": [f"http://***@{place}"]})
+        given = [f"http://me:secret@{place}", "http://you:other@127.0.0.1:1"]
+        assert load_tables(frame, "operations.json", given).empty
+        server.shutdown()
+    assert set(_Refusing.asked) == {"Basic " + base64.b64encode(b"me:secret").decode()}
