@@ -13,6 +13,7 @@ from typing import Any
 
 from paradnn.config.data import INPUTS, Data, Synthetic, check_input, with_whole_path
 from paradnn.config.families import FAMILIES, Model
+from paradnn.config.families.kernels import as_kernel
 from paradnn.config.fields import memory_bytes, option, read
 from paradnn.config.outcome import OUTCOMES
 from paradnn.errors import ConfigError
@@ -267,7 +268,7 @@ def read_point(config: Mapping[str, Any]) -> Point:
         raise ConfigError("model.name", name, "no such family", f"choose one of {', '.join(FAMILIES)}")
     given: dict[str, Any] = {"model": read(FAMILIES[name].options, model, "model"), "data": _read_data(config)}
     rest = {key: config[key] for key in POINT_KEYS if key not in given and key in config}
-    point = read(Point, rest, "", given=given)
+    point = as_kernel(read(Point, rest, "", given=given))
     check_input(point.data, point.model, point.devices)
     memory_bytes(point.measure.memory_limit, "measure.memory_limit")
     _check_software(point.software)
