@@ -47,6 +47,7 @@ _GROUPS = {
     "optimizer": "the update rule, with the paper's constants",
     "platform": "the kind of device",
     "software": "the interpreter under test: this one, or a stack that is made on first use",
+    "step": "what the model fixes of a step, chosen with it",
     "tracking": "where runs are recorded",
 }
 

@@ -1,8 +1,8 @@
 """Reading a plain mapping into a frozen dataclass, with one clear line for the first thing that is wrong.
 
 `option` declares a field with its help text and bounds; `read` applies them. Supported are int, float, bool, str,
-unions with None, a tuple of int (one number stands for all of them) or str, groups of str (one may stand alone), a
-mapping of strings and nested dataclasses.
+unions, a tuple of int (one number stands for all of them where `length` says how many) or str, groups of str (one may
+stand alone), a mapping of strings and nested dataclasses.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def _value(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
         if value is None and NoneType in get_args(kind):
             return None
         kinds = [entry for entry in get_args(kind) if entry is not NoneType]
-        kind = next((entry for entry in kinds if isinstance(value, entry)), kinds[0])
+        given = tuple(value) if isinstance(value, list) else value
+        kind = next((entry for entry in kinds if isinstance(given, get_origin(entry) or entry)), kinds[0])
         if bool in kinds and "choices" in bounds:
             bounds = {**bounds, "shown": ("true", "false", *bounds["choices"])}
     if get_origin(kind) is tuple:
@@ -146,12 +147,15 @@ def _bounded(value: Any, bounds: Mapping[str, Any], key: str) -> Any:
 
 
 def _integers(value: Any, bounds: Mapping[str, Any], key: str) -> tuple[int, ...]:
-    length: int = bounds["length"]
+    length: int | None = bounds.get("length")
+    if length is None:
+        return tuple(_bounded(_integer(entry, key), bounds, key) for entry in value)
     if not isinstance(value, (list, tuple)):
         number: int = _bounded(_integer(value, key), bounds, key)
         return (number,) * length
     if len(value) != length:
-        raise ConfigError(key, list(value), f"expects one number or {length}", f"write for example {key}=[3,4,6,3]")
+        example = ",".join(map(str, (3, 4, 6, 3)[:length]))
+        raise ConfigError(key, list(value), f"expects one number or {length}", f"write for example {key}=[{example}]")
     return tuple(_bounded(_integer(entry, key), bounds, key) for entry in value)
 
 

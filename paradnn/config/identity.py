@@ -77,8 +77,9 @@ def limits_id(measure: Measure) -> str:
 def request_of(point: Point) -> dict[str, Any]:
     """The point as the worker receives it: plain nested mappings and lists."""
     request = asdict(point)
-    if "blocks" in request["model"]:
-        request["model"]["blocks"] = list(request["model"]["blocks"])
+    request["model"] = {
+        key: list(value) if isinstance(value, tuple) else value for key, value in request["model"].items()
+    }
     request["software"]["requirements"] = list(request["software"]["requirements"])
     return request
 

@@ -18,6 +18,7 @@ from typing import Any
 from paradnn.costs.attention import gpt_layers, transformer_layers, vit_layers
 from paradnn.costs.cnn import cnn_layers
 from paradnn.costs.fc import fc_layers
+from paradnn.costs.kernels import KERNELS, kernel_costs
 from paradnn.costs.layers import Costs, Layer, sum_costs
 from paradnn.costs.rnn import rnn_layers
 from paradnn.costs.vision import (
@@ -70,6 +71,8 @@ def model_costs(
     all devices together: each has weights and optimizer variables of its own, and reads and writes them; what the
     all-reduce moves between devices is left out.
     """
+    if model["name"] in KERNELS:
+        return kernel_costs(model, batch_size, precision)
     slots = _SLOTS[optimizer] - (1 if momentum == 0 and optimizer in ("rmsprop", "momentum") else 0)
     one = sum_costs(_LAYERS[model["name"]](model), batch_size // devices, precision, mode, slots=slots)
     return one.times(devices)
@@ -77,7 +80,7 @@ def model_costs(
 
 def layer_count(model: Mapping[str, Any]) -> int:
     """How many layers `model` is counted as: what building and compiling it grows with."""
-    return len(_LAYERS[model["name"]](model))
+    return 1 if model["name"] in KERNELS else len(_LAYERS[model["name"]](model))
 
 
 def example_sizes(model: Mapping[str, Any]) -> tuple[int, int]:

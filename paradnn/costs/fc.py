@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,10 +13,13 @@ __all__ = ["dense", "fc_layers"]
 
 def fc_layers(model: Mapping[str, Any]) -> list[Layer]:
     """Hidden layers and output; see `paradnn.worker.models.fc`."""
-    size, nodes = model["input_size"], model["nodes"]
-    layers = [dense("dense_0", size, nodes, is_first=True)]
-    layers += [dense(f"dense_{index}", nodes, nodes) for index in range(1, model["layers"])]
-    return [*layers, dense("logits", nodes, model["output_size"], is_last=True)]
+    nodes = model["nodes"]
+    widths = [model["input_size"], *([nodes] * model["layers"] if isinstance(nodes, int) else nodes)]
+    layers = [
+        dense(f"dense_{index}", before, width, is_first=index == 0)
+        for index, (before, width) in enumerate(itertools.pairwise(widths))
+    ]
+    return [*layers, dense("logits", widths[-1], model["output_size"], is_last=True)]
 
 
 def dense(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["Costs", "Layer", "sum_costs"]
+__all__ = ["COMPUTE_BYTES", "Costs", "Layer", "sum_costs"]
 
 #: The type of a batch, of the logits, and of weights and optimizer variables in every precision.
 _FULL_BYTES = 4
-_COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def sum_costs(layers: Sequence[Layer], batch_size: int, precision: str, mode: st
     batch. Attention's scores are left out, since a fused kernel makes them again. Other gradients, workspaces, copies
     and the framework itself come on top.
     """
-    training, width = mode == "train", _COMPUTE_BYTES[precision]
+    training, width = mode == "train", COMPUTE_BYTES[precision]
     forward = 2 * batch_size * sum(layer.macs for layer in layers)
     backward = 2 * batch_size * sum(_backward_macs(layer) for layer in layers) if training else 0
     parameters = sum(layer.parameters for layer in layers)

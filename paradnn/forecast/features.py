@@ -131,9 +131,9 @@ def overhead_columns(table: Table) -> Columns:
 
 
 def _sizes(table: Table) -> list[Array]:
-    """Decimal logarithms of sizes about a typical model's."""
+    """Decimal logarithms of sizes about a typical model's; a kernel has no parameters."""
     typical = zip((*table.costs.T, table.layers, table.number("batch_size")), (9, 8, 6, 1, 2), strict=True)
-    return [np.log10(size) - centre for size, centre in typical]
+    return [np.log10(np.maximum(size, 1)) - centre for size, centre in typical]
 
 
 def _crowding(table: Table) -> Array:

@@ -24,7 +24,7 @@ EACH_PROCESS = tuple(name for name in PHASES if name not in ("profile", "record"
 IMPORT_SECONDS, _FURTHER = 0.5, 0.1
 #: What `stated_noise` takes, as metrics of runs.
 NOISE_METRICS = ("step_time_low_ms", "step_time_high_ms", "processes")
-_NEEDED = ("step_time_ms", "flops_per_step", "bytes_per_step", "parameters")
+_NEEDED = ("step_time_ms", "flops_per_step", "bytes_per_step")
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,12 @@ class PastRuns:
 
 def _is_usable(run: Past) -> bool:
     numbers = [run.metrics.get(name, np.nan) for name in _NEEDED]
+    parameters = run.metrics.get("parameters", np.nan)
     settings = [run.params.get(f"measure.{name}", "") for name in MeasureColumns.__dataclass_fields__]
     return (
         run.tags.get("outcome") == "ok"
         and all(np.isfinite(value) and value > 0 for value in numbers)
+        and parameters >= 0  # a kernel has none
         and all(text.replace(".", "", 1).replace("e-", "", 1).isdigit() for text in settings)
     )
 

@@ -10,8 +10,10 @@ __all__ = ["synthetic_batch"]
 
 
 def synthetic_batch(workload: Workload, batch_size: int, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Inputs and targets of one step; each array has shape (batch_size, *spec.shape)."""
+    """Inputs and targets of one step; each array has shape (batch_size, *spec.shape), a kernel's operands their own."""
     generator = np.random.default_rng(seed)
+    if workload.draw:
+        return workload.draw(generator, batch_size), []
     return (
         [_draw(spec, batch_size, generator) for spec in workload.inputs],
         [_draw(spec, batch_size, generator) for spec in workload.targets],

@@ -20,6 +20,12 @@ FC = {"model": {"name": "fc"}}
             "model.nodes=x: expects a whole number; write for example model.nodes=64",
         ),
         ({"model": {"name": "fc", "nodes": True}}, "model.nodes=True: expects a whole number"),
+        ({"model": {"name": "fc", "nodes": [8, 0], "layers": 2}}, "model.nodes=0: must be at least 1"),
+        ({"model": {"name": "fc", "nodes": [8, "x"], "layers": 2}}, "model.nodes=x: expects a whole number"),
+        (
+            {"model": {"name": "fc", "nodes": [8, 4]}},
+            "model.layers=4: model.nodes names 2 of them: [8, 4]; set model.layers=2",
+        ),
         ({"model": {"name": "fc", "nods": 3}}, "model.nods=3: no such key; did you mean nodes?"),
         ({"model": {"name": "foo"}}, "model.name=foo: no such family; choose one of fc, residual"),
         ({"model": {"name": "residual", "blocks": [1, 2]}}, "model.blocks=[1, 2]: expects one number or 4"),

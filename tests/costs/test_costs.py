@@ -30,6 +30,16 @@ def test_table_2_spans_ten_thousand_to_nearly_a_billion_parameters() -> None:
     assert max(counts) > 900_000_000
 
 
+def test_hidden_layers_of_unequal_widths_as_in_candles_p1b3() -> None:
+    """github.com/ECP-CANDLE/Benchmarks, Pilot1/P1B3: 30,088,701 parameters."""
+    model = {"name": "fc", "layers": 4, "nodes": [1000, 500, 100, 50], "input_size": 29532, "output_size": 1}
+    costs = model_costs(model, **STEP)
+    assert costs.parameters == 30_088_701
+    assert costs.forward_flops == 2 * 32 * (29532 * 1000 + 1000 * 500 + 500 * 100 + 100 * 50 + 50)
+    same = model_costs({**model, "nodes": [64] * 4}, **STEP)
+    assert same == model_costs({**model, "nodes": 64}, **STEP)
+
+
 def test_flops_of_the_stated_example() -> None:
     costs = model_costs(fc(4, 1024, 2000, 1000), **{**STEP, "batch_size": 256})
     weights = 2000 * 1024 + 3 * 1024**2 + 1024 * 1000

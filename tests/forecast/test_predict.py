@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from paradnn.config.families.kernels import Gemm
+from paradnn.config.point import Point
 from paradnn.forecast.past_runs import PastRuns
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.table import row_of
-from tests.forecast.planted import Machine, again, expected_times, fc, grid, lstm, planned_table, rates
+from tests.forecast.planted import QUICK, Machine, again, expected_times, fc, grid, lstm, planned_table, rates
 
 
 def width(draws: np.ndarray) -> float:
@@ -109,3 +111,13 @@ def test_runs_of_other_versions_are_read_as_far_as_they_go() -> None:
     ]
     assert len(PastRuns.of(runs, rates)) == 19
     assert np.isfinite(expected_times(runs, [fc(2, 128, 256)]).seconds).all()
+
+
+def test_a_kernel_is_learnt_from_and_predicted_though_it_has_no_parameters() -> None:
+    machine = Machine(np.random.default_rng(0), noise=0.01, session=0.0)
+    sizes = [Point(model=Gemm(m=2**power, n=64, k=2**power), batch_size=1, measure=QUICK) for power in range(6, 12)]
+    runs = machine.session("first", [fc(2, 128, 256), *sizes[::2], *sizes[::2]])
+    unknown = expected_times(runs[:1], sizes)
+    known = expected_times(runs, sizes)
+    assert np.isfinite(unknown.step).all()
+    assert width(known.step) < width(unknown.step)

@@ -53,6 +53,7 @@ def rnn(name: str, layers=2, embedding_size=6, sequence_length=5, vocab_size=11)
 FAMILIES = [
     fc(),
     fc(layers=1),
+    fc(layers=3, nodes=[24, 16, 8], output_size=1),
     cnn("residual", (1, 2, 1, 1)),
     cnn("bottleneck", (2, 1, 1, 2)),
     cnn("bottleneck", image_size=32),

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paradnn.config.families.attention import LanguageModel, Transformer, VisionTransformer
+from paradnn.config.families.kernels import Conv2d, Gemm, Kernel, RecurrentKernel, SparseGemm
 from paradnn.config.families.synthetic import Convolutional, FullyConnected, Recurrent
 from paradnn.config.families.vision import Classifier, MobileNet, RetinaNet
 
@@ -28,6 +29,10 @@ Model = (
     | Classifier
     | MobileNet
     | RetinaNet
+    | Gemm
+    | Conv2d
+    | RecurrentKernel
+    | SparseGemm
 )
 
 
@@ -48,11 +53,17 @@ class Family:
     sweep: str = ""
     is_real: bool = False
 
+    @property
+    def is_kernel(self) -> bool:
+        """Whether its step is one operation, that is no model of any size."""
+        return issubclass(self.options, Kernel)
+
 
 _FC = (("nodes", "layers"), "model.nodes=64,256,1024 batch_size=64,256,1024")
 _CNN = (("filters", "blocks", "image_size"), "model.filters=16,32,64 batch_size=16,32,64")
 _RNN = (("embedding_size", "sequence_length", "layers"), "model.embedding_size=100,300,500 batch_size=16,64,256")
 _LANGUAGE = (("width", "sequence_length", "layers"), "model.width=128,256,512 batch_size=1,4,16")
+_GEMM = (("m", "n", "k"), "model.m=512,1024,2048,4096 model.n=16,64,256,1024")
 _VIT = (("width", "patch", "layers"), "model.width=192,384,768 batch_size=1,4,16")
 
 _ENTRIES = (
@@ -70,6 +81,16 @@ _ENTRIES = (
     Family("squeezenet", Classifier, "images", is_real=True),
     Family("retinanet", RetinaNet, "images", is_real=True),
     Family("transformer", Transformer, "tokens", *_LANGUAGE, is_real=True),
+    Family("gemm", Gemm, "vectors", *_GEMM),
+    Family(
+        "conv2d", Conv2d, "vectors", ("channels", "filters", "height"), "model.filters=16,64,256 batch_size=4,16,64"
+    ),
+    Family(
+        "rnn_kernel", RecurrentKernel, "vectors", ("hidden", "steps"), "model.hidden=256,512,1024 batch_size=4,16,64"
+    ),
+    Family(
+        "sparse_gemm", SparseGemm, "vectors", ("density", "m", "n"), "model.density=0.05,0.1,0.2,0.5 model.n=1,16,64"
+    ),
 )
 #: By name, in the order of figures and tables. A place is a marker and a colour: new families go to the end.
 FAMILIES = {family.name: family for family in _ENTRIES}

@@ -5,24 +5,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paradnn.config.fields import option
+from paradnn.errors import ConfigError
 
 __all__ = ["Convolutional", "FullyConnected", "Recurrent"]
 
 
 @dataclass(frozen=True)
 class FullyConnected:
-    """`layers` hidden layers of `nodes` rectified units between an input and an output."""
+    """`layers` hidden layers of `nodes` rectified units, or of as many as it lists, between an input and an output."""
 
     name: str = option("fc", "the family", choices=("fc",))
     layers: int = option(4, "hidden layers (paper: 4..128)", low=1, high=10_000)
-    nodes: int = option(1024, "units of each hidden layer (paper: 32..8192)", low=1)
+    nodes: int | tuple[int, ...] = option(
+        1024, "units of each hidden layer (paper: 32..8192), or of one after the other: [1000,500,100,50]", low=1
+    )
     input_size: int = option(2000, "features of an example (paper: 2000..8000)", low=1)
-    output_size: int = option(200, "classes (paper: 200..1000)", low=2)
+    output_size: int = option(200, "classes (paper: 200..1000); 1: a number, as in a regression", low=1)
 
     @property
     def size(self) -> str:
         """Short description of the model's size."""
-        return f"{self.layers}x{self.nodes}"
+        if isinstance(self.nodes, int):
+            return f"{self.layers}x{self.nodes}"
+        return "-".join(map(str, self.nodes))
+
+    def __post_init__(self) -> None:
+        if isinstance(self.nodes, int):
+            return
+        if len(self.nodes) != self.layers:
+            reason = f"model.nodes names {len(self.nodes)} of them: {list(self.nodes)}"
+            raise ConfigError("model.layers", self.layers, reason, f"set model.layers={len(self.nodes)}")
+        if len(set(self.nodes)) == 1:  # the same network, and so the same point
+            object.__setattr__(self, "nodes", self.nodes[0])
 
 
 @dataclass(frozen=True)

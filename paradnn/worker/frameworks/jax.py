@@ -62,6 +62,7 @@ class Jax:
         self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
     ) -> Step:
         inputs, targets = ([jax.device_put(array, self._device) for array in arrays] for arrays in batch)
+        inputs = workload.prepare(inputs)
         optimizer = None
         if point["mode"] == "train":
             optimizer = make_optimizer(point["optimizer"], point["precision"])

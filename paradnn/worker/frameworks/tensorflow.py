@@ -63,6 +63,7 @@ class TensorFlow:
         self._compiled = point["compile"] == "xla"
         with self._placed():
             inputs, targets = ([tf.identity(tf.constant(array)) for array in arrays] for arrays in batch)
+            inputs = workload.prepare(inputs)
             arguments: tuple[Any, ...] = (*inputs, *targets)
             compiled = point["compile"] != "eager"
             if point["mode"] == "train":

@@ -76,6 +76,7 @@ class Torch:
         self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
     ) -> Step:
         inputs, targets = ([torch.as_tensor(array).to(self._device) for array in arrays] for arrays in batch)
+        inputs = workload.prepare(inputs)
         training = point["mode"] == "train"
         compute = _loss_of(workload, targets) if training else _outputs_of(workload)
         if point["compile"] != "eager":

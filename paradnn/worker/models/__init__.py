@@ -13,14 +13,15 @@ from paradnn.worker.models.applications import build_densenet121, build_mobilene
 from paradnn.worker.models.cnn import build_cnn
 from paradnn.worker.models.fc import build_fc
 from paradnn.worker.models.gpt import build_gpt
+from paradnn.worker.models.kernels import build_conv2d, build_gemm, build_rnn_kernel, build_sparse_gemm
 from paradnn.worker.models.retinanet import build_retinanet
 from paradnn.worker.models.rnn import build_rnn
 from paradnn.worker.models.squeezenet import build_squeezenet
 from paradnn.worker.models.transformer import build_transformer
 from paradnn.worker.models.vit import build_vit
-from paradnn.worker.models.workload import ArraySpec, Workload
+from paradnn.worker.models.workload import ArraySpec, Kernel, Workload
 
-__all__ = ["ArraySpec", "Workload", "build"]
+__all__ = ["ArraySpec", "Kernel", "Workload", "build"]
 
 _BUILDERS = {
     "fc": build_fc,
@@ -37,6 +38,10 @@ _BUILDERS = {
     "mobilenet": build_mobilenet,
     "squeezenet": build_squeezenet,
     "retinanet": build_retinanet,
+    "gemm": build_gemm,
+    "conv2d": build_conv2d,
+    "rnn_kernel": build_rnn_kernel,
+    "sparse_gemm": build_sparse_gemm,
 }
 
 

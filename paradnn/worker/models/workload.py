@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
-__all__ = ["ArraySpec", "Workload", "cross_entropy"]
+__all__ = ["ArraySpec", "Kernel", "Workload", "cross_entropy", "squared_error"]
 
 
 @dataclass(frozen=True)
@@ -26,15 +27,44 @@ class ArraySpec:
 
 
 @dataclass(frozen=True)
-class Workload:
-    """A model with what it takes to train it. `loss(targets, outputs)` is a float32 scalar, a mean over examples."""
+class Kernel:
+    """A function of its operands where a model is expected: what steps ask of a Keras model, without its dispatch."""
 
-    model: keras.Model
+    compute: Callable[..., Any]
+    trainable_variables: tuple[Any, ...] = ()
+    non_trainable_variables: tuple[Any, ...] = ()
+    variables: tuple[Any, ...] = ()
+
+    def __call__(self, operands: Sequence[Any], training: bool = False) -> Any:
+        """The results, tensors of the framework."""
+        return self.compute(*operands)
+
+    def stateless_call(self, weights: Any, others: Any, operands: Sequence[Any], training: bool = False) -> Any:
+        """The results, and the variables as they were: there are none."""
+        return self.compute(*operands), others
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model with what it takes to train it. `loss(targets, outputs)` is a float32 scalar, a mean over examples.
+
+    A kernel's operands are not examples: `draw(generator, batch_size)` gives its inputs in place of `inputs`, and
+    `prepare` makes operands of them, once, when they are on the device.
+    """
+
+    model: keras.Model | Kernel
     inputs: tuple[ArraySpec, ...]
     targets: tuple[ArraySpec, ...]
     loss: Callable[[Sequence[Any], Any], Any]
+    draw: Callable[[np.random.Generator, int], list[np.ndarray]] | None = None
+    prepare: Callable[[list[Any]], list[Any]] = list
 
 
 def cross_entropy(targets: Sequence[Any], logits: Any) -> Any:
     """Softmax cross entropy of float32 logits (..., classes) with int32 classes (...), averaged over all of them."""
     return ops.mean(keras.losses.sparse_categorical_crossentropy(targets[0], logits, from_logits=True))
+
+
+def squared_error(targets: Sequence[Any], outputs: Any) -> Any:
+    """Mean squared difference of float32 outputs (batch, 1) from float32 targets (batch,)."""
+    return ops.mean(ops.square(outputs[:, 0] - targets[0]))

@@ -1,0 +1,87 @@
+"""What one operation costs, by arithmetic: its FLOPs, and the bytes of its operands and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from paradnn.costs.layers import COMPUTE_BYTES, Costs
+
+__all__ = ["KERNELS", "kernel_costs"]
+
+#: Products of the width of a state in one step of a cell.
+_GATES = {"vanilla": 1, "lstm": 4, "gru": 3}
+#: Bytes of an index, in the least format that the frameworks' sparse matrices have: rows compressed, 32 bits.
+_INDEX_BYTES = 4
+
+
+@dataclass(frozen=True)
+class _Operation:
+    """Multiply-accumulates of one operation, and elements that it reads and writes; index_bytes: of a sparse one."""
+
+    macs: int
+    elements: int
+    index_bytes: int = 0
+
+
+def _gemm(model: Mapping[str, Any], batch_size: int) -> _Operation:
+    m, n, k = model["m"], model["n"], model["k"]
+    return _Operation(m * n * k, m * k + k * n + m * n)
+
+
+def _conv2d(model: Mapping[str, Any], batch_size: int) -> _Operation:
+    """Any direction reads two of input, filters and output, or of their gradients, and writes the third."""
+    sizes = zip((model["height"], model["width"]), model["kernel"], model["stride"], model["padding"], strict=True)
+    height, width = ((size + 2 * padding - kernel) // stride + 1 for size, kernel, stride, padding in sizes)
+    weights = model["filters"] * model["channels"] * model["kernel"][0] * model["kernel"][1]
+    images = model["channels"] * model["height"] * model["width"] + model["filters"] * height * width
+    return _Operation(batch_size * height * width * weights, batch_size * images + weights)
+
+
+def _rnn_kernel(model: Mapping[str, Any], batch_size: int) -> _Operation:
+    """Elements of the operands and results in `paradnn.worker.models.kernels`."""
+    hidden, gates = model["hidden"], _GATES[model["cell"]]
+    weights, state = gates * hidden * hidden, batch_size * hidden
+    series = model["steps"] * state
+    elements = {
+        # Inputs and outputs, the state before the first step.
+        "forward": 2 * series + state,
+        # Gradients of outputs and of gates, the gates' values; of LSTM the cells', of GRU states and products too.
+        "backward_input": (1 + 2 * gates + {"vanilla": 0, "lstm": 1, "gru": 2}[model["cell"]]) * series + state,
+        "backward_weights": (1 + gates) * series,
+    }[model["direction"]]
+    if model["cell"] == "lstm":  # the cell's state before and after, and its gradient
+        elements += {"forward": 2, "backward_input": 1, "backward_weights": 0}[model["direction"]] * state
+    return _Operation(model["steps"] * batch_size * weights, elements + weights)
+
+
+def _sparse_gemm(model: Mapping[str, Any], batch_size: int) -> _Operation:
+    """Of the dense matrix no more rows are read than there are elements that meet them."""
+    m, n, k = model["m"], model["n"], model["k"]
+    stored = round(model["density"] * m * k)
+    elements = stored + min(stored, k) * n + m * n
+    return _Operation(stored * n, elements, _INDEX_BYTES * (stored + m + 1))
+
+
+#: By name; `batch_size` is 1 where it is none of the kernel's sizes.
+KERNELS: dict[str, Callable[[Mapping[str, Any], int], _Operation]] = {
+    "gemm": _gemm,
+    "conv2d": _conv2d,
+    "rnn_kernel": _rnn_kernel,
+    "sparse_gemm": _sparse_gemm,
+}
+
+
+def kernel_costs(model: Mapping[str, Any], batch_size: int, precision: str) -> Costs:
+    """Costs of one kernel in `precision`: twice its multiply-accumulates, as FLOPs of its direction.
+
+    Bytes are those of operands and result, each once, as wide as `precision`: what crosses the memory bus at least,
+    and what must exist at the end. The weights of a recurrent kernel are read once as well, though every step in time
+    multiplies by them. What a library adds, such as a transformed convolution's workspace, comes on top.
+    """
+    operation = KERNELS[model["name"]](model, batch_size)
+    flops = 2 * operation.macs
+    forward = flops if model.get("direction", "forward") == "forward" else 0
+    size = COMPUTE_BYTES[precision] * operation.elements + operation.index_bytes
+    return Costs(0, 0, forward, flops - forward, flops, size, size)

@@ -1,0 +1,63 @@
+"""`python -m tests.worker.kernel_results FRAMEWORK COMPILE,... IN.npz OUT.npz`: what kernels make of given operands.
+
+IN holds `CASE/model`, its options as JSON, and `CASE/0`, `CASE/1` ..., the operands as the kernel draws them. OUT has
+`COMPILE/CASE/0` ..., the results of a compiled step, `COMPILE/CASE/flops`, those of the products in its program, or
+`COMPILE/CASE/error`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import numpy as np
+
+from paradnn.worker import frameworks
+
+
+def results(framework: str, step: Any, compile_mode: str) -> list[Any]:
+    """All that one step returns."""
+    if framework == "tensorflow":
+        found = step.function(*step.arguments)
+        return list(found if compile_mode == "eager" else found[1:])
+    jax = framework == "jax"
+    found = step.function(*step._state, *step._constants) if jax else step.function(step._batch)
+    return list(found) if isinstance(found, tuple) else [found]
+
+
+def forget_products(framework: str) -> None:
+    """PyTorch's are counted for the one point of a process."""
+    if framework == "torch":
+        from paradnn.worker.frameworks.torch_products import products
+
+        products.flops.clear()
+
+
+def main(name: str, modes: list[str], source: str, target: str) -> None:
+    framework = frameworks.load(name)
+    from paradnn.worker.models import build
+
+    framework.open_device({"name": "cpu", "threads": None, "index": 0})
+    found: dict[str, Any] = {}
+    with np.load(source) as given:
+        cases = {key.removesuffix("/model"): str(given[key]) for key in given if key.endswith("/model")}
+        for case, options in cases.items():
+            operands = [given[f"{case}/{index}"] for index in range(len(given)) if f"{case}/{index}" in given]
+            workload = build(json.loads(options))
+            for mode in modes:
+                point = {"mode": "inference", "compile": mode, "precision": "float32"}
+                forget_products(name)
+                try:
+                    step = framework.make_step(workload, (operands, []), point)
+                    step.run(2)
+                    for index, result in enumerate(results(name, step, mode)):
+                        found[f"{mode}/{case}/{index}"] = np.asarray(result)
+                    found[f"{mode}/{case}/flops"] = sum(step.product_flops().values())
+                except Exception as error:
+                    found[f"{mode}/{case}/error"] = str(error)
+    np.savez(target, **found)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2].split(","), *sys.argv[3:])
