@@ -45,6 +45,7 @@ LONGEST = {
     "worker/test_attention": 90,
     "session/test_faults": 70,
     "session/test_limits": 50,
+    "session/test_adaptive": 48,
     "worker/test_learning": 47,
     "software/test_stack": 40,
     "tracking/test_offline": 35,

@@ -44,7 +44,8 @@ def typed(page: str) -> list[list[str]]:
 
 
 def shortened(words: list[str]) -> list[str]:
-    words = ["sweep.sample=2" if word.startswith("sweep.sample=") else word for word in words]
+    counts = ("sweep.sample", "sweep.points")
+    words = [f"{key}=2" if (key := word.partition("=")[0]) in counts else word for word in words]
     words = [str(ARCHIVE) if word == "paradnn-original/scripts/data" else word for word in words]
     if "paradnn.train" in words and "--help" not in words:
         small = ["model.layers=4", "model.nodes=32"] if "experiment=paper_fc" in words else []

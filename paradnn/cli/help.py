@@ -27,6 +27,9 @@ Measure deep-learning models on this machine; every point becomes an MLflow run.
                                                                    measures nothing; plan.hosts=1,4 plan.out=FILE
   python -m paradnn.compare compile=graph compile=xla -- model=lstm
                                                                    which is faster, by turns (docs/compare.md)
+  python -m paradnn.train -m experiment=paper_fc sweep.design=adaptive sweep.minutes=60
+                                                                   the points that teach most, the others predicted
+  python -m paradnn.train batch_size=largest model=gpt             the largest batch that fits (docs/adaptive.md)
   python -m paradnn.train --cfg job model=gru                      print a configuration
 
 Values are swept as a,b,c or range(1,9) or choice(...); lists are written model.blocks=[3,4,6,3].

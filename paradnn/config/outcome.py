@@ -18,7 +18,7 @@ OUTCOMES: dict[str, str] = {
     "ok": "measured",
     "oom_host": "host memory exceeded",
     "oom_device": "device memory exceeded",
-    "oom_predicted": "the analytic memory bound alone exceeds the limit; not tried",
+    "oom_predicted": "the analytic memory bound or a smaller point says that the limit is exceeded; not tried",
     "timeout": "longer than measure.timeout",
     "compile_error": "the framework could not trace or compile the step",
     "nan": "the loss became NaN or infinite",

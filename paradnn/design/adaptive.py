@@ -20,7 +20,7 @@ from paradnn.design.axes import Array
 from paradnn.design.choose import first_points
 from paradnn.design.knowledge import Knowledge
 from paradnn.design.outlook import Outlook, deviations, outlook, with_measured
-from paradnn.design.stop import Finding, Rule, drawn_weights, findings, median_error, strain
+from paradnn.design.stop import Finding, Rule, drawn_weights, findings, growth_until_settled, median_error, strain
 from paradnn.forecast.phases import point_times
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.regression import Prediction
@@ -121,7 +121,7 @@ class Design:
         every = np.arange(len(knowledge.candidates))
         unmeasured = ~np.isin(every, [*gone])
         allowed = unmeasured & ~np.isin(every, [*knowledge.claimed])
-        forecast = self._forecast() if knowledge.past else None
+        forecast = self._forecast() if knowledge.past or self.rule.minutes is not None else None
         self._look(forecast, unmeasured)
         look = self.looks[-1]
         self.reason = self.rule.reached(look.measured, look.minutes, look.error, self.found) or self._exhausted(
@@ -143,7 +143,7 @@ class Design:
         unmeasured = ~np.isin(every, [*self.knowledge.ended, *self.excluded])
         first = self._first()[: max(0, self._start - self.knowledge.tried)] if most else []
         first = [index for index in first if unmeasured[index]][:most]
-        weights = np.where(np.isin(every, [*self.excluded]), 0.0, forecast.fits)
+        weights = np.where(unmeasured, forecast.fits, 0.0)
         return outlook(forecast.step, forecast.seconds, weights, unmeasured, most, looks=10, first=first)
 
     @property
@@ -168,7 +168,7 @@ class Design:
     def _look(self, forecast: _Forecast | None, unmeasured: NDArray[np.bool_]) -> None:
         """Note what is known; findings are asked for where they may end the sweep or the looks before had them."""
         error = None
-        if forecast is not None and len(self.knowledge.past) >= min(self._start, len(unmeasured)):
+        if forecast is not None and self.knowledge.past and self.knowledge.tried >= self._start:
             others = unmeasured & (forecast.fits > 0.5)
             spread = forecast.strain * deviations(forecast.step)
             error = median_error(spread[others]) if others.any() else None
@@ -216,7 +216,7 @@ class Design:
 
     def _size(self, forecast: _Forecast | None, allowed: NDArray[np.bool_]) -> int:
         """Points of the next batch: so many that choosing them costs little beside measuring them."""
-        if forecast is None or len(self.knowledge.past) < self._start:
+        if forecast is None or self.knowledge.tried < self._start:
             return _MOST
         each = float(np.median(forecast.seconds[allowed]))
         return int(np.clip(math.ceil(self.choosing / _SHARE / each), _FEWEST, _MOST))
@@ -246,7 +246,7 @@ class Design:
     ) -> list[int]:
         step = with_measured(forecast.step, sorted(self.knowledge.claimed))
         # What may be out of memory teaches little, and need not be predicted.
-        weights = np.where(unmeasured | np.isin(np.arange(len(allowed)), [*self.knowledge.past]), forecast.fits, 0.0)
+        weights = np.where(unmeasured, forecast.fits, 0.0)
         seconds = forecast.seconds / np.maximum(forecast.fits, 1e-3)
         ahead = outlook(step, seconds, weights, allowed, min(count, self._room()), looks=3)
         self.left = self._expected_left(ahead, allowed)
@@ -257,6 +257,8 @@ class Design:
         ends = [int(allowed.sum()), self._room()]
         if self.rule.error is not None:
             ends.append(max(1, ahead.needed(self.rule.error, self.knowledge.tried)))
+        if self.rule.settled and self.found:
+            ends.append(max(1, round(self.knowledge.tried * (growth_until_settled(self.found) - 1))))
         if self.rule.minutes is not None and self.looks[-1].minutes > 0 and self._begun_with is not None:
             pace = (self.knowledge.tried - self._begun_with) / self.looks[-1].minutes
             ends.append(max(1, round(pace * (self.rule.minutes - self.looks[-1].minutes))))

@@ -6,11 +6,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtr, stdtrit
+from scipy.special import ndtr, ndtri, stdtrit
 
 from paradnn.forecast.regression import Array, Prediction
 
-__all__ = ["Finding", "Rule", "drawn_weights", "findings", "median_error", "strain", "weights_of"]
+__all__ = [
+    "Finding",
+    "Rule",
+    "drawn_weights",
+    "findings",
+    "growth_until_settled",
+    "median_error",
+    "strain",
+    "weights_of",
+]
 
 #: A weight below this, in standard deviations of the response, is as good as none; two that differ by less than the
 #: second are as good as equal. Without such margins what is truly equal would never be settled.
@@ -136,6 +145,16 @@ def findings(names: Sequence[str], weights: Array) -> list[Finding]:
     order = np.argsort(-np.median(sizes, axis=1), kind="stable")
     found = [_sign(names[term], weights[term]) for term in order]
     return [*found, *_orders([names[term] for term in order], sizes[order])]
+
+
+def growth_until_settled(found: Sequence[Finding]) -> float:
+    """About how many times more points it takes until all of them stand.
+
+    A conclusion that holds in a share of the draws lies z = Phi^-1(share) standard deviations from the other; these
+    shrink with the root of the number of points. At most ninefold: what is that unsure may turn.
+    """
+    least = min((finding.share for finding in found if not finding.settled), default=1.0)
+    return float(np.clip((ndtri(_LEVEL) / max(ndtri(least), 1e-9)) ** 2, 1.0, 9.0)) if least < 1 else 1.0
 
 
 def _sign(name: str, weight: Array) -> Finding:

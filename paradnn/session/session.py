@@ -143,13 +143,19 @@ class _Session:
 
     def _visit(self, course: Course) -> None:
         rows: Sequence[Row] = ()
-        while visits := course.batch(rows):
+        while visits := self._chosen(course, rows):
             self._summary.total += len(visits)
             self._reporter.standing = course.standing
             self._reporter.expect(course.left, sum(visit.point.measure.processes for visit in visits) / len(visits))
             before = len(self._summary.rows)
             self._summary.total -= self._measuring.visit(visits, course.wants)
             rows = self._summary.rows[before:]
+
+    def _chosen(self, course: Course, rows: Sequence[Row]) -> Sequence[Visit]:
+        """What the course asks for next; where choosing takes a while, the terminal says so."""
+        self._reporter.begin("the next points")
+        self._reporter.phase("choosing")
+        return course.batch(rows)
 
     def _carry_out(
         self, work: Callable[[], object], processes: int, begin: float, conclude: Callable[[], Conclusion]

@@ -101,7 +101,8 @@ def test_memory_excludes_what_is_larger_and_names_the_run_that_proves_it(tmp_pat
         for path in tmp_path.glob("point-*.json")
         if (record := json.loads(json.loads(path.read_text())["body"])["record"])["outcome"] == "oom_predicted"
     )
-    assert {key.partition(" least ")[0] for key in reasons} == {"needs at", "no smaller in any size than"}
+    assert "no smaller in any size than" in reasons
+    assert {key.partition(" least ")[0] for key in reasons} <= {"needs at", "no smaller in any size than"}
     runs = {path.stem for path in tmp_path.glob("point-*.json")}
     proofs = {
         record["reason"].partition(" run ")[2].partition(",")[0]

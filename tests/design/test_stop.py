@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paradnn.design.stop import Finding, Rule, drawn_weights, findings, median_error, strain, weights_of
+from paradnn.design.stop import (
+    Finding,
+    Rule,
+    drawn_weights,
+    findings,
+    growth_until_settled,
+    median_error,
+    strain,
+    weights_of,
+)
 from paradnn.forecast.regression import Prediction
 
 
@@ -111,3 +120,11 @@ def test_errors_that_are_larger_than_stated_are_told_by_their_median() -> None:
     assert strain(3 * errors, spreads, 6) == pytest.approx(3, rel=0.06)
     assert strain(errors / 3, spreads, 6) == 1
     assert strain(errors[:7] * 10, spreads[:7], 6) == 1
+
+
+def test_an_unsettled_conclusion_takes_as_many_points_as_halve_its_interval() -> None:
+    """P(z < 1.645 / 2) = 0.795: half as many standard deviations, four times as many points."""
+    settled, half, even = Finding("", 0.96), Finding("", 0.7946), Finding("", 0.5)
+    assert growth_until_settled([settled, half]) == pytest.approx(4, abs=0.02)
+    assert growth_until_settled([half, even]) == 9
+    assert growth_until_settled([settled]) == growth_until_settled([]) == 1
