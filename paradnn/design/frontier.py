@@ -10,6 +10,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 from scipy.special import log_ndtr, logsumexp, ndtr
 
 from paradnn.forecast.regression import Array
@@ -17,8 +18,8 @@ from paradnn.forecast.regression import Array
 __all__ = ["chances", "excluded", "fitting"]
 
 #: Before data: how far off factors may be (log), how wide the frontier is (log); draws of these, rounds, draws kept.
-_FACTOR_SPREAD, _WIDTH = 2.0, 0.1
-_DRAWS, _ROUNDS, _KEPT = 1000, 4, 200
+_FACTOR_SPREAD, _WIDTH = 2.0, 0.02
+_DRAWS, _ROUNDS, _KEPT = 1000, 3, 200
 
 
 def excluded(
@@ -78,8 +79,8 @@ def chances(parts: Array, tried: Array, failed: NDArray[np.bool_]) -> Array:
     tried: (m, k) parts of the points of the same kind that were tried, and `failed` (m,) whether they ran out.
     Memory is taken as sum_k factor_k part_k, and a point fails with the probability Phi(log(memory / limit) / width):
     factors (how much more than the arithmetic a framework holds, in units of the limit) and the width are drawn from
-    their posterior, by importance sampling from a normal that is fitted to it in rounds (Cornuet and others, Adaptive
-    Multiple Importance Sampling, 2012). Every draw grows with every part, so the probability does.
+    their posterior, by importance sampling from a normal about its maximum that is fitted to it in rounds (Cornuet and
+    others, Adaptive Multiple Importance Sampling, 2012). Every draw grows with every part, so the probability does.
     """
     if not failed.any():
         return np.zeros(len(parts))
@@ -87,18 +88,23 @@ def chances(parts: Array, tried: Array, failed: NDArray[np.bool_]) -> Array:
     logs, tried_logs = np.log(parts) - scale, np.log(tried) - scale
     centre = np.array([*np.zeros(parts.shape[1]), np.log(_WIDTH)])
     spread = np.array([*np.full(parts.shape[1], _FACTOR_SPREAD), 1.0])
-    normal = np.random.default_rng(0).standard_normal((_DRAWS, len(centre)))
-    mean, root = centre, np.diag(spread)
-    for number in range(_ROUNDS):
-        drawn = mean + normal @ root.T
+
+    def height(drawn: Array) -> Array:
         margin = _margin(tried_logs, drawn)
         likelihood = np.where(failed, log_ndtr(margin), log_ndtr(-margin)).sum(axis=1)
-        weight = likelihood - 0.5 * (((drawn - centre) / spread) ** 2).sum(axis=1) + 0.5 * (normal**2).sum(axis=1)
-        weight = np.exp((number + 1) / _ROUNDS * (weight - weight.max()))
+        return np.asarray(likelihood - 0.5 * (((drawn - centre) / spread) ** 2).sum(axis=1))
+
+    top = minimize(lambda one: -float(height(one[None])[0]), centre, method="BFGS")
+    normal = np.random.default_rng(0).standard_normal((_DRAWS, len(centre)))
+    mean, covariance = top.x, top.hess_inv
+    for _ in range(_ROUNDS):
+        drawn = mean + normal @ np.linalg.cholesky(1.5 * covariance + 1e-4 * np.eye(len(centre))).T
+        logs_of_weight = height(drawn) + 0.5 * (normal**2).sum(axis=1)
+        weight = np.exp(logs_of_weight - logs_of_weight.max())
         weight /= weight.sum()
         mean = weight @ drawn
         apart = drawn - mean
-        root = np.linalg.cholesky(1.5 * (apart * weight[:, None]).T @ apart + 1e-3 * np.eye(len(mean)))
+        covariance = (apart * weight[:, None]).T @ apart
     likely = np.argsort(-weight)[:_KEPT]
     return np.asarray(weight[likely] @ ndtr(_margin(logs, drawn[likely])) / weight[likely].sum())
 
