@@ -106,7 +106,9 @@ class Design:
             time.sleep(random.uniform(0.5, 1.5))
 
     def wants_more(self) -> bool:
-        """Whether a further point may be begun: beside other drivers the store is looked at again."""
+        """Whether a further point may be begun: in time; beside other drivers the store is looked at again."""
+        if self.rule.minutes is not None and time.monotonic() - self.begin >= 60 * self.rule.minutes:
+            return False
         if self.rule.points is None or not self.knowledge.shared:
             return True
         self.knowledge.look()

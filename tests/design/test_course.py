@@ -84,6 +84,18 @@ def test_drivers_at_once_measure_nothing_twice(tmp_path: Path) -> None:
     assert course.conclusion().metrics["design_measured"] == 18
 
 
+def test_no_point_is_begun_after_the_time(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    course = world.course(space(), minutes=1.0)
+    driver = world.follow(course)
+    next(driver)
+    assert course._design is not None
+    course._design.begin -= 60.0  # as if the first point took a minute
+    assert list(driver) == []
+    assert len(world.measured) == 1
+    assert course.conclusion().tags["design_end"] == "sweep.minutes=1"
+
+
 def test_memory_excludes_what_is_larger_and_names_the_run_that_proves_it(tmp_path: Path) -> None:
     limit = 3 * 2**28
     measure = Measure(**{**vars(QUICK), "memory_limit": limit})
