@@ -14,6 +14,9 @@ from analysis.methods.prediction import complete, is_sparse
 from analysis.methods.quantiles import Estimate
 from analysis.methods.regression import NotEnoughData
 from analysis.methods.space import Space, space_of
+from analysis.options import Selection
+from analysis.report.outline import outline
+from analysis.report.populations import Population
 from analysis.store.spaces import read_space
 from analysis.summaries.claims import ClaimsOptions, check_claims
 from analysis.summaries.compare import CompareOptions, compare
@@ -294,3 +297,12 @@ def test_claims_over_the_whole_space_are_those_of_the_whole(tmp_path: Path) -> N
     )
     assert [finding.answer for finding in found.findings] == [finding.answer for finding in truth.findings]
     assert [finding.points for finding in found.findings] == [64, 64, 64]
+
+
+def test_the_report_maps_the_whole_space_of_a_sample() -> None:
+    whole_map, part_map = (
+        [item.title for item in outline(Population("p1", "Test CPU", rows, Selection())) if "map" in item.title]
+        for rows in (whole(), part(whole(), 20))
+    )
+    assert whole_map == ["Heat map: fc"]
+    assert part_map == ["Heat map: fc", "Predicted map: fc"]

@@ -327,10 +327,11 @@ def test_terms_of_noise_seldom_matter_however_many_they_are() -> None:
     """15 terms without effect: some p below 0.05 in about half of 200 fits, some adjusted p in one of twenty. The
     adjustment is statsmodels' own."""
     random, found = np.random.default_rng(0), np.zeros(2)
-    for _ in range(200):
+    for draw in range(200):
         design = pd.DataFrame(random.normal(size=(120, 15))).add_prefix("x")
         p = regress(design, random.normal(size=120)).weights["p"].to_numpy()
-        np.testing.assert_allclose(adjusted(p), multipletests(p, method="holm")[1])
+        if draw < 10:  # statsmodels collects garbage each time, a second where much is imported
+            np.testing.assert_allclose(adjusted(p), multipletests(p, method="holm")[1])
         found += [(p <= 0.05).any(), (adjusted(p) <= 0.05).any()]
     assert found[0] >= 80
     assert found[1] <= 20
