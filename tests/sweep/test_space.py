@@ -56,6 +56,18 @@ def test_presets_compose_to_the_stated_number_of_distinct_points(experiment: str
         assert set(per_family) == {points // families}
 
 
+def test_deepbench_names_a_problem_twice_and_fixes_what_a_kernel_has_not() -> None:
+    read = [read_point(config) for config in plan_of("experiment=deepbench_device").configs()]
+    assert (len(read), len({point_id(point) for point in read})) == (40, 39)
+    assert {point.mode for point in read} == {"inference"}
+    assert {point.batch_size for point in read} == {1}
+    assert {point.model.size for point in read if point.model.name == "rnn_kernel"} == {
+        "vanilla 32 t672 forward",
+        "vanilla 64 t96 forward",
+        "lstm 256 t150 forward",
+    }
+
+
 def test_a_model_without_normalisation_has_a_rate_of_its_own() -> None:
     """Chosen with the model, in sweeps and presets; the command line counts more."""
     plan = plan_of("model=fc,squeezenet", "optimizer=rmsprop,sgd", "sweep.order=given")
