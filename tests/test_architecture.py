@@ -32,7 +32,7 @@ CONFIG = ("config.families", "config.identity", "config.outcome", "config.paths"
 #: ... and what a point costs, how long its step takes, and which points a sweep has.
 FORECAST = ("forecast.past_runs", "forecast.predict", "forecast.process", "forecast.table")
 SHARED = ("errors", "plotting", "hardware", "store", "costs", "sweep.space", "cli", *CONFIG, *FORECAST)
-MOST_ROOMS, MOST_ARROWS = 30, 140
+MOST_ROOMS, MOST_ARROWS = 30, 135
 
 FRAMEWORKS = {"keras", "tensorflow", "jax", "torch"}
 #: None of it is in an interpreter under test.
