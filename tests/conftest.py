@@ -6,6 +6,7 @@ import fcntl
 import importlib
 import io
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -180,6 +181,11 @@ def run(arguments: Sequence[str], store: Store | None = None, **variables: str) 
         except SystemExit as end:
             code = end.code
     return subprocess.CompletedProcess(list(arguments), code or 0, out.getvalue(), errors.getvalue())
+
+
+def hear_ctrl_c() -> None:
+    """What a shell starts in the background ignores SIGINT, and so does all that it starts: this suite, too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class _KeptPool(WorkerPool):

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import ROOT, children_of, environment, process
+from tests.conftest import ROOT, children_of, environment, hear_ctrl_c, process
 from tests.gpu.__main__ import _answer
 from tests.gpu.board import read_board, sampled_power, throttled
 from tests.gpu.commands import Answer, Session, Skipped, Wrong
@@ -199,6 +199,7 @@ def test_who_interrupts_gets_the_answers_so_far_and_no_process_stays(tmp_path: P
         env=environment(PARADNN_GPU_TESTS="1"),
         stdout=subprocess.PIPE,
         text=True,
+        preexec_fn=hear_ctrl_c,
     )
     # Until a worker of a driver of the first question that measures has begun.
     while len(children := children_of(asking.pid)) < 2 and asking.poll() is None:

@@ -26,7 +26,7 @@ from paradnn.tracking.base import Claim
 from paradnn.tracking.mlflow_tracker import MlflowTracker
 from paradnn.watch import progress_of
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
-from tests.conftest import ROOT, Store, environment, run
+from tests.conftest import ROOT, Store, environment, hear_ctrl_c, run
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
 
@@ -159,7 +159,7 @@ def test_on_a_terminal_it_goes_on_until_ctrl_c(store: Store) -> None:
     command = [sys.executable, "-m", "paradnn.watch", "--interval", "0.1"]
     variables = environment(store, TERM="xterm", COLUMNS="120", LINES="50")
     with subprocess.Popen(
-        command, cwd=ROOT, env=variables, stdin=follower, stdout=follower, stderr=follower
+        command, cwd=ROOT, env=variables, stdin=follower, stdout=follower, stderr=follower, preexec_fn=hear_ctrl_c
     ) as watching:
         os.close(follower)
         read_until(leader, "3 of 4 points")

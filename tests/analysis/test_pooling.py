@@ -21,6 +21,7 @@ SIDES = ["Test tpu", "Test gpu"]
 #: Each command that treats runs as one population, with the arguments that it needs here.
 POOLING = {
     "memory": [],
+    "predict": [],
     "heatmap": ["--y", "nodes", "--metric", "examples_per_second"],
     "sensitivity": ["--metric", "examples_per_second"],
     "boxplot": ["--by", "device", "--metric", "examples_per_second"],

@@ -15,7 +15,7 @@ from scipy import stats
 
 from paradnn.store.metrics import metric_names
 from paradnn.tracking.offline import write_document
-from tests.conftest import ROOT, TINY, Store, environment, run
+from tests.conftest import ROOT, TINY, Store, environment, hear_ctrl_c, run
 
 FEW = ["--most", "5", "--within", "0.5"]
 #: What a comparison decides itself is left out.
@@ -107,7 +107,7 @@ def test_an_interrupted_comparison_keeps_what_it_measured(store: Store) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=hear_ctrl_c,
     )
     try:
         for _ in range(600):

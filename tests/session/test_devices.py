@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paradnn.config.identity import point_id, request_of
+from paradnn.config.identity import Identity, point_id, request_of
 from paradnn.config.point import Point, read_point
 from paradnn.costs import model_costs
 from paradnn.errors import ConfigError
@@ -16,8 +16,11 @@ from paradnn.hardware.environment import Environment
 from paradnn.record.record import run_name
 from paradnn.session.hardware_peaks import Ceilings, ceilings_identity, device_peaks, single_device
 from paradnn.session.measuring import Measuring
+from paradnn.session.open_point import OpenPoint
+from paradnn.tracking.base import Claim
 
 MODEL = {"name": "fc", "layers": 1, "nodes": 8}
+HERE, CLAIM = Environment("some processor", {}, {}, {}), Claim("run", Identity("p", "e", 0), 0)
 
 
 def point(**changes: Any) -> Point:
@@ -70,11 +73,11 @@ def test_replicas_that_do_not_fit_are_predicted() -> None:
     wide = point(model={"name": "fc", "layers": 2, "nodes": 4000}, devices=4, transport="grpc")
     needed = costs(wide, 4).memory_lower_bound_bytes
     limit = Limits(60, costs(wide, 1).memory_lower_bound_bytes + 1)
-    answer = Measuring._predicted(wide, costs(wide, 4), limit)
+    answer = Measuring._predicted(OpenPoint(wide, HERE, None, CLAIM, {}, costs(wide, 4)), limit)
     assert answer is not None
     assert answer.outcome == "oom_predicted"
     assert f"{needed / 2**30:,.2f} GiB" in (answer.reason or "")
-    assert Measuring._predicted(wide, costs(wide, 1), limit) is None
+    assert Measuring._predicted(OpenPoint(wide, HERE, None, CLAIM, {}, costs(wide, 1)), limit) is None
 
 
 def test_devices_are_held_against_what_they_can_do_together() -> None:

@@ -17,7 +17,7 @@ import pytest
 from paradnn.config.families.synthetic import FullyConnected
 from paradnn.config.point import Measure, Point
 from paradnn.tracking.resume import ResumePolicy
-from tests.conftest import ROOT, TINY, Store, children_of, environment, run
+from tests.conftest import ROOT, TINY, Store, children_of, environment, hear_ctrl_c, run
 
 pytestmark = pytest.mark.framework
 
@@ -49,11 +49,6 @@ EXPECTED = {
 MEASURE = [entry for entry in TINY if entry.startswith("measure") and "min_seconds" not in entry]
 
 
-def _hear_ctrl_c() -> None:
-    """What a shell starts in the background ignores SIGINT, and so does all that it starts: this suite, too."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 @contextmanager
 def driver(store: Store, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A running driver; killed with all it started when the test is done."""
@@ -64,7 +59,7 @@ def driver(store: Store, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=_hear_ctrl_c,
+        preexec_fn=hear_ctrl_c,
     )
     try:
         yield process

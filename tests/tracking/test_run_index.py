@@ -139,7 +139,7 @@ def test_both_ways_of_reading_tell_the_same(store: Store) -> None:
         index = RunIndex(open_reader(address_of(store.uri), way), "paradnn")  # type: ignore[arg-type]
         [entry] = index.of_point(Identity("1", ENVIRONMENT, 0))
         assert (entry.run_id, entry.outcome, entry.status) == (run_id, "ok", "FINISHED")
-        assert set(entry.tags) == {*tags_of(entry.identity), "outcome", OWNER, EXPIRES} - {"schema_version"}
+        assert set(entry.tags) == {*tags_of(entry.identity), "outcome", "device", OWNER, EXPIRES} - {"schema_version"}
         assert index.running() == []
         assert [one["name"] for one in index.sweep_rows("none")] == []
 
