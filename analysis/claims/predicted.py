@@ -70,8 +70,8 @@ class OverSpace:
 
     def _others(self, metric: str) -> pd.DataFrame:
         keys = [name for name in ("family", "device", *IDENTITY) if name in self.frame]
-        theirs = [space.runs[keys].iloc[:1] for part in self._parts(metric) for space in part.spaces]
-        there = set(pd.concat(theirs).astype("object").itertuples(index=False, name=None))
+        first = [space.runs[keys].iloc[:1] for part in self._parts(metric) for space in part.spaces]
+        there = set(pd.concat(first).astype("object").itertuples(index=False, name=None))
         mine = self.frame[keys].astype("object").itertuples(index=False, name=None)
         return self.frame[[row not in there for row in mine]]
 

@@ -193,8 +193,8 @@ def _rows_of(wanted: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
     shared = ["family", "device", *IDENTITY, *_identities(points), *_CIRCUMSTANCES, *versions]
     ok = points[is_ok(points)]
     settings = [name for name in keys if not _is_size(name) and name in ok]
-    theirs = _codes(ok, settings) if settings else pd.Series([()] * len(ok), index=ok.index)
-    places = {code: np.flatnonzero(theirs == code) for code in set(theirs)}
+    known = _codes(ok, settings) if settings else pd.Series([()] * len(ok), index=ok.index)
+    places = {code: np.flatnonzero(known == code) for code in set(known)}
     every, codes = np.arange(len(ok)), _codes(wanted, settings) if settings else [()] * len(wanted)
     chosen = [places.get(code, every) for code in codes]
     # In turn, so that unmeasured points are spread over sessions as the measured ones are.
@@ -229,12 +229,12 @@ def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
     sizes = np.column_stack([column for column in columns.values() if column is not None])
     settings = [name for name in keys if columns.get(name) is None]
     kinds = _codes(both, settings).astype("category").cat.codes.to_numpy() if settings else np.zeros(len(both))
-    mine, theirs = np.arange(len(both)) >= len(tried), np.arange(len(both)) < len(tried)
+    new, before = np.arange(len(both)) >= len(tried), np.arange(len(both)) < len(tried)
     side = np.full(len(both), Side.OPEN.value, dtype=object)
-    for kind in set(kinds[mine]):
-        here, there = mine & (kinds == kind), theirs & (kinds == kind)
+    for kind in set(kinds[new]):
+        here, there = new & (kinds == kind), before & (kinds == kind)
         side[here] = Frontier.fit(sizes[there], failed[there[: len(tried)]]).side(sizes[here])
-    side = side[mine]
+    side = side[new]
     between = _by_size(tried, others, sizes, failed)
     return np.asarray(np.select([side == Side.FITS, side == Side.FAILS], [0.0, 1.0], between))
 

@@ -1,4 +1,4 @@
-"""From a frame's runs, and from points that nobody measured, to what the model of step time takes.
+"""From a frame's runs, and from points that were not measured, to what the model of step time takes.
 
 The frame holds typed values; the model reads keys as the store keeps them, so they are written back that way. Costs are
 the analytic ones for measured and unmeasured points alike: what is learned of one then holds for the other.

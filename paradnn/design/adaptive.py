@@ -1,6 +1,6 @@
 """An adaptive sweep: before every batch the store is read, the model of step time fitted, and the next points chosen.
 
-`Design` decides, for whoever measures: `paradnn.design.course` in this process, `paradnn.launch.rounds` through a
+`Design` decides, for the code that measures: `paradnn.design.course` in this process, `paradnn.launch.rounds` through a
 launcher.
 """
 

@@ -37,12 +37,12 @@ def excluded(
     smallest in the first size that differs. A failure that a success is no smaller than in any size proves nothing:
     something else took its memory.
     """
-    own, theirs = _codes(kinds, tried_kinds)
+    own, tried_codes = _codes(kinds, tried_kinds)
     found: list[str | None] = [None] * len(candidates)
-    fitted, fitted_kinds = tried[~failed], theirs[~failed]
+    fitted, fitted_kinds = tried[~failed], tried_codes[~failed]
     order = sorted(map(int, np.flatnonzero(failed)), key=lambda index: (*tried[index], run_ids[index]))
     for index in order:
-        sizes, kind = tried[index], theirs[index]
+        sizes, kind = tried[index], tried_codes[index]
         if ((fitted >= sizes).all(axis=1) & (fitted_kinds == kind)).any():
             continue
         for place in np.flatnonzero((candidates >= sizes).all(axis=1) & (own == kind)):
@@ -58,9 +58,9 @@ def fitting(
     failed: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
     """(n,) which candidates a success proves to fit: one of the same kind that is no smaller in any size."""
-    own, theirs = _codes(kinds, tried_kinds)
+    own, tried_codes = _codes(kinds, tried_kinds)
     found = np.zeros(len(candidates), dtype=bool)
-    for sizes, kind in zip(tried[~failed], theirs[~failed], strict=True):
+    for sizes, kind in zip(tried[~failed], tried_codes[~failed], strict=True):
         found |= (candidates <= sizes).all(axis=1) & (own == kind)
     return found
 

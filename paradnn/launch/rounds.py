@@ -58,5 +58,5 @@ class Rounds:
         self._environments |= set(environments)
 
     def conclusion(self) -> Conclusion:
-        """The whole design, whoever measured it."""
+        """The whole design, of all drivers."""
         return conclusion_of(self._design)

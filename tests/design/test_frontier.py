@@ -15,11 +15,11 @@ def test_proofs_are_those_of_every_pair(seed: int) -> None:
     kinds = list(random.choice(["a", "b"], len(sizes)))
     tried = random.permutation(len(sizes))[: random.integers(0, len(sizes) + 1)]
     failed = sizes[tried].prod(axis=1) > random.integers(2, 11)
-    names, theirs = [f"run {index}" for index in tried], [kinds[index] for index in tried]
-    found = excluded(sizes, kinds, sizes[tried], theirs, failed, names)
-    fits = fitting(sizes, kinds, sizes[tried], theirs, failed)
+    names, tried_kinds = [f"run {index}" for index in tried], [kinds[index] for index in tried]
+    found = excluded(sizes, kinds, sizes[tried], tried_kinds, failed, names)
+    fits = fitting(sizes, kinds, sizes[tried], tried_kinds, failed)
     for place, size in enumerate(sizes):
-        like = [index for index, kind in enumerate(theirs) if kind == kinds[place]]
+        like = [index for index, kind in enumerate(tried_kinds) if kind == kinds[place]]
         proofs = {names[index] for index in like if failed[index] and (size >= sizes[tried[index]]).all()}
         assert (found[place] in proofs) if proofs else found[place] is None
         assert fits[place] == any(not failed[index] and (size <= sizes[tried[index]]).all() for index in like)
