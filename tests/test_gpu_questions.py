@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -201,16 +202,20 @@ def test_who_interrupts_gets_the_answers_so_far_and_no_process_stays(tmp_path: P
         text=True,
         preexec_fn=hear_ctrl_c,
     )
-    # Until a worker of a driver of the first question that measures has begun.
-    while len(children := children_of(asking.pid)) < 2 and asking.poll() is None:
+
+
+    def answers() -> list[dict[str, Any]]:
+        return list(json.loads(out.read_text())["answers"]) if out.exists() else []
+
+    # Until a worker of a driver of the first question that measures has begun; the one before it asks the machine.
+    while not (answers() and len(children := children_of(asking.pid)) >= 2) and asking.poll() is None:
         time.sleep(0.1)
     asking.send_signal(signal.SIGINT)
     printed, _ = asking.communicate(timeout=60)
     assert asking.returncode == 130, printed
     assert "interrupted after" in printed
-    result = json.loads(out.read_text())
-    assert not result["complete"]
-    assert [row["question"] for row in result["answers"]][:1] == [QUESTIONS[0].name]
+    assert not json.loads(out.read_text())["complete"]
+    assert [row["question"] for row in answers()][:1] == [QUESTIONS[0].name]
     end = time.monotonic() + 10
     while (alive := [pid for pid in children if psutil.pid_exists(pid)]) and time.monotonic() < end:
         time.sleep(0.1)

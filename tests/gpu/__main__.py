@@ -60,6 +60,7 @@ def _ask(given: argparse.Namespace) -> int:
         )
         return 2
     result = Result(given.out or given.folder / "result.json", given.platform)
+    result.save()  # who interrupts the first question is told of a file, too
     with tempfile.TemporaryDirectory(prefix="gpu-", ignore_cleanup_errors=True) as folder:
         # Frameworks keep caches at home, which may be read-only or another's.
         os.environ["HOME"] = folder
@@ -104,7 +105,9 @@ class Result:
         content = {"platform": self._platform, "python": sys.version, "start": self._start, "seconds": self.seconds}
         content |= {"complete": complete, "answers": self.rows}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(content, indent=1, default=str))
+        made = self.path.with_suffix(".part")
+        made.write_text(json.dumps(content, indent=1, default=str))
+        made.replace(self.path)  # whole at every moment
 
 
 def _answer(question: Any, session: Any) -> dict[str, Any]:
