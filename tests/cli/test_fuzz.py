@@ -52,7 +52,7 @@ def check(point: Point) -> None:
 
 
 @pytest.mark.slow
-def test_300_command_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_100_command_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Everything up to the first measurement, on the real command line's path; a point that passes has its costs."""
     accepted: list[Point] = []
 
@@ -64,7 +64,7 @@ def test_300_command_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
     monkeypatch.setattr("paradnn.session.session.measure_points", keep)
     generator, codes = random.Random(7), []
-    for _ in range(300):
+    for _ in range(100):
         arguments = overrides(generator)
         monkeypatch.setattr(sys, "argv", ["train", *arguments])
         codes.append(train.main())
@@ -75,7 +75,7 @@ def test_300_command_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
             assert len(lines) == 1, (arguments, captured.err)
             assert lines[0].startswith("error: ")
             assert len(lines[0]) > len("error: ")
-    assert codes.count(2) > 50
+    assert codes.count(2) > 15
     assert accepted
 
 

@@ -107,6 +107,7 @@ def test_a_point_with_input_is_a_run_like_others(store: Store, tmp_path: Path, m
         "model.image_size=32",
         "batch_size=4",
         "ceilings=false",
+        "measure.processes=1",
         "measure.min_seconds=0.05",
         "measure.block_seconds=0.01",
         "measure.warmup_seconds=0.3",

@@ -148,7 +148,7 @@ def test_two_drivers_on_a_server_that_goes_away(store: Store, tmp_path: Path) ->
     sweep = [
         "-m",
         uri,
-        "model.nodes=range(8,18)",
+        "model.nodes=range(8,14)",
         *AXES,
         "measure.min_seconds=0.4",
         "measure.processes=2",
@@ -158,7 +158,7 @@ def test_two_drivers_on_a_server_that_goes_away(store: Store, tmp_path: Path) ->
     os.environ["AWS_SECRET_ACCESS_KEY"] = SECRET
     try:
         with server(store, port), driver(store, *sweep) as one, driver(store, *sweep) as two:
-            assert wait_for(lambda: sum("outcome" in run for run in store.runs()) >= 4, 120)
+            assert wait_for(lambda: sum("outcome" in run for run in store.runs()) >= 2, 120)
             [os.kill(pid, signal.SIGKILL) for pid in server_processes(port)]
             outputs = [process.communicate(timeout=200) for process in (one, two)]
             codes = [one.returncode, two.returncode]
@@ -170,7 +170,7 @@ def test_two_drivers_on_a_server_that_goes_away(store: Store, tmp_path: Path) ->
         done = run(["paradnn.sync", str(folder), "--uri", uri.removeprefix("tracking.uri=")])
     assert done.returncode == 0, done.stderr
     measured = Counter(entry["point_id"] for entry in store.runs() if entry.get("outcome") == "ok")
-    assert sorted(measured.values()) == [1] * 10
+    assert sorted(measured.values()) == [1] * 6
     assert {entry["status"] for entry in store.runs("sweep")} == {"FINISHED"}
     assert not list(folder.glob("partial-*")), "all that was kept of incomplete points is in the runs"
     for text in [*(part for output in outputs for part in output), *everything_in(tmp_path)]:
