@@ -1,8 +1,8 @@
 """python -m benchmarks.fidelity [--frameworks tensorflow,jax,torch] [--families fc,lstm] [--rounds 60] [--starts 3]
 
 ParaDnn's step beside a hand-written loop, for each framework and family. Four programs live at the same time, each in
-a process of its own, and take turns with short blocks while the others sleep, in an order drawn anew in every
-round:
+a process of its own, and take turns with short blocks while the others sleep, in a random order of each round's
+own:
 
 - `ours`: the worker's own step (`fidelity_ours.py`);
 - `plain` and `copy`: the same model in a loop with loss and update by hand (`plain_*.py`, which import nothing of

@@ -71,7 +71,7 @@ class SchemaError(ParadnnError):
 
 
 class HeterogeneousError(SchemaError):
-    """Runs of different environments, protocols or schemas, which nobody asked to pool."""
+    """Runs of different environments, protocols or schemas, which were not asked to be pooled."""
 
 
 class DataError(ParadnnError):

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _one_line
-            # Text columns are a block each: pandas says so of any frame with a hundred of them, whoever adds one more.
+            # Text columns are a block each: pandas warns where one is added to a hundred.
             warnings.filterwarnings("ignore", message="DataFrame is highly fragmented")
             args.sub_command.execute(args, command_line)
             sys.stdout.flush()

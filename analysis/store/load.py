@@ -68,7 +68,7 @@ def load(
     they are not finished or were killed, are left out unless `unfinished`. `kind` None reads runs of every kind.
     `protocol` is the name of a timing protocol, or the beginning of its hash. Of several stores the column `store` says
     which a run is from.
-    `columns` limits the params, metrics and tags that are read; runs are found by all of theirs.
+    `columns` limits the params, metrics and tags that are read; conditions may name any.
 
     Raises StoreError when the store or an experiment is not there, SchemaError for runs of another schema.
     """

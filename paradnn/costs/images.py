@@ -23,8 +23,8 @@ def reach(size: int, kernel: int, stride: int, padding: str) -> int:
 class Images:
     """The layers so far, and the shape of the last output: height, width, channels.
 
-    Padding, concatenation, dropout and repetition of pixels move nothing of their own: whoever makes or reads a tensor
-    can do it on the way.
+    Padding, concatenation, dropout and repetition of pixels move nothing of their own: the layer that makes or
+    reads a tensor can do it on the way.
     """
 
     def __init__(self, height: int, width: int, channels: int = 3) -> None:

@@ -131,7 +131,7 @@ class ProcessGroup:
 
 
 class GroupStep:
-    """A step of all processes at once; its loss is the mean of theirs, each of as many examples."""
+    """A step of all processes at once; its loss is the mean of their losses, as each has as many examples."""
 
     def __init__(self, step: Step, group: ProcessGroup) -> None:
         self._step = step

@@ -60,7 +60,7 @@ def product_flops(graph: Any) -> int:
 
 
 def needed(graph: Any) -> set[Any]:
-    """The operations that lead to an output: a gradient that nobody asked for is built but never run."""
+    """The operations that lead to an output: a gradient that is not asked for is built but never run."""
     found: set[Any] = set()
     stack = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
     while stack:

@@ -83,7 +83,7 @@ def _calls(events: Iterable[Raw]) -> tuple[dict[int, Raw], list[Raw], set[int]]:
             if product is None:
                 operations.append(event)
                 if categorise(event["name"]) != "control":
-                    # Scalars and buffers are prepared by calls too; whoever hands its whole input on does no more.
+                    # Scalars and buffers are prepared by calls too; a call that hands its whole input on does no more.
                     size = elements(event.get("args", {}))
                     callers.update(id(outer) for outer in within if 2 * size >= elements(outer.get("args", {})))
             if (number := event.get("args", {}).get("External id")) is not None:
