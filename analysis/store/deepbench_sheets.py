@@ -252,7 +252,7 @@ def _operation(
     if kernel == "rnn_kernel":
         cell = title.rpartition(" ")[2]
         options = {"cell": cell, "hidden": sizes["hidden units"], "steps": sizes["timesteps"]}
-        return kernel, options | about, sizes["n"]
+        return kernel, {**options, **about}, sizes["n"]
     options = {
         "channels": sizes["c"],
         "height": sizes["h"],
@@ -263,7 +263,7 @@ def _operation(
         "padding": (sizes["pad_h"], sizes["pad_w"]),
         "layout": "NCHW",
     }
-    return kernel, options | about, sizes["n"]
+    return kernel, {**options, **about}, sizes["n"]
 
 
 def _notes(row: Sequence[Any], headings: Mapping[str, int], heading: str) -> dict[str, str]:

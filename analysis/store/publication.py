@@ -98,7 +98,7 @@ def log_publications(
             for run in publication.runs:
                 if run.point_id in present:
                     known += 1
-                    completed += _complete(client, run, parent, held.loc[run.point_id])
+                    completed += _complete(client, run, parent, held.loc[[run.point_id]].iloc[0])
                     continue
                 _log(client, experiment_id, run, parent, publication.published_ms)
                 logged += 1
