@@ -72,8 +72,8 @@ def read_deepbench(folder: Path) -> list[Publication]:
     """
     paths = sorted(folder.rglob("DeepBench_*.xlsx"))
     if not paths:
-        raise DataError(f"{folder}: holds no DeepBench_*.xlsx; they are in github.com/baidu-research/DeepBench, "
-                        "folder results")  # fmt: skip
+        where = "github.com/baidu-research/DeepBench, folder results"
+        raise DataError(f"{folder}: holds no DeepBench_*.xlsx; they are in {where}")
     return [_publication(path) for path in paths]
 
 
@@ -82,10 +82,8 @@ def _publication(path: Path) -> Publication:
     use = "training" if path.parent.name == "train" else "inference"
     device = _DEVICES.get(platform.device, platform.device)
     name = f"published, DeepBench {use} {device}"
-    about = (
-        f"{len(timings):,} timings of {path.name} (github.com/baidu-research/DeepBench, Baidu Research, Apache-2.0); "
-    )
-    about += "see docs/published-data.md."
+    source = "github.com/baidu-research/DeepBench, Baidu Research, Apache-2.0"
+    about = f"{len(timings):,} timings of {path.name} ({source}); see docs/published-data.md."
     return Publication(name, about, _PUBLISHED, list(_runs(f"{use}/{path.name}", device, platform, timings)))
 
 
