@@ -1,8 +1,8 @@
 """python -m benchmarks.kernels [--frameworks tensorflow,jax,torch] [--sizes 1760x16x1760,...] [--starts 3]
 
-`model=gemm` beside a loop over the framework's own product, which imports nothing of ours: three programs, `ours`,
-`plain` and `copy`, as in `benchmarks.fidelity`, whose turns and intervals these are. Ratios are of throughputs. Every
-start has processes of its own.
+`model=gemm` beside a loop over the framework's own product, which imports nothing of ours: programs `ours`, `plain` and
+`copy`, as in `benchmarks.fidelity`, whose turns and intervals these are, and `numpy`, the product of NumPy's OpenBLAS.
+Ratios are of throughputs. Every start has processes of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def measure(framework: str, given: argparse.Namespace, order: random.Random) -> 
     """A cell for each size. Raises Failed."""
     mode = given.compile or ("eager" if framework == "torch" else "graph")
     plain = ["benchmarks.kernels_plain", framework, mode]
-    commands = {"ours": ["benchmarks.kernels_ours", framework, mode], "plain": plain, "copy": plain}
+    bare = ["benchmarks.kernels_plain", "numpy", "eager"]
+    commands = {"ours": ["benchmarks.kernels_ours", framework, mode], "plain": plain, "copy": plain, "numpy": bare}
     cells = {size: Cell(framework, size) for size in given.sizes.split(",")}
     environ = WorkerKey.of(point(framework, mode, "1x1x1")).environ()
     for _ in range(given.starts):
@@ -57,7 +58,9 @@ def main() -> int:
     parser.add_argument("--settle", type=float, default=30.0, help="seconds to wait at most until nothing else runs")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV file")
     given = parser.parse_args()
-    table, rows, console = Table("framework", "m x n x k", "ours / plain", "plain / copy", box=None), [], Console()
+    ratios = {"ours / plain": (["ours"], ["plain", "copy"]), "plain / copy": (["plain"], ["copy"])}
+    ratios["ours / NumPy"] = (["ours"], ["numpy"])
+    table, rows, console = Table("framework", "m x n x k", *ratios, box=None), [], Console()
     for framework in given.frameworks.split(","):
         if framework not in FRAMEWORKS:
             parser.error(f"--frameworks {framework}: choose among {', '.join(FRAMEWORKS)}")
@@ -67,10 +70,9 @@ def main() -> int:
             console.print(f"{framework}: {error}", style="red", markup=False)
             continue
         for cell in cells:
-            ratios = cell.ratio(["ours"], ["plain", "copy"]), cell.ratio(["plain"], ["copy"])
-            table.add_row(cell.framework, cell.family, *map(str, ratios))
-            names = ("framework", "size", "ours / plain", "plain / copy")
-            rows.append(dict(zip(names, (cell.framework, cell.family, *ratios), strict=True)))
+            found = {name: cell.ratio(*sides) for name, sides in ratios.items()}
+            table.add_row(cell.framework, cell.family, *map(str, found.values()))
+            rows.append({"framework": cell.framework, "size": cell.family, **found})
     if not rows:
         return 1
     console.print(table)

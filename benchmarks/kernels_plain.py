@@ -54,7 +54,18 @@ def torch(left, right, compile_mode):
     return run
 
 
-LOOPS = {"tensorflow": tensorflow, "jax": jax, "torch": torch}
+def numpy(left, right, compile_mode):
+    """The library below, OpenBLAS in NumPy's wheels: no framework at all."""
+
+    def run(steps):
+        for _ in range(steps):
+            output = left @ right
+        return float(output[0, 0])
+
+    return run
+
+
+LOOPS = {"tensorflow": tensorflow, "jax": jax, "torch": torch, "numpy": numpy}
 
 
 def main() -> None:

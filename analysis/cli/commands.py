@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 from analysis.cli.command import Command
 from analysis.cli.output import Output
 from analysis.cli.report import ReportOptions, report
-from analysis.cli.stored import ArchiveOptions, ExportOptions, ImportOptions, export, import_archive, import_bundle
+from analysis.cli.stored import (
+    ArchiveOptions,
+    DeepBenchOptions,
+    ExportOptions,
+    ImportOptions,
+    export,
+    import_archive,
+    import_bundle,
+    import_deepbench,
+)
 from analysis.options import Selection, option
 from analysis.store.conditions import select
 from analysis.summaries.boxplot import BoxplotOptions, boxplot
@@ -66,6 +75,15 @@ COMMANDS: tuple[Command, ...] = (
         "They are in github.com/Emma926/paradnn, folder scripts/data. What is there is not logged again.",
         example="python -m analysis import-archive ../paradnn-original/scripts/data",
         act=import_archive,
+        selects=False,
+    ),
+    Command(
+        DeepBenchOptions,
+        summary="log DeepBench's published timings of kernels (V100, T4, MI25, Xeon Phi and others) as runs",
+        description="Log the timings in DeepBench's spreadsheets as runs of kernels, marked source=published.\n"
+        "They are in github.com/baidu-research/DeepBench, folder results. What is there is not logged again.",
+        example="python -m analysis import-deepbench ../DeepBench/results",
+        act=import_deepbench,
         selects=False,
     ),
     Command(

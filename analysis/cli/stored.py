@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,18 @@ from paradnn.errors import ConfigError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ArchiveOptions", "ExportOptions", "ImportOptions", "export", "import_archive", "import_bundle"]
+    from analysis.store.publication import Imported
+
+__all__ = [
+    "ArchiveOptions",
+    "DeepBenchOptions",
+    "ExportOptions",
+    "ImportOptions",
+    "export",
+    "import_archive",
+    "import_bundle",
+    "import_deepbench",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +60,15 @@ class ArchiveOptions(Arguments):
     command = "import-archive"
 
     dir: str = option(text="folder with tpu_fc.json, gpu_fc.json, fc_trace_10sec*.json", metavar="DIR", positional=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepBenchOptions(Arguments):
+    """Where DeepBench's spreadsheets are."""
+
+    command = "import-deepbench"
+
+    dir: str = option(text="folder with DeepBench_*.xlsx, in it or below", metavar="DIR", positional=True)
 
 
 def export(options: ExportOptions, selection: Selection) -> None:
@@ -101,16 +122,27 @@ def import_archive(options: ArchiveOptions, selection: Selection) -> None:
     """Log the published measurements of a folder."""
     from analysis.store.archive import import_archive as log_archive
 
+    _import(log_archive, options.dir, selection)
+
+
+def import_deepbench(options: DeepBenchOptions, selection: Selection) -> None:
+    """Log the timings of a folder's spreadsheets."""
+    from analysis.store.deepbench import import_deepbench as log_timings
+
+    _import(log_timings, options.dir, selection)
+
+
+def _import(log: Callable[..., Imported], folder: str, selection: Selection) -> None:
     experiment = _one_experiment(selection)
     interactive = sys.stderr.isatty()
-    done = log_archive(Path(options.dir), selection.written, experiment, progress=_show if interactive else None)
+    done = log(Path(folder), selection.written, experiment, progress=_show if interactive else None)
     if interactive and done.logged:
         print(file=sys.stderr)
-    for line in done.damaged:
+    for line in done.left_out:
         print(f"damaged: {line}", file=sys.stderr)
-    there = f"{done.present} were there already" if done.present else "none were there before"
+    there = f"{done.present:,} were there already" if done.present else "none were there before"
     there += f" ({done.completed} of them gained metrics)" if done.completed else ""
-    print(f"logged {counted(done.logged, 'published run')}, {there}, left out {_entries(len(done.damaged))}")
+    print(f"logged {counted(done.logged, 'published run')}, {there}, left out {_entries(len(done.left_out))}")
 
 
 def _entries(count: int) -> str:

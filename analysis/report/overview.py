@@ -42,8 +42,8 @@ def facts(population: Population) -> str:
     lines += [text(line) for line in (measured, _replicates(rows), _failures(rows)) if line]
     if population.published:
         lines.append(
-            "These are the published measurements: best rates of one execution each, without intervals. See "
-            "docs/published-data.md for what they can be compared with."
+            "These are published measurements: one figure for each point, without an interval. See "
+            "docs/published-data.md for what they are and can be compared with."
         )
     return items(lines)
 

@@ -195,7 +195,7 @@ def _option(value: Any) -> Any:
 def quality(values: Mapping[Any, Any], published: bool = False) -> str:
     """How far a row can be trusted, in words."""
     if published:
-        return "published, best of one execution, no interval"
+        return "published, one figure, no interval"
     steady, contended = values.get("steady"), values.get("contended")
     words = ["steady" if pd.notna(steady) and bool(steady) else "not steady" if pd.notna(steady) else "not checked"]
     if pd.notna(contended) and bool(contended):

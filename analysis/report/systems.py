@@ -112,7 +112,7 @@ def _host(population: Population, environment: Mapping[str, Any]) -> str:
 
 def _protocol(population: Population, _: Mapping[str, Any]) -> str:
     if population.published:
-        return "best rate of one execution, without intervals (docs/published-data.md)"
+        return "one figure for each point, without intervals (docs/published-data.md)"
     processes, *least = (population.value(f"measure.{name}") for name in ("processes", "min_seconds", "min_blocks"))
     words = ["single process" if processes == "1" else f"{processes} processes a point"] if processes else []
     return ", ".join([*words, *(["at least {} s and {} blocks each".format(*least)] if all(least) else [])])

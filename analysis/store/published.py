@@ -7,8 +7,6 @@ figures mean, and where they differ from this project's own.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import re
 import statistics
@@ -17,10 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from analysis.store.publication import digest
 from analysis.store.published_files import CAPTURES, read_columns, wrong_captures, wrong_number
 from paradnn.errors import DataError
 
-__all__ = ["FILES", "OPERATION_COLUMNS", "TRACE_COLUMNS", "Archive", "Row", "digest", "read_archive"]
+__all__ = ["FILES", "OPERATION_COLUMNS", "TRACE_COLUMNS", "Archive", "Row", "read_archive"]
 
 
 @dataclass(frozen=True)
@@ -252,8 +251,3 @@ def _row(platform: _Platform, label: str) -> Row:
     if match is None:
         raise DataError(f"{label!r} is not the label of a model")
     return Row(platform, label, tuple(int(number) for number in match.groups()))
-
-
-def digest(*parts: str) -> str:
-    """An identity of published things, the same on every machine."""
-    return hashlib.sha256(json.dumps(["published", *parts]).encode()).hexdigest()[:16]

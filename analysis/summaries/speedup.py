@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from analysis.methods.speedup import Speedup, SpeedupFit
 
-__all__ = ["SpeedupOptions", "SpeedupResult", "speedup"]
+__all__ = ["Equal", "SpeedupOptions", "SpeedupResult", "speedup"]
 
 _PANELS = 6
 
@@ -52,6 +52,9 @@ class SpeedupOptions(PairedOptions):
         False,
         "regress the speedup itself on the hyperparameters as they are, as in the paper (default: logarithms of both)",
     )
+    equal: str | None = option(
+        None, "hyperparameter: say for which of its values A and B are equally good, such as density", metavar="C"
+    )
     operations: bool = option(False, "compare the operations of profiled runs")
     ridge: tuple[float, ...] = option(
         (),
@@ -60,6 +63,15 @@ class SpeedupOptions(PairedOptions):
         several="repeat",
         above=0,
     )
+
+
+@dataclass(frozen=True)
+class Equal:
+    """What `equality.equal_at` found in a column, for the groups that `keys` make."""
+
+    column: str
+    keys: tuple[str, ...]
+    table: pd.DataFrame
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -71,6 +83,7 @@ class SpeedupResult(Result):
     metric: str
     x: str
     colour: str | None
+    equal: Equal | None = None
     margin: float = 0.05
     power: bool = False
 
@@ -116,6 +129,8 @@ class SpeedupResult(Result):
             if self.power:
                 yield Paragraph(_power(of.pairs, self.margin))
         yield from map(_fit, of.fits)
+        if self.equal is not None:
+            yield from _equal(self.equal)
         for lacking in of.lacking:
             yield Paragraph(f"{lacking}: no regression.")
         yield from apart(of.pairs, sides)
@@ -143,6 +158,7 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> SpeedupResult | Ope
     pairs = method.speedup(sides.a, sides.b, options.metric, on, carry, options.terms, options.linear, options.unit)
     return SpeedupResult(
         speedup=pairs,
+        equal=_equal_in(pairs.pairs, options.equal, carry) if options.equal else None,
         sides=sides,
         metric=options.metric,
         x=options.x,
@@ -152,6 +168,44 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> SpeedupResult | Ope
         sources=sides.sources,
         pooled=sides.pooled,
     )
+
+
+def _equal_in(pairs: pd.DataFrame, wanted: str, carried: Sequence[str]) -> Equal:
+    from analysis.methods.columns import find_column
+    from analysis.methods.equality import equal_at
+    from analysis.methods.pairing import RESULT_COLUMNS
+
+    column = find_column(pairs, wanted, "--equal")
+    others = [str(name) for name in pairs if name not in (*RESULT_COLUMNS, *carried, column)]
+    keys = tuple(name for name in others if pairs[name].nunique(dropna=False) > 1)
+    return Equal(column, keys, equal_at(pairs, column, keys))
+
+
+def _equal(equal: Equal) -> Iterator[Paragraph]:
+    """Where the sides are equal, a line for each group of points."""
+    lines = []
+    for row in equal.table.to_dict("records"):
+        group = ", ".join(f"{name} {row[name]}" for name in equal.keys)
+        ends = f"{row['lowest']:g} to {row['highest']:g}"
+        other = "B" if row["ahead"] == "A" else "A"
+        if row["crossings"] == 0:
+            text = f"{row['ahead']} is ahead from {ends}"
+        elif row["crossings"] > 1:
+            text = f"who is ahead changes {row['crossings']} times from {ends}"
+        else:
+            text = f"equal at {row['value']:.3g} ({_ends(row)}); {row['ahead']} is ahead below, {other} above"
+        lines.append(f"{group}: {text}." if group else f"{text}.")
+    yield Paragraph(f"Where A and B are equal in {equal.column}:", tuple(lines))
+
+
+def _ends(row: dict[Any, Any]) -> str:
+    """The interval of a crossing in words."""
+    low, high = row["low"], row["high"]
+    if low != low:
+        return "without an interval"
+    first = f"{low:.3g}" if low > -float("inf") else f"below {row['lowest']:g}"
+    last = f"{high:.3g}" if high < float("inf") else f"above {row['highest']:g}"
+    return f"{first} to {last}"
 
 
 def _family(row: dict[Any, Any], word: str) -> Paragraph:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
+from paradnn.config.families.kernels import stored_elements
 from paradnn.costs.layers import COMPUTE_BYTES, Costs
 
 __all__ = ["KERNELS", "kernel_costs"]
@@ -58,10 +59,24 @@ def _rnn_kernel(model: Mapping[str, Any], batch_size: int) -> _Operation:
 
 def _sparse_gemm(model: Mapping[str, Any], batch_size: int) -> _Operation:
     """Of the dense matrix no more rows are read than there are elements that meet them."""
-    m, n, k = model["m"], model["n"], model["k"]
-    stored = round(model["density"] * m * k)
+    return _sparse_product(model["m"], model["n"], model["k"], model["density"])
+
+
+def _sparse_product(m: int, n: int, k: int, density: float) -> _Operation:
+    stored = stored_elements(density, m, k)
     elements = stored + min(stored, k) * n + m * n
     return _Operation(stored * n, elements, _INDEX_BYTES * (stored + m + 1))
+
+
+def _sparse_fc(model: Mapping[str, Any], batch_size: int) -> _Operation:
+    """Layer by layer; stored dense the zeros count as well."""
+    nodes = model["nodes"]
+    widths = [model["input_size"], *[nodes] * (model["layers"] - 1)]
+    if model["storage"] == "dense":
+        layers = [_gemm({"m": nodes, "n": batch_size, "k": width}, batch_size) for width in widths]
+    else:
+        layers = [_sparse_product(nodes, batch_size, width, model["density"]) for width in widths]
+    return _Operation(*(sum(getattr(layer, part.name) for layer in layers) for part in fields(_Operation)))
 
 
 #: By name; `batch_size` is 1 where it is none of the kernel's sizes.
@@ -70,6 +85,7 @@ KERNELS: dict[str, Callable[[Mapping[str, Any], int], _Operation]] = {
     "conv2d": _conv2d,
     "rnn_kernel": _rnn_kernel,
     "sparse_gemm": _sparse_gemm,
+    "sparse_fc": _sparse_fc,
 }
 
 

@@ -81,6 +81,11 @@ HARDWARE: tuple[Hardware, ...] = (
     _tpu("TPU v6e (Trillium)", 918, 1640, 32, "Google Cloud documentation, TPU v6e", "tpu v6e", "tpu v6 lite"),
     # NVIDIA
     _gpu("P100 (SXM2)", 10.6, None, 732, 16, "NVIDIA Tesla P100 datasheet (2016)", "p100", "p100-sxm2-16gb"),
+    _gpu("Tesla M40", 7.0, None, 288, 12, "NVIDIA Tesla M40 datasheet (2015)", "tesla m40"),
+    _gpu("Titan X (Maxwell)", 6.6, None, 336.5, 12, "NVIDIA product page: 3,072 cores, 1,075 MHz", "titan x (maxwell)"),
+    _gpu("Titan X (Pascal)", 10.97, None, 480, 12, "NVIDIA product page: 3,584 cores, 1,531 MHz", "titan x (pascal)"),
+    _gpu("Titan Xp", 12.15, None, 547.7, 12, "NVIDIA product page: 3,840 cores, 1,582 MHz", "titan xp"),
+    _gpu("GeForce GTX 1080 Ti", 11.34, None, 484, 11, "NVIDIA product page: 3,584 cores, 1,582 MHz", "gtx 1080 ti"),
     _gpu("T4", 8.1, 65, 320, 16, "NVIDIA T4 datasheet (2019)", "tesla t4", "nvidia t4", bfloat16=None),
     _gpu("A10", 31.2, 125, 600, 24, "NVIDIA A10 datasheet (2021)", "nvidia a10"),
     _gpu("A30", 10.3, 165, 933, 24, "NVIDIA A30 datasheet (2021)", "nvidia a30"),
@@ -100,6 +105,9 @@ HARDWARE: tuple[Hardware, ...] = (
     _gpu("GeForce RTX 4090", 82.6, 330.3, 1008, 24, "NVIDIA Ada whitepaper (2022), FP16 accumulate", "rtx 4090",
          bfloat16=165.2),
     # AMD
+    _gpu("MI25", 12.29, 24.6, 484, 16, "AMD Radeon Instinct MI25 datasheet (2017)", "mi25", bfloat16=None),
+    _gpu("Vega Frontier Edition", 13.1, 26.2, 483, 16, "AMD product page (2017)", "vega frontier edition",
+         bfloat16=None),
     _gpu("MI100", 23.1, 184.6, 1229, 32, "AMD Instinct MI100 brochure (2020)", "mi100", bfloat16=92.3),
     _gpu("MI250X", 47.9, 383, 3277, 128, "AMD Instinct MI250X datasheet (2021), both dies", "mi250x"),
     _gpu("MI300X", 163.4, 1307.4, 5325, 192, "AMD Instinct MI300X datasheet (2023)", "mi300x"),
@@ -108,6 +116,9 @@ HARDWARE: tuple[Hardware, ...] = (
     _cpu("Xeon Platinum 8180", 28, 2.5, 64, 128, "Intel ARK: 28 cores, 2.5 GHz, 6 x DDR4-2666", "platinum 8180"),
     _cpu("Xeon Platinum 8380", 40, 2.3, 64, 204.8, "Intel ARK: 40 cores, 2.3 GHz, 8 x DDR4-3200", "platinum 8380"),
     _cpu("Xeon Platinum 8480+", 56, 2.0, 64, 307.2, "Intel ARK: 56 cores, 2.0 GHz, 8 x DDR5-4800", "platinum 8480"),
+    # Its 16 GB beside the cores are faster than its DDR4-2400 (115.2 GB/s), and by how much is not specified.
+    Hardware("Xeon Phi 7250", "cpu", {"float32": 68 * 1.4 * _G * 64}, None, None,
+             "Intel ARK: 68 cores, 1.4 GHz", ("xeon phi 7250", "xeon phi 7250f"), 68),
     _cpu("EPYC 7742", 64, 2.25, 32, 204.8, "AMD product page: 64 cores, 2.25 GHz, 8 x DDR4-3200", "epyc 7742"),
     _cpu("EPYC 7763", 64, 2.45, 32, 204.8, "AMD product page: 64 cores, 2.45 GHz, 8 x DDR4-3200", "epyc 7763"),
     _cpu("EPYC 9654", 96, 2.4, 32, 460.8, "AMD product page: 96 cores, 2.4 GHz, 12 x DDR5-4800", "epyc 9654"),

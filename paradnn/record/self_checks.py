@@ -61,7 +61,7 @@ def _sound_ratios(point: Point, metrics: Mapping[str, float]) -> tuple[float, fl
     small = point.model.name != "vit" and 0 < getattr(point.model, "image_size", 0) <= 64
     # What XLA leaves out of a convolution's gradient is a larger share without other layers.
     small = small or point.model.name == "conv2d"
-    missing = point.model.name == "sparse_gemm"  # no profiler knows how many elements are stored
+    missing = point.model.name in ("sparse_gemm", "sparse_fc")  # no profiler knows how many elements are stored
     missing = (
         missing or metrics["profile_unexplained_share"] > UNSEEN_SHARE or (by_xla and (small or point.batch_size == 1))
     )

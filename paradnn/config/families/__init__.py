@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paradnn.config.families.attention import LanguageModel, Transformer, VisionTransformer
-from paradnn.config.families.kernels import Conv2d, Gemm, Kernel, RecurrentKernel, SparseGemm
+from paradnn.config.families.kernels import Conv2d, Gemm, Kernel, RecurrentKernel, SparseFullyConnected, SparseGemm
 from paradnn.config.families.synthetic import Convolutional, FullyConnected, Recurrent
 from paradnn.config.families.vision import Classifier, MobileNet, RetinaNet
 
@@ -33,6 +33,7 @@ Model = (
     | Conv2d
     | RecurrentKernel
     | SparseGemm
+    | SparseFullyConnected
 )
 
 
@@ -90,6 +91,13 @@ _ENTRIES = (
     ),
     Family(
         "sparse_gemm", SparseGemm, "vectors", ("density", "m", "n"), "model.density=0.05,0.1,0.2,0.5 model.n=1,16,64"
+    ),
+    Family(
+        "sparse_fc",
+        SparseFullyConnected,
+        "vectors",
+        ("density", "nodes", "input_size"),
+        "model.density=0.05,0.1,0.2,0.5 model.storage=sparse,dense batch_size=1,64",
     ),
 )
 #: By name, in the order of figures and tables. A place is a marker and a colour: new families go to the end.

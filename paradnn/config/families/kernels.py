@@ -11,7 +11,16 @@ from typing import Any, ClassVar, TypeVar
 from paradnn.config.fields import option
 from paradnn.errors import ConfigError
 
-__all__ = ["Conv2d", "Gemm", "Kernel", "RecurrentKernel", "SparseGemm", "as_kernel"]
+__all__ = [
+    "Conv2d",
+    "Gemm",
+    "Kernel",
+    "RecurrentKernel",
+    "SparseFullyConnected",
+    "SparseGemm",
+    "as_kernel",
+    "stored_elements",
+]
 
 PointT = TypeVar("PointT")
 #: Sizes that every library takes: BLAS counts in 32 bits.
@@ -128,19 +137,52 @@ class SparseGemm(Kernel):
 
     def __post_init__(self) -> None:
         _check_work("model.m", self.m, f"model.n={self.n} model.k={self.k}", 2 * self.m * self.n * self.k)
-        if not self.nonzeros:
-            reason = f"leaves none of {self.m * self.k:,} elements"
-            raise ConfigError("model.density", self.density, reason, "choose a larger value")
-
-    @property
-    def nonzeros(self) -> int:
-        """Elements of A that are stored."""
-        return round(self.density * self.m * self.k)
+        _check_density(self.density, self.m, self.k)
 
     @property
     def size(self) -> str:
         """Short description of the product's size."""
         return f"{self.m}x{self.n}x{self.k} d{self.density:g}"
+
+
+@dataclass(frozen=True)
+class SparseFullyConnected(Kernel):
+    """`layers` pruned layers of `nodes` units each, rectified but for the last; of one layer it is the product alone.
+
+    Weights are zero but for a share, at random places. They are stored sparse, as in `SparseGemm`, or dense: the same
+    layer computed in full, which is what a sparse one has to beat.
+    """
+
+    has_batch: ClassVar[bool] = True
+
+    name: str = option("sparse_fc", "the kernel", choices=("sparse_fc",))
+    layers: int = option(1, "layers, each of `nodes` units", low=1, high=10_000)
+    nodes: int = option(4096, "units of a layer", low=1, high=_LARGEST)
+    input_size: int = option(9216, "features of an example", low=1, high=_LARGEST)
+    density: float = option(0.09, "share of each layer's weights that are not 0, at random places", low=0.0, high=1.0)
+    storage: str = option("sparse", "of the weights: those that are not 0, or all (dense)", choices=("sparse", "dense"))
+
+    def __post_init__(self) -> None:
+        work = 2 * self.nodes * (self.input_size + (self.layers - 1) * self.nodes)
+        _check_work("model.nodes", self.nodes, f"model.input_size={self.input_size} for each example", work)
+        for width in self.widths:
+            _check_density(self.density, self.nodes, width)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Inputs of each layer."""
+        return (self.input_size, *[self.nodes] * (self.layers - 1))
+
+    @property
+    def size(self) -> str:
+        """Short description of the layers' size."""
+        layers = f" {self.layers} layers" if self.layers > 1 else ""
+        return f"{self.input_size}x{self.nodes}{layers} d{self.density:g} {self.storage}"
+
+
+def stored_elements(density: float, rows: int, columns: int) -> int:
+    """Elements of a sparse matrix that are stored."""
+    return round(density * rows * columns)
 
 
 def as_kernel(point: PointT) -> PointT:
@@ -162,6 +204,13 @@ def as_kernel(point: PointT) -> PointT:
         raise ConfigError("devices", given.devices, f"model={name} is for one device", "set devices=1")
     same: PointT = replace(given, optimizer=type(given.optimizer)())
     return same
+
+
+def _check_density(density: float, rows: int, columns: int) -> None:
+    """ConfigError where nothing of a matrix stays."""
+    if not stored_elements(density, rows, columns):
+        reason = f"leaves none of {rows * columns:,} elements"
+        raise ConfigError("model.density", density, reason, "choose a larger value")
 
 
 def _check_work(key: str, value: int, others: str, flops: int) -> None:

@@ -19,7 +19,7 @@ from paradnn.worker.models.kernels import recurrent
 from paradnn.worker.models.kernels.operations import Convolution, Operations
 from paradnn.worker.models.workload import Kernel, Workload
 
-__all__ = ["build_conv2d", "build_gemm", "build_rnn_kernel", "build_sparse_gemm"]
+__all__ = ["build_conv2d", "build_gemm", "build_rnn_kernel", "build_sparse_fc", "build_sparse_gemm"]
 
 
 def build_gemm(model: Mapping[str, Any]) -> Workload:
@@ -108,6 +108,52 @@ def build_sparse_gemm(model: Mapping[str, Any]) -> Workload:
         return [operations.sparse(counts, columns, values, (m, k)), dense]
 
     return _workload(operations.sparse_matmul, draw, prepare)
+
+
+def build_sparse_fc(model: Mapping[str, Any]) -> Workload:
+    """Examples (input_size, batch), a column each, and the weights of each layer (nodes, width) -> (nodes, batch)."""
+    operations, dtype = _operations()
+    nodes, is_sparse = model["nodes"], model["storage"] == "sparse"
+    widths = [model["input_size"], *[nodes] * (model["layers"] - 1)]
+
+    def draw(generator: np.random.Generator, batch_size: int) -> list[np.ndarray]:
+        drawn = _normal(generator, (widths[0], batch_size))
+        for width in widths:
+            stored = round(model["density"] * nodes * width)
+            counts, columns = _places(generator, nodes, width, stored)
+            # Results are then of the size of the inputs, however many layers there are.
+            values = _normal(generator, (stored,))[0] * np.float32(math.sqrt(nodes / stored))
+            drawn += [counts, columns, values] if is_sparse else [_filled((nodes, width), counts, columns, values)]
+        return drawn
+
+    def prepare(operands: list[Any]) -> list[Any]:
+        examples, *drawn = operands
+        if not is_sparse:
+            return [operations.cast(operand, dtype) for operand in operands]
+        layers = zip(widths, drawn[::3], drawn[1::3], drawn[2::3], strict=True)
+        return [
+            operations.cast(examples, dtype),
+            *(
+                operations.sparse(counts, columns, operations.cast(values, dtype), (nodes, width))
+                for width, counts, columns, values in layers
+            ),
+        ]
+
+    def compute(examples: Any, first: Any, *others: Any) -> Any:
+        product = operations.sparse_matmul if is_sparse else operations.matmul
+        results = product(first, examples)
+        for weights in others:
+            results = product(weights, operations.relu(results))
+        return results
+
+    return _workload(compute, draw, prepare)
+
+
+def _filled(shape: tuple[int, int], counts: np.ndarray, columns: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The whole matrix of a sparse one."""
+    matrix = np.zeros(shape, np.float32)
+    matrix[np.repeat(np.arange(shape[0]), counts), columns] = values
+    return matrix
 
 
 def _workload(compute: Callable[..., Any], draw: Any, prepare: Callable[[list[Any]], list[Any]]) -> Workload:

@@ -1,0 +1,307 @@
+"""Reading DeepBench's published spreadsheets (github.com/baidu-research/DeepBench, folder results).
+
+A file has a sheet `Specs` and one sheet for each precision. Such a sheet has sections one below the other, matrix
+products, sparse products, convolutions, recurrent layers, each with a row of headings of its own. Their order and
+spelling differ from file to file, so that columns are found by their headings. docs/published-data.md says what else
+is odd.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paradnn.errors import DataError
+
+__all__ = ["Platform", "Timing", "read_workbook"]
+
+_SOURCE = "github.com/baidu-research/DeepBench, folder results"
+
+
+@dataclass(frozen=True)
+class Platform:
+    """What the sheet `Specs` says: `device` in its words, `kind` gpu or cpu, and every other line, key -> text."""
+
+    device: str
+    kind: str
+    specs: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One timing. `options` are the kernel's own, by the names of its dataclass; `stated` is the rate in the sheet,
+    FLOP/s, None where there is none; `notes` are other cells of the row that say how it was done."""
+
+    sheet: str
+    cell: str
+    kernel: str
+    options: Mapping[str, Any]
+    batch_size: int
+    precision: str
+    seconds: float
+    stated: float | None
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Section:
+    """A section of a sheet: its kernel, what its title says, the columns of sizes, and of times: heading ->
+    (what it says of the operation, heading of its rate)."""
+
+    kernel: str
+    sizes: tuple[str, ...]
+    times: Mapping[str, tuple[Mapping[str, Any], str]]
+
+
+def _directions(*headings: tuple[str, str, str]) -> dict[str, tuple[Mapping[str, Any], str]]:
+    return {time: ({"direction": direction}, rate) for time, direction, rate in headings}
+
+
+_PRODUCT = ("m", "n", "k", "a transpose", "b transpose")
+_BOTH: dict[str, tuple[Mapping[str, Any], str]] = {
+    "sparse time": ({}, "sparse"),
+    "dense time": ({"dense": True}, "dense"),
+}
+_LAYER = _directions(
+    ("time forward", "forward", "forward"),
+    # Where there is one backward time it is of the inputs' gradient alone: its rate counts one pass.
+    ("time backward", "backward_input", "backward"),
+    ("time backward wrt inputs", "backward_input", "backward inputs"),
+    ("time backward wrt weights", "backward_weights", "backward weights"),
+)
+_IMAGES = _directions(
+    ("forward", "forward", "forward"),
+    ("wrt inputs", "backward_input", "backward inputs"),
+    ("wrt parameters", "backward_weights", "backward weights"),
+)
+_CONVOLUTION = ("w", "h", "c", "n", "k", "s", "r", "pad_w", "pad_h", "horizontal stride", "vertical stride")
+_SECTIONS = {
+    "dense matrix multiplication": _Section("gemm", _PRODUCT, {"time": ({}, "")}),
+    "sparse matrix multiplication": _Section("sparse_gemm", (*_PRODUCT, "sparsity"), _BOTH),
+    "convolution": _Section("conv2d", _CONVOLUTION, _IMAGES),
+    **{
+        f"recurrent layers - {cell}": _Section("rnn_kernel", ("hidden units", "n", "timesteps"), _LAYER)
+        for cell in ("vanilla", "lstm", "gru")
+    },
+    "all-reduce": _Section("", (), {}),
+}
+#: What the line `Precision` says -> of each kernel's operands.
+_PRECISIONS = (("int8", "int8"), ("16 bit inputs", "float16"), ("float", "float32"))
+_UNITS = {"teraflops": 1e12, "gigaflops": 1e9}
+#: Texts in place of a time that say that there is none.
+_NO_TIME = ("n/a", "n/a*", "not supported", "-")
+
+
+def read_workbook(path: Path) -> tuple[Platform, list[Timing]]:
+    """The platform of a file and its timings, in the file's order. DataError where it is not such a file."""
+    sheets = _cells(path)
+    specs = [name for name in sheets if name.strip().lower() == "specs"]
+    results = [name for name in sheets if any(_title(row) in _SECTIONS for row in sheets[name])]
+    if not specs or not results:
+        missing = "a sheet 'Specs'" if not specs else "a sheet of results"
+        raise DataError(f"{path.name} is not DeepBench's: it lacks {missing}; fetch it again ({_SOURCE})")
+    timings = [timing for name in results for timing in _Sheet(path.name, name, sheets[name]).timings()]
+    if not timings:
+        raise DataError(f"{path.name}: holds no timing; fetch it again ({_SOURCE})")
+    return _platform(path, sheets[specs[0]]), timings
+
+
+def _cells(path: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """Sheet -> its rows of values, None where a cell is blank."""
+    from openpyxl import load_workbook
+    from openpyxl.utils.exceptions import InvalidFileException
+
+    try:
+        with path.open("rb") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of extensions that it does not read, such as colours
+            book = load_workbook(file, data_only=True)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, InvalidFileException) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{path.name} is no spreadsheet: {reason}; fetch it again ({_SOURCE})") from error
+    return {sheet.title: list(sheet.iter_rows(values_only=True)) for sheet in book.worksheets}
+
+
+def _platform(path: Path, rows: Sequence[Sequence[Any]]) -> Platform:
+    specs = {_text(row[0]): _text(row[1]) for row in rows if len(row) > 1 and _text(row[0]) and _text(row[1])}
+    for key, kind in (("GPU Model", "gpu"), ("CPU Model", "cpu"), ("CPU", "cpu")):
+        if key in specs:
+            return Platform(specs[key], kind, {name: text for name, text in specs.items() if text != "-"})
+    raise DataError(f"{path.name}, sheet Specs: names neither GPU Model nor CPU; fetch it again ({_SOURCE})")
+
+
+@dataclass(frozen=True)
+class _Sheet:
+    """One sheet of results."""
+
+    file: str
+    name: str
+    rows: Sequence[Sequence[Any]]
+
+    def timings(self) -> Iterator[Timing]:
+        """Section by section."""
+        starts = [number for number, row in enumerate(self.rows) if _title(row) in _SECTIONS]
+        stated = " ".join(_text(cell) for row in self.rows[: starts[0]] for cell in row if cell is not None)
+        for start, end in zip(starts, [*starts[1:], len(self.rows)], strict=True):
+            title = _title(self.rows[start])
+            section = _SECTIONS[title]
+            if section.kernel:
+                # Headings stand beside the title or in the row below it.
+                first = start if any(cell is not None for cell in self.rows[start][1:]) else start + 1
+                headings = self._headings(first, section)
+                precision = self._precision(stated, section.kernel)
+                for number in range(first + 1, end):
+                    yield from self._row(number, title, section, headings, precision)
+
+    def _headings(self, number: int, section: _Section) -> dict[str, int]:
+        """Heading in one spelling -> its column. DataError without those of every size and of a time."""
+        found = {_heading(_text(cell)): column for column, cell in enumerate(self.rows[number]) if column and cell}
+        # Two sheets head the hidden units of LSTM with "Input".
+        found.setdefault("hidden units", found.get("input", -1))
+        lacking = [name for name in section.sizes if found.get(name, -1) < 0]
+        if lacking or not found.keys() & section.times.keys():
+            raise self._wrong(number, None, f"the section has no column {lacking[0] if lacking else 'of times'!r}")
+        return found
+
+    def _precision(self, stated: str, kernel: str) -> str:
+        text = stated.lower()
+        if "single precision" in text and kernel in ("sparse_gemm", "rnn_kernel"):
+            return "float32"
+        if "convolution results are still in float" in text and kernel == "conv2d":
+            return "float32"
+        for words, precision in _PRECISIONS:
+            if words in text:
+                return precision
+        raise self._wrong(0, None, f"the precision {stated!r} is not known")
+
+    def _row(
+        self, number: int, title: str, section: _Section, headings: Mapping[str, int], precision: str
+    ) -> Iterator[Timing]:
+        """The timings of a row; none of one that holds a remark or nothing."""
+        row = self.rows[number]
+        if sum(_at(row, headings[name]) is not None for name in section.sizes) < 2:
+            return
+        sizes = {name: self._size(number, headings[name], name) for name in section.sizes}
+        for heading, (about, rate) in section.times.items():
+            column = headings.get(heading)
+            seconds = None if column is None else self._milliseconds(number, column, heading)
+            if column is None or seconds is None:
+                continue
+            kernel, options, batch_size = _operation(section.kernel, title, sizes, about)
+            yield Timing(
+                sheet=self.name,
+                cell=f"{_letters(column)}{number + 1}",
+                kernel=kernel,
+                options=options,
+                batch_size=batch_size,
+                precision=precision,
+                seconds=seconds / 1e3,
+                stated=self._rate(number, rate, headings),
+                notes=_notes(row, headings, heading),
+            )
+
+    def _size(self, number: int, column: int, name: str) -> Any:
+        value = _at(self.rows[number], column)
+        if name.endswith("transpose"):
+            if value not in ("N", "T"):
+                raise self._wrong(number, column, f"{name}={value!r} is neither N nor T")
+            return value == "T"
+        if not _is_number(value) or (name != "sparsity" and value != int(value)):
+            raise self._wrong(number, column, f"{name}={value!r} is no size")
+        if value < 0 or (value == 0 and not name.startswith("pad_")):
+            raise self._wrong(number, column, f"{name}={value} is not positive")
+        return value if name == "sparsity" else int(value)
+
+    def _milliseconds(self, number: int, column: int, heading: str) -> float | None:
+        value = _at(self.rows[number], column)
+        if value is None or (isinstance(value, str) and value.strip().lower() in _NO_TIME):
+            return None
+        if not _is_number(value):
+            raise self._wrong(number, column, f"{heading}={value!r} is not a number")
+        if not value > 0:
+            raise self._wrong(number, column, f"{heading}={value} is not positive")
+        return float(value)
+
+    def _rate(self, number: int, rate: str, headings: Mapping[str, int]) -> float | None:
+        # Some sheets head the rate of the inputs' gradient with "BWD" alone.
+        for name in (rate, rate.removesuffix(" inputs")):
+            for unit, factor in _UNITS.items():
+                value = _at(self.rows[number], headings.get(f"{name} {unit}".strip(), -1))
+                if _is_number(value):
+                    return float(value) * factor
+        return None
+
+    def _wrong(self, number: int, column: int | None, problem: str) -> DataError:
+        place = f"row {number + 1}" if column is None else f"cell {_letters(column)}{number + 1}"
+        return DataError(f"{self.file}, sheet {self.name!r}, {place}: {problem}; fetch it again ({_SOURCE})")
+
+
+def _operation(
+    kernel: str, title: str, sizes: Mapping[str, Any], about: Mapping[str, Any]
+) -> tuple[str, dict[str, Any], int]:
+    """The kernel, its options and its batch size."""
+    if kernel in ("gemm", "sparse_gemm"):
+        product = {name: sizes[name] for name in "mnk"}
+        if kernel == "sparse_gemm" and not about:
+            return kernel, product | {"density": round(1 - sizes["sparsity"], 9)}, 1
+        return "gemm", product | {f"transpose_{side}": sizes[f"{side} transpose"] for side in "ab"}, 1
+    if kernel == "rnn_kernel":
+        cell = title.rpartition(" ")[2]
+        options = {"cell": cell, "hidden": sizes["hidden units"], "steps": sizes["timesteps"]}
+        return kernel, {**options, **about}, sizes["n"]
+    options = {
+        "channels": sizes["c"],
+        "height": sizes["h"],
+        "width": sizes["w"],
+        "filters": sizes["k"],
+        "kernel": (sizes["r"], sizes["s"]),
+        "stride": (sizes["vertical stride"], sizes["horizontal stride"]),
+        "padding": (sizes["pad_h"], sizes["pad_w"]),
+        "layout": "NCHW",
+    }
+    return kernel, {**options, **about}, sizes["n"]
+
+
+def _notes(row: Sequence[Any], headings: Mapping[str, int], heading: str) -> dict[str, str]:
+    notes = {"padded": "true"} if _at(row, headings.get("padded kernels", -1)) == 1 else {}
+    algorithm = _at(row, headings.get("forward algorithm", -1))
+    if heading == "forward" and algorithm is not None:
+        notes["algorithm"] = _text(algorithm)
+    return notes
+
+
+def _heading(text: str) -> str:
+    """A heading in one spelling: "S (Fitler width)" is "s", "TERAFLOPS BWD Params" "backward weights teraflops"."""
+    words = re.sub(r"\(.*?\)", "", text).lower().split()
+    unit = next((unit for word in words for unit in _UNITS if word.endswith(unit)), "")
+    if not unit:
+        return " ".join(words)
+    spelled = {"fwd": "forward", "bwd": "backward", "parms": "weights", "params": "weights"}
+    kept = [word.removesuffix(unit) for word in words]
+    return " ".join([*(spelled.get(word, word) for word in kept if word), unit])
+
+
+def _title(row: Sequence[Any]) -> str:
+    return _text(row[0]).lower() if row else ""
+
+
+def _at(row: Sequence[Any], column: int) -> Any:
+    return row[column] if 0 <= column < len(row) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else " ".join(str(value).split())
+
+
+def _letters(column: int) -> str:
+    from openpyxl.utils import get_column_letter
+
+    return str(get_column_letter(column + 1))

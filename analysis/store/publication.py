@@ -1,0 +1,167 @@
+"""Logging published measurements as runs, beside one's own: each once, however often they are imported.
+
+A `Publication` is read from files elsewhere (`analysis.store.archive`, `analysis.store.deepbench`) and checked before
+the first run is logged. Its runs are children of one run of its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from analysis.store.load import load
+from analysis.store.writer import open_experiment, writing
+from paradnn.store.address import address_of
+from paradnn.store.schema import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Imported", "Publication", "PublishedRun", "Table", "digest", "log_publications"]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that is kept with a run, as a JSON file."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """One published measurement as a run holds it; `point_id` is the same for the same entry of the same file.
+
+    `tables` by file name. A run that lacks one of `metrics`, of an earlier import, gains it, and the tables with it.
+    """
+
+    point_id: str
+    name: str
+    params: Mapping[str, str]
+    tags: Mapping[str, str]
+    metrics: Mapping[str, float]
+    outcome: str = "ok"
+    reason: str = ""
+    tables: Mapping[str, Table] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Publication:
+    """Runs that were published together: the name of their parent run, and what it says of them.
+
+    `published_ms` is when, in Unix milliseconds. When each was measured is not known; by this date they stand behind
+    one's own runs wherever runs are listed by time.
+    """
+
+    name: str
+    about: str
+    published_ms: int
+    runs: Sequence[PublishedRun]
+
+
+@dataclass(frozen=True)
+class Imported:
+    """Runs logged now, runs that were there already, how many of these gained metrics, and what was left out."""
+
+    logged: int
+    present: int
+    completed: int
+    left_out: Sequence[str]
+
+
+def log_publications(
+    publications: Sequence[Publication],
+    tracking_uri: str | None,
+    experiment: str,
+    left_out: Sequence[str] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> Imported:
+    """Log the runs that the store does not hold yet, and complete those that lack metrics.
+
+    `progress` is called with the number of runs logged and to log. Safe to repeat after an interruption: what has an
+    outcome is there, the rest is logged.
+    """
+    client, experiment_id = open_experiment(tracking_uri, experiment)
+    uri = address_of(tracking_uri).uri
+    stored = load(uri, experiments=experiment, tags={"source": "published"})
+    held = stored.drop_duplicates("point_id").set_index("point_id") if "point_id" in stored else stored
+    present = set(held.index) if held.index.name else set()
+    total = sum(run.point_id not in present for publication in publications for run in publication.runs)
+    logged = known = completed = 0
+    with writing(uri):
+        for publication in publications:
+            parent = _parent(client, experiment_id, publication)
+            for run in publication.runs:
+                if run.point_id in present:
+                    known += 1
+                    completed += _complete(client, run, parent, held.loc[[run.point_id]].iloc[0])
+                    continue
+                _log(client, experiment_id, run, parent, publication.published_ms)
+                logged += 1
+                if progress is not None:
+                    progress(logged, total)
+    return Imported(logged, known, completed, left_out)
+
+
+def digest(*parts: str) -> str:
+    """An identity of published things, the same on every machine."""
+    return hashlib.sha256(json.dumps(["published", *parts]).encode()).hexdigest()[:16]
+
+
+def _parent(client: Any, experiment_id: str, publication: Publication) -> str:
+    """The run that imported ones are children of, made by the first import; its id."""
+    name = publication.name.replace("'", "''")
+    query = f"tags.kind = 'import' and attributes.run_name = '{name}'"
+    known = client.search_runs([experiment_id], query, max_results=1)
+    if known:
+        return str(known[0].info.run_id)
+    tags = {**_SHARED, "kind": "import", "mlflow.note.content": publication.about}
+    start = publication.published_ms
+    run_id = client.create_run(experiment_id, start_time=start, tags=tags, run_name=publication.name).info.run_id
+    client.set_terminated(run_id, "FINISHED", start)
+    return str(run_id)
+
+
+_SHARED = {"schema_version": SCHEMA_VERSION, "source": "published"}
+
+
+def _complete(client: Any, run: PublishedRun, parent: str, found: pd.Series) -> bool:
+    """Log the metrics and tables that a run of an earlier import lacks; whether it lacked any."""
+    from mlflow.entities import Metric
+
+    if found["parent_run_id"] != found["parent_run_id"]:
+        # Runs of an early import stand among one's own, unless they have a parent.
+        client.set_tag(found["run_id"], "mlflow.parentRunId", parent)
+    lacking = {name: value for name, value in run.metrics.items() if name not in found or found[name] != found[name]}
+    if not lacking:
+        return False
+    _log_tables(client, found["run_id"], run)
+    now = int(time.time() * 1000)
+    client.log_batch(found["run_id"], metrics=[Metric(key, value, now, 0) for key, value in lacking.items()])
+    return True
+
+
+def _log_tables(client: Any, run_id: str, run: PublishedRun) -> None:
+    for name, table in run.tables.items():
+        client.log_text(run_id, json.dumps({"columns": list(table.columns), "data": table.rows}), name)
+
+
+def _log(client: Any, experiment_id: str, run: PublishedRun, parent: str, start: int) -> None:
+    """One run; its outcome is written last, with its numbers."""
+    from mlflow.entities import Metric, Param, RunTag
+
+    now = int(time.time() * 1000)
+    tags = {**_SHARED, "kind": "point", "point_id": run.point_id, "mlflow.parentRunId": parent, **run.tags}
+    run_id = client.create_run(experiment_id, start_time=start, tags=tags, run_name=run.name).info.run_id
+    _log_tables(client, run_id, run)
+    client.log_batch(
+        run_id,
+        metrics=[Metric(key, value, now, 0) for key, value in run.metrics.items()],
+        params=[Param(key, value) for key, value in run.params.items()],
+        tags=[RunTag(key, value) for key, value in (("reason", run.reason), ("outcome", run.outcome)) if value],
+    )
+    client.set_terminated(run_id, "FINISHED" if run.outcome == "ok" else "FAILED", start)

@@ -1,0 +1,210 @@
+"""DeepBench's spreadsheets: small ones of the same layout, and its own where PARADNN_DEEPBENCH names their folder."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.cli import main
+from analysis.methods.pairing import pair
+from analysis.methods.roofline import roofline
+from analysis.store.deepbench import read_deepbench
+from analysis.store.deepbench_sheets import Timing, read_workbook
+from analysis.store.load import load
+from analysis.store.publication import PublishedRun
+from paradnn.config.families import FAMILIES
+from paradnn.config.identity import point_id, request_of, texts
+from paradnn.config.point import Point
+from paradnn.hardware.specifications import find_hardware
+from tests.analysis.conftest import Writer
+from tests.analysis.deepbench import CONVOLUTION, FLOAT, GEMM, LSTM, SPECS, Rows, folder_of, table, write
+from tests.costs.test_kernels import stated
+
+OWN = os.environ.get("PARADNN_DEEPBENCH")
+
+
+def runs(folder: Path) -> list[PublishedRun]:
+    return [run for publication in read_deepbench(folder) for run in publication.runs]
+
+
+def test_a_file_is_read_section_by_section(tmp_path: Path) -> None:
+    platform, timings = read_workbook(folder_of(tmp_path) / "train" / "DeepBench_NV_V100.xlsx")
+    assert (platform.device, platform.kind, platform.specs["CUDA Version"]) == ("NVIDIA V100", "gpu", "10.1")
+    assert Counter((timing.kernel, timing.options.get("direction", "")) for timing in timings) == {
+        ("gemm", ""): 2,
+        ("conv2d", "forward"): 3,
+        ("conv2d", "backward_input"): 2,  # one row has N/A*
+        ("conv2d", "backward_weights"): 3,
+        ("rnn_kernel", "forward"): 1,
+        ("rnn_kernel", "backward_input"): 1,
+        ("rnn_kernel", "backward_weights"): 1,
+    }
+    second = timings[1]
+    assert second.options == {"m": 512, "n": 48000, "k": 2816, "transpose_a": True, "transpose_b": False}
+    assert (second.cell, second.seconds, second.stated) == ("I5", 9.939e-3, pytest.approx(13.926152731663144e12))
+    convolution = timings[2]
+    assert (convolution.options["kernel"], convolution.options["height"], convolution.batch_size) == ((5, 20), 161, 4)
+    assert convolution.notes == {"algorithm": "GEMM"}
+    layer = timings[-2]
+    assert (layer.options["hidden"], layer.options["steps"], layer.batch_size) == (512, 25, 16)
+    assert layer.stated == 0.94e12  # under a heading that names no result
+
+
+def test_each_section_has_the_precision_of_its_sheet(tmp_path: Path) -> None:
+    _, timings = read_workbook(folder_of(tmp_path) / "inference" / "server" / "DeepBench_NV_TitanXp.xlsx")
+    assert [(timing.kernel, timing.precision, timing.seconds) for timing in timings] == [
+        ("gemm", "int8", 0.038e-3),
+        ("gemm", "int8", 9.939e-3),
+        ("sparse_gemm", "float32", 0.034e-3),
+        ("gemm", "float32", 0.223e-3),
+    ]
+    assert timings[2].options["density"] == 0.05
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path], str]) -> str:
+    """The URI of a store that holds both files."""
+    uri = blank_store(tmp_path_factory.mktemp("store") / "mlflow.db")
+    assert main(["import-deepbench", str(folder_of(tmp_path_factory.mktemp("results"))), "--store", uri]) == 0
+    return uri
+
+
+def test_runs_hold_the_params_of_ones_own(imported: str) -> None:
+    frame = load(imported, family="gemm", tags={"device": "NVIDIA V100"})
+    run = frame[frame["model.m"] == 1760].iloc[0]
+    own = texts({"model": {"name": "gemm", "m": 1760, "n": 16, "k": 1760, "transpose_a": False, "transpose_b": False}})
+    assert {key: str(run[key]).lower() for key in own if key != "model.name"} == {
+        key: text for key, text in own.items() if key != "model.name"
+    }
+    assert (run["step_time_ms"], run["precision"], run["mode"], run["replicate"]) == (0.038, "float32", "inference", 0)
+    assert run["flops_per_second"] == pytest.approx(2 * prod((1760, 16, 1760)) / 0.038e-3)
+    assert run["flops_per_second"] == pytest.approx(run["published_flops_per_second"])
+    assert run["bytes_per_step"] == 4 * (1760 * 16 * 2 + 1760**2)
+    assert (run["version.cuda"], run["protocol"], run["source"]) == ("10.1", "deepbench", "published")
+    assert (
+        load(imported, family="conv2d")["replicate"].tolist().count(1) == 3
+    )  # a problem listed twice, in 3 directions
+
+
+def test_parents_are_one_a_file_and_a_second_import_logs_nothing(
+    imported: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = load(imported, kind=None, unfinished=True)
+    names = before.loc[before["kind"] == "import", "run_name"]
+    assert sorted(names) == [
+        "published, DeepBench inference NVIDIA Titan Xp",
+        "published, DeepBench training NVIDIA V100",
+    ]
+    assert before.loc[before["kind"] == "point", "parent_run_id"].value_counts().tolist() == [13, 4]
+    assert main(["import-deepbench", str(folder_of(tmp_path)), "--store", imported]) == 0
+    assert capsys.readouterr().out == "logged 0 published runs, 17 were there already, left out 0 damaged entries\n"
+    assert len(load(imported, kind=None, unfinished=True)) == len(before)
+
+
+def test_ones_own_run_of_the_same_point_is_compared_and_placed(
+    tmp_path: Path, blank_store: Callable[[Path], str]
+) -> None:
+    uri = blank_store(tmp_path / "mlflow.db")
+    writer = Writer(uri, "paradnn", tmp_path / "artifacts")
+    for size in ((1760, 16, 1760), (64, 64, 64)):
+        model = FAMILIES["gemm"].options(**dict(zip("mnk", size, strict=True)))
+        own = Point(model=model, batch_size=1, mode="inference")
+        params = texts(request_of(own))
+        writer.run(params, {"step_time_ms": 0.076, "examples_per_second": 1 / 0.076e-3}, point_id=point_id(own))
+    assert main(["import-deepbench", str(folder_of(tmp_path / "results")), "--store", uri]) == 0
+    frame = load(uri, family="gemm")
+    theirs = frame[frame["device"] == "NVIDIA V100"]
+    pairs = pair(theirs, frame[frame["source"] == "measured"])
+    assert pairs["speedup"].tolist() == [pytest.approx(2.0)]
+    assert pairs["model.n"].tolist() == [16]
+    placed = roofline(theirs, find_hardware)
+    assert placed.roofs[0].peak == 15.7e12
+    assert len(placed.points) == 2
+
+
+@pytest.mark.parametrize(
+    ("sheets", "message"),
+    [
+        ({"Results": FLOAT}, "DeepBench_X.xlsx is not DeepBench's: it lacks a sheet 'Specs'; fetch it again"),
+        ({"Specs": SPECS}, "it lacks a sheet of results"),
+        ({"Results": FLOAT, "Specs": [("OS", "x")]}, "sheet Specs: names neither GPU Model nor CPU"),
+        (table(GEMM[:1]), "holds no timing"),
+        ({"Results": [("Precision", "Half"), *GEMM], "Specs": SPECS}, "the precision 'Precision Half' is not known"),
+        (table(GEMM, 1, 8, "fast"), "sheet 'Results', cell I3: time='fast' is not a number"),
+        (table(GEMM, 1, 2, "17x60"), "sheet 'Results', cell C3: m='17x60' is no size"),
+        (table(GEMM, 1, 3, None), "cell D3: n=None is no size"),
+        (table(GEMM, 1, 3, -16), "n=-16 is not positive"),
+        (table(GEMM, 1, 8, 0), "time=0 is not positive"),
+        (table(GEMM, 1, 5, "Y"), "='Y' is neither N nor T"),
+        (
+            table([("Recurrent Layers - GRU", *LSTM[0][1:3], "B", *LSTM[0][4:]), LSTM[1]]),
+            "row 2: the section has no column 'n'",
+        ),
+        (table(CONVOLUTION, 2, 7, 2000), "cell N4: model.kernel=[5, 2000]: a filter of width 2000 does not fit"),
+    ],
+)
+def test_a_damaged_file_is_one_line_and_nothing_is_logged(
+    sheets: dict[str, Rows], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uri = f"sqlite:///{tmp_path}/none.db"
+    folder = folder_of(tmp_path / "results")
+    write(folder / "train" / "DeepBench_X.xlsx", sheets)
+    assert main(["import-deepbench", str(folder), "--store", uri]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_what_is_no_spreadsheet_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import-deepbench", str(tmp_path), "--store", f"sqlite:///{tmp_path}/none.db"]) == 2
+    assert "holds no DeepBench_*.xlsx; they are in github.com/baidu-research/DeepBench" in capsys.readouterr().err
+    (tmp_path / "DeepBench_X.xlsx").write_text("M,N,K\n")
+    assert main(["import-deepbench", str(tmp_path), "--store", f"sqlite:///{tmp_path}/none.db"]) == 2
+    assert "DeepBench_X.xlsx is no spreadsheet: File is not a zip file; fetch it again" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def own() -> dict[str, list[Timing]]:
+    """The published files themselves: path below the folder -> timings."""
+    if OWN is None:
+        pytest.skip("PARADNN_DEEPBENCH names no folder")
+    return {str(path.relative_to(OWN)): read_workbook(path)[1] for path in sorted(Path(OWN).rglob("DeepBench_*.xlsx"))}
+
+
+def test_all_timings_of_the_published_files_are_read(own: dict[str, list[Timing]]) -> None:
+    assert len(own) == 18
+    assert sum(map(len, own.values())) == 8882
+    counts = Counter(timing.kernel for timings in own.values() for timing in timings)
+    assert counts == {"gemm": 2675, "conv2d": 4314, "rnn_kernel": 1797, "sparse_gemm": 96}
+
+
+def test_problems_of_v100_are_those_of_its_spreadsheet(own: dict[str, list[Timing]]) -> None:
+    """The copy of it that tests of costs hold, which was read without this code."""
+    timings = next(timings for path, timings in own.items() if path.endswith("train/DeepBench_NV_V100.xlsx"))
+    found = Counter(
+        (timing.kernel, timing.batch_size, *sorted((key, timing.options[key]) for key in options))
+        for timing in timings
+        if timing.sheet == "Results FP32" and timing.options.get("direction", "forward") == "forward"
+        for options in [next(options for name, _, options, _ in stated() if name == timing.kernel)]
+    )
+    assert found == Counter((name, batch, *sorted(options.items())) for name, batch, options, _ in stated())
+
+
+def test_rates_of_the_published_files_are_work_over_time(own: dict[str, list[Timing]]) -> None:
+    """But for the oddities that docs/published-data.md names."""
+    assert OWN is not None
+    rows = pd.DataFrame([{**run.params, **run.metrics} for run in runs(Path(OWN))])
+    rows["ratio"] = rows["published_flops_per_second"] / rows["flops_per_second"]
+    odd = rows[(rows["ratio"] - 1).abs() > 1e-6]
+    assert set(odd["model.name"]) == {"conv2d", "rnn_kernel", "sparse_gemm"}
+    ratio = {name: group["ratio"].round(6) for name, group in odd.groupby("model.name")}
+    assert ratio["rnn_kernel"].between(1, 1.0005).all()  # the inputs' addition
+    assert ratio["conv2d"].between(0.86, 0.995).all()  # half a row of the output
+    assert (len(odd), set(ratio["sparse_gemm"].round(5))) == (879, {19.0, 9.0, 9.5, 4.5})  # of the zeros
