@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--service-ms", type=float, default=2.0)
     arguments = parser.parse_args()
     seconds, service = arguments.seconds, arguments.service_ms / 1e3
-    print("load  queries  wait (ms)  exact  M/D/1   late p50, p99, max (ms)   p50, p90, p99 (ms)   LoadGen's   ratio")
+    print("load  queries  wait (ms)  exact  M/D/1   late p50, p99, max   p50, p90, p99 (ms)   LoadGen's   ratio")
     for load in (0.3, 0.5, 0.7, 0.9):
         log = served(load / service, seconds, service)
         wait, exact = mean_wait(log, service)
@@ -116,11 +116,13 @@ def main() -> None:
     }  # fmt: skip
     for seed in (LOADGEN_SEED, 1, 2):
         begin = time.monotonic()
-        load_of = measure_load("server", settings | {"seed": seed}, Service(stub(service), 1 / service, service), 600.0)
+        load_of = measure_load(
+            "server", settings | {"seed": seed}, Service(stub(service), 1, 1 / service, service), 600.0
+        )
         failed = min(probe.rate for probe in load_of.probes if not probe.held and probe.rate > (load_of.rate or 0))
         print(
-            f"peak at p99 of {settings['latency_ms']:g} ms, seed {seed}: {load_of.rate:.1f} .. {failed:.1f} of {1 / service:g}/s, "
-            f"{len(load_of.probes)} probes in {time.monotonic() - begin:.0f} s"
+            f"peak at p99 of {settings['latency_ms']:g} ms, seed {seed}: {load_of.rate:.1f} .. {failed:.1f} "
+            f"of {1 / service:g}/s, {len(load_of.probes)} probes in {time.monotonic() - begin:.0f} s"
         )
 
 

@@ -185,10 +185,11 @@ class Point:
     mode: str = option("train", "a training step, or a forward pass alone", choices=("train", "inference"))
     scenario: str = option(
         CLOSED,
-        "mode=inference: who asks. closed: one step after the other; the others as MLPerf defines them (docs/serving.md)",
+        "mode=inference: who asks. closed: one step after the other; others as MLPerf defines them (docs/serving.md)",
         choices=(CLOSED, *SCENARIOS),
     )
-    load: Load | None = option(None, "internal: the keys of the scenario, which stand under its name")
+    #: The keys of the scenario, which stand under its name; None for `closed`.
+    load: Load | None = field(default=None)
     devices: int = option(
         1, "devices that share each step, data parallel: every one has batch_size / devices examples", low=1, high=4096
     )

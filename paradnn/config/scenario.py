@@ -44,7 +44,7 @@ class MultiStream(SingleStream):
 class Offline:
     """All examples at once, served in batches of batch_size."""
 
-    min_seconds: float = option(600.0, "as many examples as are expected to take so many seconds", low=0.0, high=86_400.0)
+    min_seconds: float = option(600.0, "as many examples as are to take so many seconds", low=0.0, high=86_400.0)
     min_queries: int = option(24_576, "and at least so many examples", low=1, high=10_000_000)
 
 
@@ -61,8 +61,10 @@ class Server:
         shown=("peak", "a number"),
     )
     latency_ms: float = option(10.0, "the limit: no query is to take longer than so many ms", low=1e-3, high=3.6e6)
-    percentile: float = option(99.0, "share of the queries, in percent, that are to hold the limit", low=1.0, high=99.999)
-    confidence: float = option(0.99, "with which a run is said to hold the limit", low=0.5, high=0.9999)
+    percentile: float = option(
+        99.0, "share of the queries, in percent, that are to hold the limit", low=1.0, high=99.999
+    )
+    confidence: float = option(0.99, "with which a run is to hold it", low=0.5, high=0.9999)
     min_seconds: float = option(600.0, _SECONDS, low=0.0, high=86_400.0)
     min_queries: int = option(100, _QUERIES, low=1, high=10_000_000)
     batch: int | None = option(None, "queries that are served at once, at most; null: batch_size", low=1, high=2**20)

@@ -6,6 +6,7 @@ import base64
 import io
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from paradnn.config.point import Point
@@ -14,7 +15,7 @@ from paradnn.record.statistics import mean_interval
 from paradnn.worker.channel import plain
 from paradnn.worker.messages import Answer
 from paradnn.worker.serving.chance import events_factor, fewest_to_pass, quantile_ranks
-from paradnn.worker.serving.limit import Limit, verdict
+from paradnn.worker.serving.limit import verdict
 from paradnn.worker.serving.load import percentile
 from paradnn.worker.serving.messages import Load
 from paradnn.worker.serving.queries import COLUMNS, QueryLog
@@ -84,10 +85,7 @@ def _quantile(name: str, share: float, each: Sequence[Sequence[float]]) -> dict[
     if len(values) > 1:
         low, high = mean_interval(values)
         return metrics | {f"{name}_low_ms": low, f"{name}_high_ms": high}
-    above, count = [], 0
-    for latency in each[0]:
-        count += latency > values[0]
-        above.append(count)
+    above = list(accumulate(latency > values[0] for latency in each[0]))
     ordered = sorted(each[0])
     first, last = quantile_ranks(len(ordered), share, events_factor(above))
     if first is not None:
@@ -99,8 +97,7 @@ def _quantile(name: str, share: float, each: Sequence[Sequence[float]]) -> dict[
 
 def _schedule_metrics(load: Server, given: Sequence[Load], logs: Sequence[QueryLog]) -> dict[str, float]:
     """What is known where queries come by a schedule."""
-    limit = load.latency_ms * 1e6
-    in_time = [sum(latency <= limit for latency in log.latencies()) for log in logs]
+    in_time = [len(log) - _late(load, [entry])[-1] for entry, log in zip(given, logs, strict=True)]
     late = [(issued - due) / 1e6 for log in logs for due, issued in zip(log.scheduled, log.issued, strict=True)]
     rates = [entry.rate for entry in given if entry.rate is not None]
     metrics = {
@@ -111,7 +108,8 @@ def _schedule_metrics(load: Server, given: Sequence[Load], logs: Sequence[QueryL
     }
     if rates:
         metrics["scheduled_queries_per_second"] = statistics.fmean(rates)
-    if load.rate == "peak" and len(rates) == len(given):
+    held = verdict(_late(load, given), load.percentile / 100, 1 - load.confidence)
+    if load.rate == "peak" and held and len(rates) == len(given):
         metrics["peak_queries_per_second"] = statistics.geometric_mean(rates)
         failed = [
             min((probe.rate for probe in entry.probes if not probe.held and probe.rate > rate), default=None)
@@ -135,19 +133,21 @@ def _early_stopping(share: float, latencies: Sequence[float]) -> float | None:
 
 def load_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
     """Whether the limit of a server was held, and what says so: over all processes, in their order."""
-    given = loads(answers)
-    if not given or not isinstance(point.load, Server):
+    given, load = loads(answers), point.load
+    if not given or not isinstance(load, Server):
         return {}
-    load = point.load
-    limit = Limit(int(load.latency_ms * 1e6), load.percentile / 100, load.confidence)
-    cumulative, late = [], 0
-    for latency in (latency for entry in given for latency in entry.log().latencies()):
-        late += latency > limit.latency
-        cumulative.append(late)
-    words = {True: "held", False: "missed", None: "not shown"}[verdict(cumulative, limit.share, 1 - limit.confidence)]
-    count = len(cumulative)
-    reason = f"{late:,} of {count:,} queries took longer than {load.latency_ms:g} ms; {limit.share:.3%} may not"
-    return {"limit": words, "limit_reason": f"{reason} ({limit.confidence:.0%} confidence)"}
+    late = _late(load, given)
+    held = verdict(late, load.percentile / 100, 1 - load.confidence)
+    reason = f"{late[-1]:,} of {len(late):,} queries took longer than {load.latency_ms:g} ms"
+    allowed = f"{100 - load.percentile:.3g}% may, confidence {100 * load.confidence:g}%"
+    words = {True: "held", False: "missed", None: "not shown"}[held]
+    return {"limit": words, "limit_reason": f"{reason}, {allowed}"}
+
+
+def _late(load: Server, given: Sequence[Load]) -> list[int]:
+    """How many queries were later than the limit, up to each."""
+    limit = int(load.latency_ms * 1e6)
+    return list(accumulate(latency > limit for entry in given for latency in entry.log().latencies()))
 
 
 def load_words(metrics: Mapping[str, float], tags: Mapping[str, str]) -> str:
@@ -157,6 +157,9 @@ def load_words(metrics: Mapping[str, float], tags: Mapping[str, str]) -> str:
     asked = metrics.get("scheduled_queries_per_second")
     words = f"{metrics['queries']:,.0f} queries, {metrics['queries_per_second']:,.1f}/s"
     words += f" of {asked:,.1f}/s asked, {metrics['in_time_fraction']:.2%} in time" if asked else ""
+    if "peak_queries_per_second" in metrics:
+        failed = metrics.get("failed_queries_per_second")
+        words += ", the highest rate found" + (f" ({failed:,.1f}/s failed)" if failed else "")
     words += (
         f"; {metrics['queries_per_batch']:.1f} a batch, waited {metrics['queue_mean_ms']:.3g} ms and were served in "
         f"{metrics['service_mean_ms']:.3g} ms in the mean"

@@ -53,8 +53,8 @@ def _distribution(axes: Axes, given: Sequence[Load], limit: Server | None) -> No
         values = sorted(value for process in each for value in process[name])
         count = len(values)
         # A few hundred places, dense where few values are: at both ends of the axis.
-        places = sorted({round(count * (1 - 10 ** (-step / 60))) for step in range(600)} | set(range(max(0, count - 40), count)))
-        kept = [place for place in places if place < count]
+        last = set(range(max(0, count - 40), count))
+        kept = sorted({int(count * (1 - 10 ** (-step / 60))) for step in range(600)} & set(range(count)) | last)
         axes.step([values[place] for place in kept], [1 - place / count for place in kept], color=colour, label=label)
     axes.set_yscale("log")
     axes.invert_yaxis()

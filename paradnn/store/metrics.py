@@ -61,7 +61,7 @@ _ALL = (
     Metric("latency_p95_ms", "ms", "lower", "load", "95th percentile of a query's latency"),
     Metric("latency_p99.9_ms", "ms", "lower", "load", "99.9th percentile of a query's latency"),
     *(
-        Metric(f"latency_p{share}_{end}_ms", "ms", "lower", "load", f"{word} end of its 95% interval (docs/serving.md)")
+        Metric(f"latency_p{share}_{end}_ms", "ms", "lower", "load", f"{word} end of its 95% interval")
         for share in ("50", "90", "95", "99", "99.9")
         for end, word in (("low", "lower"), ("high", "upper"))
     ),
@@ -76,7 +76,9 @@ _ALL = (
     Metric("service_p99_ms", "ms", "lower", "load", "99th percentile of that time"),
     Metric("single_query_ms", "ms", "lower", "load", "median time of a query that is served alone, before the load"),
     Metric("queries", "1", None, "load", "queries that were served"),
-    Metric("queries_per_second", "1/s", "higher", "load", "queries served / time from the first's coming to the last end"),
+    Metric(
+        "queries_per_second", "1/s", "higher", "load", "queries served / time from the first to come to the last end"
+    ),
     Metric("queries_per_batch", "1", None, "load", "mean number of queries that were served at once"),
     Metric("scheduled_queries_per_second", "1/s", None, "load", "rate of the schedule"),
     Metric("goodput_per_second", "1/s", "higher", "load", "queries within server.latency_ms / the same time"),

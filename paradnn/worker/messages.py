@@ -10,7 +10,7 @@ and reads events, each with a key `event`, from its standard output:
     failed   the framework could not be imported: reason (the worker exits)
     refused  the request cannot be served: reason (no child is forked)
     started  a child was forked for the point: id, pid
-    phase    the child enters a phase: phase; answer, where what was measured is complete: it counts should the child die
+    phase    the child enters a phase: phase; answer, where what was measured is complete: it counts if the child dies
     result   the child's answer
     exited   the child has exited: exit_code or signal, peak memory as the kernel counted it
 

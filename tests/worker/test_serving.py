@@ -70,16 +70,21 @@ def serve(
     return server.serve(), server
 
 
-@pytest.mark.parametrize(("load", "queries"), [(0.3, 60_000), (0.5, 100_000), (0.7, 300_000), (0.9, 600_000)])
-def test_the_mean_wait_is_that_of_a_queue_of_fixed_service_times(load: float, queries: int) -> None:
-    """M/D/1 (Pollaczek and Khinchine): the mean wait is load / (1 - load) / 2 services. Lindley's recursion is exact."""
-    times, fixed = arrivals(load / 0.01, LOADGEN_SEED, 0, queries), 10 * MS
-    log, _ = serve(times, lambda *_: fixed, Policy(1))
-    waits = np.array(log.started) - np.array(log.scheduled)
-    # W_n = max(0, W_{n-1} + S - A_n), as the distance of a walk from the lowest that it has been.
-    walk = np.concatenate([[0], np.cumsum(fixed - np.diff(times))])
-    assert (waits == walk - np.minimum.accumulate(walk)).all()
-    assert waits.mean() == pytest.approx(load / (1 - load) / 2 * fixed, rel=0.02)
+def test_the_mean_wait_is_that_of_a_queue_of_fixed_service_times() -> None:
+    """M/D/1 (Pollaczek, Khinchine): the mean wait is load / (1 - load) / 2 services.
+
+    The server's waits are those of Lindley's recursion to the nanosecond; the recursion then runs on more queries than
+    the server, since at high loads neighbours wait alike.
+    """
+    times = np.array(arrivals(1_000, LOADGEN_SEED, 0, 2_000_000))
+    for load in (0.3, 0.5, 0.7, 0.9):
+        fixed = round(load * MS)
+        # W_n = max(0, W_{n-1} + S - A_n), as the distance of a walk from the lowest that it has been.
+        walk = np.concatenate([[0], np.cumsum(fixed - np.diff(times))])
+        waits = walk - np.minimum.accumulate(walk)
+        assert waits.mean() == pytest.approx(load / (1 - load) / 2 * fixed, rel=0.02)
+        log, _ = serve(times[:10_000].tolist(), lambda *_, fixed=fixed: fixed, Policy(1))
+        assert (np.array(log.started) - np.array(log.scheduled) == waits[:10_000]).all()
 
 
 def test_a_pause_shows_in_every_latency_that_it_delayed() -> None:
@@ -89,7 +94,7 @@ def test_a_pause_shows_in_every_latency_that_it_delayed() -> None:
     delayed = [index for index, due in enumerate(times) if begin <= due < begin + 200 * MS]
     assert len(delayed) > 10
     for index in delayed:
-        assert log.ended[index] - log.scheduled[index] > begin + 200 * MS - times[index]
+        assert log.ended[index] - log.scheduled[index] >= begin + 200 * MS - times[index]
     # Nobody waited before it.
     assert max(log.latencies()[:900]) < 10 * MS
 
@@ -231,7 +236,7 @@ def planted_search(peak: float, unlucky: Sequence[float] = (), most: int = 100) 
     return found.rate or 0.0, found.high, len(probes), found.held
 
 
-@pytest.mark.parametrize("peak", [2.0, 37.0, 499.0, 501.0, 990.0, 3_000.0])
+@pytest.mark.parametrize("peak", [5.0, 37.0, 499.0, 501.0, 990.0, 3_000.0])
 def test_a_search_brackets_the_peak(peak: float) -> None:
     rate, failed, probes, held = planted_search(peak)
     assert rate <= peak < failed <= 1.05 * rate

@@ -27,7 +27,8 @@ class Generated:
     def __init__(self, rate: float, seed: int, seconds: float, queries: int) -> None:
         command = [sys.executable, "-m", _NAME, repr(rate), str(seed), repr(seconds), str(queries)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._input, self._output = self._process.stdin.fileno(), self._process.stdout.fileno()
         self._rest = b""
         self.ended = False

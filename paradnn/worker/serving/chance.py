@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 __all__ = ["beta_share", "correlation_factor", "fewest_to_pass", "passes", "quantile_ranks"]
 
@@ -84,7 +85,7 @@ def events_factor(cumulative: Sequence[int]) -> float:
     if total < 2 * _BATCHES:
         return 1.0
     ends = [cumulative[total * part // _BATCHES - 1] if part else 0 for part in range(_BATCHES + 1)]
-    return correlation_factor([after - before for before, after in zip(ends, ends[1:], strict=False)], total)
+    return correlation_factor([after - before for before, after in pairwise(ends)], total)
 
 
 def quantile_ranks(count: int, share: float, factor: float = 1.0) -> tuple[int | None, int | None]:

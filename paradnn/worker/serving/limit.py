@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from paradnn.worker.serving.chance import beta_share, events_factor, fewest_to_pass, passes
 
@@ -25,11 +26,8 @@ class Limit:
 
     def held(self, latencies: Sequence[int]) -> bool:
         """Whether latencies in the order of their queries show it."""
-        cumulative, late = [], 0
-        for latency in latencies:
-            late += latency > self.latency
-            cumulative.append(late)
-        return verdict(cumulative, self.share, 1 - self.confidence) is True
+        late = list(accumulate(latency > self.latency for latency in latencies))
+        return verdict(late, self.share, 1 - self.confidence) is True
 
     @property
     def fewest(self) -> int:

@@ -22,7 +22,7 @@ _LATE_SHARE, _LATE_ALWAYS = 0.1, 1_000_000
 _PATIENCE, _PATIENCE_SECONDS = 20, 10.0
 #: Offline, LoadGen asks for so much more than what the model is expected to do in the time.
 _SLACK = 1.1
-#: A probe lasts no longer than this unless it needs to for its verdict; starting and ending a run takes so long at most.
+#: A probe lasts no longer than this unless its verdict needs it; starting and ending a run takes so long at most.
 _PROBE_SECONDS, _AROUND_SECONDS = 60.0, 5.0
 
 _Run = tuple[QueryLog, str | None]
@@ -39,9 +39,13 @@ class Overload(Exception):
 
 @dataclass(frozen=True)
 class Service:
-    """A model that serves: `run(queries)` so many at once. It does `capacity` queries/s at most; one takes so long."""
+    """A model that serves: `run(queries)` so many at once, up to `batch`, of which it does `capacity` a second at most.
+
+    single_seconds: what one takes alone.
+    """
 
     run: Callable[[int], object]
+    batch: int
     capacity: float
     single_seconds: float
 
@@ -59,7 +63,7 @@ def measure_load(scenario: str, settings: Mapping[str, Any], service: Service, s
     if scenario == "offline":
         expected = int(_SLACK * settings["min_seconds"] * service.capacity)
         arrivals = AllAtOnce(clock, max(settings["min_queries"], expected))
-    log = Server(arrivals, service.run, Policy(settings.get("batch", 1)), clock).serve()
+    log = Server(arrivals, service.run, Policy(service.batch), clock).serve()
     return Load(None, service.single_seconds, log.packed(), [])
 
 
@@ -69,7 +73,7 @@ def percentile(values: Sequence[Number], share: float) -> Number:
 
 
 def late_reason(log: QueryLog, share: float, rate: float) -> str | None:
-    """Why queries did not come as scheduled at `rate`; None where they did. Latencies hold the lateness, and so may it."""
+    """Why queries did not come as scheduled at `rate`; None where they did."""
     if not log:
         return None
     late = percentile([issued - due for due, issued in zip(log.scheduled, log.issued, strict=True)], share)
@@ -91,7 +95,7 @@ class _ScheduledRuns:
         self._limit = Limit(int(settings["latency_ms"] * 1e6), settings["percentile"] / 100, settings["confidence"])
         patience = max(_PATIENCE * self._limit.latency, int(_PATIENCE_SECONDS * 1e9))
         delay = int(settings["delay_ms"] * 1e6)
-        self._policy = Policy(settings["batch"], delay, settings["instances"], patience)
+        self._policy = Policy(service.batch, delay, settings["instances"], patience)
         self._probe_seconds = min(self._seconds, _PROBE_SECONDS)
         self._probe_queries = 2 * self._limit.fewest
         self._probes: list[Probe] = []

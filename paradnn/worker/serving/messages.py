@@ -13,8 +13,8 @@ __all__ = ["Load", "Probe"]
 class Probe:
     """A look at one rate (queries/s) in the search of the highest: how many were served, how many later than the limit.
 
-    latency: seconds, at the percentile of the limit. held: None where neither verdict was sure; reason: why the load was
-    not what was asked for.
+    latency: seconds, at the percentile of the limit. held: None where neither verdict was sure; reason: why the load
+    was not what was asked for.
     """
 
     rate: float

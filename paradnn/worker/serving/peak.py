@@ -25,9 +25,9 @@ _RUNS = 4
 
 @dataclass
 class Found(Generic[Run]):
-    """The rate that held, queries/s, None where none did; the run of full length at it; the lowest that failed above.
+    """The rate of the last run of full length, queries/s, None where there was none; that run; whether the limit held.
 
-    `held`: whether the run of full length held the limit.
+    `passed` and `failed` bound the search.
     """
 
     rate: float | None = None
@@ -38,7 +38,7 @@ class Found(Generic[Run]):
 
     @property
     def low(self) -> float:
-        """The highest rate below every failure at which a probe held."""
+        """The highest rate below every failure at which a probe held; 0 where there is none."""
         return max((rate for rate in self.passed if rate < self.high), default=0.0)
 
     @property
@@ -60,7 +60,7 @@ def find_peak(
     `has_time(rate)`: whether another probe leaves enough time for the run.
     """
     found: Found[Run] = Found()
-    for _ in range(_RUNS):
+    for number in range(_RUNS):
         while (found.low == 0 or found.high > found.low * (1 + precision)) and has_time(rate := _next(found, capacity)):
             if rate < _LOWEST * capacity:
                 return found
@@ -71,7 +71,8 @@ def find_peak(
         found.held, found.run = run(found.low)
         if found.held:
             return found
-        found.failed.append(found.low)
+        # Probes are shorter, and will say again that it holds nearby: step down, further each time.
+        found.failed.append(found.low / (1 + precision) ** 2**number)
     return found
 
 

@@ -96,8 +96,9 @@ class Server:
                 self._run(len(batch))
                 ended = self._clock()
                 log.add(batch, started, ended)
-                if self._enough and self._enough([ended - scheduled for scheduled, _ in batch]):
-                    self._stopped = True
+                if self._enough:
+                    with self._lock:
+                        self._stopped |= self._enough([ended - scheduled for scheduled, _ in batch])
         except BaseException as error:  # raised again where the server was asked to serve
             self._error, self._stopped = error, True
 
