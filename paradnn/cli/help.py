@@ -121,7 +121,7 @@ def _keys(cls: type, prefix: str, skip: tuple[str, ...]) -> Iterator[tuple[str, 
         text = entry.metadata["help"]
         if choices := entry.metadata.get("choices"):
             also = ("true", "false") if isinstance(default, bool) else ()
-            text = f"{' | '.join((*also, *choices))}: {text}"
+            text = f"{' | '.join((*also, *entry.metadata.get('shown', choices)))}: {text}"
         yield f"{key}={shown}", text
 
 

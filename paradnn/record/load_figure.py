@@ -63,6 +63,9 @@ def _distribution(axes: Axes, given: Sequence[Load], limit: Server | None) -> No
     axes.set_yticks(ticks, [f"{100 * (1 - tick):.6g}%" for tick in ticks])
     axes.minorticks_off()
     axes.set_xscale("log")
+    # Who hardly waited at all is not what the picture is about.
+    axes.set_xlim(left=min(value for process in each for value in process["latency"]) / 20)
+    axes.xaxis.set_major_formatter(_plain)
     _mark(axes, limit, vertical=True)
     finish(axes, "Distribution", "ms", "share of the queries that took no longer")
     axes.legend(frameon=False, fontsize=8, loc="upper left")
@@ -101,9 +104,15 @@ def _over_rate(axes: Axes, probes: Sequence[Probe], found: float | None, limit: 
     if found:
         axes.axvline(found, color=_GREY, linewidth=1, linestyle=":")
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(_plain)
+    axes.yaxis.set_minor_formatter(_plain)
     _mark(axes, limit)
     finish(axes, "Over the rate", "queries/s", f"latency, p{limit.percentile:g} (ms)")
     axes.legend(frameon=False, fontsize=8)
+
+
+def _plain(value: float, _: object) -> str:
+    return f"{value:g}"
 
 
 def _mark(axes: Axes, limit: Server | None, vertical: bool = False) -> None:

@@ -65,7 +65,7 @@ def test_a_run_names_its_scenario_as_the_command_line_does() -> None:
         ({"scenario": "sever"}, "scenario=sever: no such choice; did you mean server? choose one of closed, "),
         ({"keys": {"rate": "fast"}}, "server.rate=fast: no such choice; choose one of peak, a number"),
         ({"keys": {"rate": 0}}, "server.rate=0.0: must be at least 0.001"),
-        ({"keys": {"speed": 1}}, "server.speed=1: no such key; keys of server: rate, latency_ms"),
+        ({"keys": {"speed": 1}}, "server.speed=1: no such key; did you mean seed? keys of server: rate, latency_ms"),
         (
             {"keys": {"min_seconds": 60}, "timeout": 60},
             "server.min_seconds=60.0: is not less than measure.timeout=60; ask for less, or raise measure.timeout",
