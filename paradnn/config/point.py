@@ -184,12 +184,9 @@ class Point:
     )
     mode: str = option("train", "a training step, or a forward pass alone", choices=("train", "inference"))
     scenario: str = option(
-        CLOSED,
-        "mode=inference: who asks. closed: one step after the other; others as MLPerf defines them (docs/serving.md)",
-        choices=(CLOSED, *SCENARIOS),
+        CLOSED, "who asks for inference, as MLPerf defines it (docs/serving.md)", choices=(CLOSED, *SCENARIOS)
     )
-    #: The keys of the scenario, which stand under its name; None for `closed`.
-    load: Load | None = field(default=None)
+    load: Load | None = field(default=None)  # the keys of the scenario, which stand under its name
     devices: int = option(
         1, "devices that share each step, data parallel: every one has batch_size / devices examples", low=1, high=4096
     )

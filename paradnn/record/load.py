@@ -81,10 +81,10 @@ def load_metrics(point: Point, answers: Sequence[Answer]) -> dict[str, float]:
 def _quantile(name: str, share: float, each: Sequence[Sequence[float]]) -> dict[str, float]:
     """A quantile and its 95% interval: of one process by order statistics, of several by their own quantiles."""
     values = [percentile(values, share) for values in each]
-    metrics = {f"{name}_ms": statistics.geometric_mean(values)}
     if len(values) > 1:
         low, high = mean_interval(values)
-        return metrics | {f"{name}_low_ms": low, f"{name}_high_ms": high}
+        return {f"{name}_ms": statistics.geometric_mean(values), f"{name}_low_ms": low, f"{name}_high_ms": high}
+    metrics = {f"{name}_ms": values[0]}
     above = list(accumulate(latency > values[0] for latency in each[0]))
     ordered = sorted(each[0])
     first, last = quantile_ranks(len(ordered), share, events_factor(above))
