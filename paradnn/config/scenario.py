@@ -99,8 +99,9 @@ def as_scenario(point: PointT) -> PointT:
     load, name = given.load, given.scenario
     if load is None:
         return point
+    name_of_model = given.model.name
     if isinstance(given.model, Kernel):
-        reason = f"model={given.model.name} is one operation, which nobody queries"
+        reason = f"model={name_of_model} is one operation, which nobody queries"
         raise ConfigError("scenario", name, reason, "choose another model")
     for key, value, usual, why in (
         ("mode", given.mode, "inference", "is for inference"),

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from paradnn.config.point import Point
-from paradnn.config.scenario import Server
+from paradnn.config.scenario import Server, SingleStream
 from paradnn.record.statistics import mean_interval
 from paradnn.worker.channel import plain
 from paradnn.worker.messages import Answer
@@ -73,8 +73,9 @@ def load_metrics(point: Point, answers: Sequence[Answer]) -> dict[str, float]:
             metrics[f"{name}_p{share}_ms"] = statistics.fmean(values)
     if isinstance(point.load, Server):
         return metrics | _schedule_metrics(point.load, given, logs)
-    if point.scenario != "offline" and (early := _early_stopping(point.load.percentile / 100, each[0]["latency"])):
-        metrics["latency_early_stopping_ms"] = early
+    if isinstance(point.load, SingleStream):
+        early = _early_stopping(point.load.percentile / 100, each[0]["latency"])
+        metrics |= {} if early is None else {"latency_early_stopping_ms": early}
     return metrics
 
 

@@ -91,7 +91,7 @@ class _ScheduledRuns:
 
     def __init__(self, settings: Mapping[str, Any], service: Service) -> None:
         self._settings, self._service = settings, service
-        self._seconds, self._queries = settings["min_seconds"], settings["min_queries"]
+        self._seconds, self._queries = float(settings["min_seconds"]), int(settings["min_queries"])
         self._limit = Limit(int(settings["latency_ms"] * 1e6), settings["percentile"] / 100, settings["confidence"])
         patience = max(_PATIENCE * self._limit.latency, int(_PATIENCE_SECONDS * 1e9))
         delay = int(settings["delay_ms"] * 1e6)
