@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -62,28 +63,43 @@ def test_intervals_hold_for_the_waits_of_a_queue() -> None:
     assert np.mean(covered) > 0.9
 
 
+def probe(rate: float, latencies: Iterable[int], limit: Limit) -> tuple[bool | None, int]:
+    """The verdict on queries that come evenly, and how many of them there were."""
+    watch = LimitWatch(limit)
+    for number, latency in enumerate(latencies):
+        due = round(number / rate * 1e9)
+        if watch([due], due + latency):
+            break
+    return watch.look(), number + 1
+
+
 def test_a_probe_ends_as_soon_as_it_is_sure() -> None:
-    limit = Limit(1_000, 0.99, 0.99)
+    limit = Limit(1_000_000, 0.99, 0.99)
     assert limit.fewest == fewest_to_pass(0, 0.99, 0.999)
-    good = LimitWatch(limit)
-    assert [good([500]) for _ in range(limit.fewest)].index(True) == limit.fewest - 1
-    assert good.held is True
-    bad = LimitWatch(limit)
-    assert any(bad([2_000]) for _ in range(limit.fewest))
-    assert bad.held is False
+    # At 100 a second the queries decide, at 1,000 a second the two seconds in which a queue would show.
+    assert probe(100, [500] * 10_000, limit) == (True, limit.fewest)
+    assert probe(1_000, [500] * 10_000, limit) == (True, 2_001)
+    assert probe(1_000, [2_000_000] * 10_000, limit) == (False, 2_001)
+    assert probe(100, [500] * 10, limit) == (None, 10)
+
+
+@pytest.mark.parametrize("overload", [1.1, 2.0])
+def test_a_probe_lasts_until_a_growing_queue_shows(overload: float) -> None:
+    """Queries that come faster than one in 5 ms is served: the first hundreds are in time all the same."""
+    gap = round(5_000_000 / overload)
+    waits = [index * (5_000_000 - gap) + 5_000_000 for index in range(20_000)]
+    assert waits[60] < 200_000_000
+    assert probe(1e9 / gap, waits, Limit(200_000_000, 0.9, 0.99))[0] is False
 
 
 def test_probes_seldom_err_however_often_they_look() -> None:
-    """1.2% of all queries are late, where 1% may be: no more than one of a hundred probes says that the limit holds."""
+    """1.2% of all queries are late, where 1% may be: hardly one of a hundred probes says that the limit holds."""
     random = np.random.default_rng(2)
-    wrong = 0
-    for _ in range(300):
-        watch = LimitWatch(Limit(1_000, 0.99, 0.99))
-        for late in random.random(6_000) < 0.012:
-            if watch([2_000 if late else 500]):
-                break
-        wrong += watch.held is True
-    assert wrong <= 6
+    limit = Limit(1_000_000, 0.99, 0.99)
+    verdicts = [
+        probe(1_000, np.where(random.random(6_000) < 0.012, 2_000_000, 500).tolist(), limit)[0] for _ in range(300)
+    ]
+    assert verdicts.count(True) <= 6
 
 
 @pytest.fixture

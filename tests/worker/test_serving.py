@@ -56,7 +56,7 @@ def serve(
     times: Sequence[int],
     service: Callable[[int, int], int],
     policy: Policy,
-    enough: Callable[[list[int]], bool] | None = None,
+    enough: Callable[[list[int], int], bool] | None = None,
 ) -> tuple[QueryLog, Server]:
     """Serve queries that come at `times`; `service(queries, batches before)` is how long a batch takes, ns."""
     clock, batches = Clock(), 0

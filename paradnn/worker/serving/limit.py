@@ -14,6 +14,8 @@ __all__ = ["LOOKS", "Limit", "LimitWatch"]
 LOOKS = 10
 #: From one look to the next this many times as many queries.
 _GROWTH = 1.5
+#: A probe lasts so many times the limit, and so many ns, at least.
+_LIMITS, _LEAST = 20, 2_000_000_000
 
 
 @dataclass(frozen=True)
@@ -52,24 +54,35 @@ def verdict(cumulative: Sequence[int], share: float, error: float) -> bool | Non
 
 
 class LimitWatch:
-    """Ends a probe once a verdict is sure: looked at when there are 1.5 times as many queries as at the last look."""
+    """Ends a probe once a verdict is sure: looked at when there are 1.5 times as many queries as at the last look.
+
+    The first look is when queries have come for so long that a queue which grows would show: where twice as many come
+    as are served the wait exceeds the limit after twice the limit, where 5% more do after 20 times. Two seconds at least.
+    """
 
     def __init__(self, limit: Limit) -> None:
         self._limit = limit
-        self._cumulative: list[int] = []
+        self._late: list[int] = []
         self._next = float(limit.fewest)
         self._looks = 0
+        self._begin: int | None = None
         self.held: bool | None = None
 
-    def __call__(self, latencies: Sequence[int]) -> bool:
-        """Note a batch's latencies, ns; whether the verdict is sure."""
-        late = self._cumulative[-1] if self._cumulative else 0
-        for latency in latencies:
-            late += latency > self._limit.latency
-            self._cumulative.append(late)
-        if len(self._cumulative) < self._next or self._looks >= LOOKS:
+    def __call__(self, scheduled: Sequence[int], ended: int) -> bool:
+        """Note a batch, ns: when its queries were to come, and its end; whether the verdict is sure."""
+        late = self._late[-1] if self._late else 0
+        for due in scheduled:
+            late += ended - due > self._limit.latency
+            self._late.append(late)
+        self._begin = scheduled[0] if self._begin is None else self._begin
+        if scheduled[-1] - self._begin < max(_LEAST, _LIMITS * self._limit.latency) or len(self._late) < self._next:
             return False
-        self._looks += 1
-        self._next *= _GROWTH
-        self.held = verdict(self._cumulative, self._limit.share, (1 - self._limit.confidence) / LOOKS)
-        return self.held is not None
+        self._next = _GROWTH * len(self._late)
+        return self.look() is not None
+
+    def look(self) -> bool | None:
+        """The verdict; None where neither is sure, or where it was looked at too often."""
+        if self.held is None and self._looks < LOOKS:
+            self._looks += 1
+            self.held = verdict(self._late, self._limit.share, (1 - self._limit.confidence) / LOOKS)
+        return self.held

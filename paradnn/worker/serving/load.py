@@ -107,24 +107,31 @@ class _ScheduledRuns:
 
     def peak(self, seconds_left: float) -> Load:
         """At the highest rate that holds the limit. Raises Overload."""
-        milliseconds, alone = self._settings["latency_ms"], self._service.single_seconds
-        words = f"{alone * 1e3:.3g} ms"
+        alone = self._service.single_seconds
         if alone * 1e9 > self._limit.latency:
-            reason = f"server.latency_ms={milliseconds:g}: even a single query takes longer: {words}"
-            self._checked(None, QueryLog(), f"{reason}; raise the limit, or choose a smaller model")
+            reason = f"server.latency_ms={self._settings['latency_ms']:g}: even a single query takes longer"
+            reason += f": {alone * 1e3:.3g} ms; raise the limit, or choose a smaller model"
+            return self._checked(None, QueryLog(), reason)
         end = time.monotonic() + seconds_left
         precision, capacity = self._settings["precision"], self._service.capacity
         found: Found[_Run] = find_peak(
             self._probe, self._full, capacity, precision, lambda rate: time.monotonic() + self._needed(rate) < end
         )
-        if found.run is None:
-            lowest = min((probe.rate for probe in self._probes), default=None)
-            reason = f"no rate was shown to hold {milliseconds:g} ms at p{self._settings['percentile']:g}"
-            tried = f", down to {lowest:.3g} queries/s; one alone takes {words}" if lowest else ""
-            time_out = "" if lowest else f": in {seconds_left:.0f} s there is no time to search; raise measure.timeout"
-            self._checked(None, QueryLog(), f"server.rate=peak: {reason}{tried}{time_out}")
-        assert found.run is not None
-        return self._checked(found.rate, *found.run)
+        log, problem = found.run or (QueryLog(), None)
+        if not found.held:
+            problem = f"server.rate=peak: {self._nothing(found.rate, problem)}"
+        return self._checked(found.rate, log, problem)
+
+    def _nothing(self, rate: float | None, problem: str | None) -> str:
+        """Why the search found no rate; `rate` is that of the last run of full length, `problem` what was wrong there."""
+        if not self._probes:
+            return "measure.timeout leaves no time to search; raise it, or ask for fewer server.min_seconds"
+        wanted = f"{self._settings['latency_ms']:g} ms at p{self._settings['percentile']:g}"
+        if rate is None:
+            lowest, alone = min(probe.rate for probe in self._probes), self._service.single_seconds * 1e3
+            return f"no rate was shown to hold {wanted}, down to {lowest:.3g}/s; one query alone takes {alone:.3g} ms"
+        last = problem or "too many queries were late"
+        return f"no run of full length held {wanted}; the last, at {rate:.4g}/s: {last}"
 
     def _needed(self, rate: float) -> float:
         """Seconds of another probe and of the run of full length, at most."""
@@ -134,7 +141,7 @@ class _ScheduledRuns:
     def _probe(self, rate: float) -> bool:
         watch = LimitWatch(self._limit)
         log, problem = self._run(rate, self._probe_seconds, self._probe_queries, watch)
-        return self._note(rate, log, False if problem else watch.held, problem)
+        return self._note(rate, log, False if problem else watch.look(), problem)
 
     def _full(self, rate: float) -> tuple[bool, _Run]:
         log, problem = self._run(rate, self._seconds, self._queries)

@@ -48,8 +48,8 @@ class Policy:
 class Server:
     """Serves what comes, until none comes any more, one waits for too long, or `enough` is true.
 
-    `run(queries)` serves so many at once and returns when they are done. `enough(latencies)` is told the latencies of
-    every batch, ns.
+    `run(queries)` serves so many at once and returns when they are done. `enough(scheduled, ended)` is told of
+    every batch when its queries were to come, and its end, ns.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Server:
         run: Callable[[int], object],
         policy: Policy,
         clock: Callable[[], int],
-        enough: Callable[[list[int]], bool] | None = None,
+        enough: Callable[[list[int], int], bool] | None = None,
     ) -> None:
         self._arrivals, self._run, self._policy, self._clock, self._enough = arrivals, run, policy, clock, enough
         self._queue: deque[tuple[int, int]] = deque()
@@ -98,7 +98,7 @@ class Server:
                 log.add(batch, started, ended)
                 if self._enough:
                     with self._lock:
-                        self._stopped |= self._enough([ended - scheduled for scheduled, _ in batch])
+                        self._stopped |= self._enough([scheduled for scheduled, _ in batch], ended)
         except BaseException as error:  # raised again where the server was asked to serve
             self._error, self._stopped = error, True
 
