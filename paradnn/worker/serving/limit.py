@@ -57,7 +57,7 @@ class LimitWatch:
     """Ends a probe once a verdict is sure: looked at when there are 1.5 times as many queries as at the last look.
 
     The first look is when queries have come for so long that a queue which grows would show: where twice as many come
-    as are served the wait exceeds the limit after twice the limit, where 5% more do after 20 times. Two seconds at least.
+    as are served the wait exceeds the limit after twice the limit, where 5% more do after 20 times; or two seconds.
     """
 
     def __init__(self, limit: Limit) -> None:

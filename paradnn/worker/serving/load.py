@@ -123,7 +123,7 @@ class _ScheduledRuns:
         return self._checked(found.rate, log, problem)
 
     def _nothing(self, rate: float | None, problem: str | None) -> str:
-        """Why the search found no rate; `rate` is that of the last run of full length, `problem` what was wrong there."""
+        """Why the search found no rate; `rate` is that of the last run of full length, `problem` what it lacked."""
         if not self._probes:
             return "measure.timeout leaves no time to search; raise it, or ask for fewer server.min_seconds"
         wanted = f"{self._settings['latency_ms']:g} ms at p{self._settings['percentile']:g}"
