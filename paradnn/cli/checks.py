@@ -18,6 +18,7 @@ from hydra.errors import HydraException
 
 from paradnn.cli.help import known_keys
 from paradnn.config.paths import CONFIG
+from paradnn.config.scenario import SCENARIOS
 from paradnn.config.words import did_you_mean
 from paradnn.errors import ConfigError, ParadnnError
 
@@ -133,6 +134,8 @@ def no_such_option(group: str, value: str, options: Sequence[str]) -> ParadnnErr
 def no_such_key(given: str, key: str, arguments: Sequence[str]) -> str:
     """What is said of a key, typed as `given`, that the composed configuration lacks."""
     group, _, name = key.partition(".")
+    if group in SCENARIOS and key in known_keys():
+        return f"{given}: is a key of scenario={group}; add scenario={group}"
     holders = [option for option in options_of(group) if name in keys_of(group, option)] if name else []
     chosen = chosen_option(group, arguments)
     if holders and chosen:

@@ -10,6 +10,7 @@ from paradnn.config import point as config
 from paradnn.config.data import INPUTS
 from paradnn.config.families import FAMILIES
 from paradnn.config.paths import CONFIG
+from paradnn.config.scenario import SCENARIOS
 
 __all__ = ["documented_keys", "help_text", "known_keys"]
 
@@ -46,6 +47,7 @@ _GROUPS = {
     "model": "the family",
     "optimizer": "the update rule, with the paper's constants",
     "platform": "the kind of device",
+    "scenario": "who asks for inference: one step after the other, or as MLPerf Inference defines it",
     "software": "the interpreter under test: this one, or a stack that is made on first use",
     "step": "what the model fixes of a step, chosen with it",
     "tracking": "where runs are recorded",
@@ -63,13 +65,15 @@ def help_text() -> str:
 
 def documented_keys() -> dict[str, list[tuple[str, str]]]:
     """Heading -> keys with their defaults, as in batch_size=256, and what they mean."""
-    found = {"Keys": list(_keys(config.Point, "", skip=("model",)))}
+    found = {"Keys": list(_keys(config.Point, "", skip=("model", "load")))}
     for options in dict.fromkeys(family.options for family in FAMILIES.values()):
         names = ", ".join(name for name, family in FAMILIES.items() if family.options is options)
         found[f"Keys of model={names}"] = list(_keys(options, "model.", skip=("name",)))
     for name, data in INPUTS.items():
         if len(dataclasses.fields(data)) > 1:
             found[f"Keys of data={name}"] = list(_keys(data, "data.", skip=("name",)))
+    for name, load in SCENARIOS.items():
+        found[f"Keys of scenario={name}"] = list(_keys(load, f"{name}.", skip=()))
     found["Keys of a sweep and of the tracking store"] = list(_keys(config.Settings, "", skip=()))
     return found
 
@@ -81,7 +85,9 @@ def known_keys() -> list[str]:
         keys += _dotted(family.options, "model.")
     for data in INPUTS.values():
         keys += _dotted(data, "data.")
-    return sorted(set(keys))
+    for name, load in SCENARIOS.items():
+        keys += _dotted(load, f"{name}.")
+    return sorted({*keys} - {"load"})
 
 
 def _dotted(cls: type, prefix: str) -> Iterator[str]:
@@ -115,7 +121,7 @@ def _keys(cls: type, prefix: str, skip: tuple[str, ...]) -> Iterator[tuple[str, 
         text = entry.metadata["help"]
         if choices := entry.metadata.get("choices"):
             also = ("true", "false") if isinstance(default, bool) else ()
-            text = f"{' | '.join((*also, *choices))}: {text}"
+            text = f"{' | '.join((*also, *entry.metadata.get('shown', choices)))}: {text}"
         yield f"{key}={shown}", text
 
 

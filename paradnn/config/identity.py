@@ -38,6 +38,7 @@ LATER_KEYS: Mapping[str, Any] = {
     "measure.max_processes": 30,
     "measure.cold_caches": False,
     "platform.cores": None,
+    "scenario": "closed",
 }
 
 
@@ -58,7 +59,7 @@ def digest(value: Any, length: int = 16) -> str:
 
 def point_id(point: Point) -> str:
     """Hash of what is measured and how; software and hardware are the environment's, limits are no part of it."""
-    parts = asdict(point)
+    parts = _named(point)
     for key in ("replicate", "software", "measure"):
         parts.pop(key)
     return digest([told(parts), _protocol(point.measure)])
@@ -76,12 +77,19 @@ def limits_id(measure: Measure) -> str:
 
 def request_of(point: Point) -> dict[str, Any]:
     """The point as the worker receives it: plain nested mappings and lists."""
-    request = asdict(point)
+    request = _named(point)
     request["model"] = {
         key: list(value) if isinstance(value, tuple) else value for key, value in request["model"].items()
     }
     request["software"]["requirements"] = list(request["software"]["requirements"])
     return request
+
+
+def _named(point: Point) -> dict[str, Any]:
+    """The point as plain values, the keys of its scenario under the scenario's name."""
+    parts = asdict(point)
+    load = parts.pop("load")
+    return parts if load is None else {**parts, point.scenario: load}
 
 
 def _flatten(values: Any, prefix: str = "") -> dict[str, Any]:

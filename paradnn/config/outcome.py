@@ -24,6 +24,7 @@ OUTCOMES: dict[str, str] = {
     "nan": "the loss became NaN or infinite",
     "crash": "the process died, or an unexpected error",
     "unavailable": "no such device, software or input here",
+    "overload": "the load that was asked for could not be issued or served",
 }
 
 #: Outcomes that another setting of the limits could change.

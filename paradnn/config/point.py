@@ -16,6 +16,7 @@ from paradnn.config.families import FAMILIES, Model
 from paradnn.config.families.kernels import as_kernel
 from paradnn.config.fields import memory_bytes, option, read
 from paradnn.config.outcome import OUTCOMES
+from paradnn.config.scenario import CLOSED, SCENARIOS, Load, as_scenario, read_load
 from paradnn.config.sweep import Largest, Sweep, check_design
 from paradnn.errors import ConfigError
 from paradnn.worker.affinity import core_list, core_text
@@ -182,6 +183,10 @@ class Point:
         choices=("graph", "xla", "eager"),
     )
     mode: str = option("train", "a training step, or a forward pass alone", choices=("train", "inference"))
+    scenario: str = option(
+        CLOSED, "who asks for inference, as MLPerf defines it (docs/serving.md)", choices=(CLOSED, *SCENARIOS)
+    )
+    load: Load | None = field(default=None)  # the keys of the scenario, which stand under its name
     devices: int = option(
         1, "devices that share each step, data parallel: every one has batch_size / devices examples", low=1, high=4096
     )
@@ -242,7 +247,7 @@ class Settings:
 
 #: What `batch_size` may be instead of a number where it is searched for.
 LARGEST = "largest"
-POINT_KEYS = tuple(Point.__dataclass_fields__)
+POINT_KEYS = (*Point.__dataclass_fields__, *SCENARIOS)
 SETTINGS_KEYS = tuple(Settings.__dataclass_fields__)
 
 
@@ -253,10 +258,11 @@ def read_point(config: Mapping[str, Any]) -> Point:
     if not isinstance(model, Mapping) or not isinstance(name, str) or name not in FAMILIES:
         raise ConfigError("model.name", name, "no such family", f"choose one of {', '.join(FAMILIES)}")
     given: dict[str, Any] = {"model": read(FAMILIES[name].options, model, "model"), "data": _read_data(config)}
-    rest = {key: config[key] for key in POINT_KEYS if key not in given and key in config}
+    given["load"] = read_load(config)
+    rest = {key: config[key] for key in POINT_KEYS if key not in (*given, *SCENARIOS) and key in config}
     if rest.get("batch_size") == LARGEST:
         raise ConfigError("batch_size", LARGEST, "is what python -m paradnn.train searches for", "give numbers here")
-    point = as_kernel(read(Point, rest, "", given=given))
+    point = as_kernel(as_scenario(read(Point, rest, "", given=given)))
     check_input(point.data, point.model, point.devices)
     memory_bytes(point.measure.memory_limit, "measure.memory_limit")
     _check_software(point.software)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from paradnn.config.scenario import SCENARIOS
 from paradnn.forecast.features import overhead_columns
 from paradnn.forecast.past_runs import EACH_PROCESS, IMPORT_SECONDS, PastRuns
 from paradnn.forecast.predict import StepTimeModel
@@ -36,7 +37,7 @@ BETWEEN = "between"
 #: Phases that a point's time limit does not see.
 _OUTSIDE = ("schedule", "record", BETWEEN)
 #: Phases that follow from the step time alone.
-_ARITHMETIC = ("warmup", "measure", "latency")
+_ARITHMETIC = ("warmup", "measure", "latency", "load")
 #: Seconds of a phase where nothing is known: at least, a layer, a parameter, where the point is profiled (drawing the
 #: figure); compile and profile beyond their steps.
 _TYPICAL = {
@@ -154,7 +155,11 @@ def _add_steps(phases: dict[str, Array], step: Array, points: Table, extra: Arra
     phases["measure"] = measure_seconds(blocks, settings)
     inference = points.text("mode") == "inference"
     if inference.any():
-        phases["latency"] = np.where(inference[:, None], latency_seconds(step), 0.0)
+        # A scenario's queries come in place of the single steps. How long a search takes is not known before it.
+        load = np.nansum([points.number(f"{name}.min_seconds") for name in SCENARIOS], axis=0)[:, None]
+        phases["latency"] = np.where(inference[:, None] & (load == 0), latency_seconds(step), 0.0)
+        if load.any():
+            phases["load"] = np.broadcast_to(load, step.shape)
     if "profile" in phases:
         spent = phases["build"] + phases["compile"] + phases["warmup"] + phases["measure"]
         stretch = profile_seconds(step, settings.timeout - spent)

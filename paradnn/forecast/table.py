@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
+from paradnn.config.scenario import SCENARIOS
 from paradnn.costs import Costs, example_sizes, layer_count
 from paradnn.forecast.history import Past
 from paradnn.forecast.regression import Array
@@ -30,7 +31,7 @@ _COSTS = ("flops_per_step", "bytes_per_step", "parameters")
 _WORDS = ("mode", "precision", "compile", "optimizer.name", "devices", "transport", "data.name")
 _WORD_GROUPS = ("framework.", "platform.")
 #: Groups of keys that do not change what a step is.
-_ASIDE = ("measure", "software", "replicate", "seed")
+_ASIDE = ("measure", "software", "replicate", "seed", "scenario", *SCENARIOS)
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Any
 from paradnn.config import identity
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
+from paradnn.config.scenario import Server
 from paradnn.config.words import counted
 from paradnn.costs import Costs
 from paradnn.hardware.environment import Environment
 from paradnn.record.breakdown_figure import point_figure
+from paradnn.record.load import load_artifacts, load_metrics, load_tags, load_words, loads
+from paradnn.record.load_figure import load_figure
 from paradnn.record.measured import cost_metrics, given, measured_metrics, measurements, memory_metrics, phase_metrics
 from paradnn.record.profile_summary import TABLES, precision_tags, profile_artifacts, profile_tags
 from paradnn.record.self_checks import contradictions
@@ -58,6 +61,8 @@ def run_name(point: Point) -> str:
     """A name a person recognises in a list: family, size, batch, and what is not the default."""
     words = [point.model.name, point.model.size, f"b{point.batch_size}", point.precision, point.platform.name]
     words += [word for word, usual in ((point.compile, "graph"), (point.mode, "train")) if word != usual]
+    if point.load:
+        words.append(point.scenario + (f" {_rate(point.load)}" if isinstance(point.load, Server) else ""))
     if point.data.name != "synthetic":
         words.append(point.data.name)
     if point.devices > 1:
@@ -71,6 +76,10 @@ def run_name(point: Point) -> str:
     if point.replicate:
         words.append(f"#{point.replicate}")
     return " ".join(words)
+
+
+def _rate(load: Server) -> str:
+    return load.rate if isinstance(load.rate, str) else f"{load.rate:g}/s"
 
 
 def point_tags(point: Point, environment: Environment) -> dict[str, str]:
@@ -133,8 +142,8 @@ def make_record(
     outcome, reason = _ending(results)
     tags = {**tags, "outcome": outcome}
     answers = [result.answer for result in results if result.answer]
-    if outcome == "ok":
-        metrics |= measured_metrics(point, costs, answers, peaks)
+    if outcome in ("ok", "overload"):  # the load is lost, not the steps
+        metrics |= measured_metrics(point, costs, answers, peaks) | load_metrics(point, answers)
         problems = [problem for answer in answers for problem in contradictions(point, costs, metrics, answer)]
         # What ceilings say of emulation, in numbers, is in the tags that the run was begun with.
         tags = _measured_tags(point, answers) | tags
@@ -176,6 +185,7 @@ def _measured_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
     # A profile knows how often a loop ran.
     seen = answer.profile.product_types if isinstance(answer.profile, Profile) else {}
     tags |= precision_tags(seen or measured[0].product_types, point.precision, measured[0].native_products)
+    tags |= load_tags(point, answers)
     if answer.profile:
         tags |= profile_tags(answer.profile)
     if isinstance(answer.profile, Profile):
@@ -212,6 +222,10 @@ def _artifacts(
         artifacts["stderr.txt"] = without_secrets(stderr)
     if processes := [_process(result) for result in results if result.answer and result.answer.measurement]:
         artifacts["blocks.json"] = {"unit": "s", "processes": processes}
+    answers = [result.answer for result in results if result.answer]
+    artifacts |= load_artifacts(answers)
+    if loads(answers):
+        artifacts["latency.png"] = image(load_figure(run_name(point), point.load, answers))
     answer = results[0].answer
     if answer and answer.input:
         artifacts["input.json"] = plain(answer.input) | {"unit": "s"}
@@ -255,9 +269,10 @@ def _description(
     used = f", {metrics['flops_utilization']:.0%} of the measured peak" if "flops_utilization" in metrics else ""
     waits = f", {metrics['infeed_fraction']:.0%} of it waiting for input" if "infeed_gain" in metrics else ""
     steady = "steady" if tags["steady"] == "true" else f"not steady: {tags['steady_reason']}"
+    load = f"\n\nLoad: {words}." if (words := load_words(metrics, tags)) else ""
     return (
         f"{what}\n\n**{metrics['examples_per_second']:,.1f} examples/s**{interval}, "
         f"{metrics['step_time_ms']:.3f} ms a step{waits}, {metrics['flops_per_second'] / 1e9:,.2f} GFLOP/s{used}; "
         f"{counted(round(metrics['blocks']), 'block')} of {counted(round(metrics['steps_per_block']), 'step')}, "
-        f"{steady}."
+        f"{steady}.{load}"
     )

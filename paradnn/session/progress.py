@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paradnn.config.words import counted
+from paradnn.record.load import load_words
 
 if TYPE_CHECKING:
     from paradnn.session.summary import Row, Summary
@@ -124,7 +125,7 @@ def describe_point(row: Row, where: str) -> str:
     """The results of one point, in a few lines."""
     metrics = row.metrics
     lines = [f"{row.name}: {row.outcome}" + (f" ({row.reason})" if row.reason else "")]
-    if row.outcome == "ok":
+    if row.outcome in ("ok", "overload"):
         steady = "steady" if row.tags["steady"] == "true" else f"not steady ({row.tags['steady_reason']})"
         interval = ""
         if "examples_per_second_low" in metrics:
@@ -166,6 +167,8 @@ def _limit_lines(row: Row) -> list[str]:
         shares = [share for share in (50, 90, 99) if f"latency_p{share}_ms" in metrics]
         quantiles = ", ".join(f"p{share} {metrics[f'latency_p{share}_ms']:.3f} ms" for share in shares)
         lines.append(f"  latency      {quantiles}")
+    if load := load_words(metrics, row.tags):
+        lines += [f"  {name:<12} {text}" for name, text in zip(("load", "", ""), load.split("; "), strict=False)]
     leading = [(key.removeprefix("op_share."), value) for key, value in metrics.items() if key.startswith("op_share.")][
         :4
     ]

@@ -22,6 +22,8 @@ _SHOWN = (
     "device",
     "steady",
     "steady_reason",
+    "limit",
+    "limit_reason",
     "contended",
     "contended_reason",
     "checks",

@@ -20,6 +20,7 @@ PHASES = (
     "warmup",
     "measure",
     "latency",
+    "load",
     "balance",
     "profile",
     "record",
@@ -53,9 +54,39 @@ _ALL = (
     Metric("step_time_cv", "1", "lower", "speed", "standard deviation / mean of the step times within a process"),
     Metric("process_cv", "1", "lower", "speed", "standard deviation of the processes' medians (logarithms)"),
     Metric("between_process_cv", "1", "lower", "speed", "what of process_cv the spread within does not explain"),
-    Metric("latency_p50_ms", "ms", "lower", "speed", "median time of one synchronised step (inference only)"),
-    Metric("latency_p90_ms", "ms", "lower", "speed", "90th percentile of one synchronised step (inference only)"),
-    Metric("latency_p99_ms", "ms", "lower", "speed", "99th percentile of one synchronised step (inference only)"),
+    Metric("latency_p50_ms", "ms", "lower", "speed", "median of a synchronised step, or of a query (inference)"),
+    Metric("latency_p90_ms", "ms", "lower", "speed", "90th percentile of the same"),
+    Metric("latency_p99_ms", "ms", "lower", "speed", "99th percentile of the same"),
+    # Under load (docs/serving.md)
+    Metric("latency_p95_ms", "ms", "lower", "load", "95th percentile of a query's latency"),
+    Metric("latency_p99.9_ms", "ms", "lower", "load", "99.9th percentile of a query's latency"),
+    *(
+        Metric(f"latency_p{share}_{end}_ms", "ms", "lower", "load", f"{word} end of its 95% interval")
+        for share in ("50", "90", "95", "99", "99.9")
+        for end, word in (("low", "lower"), ("high", "upper"))
+    ),
+    Metric("latency_mean_ms", "ms", "lower", "load", "mean latency of a query, from its scheduled time"),
+    Metric("latency_max_ms", "ms", "lower", "load", "longest latency of a query"),
+    Metric("latency_early_stopping_ms", "ms", "lower", "load", "LoadGen's estimate of a stream's percentile"),
+    Metric("queue_mean_ms", "ms", "lower", "load", "mean time from a query's scheduled time until its batch began"),
+    Metric("queue_p50_ms", "ms", "lower", "load", "median of that time"),
+    Metric("queue_p99_ms", "ms", "lower", "load", "99th percentile of that time"),
+    Metric("service_mean_ms", "ms", "lower", "load", "mean time in which a query's batch was served"),
+    Metric("service_p50_ms", "ms", "lower", "load", "median of that time"),
+    Metric("service_p99_ms", "ms", "lower", "load", "99th percentile of that time"),
+    Metric("single_query_ms", "ms", "lower", "load", "median time of a query that is served alone, before the load"),
+    Metric("queries", "1", None, "load", "queries that were served"),
+    Metric(
+        "queries_per_second", "1/s", "higher", "load", "queries served / time from the first to come to the last end"
+    ),
+    Metric("queries_per_batch", "1", None, "load", "mean number of queries that were served at once"),
+    Metric("scheduled_queries_per_second", "1/s", None, "load", "rate of the schedule"),
+    Metric("goodput_per_second", "1/s", "higher", "load", "queries within server.latency_ms / the same time"),
+    Metric("in_time_fraction", "1", "higher", "load", "share of the queries within server.latency_ms"),
+    Metric("peak_queries_per_second", "1/s", "higher", "load", "highest rate found at which the limit was held"),
+    Metric("failed_queries_per_second", "1/s", None, "load", "lowest rate above it at which it was not"),
+    Metric("generator_late_p99_ms", "ms", "lower", "load", "99th percentile of how late queries were issued"),
+    Metric("generator_late_max_ms", "ms", "lower", "load", "latest that a query was issued after its scheduled time"),
     # Work
     Metric("parameters", "1", None, "work", "trainable parameters"),
     Metric("flops_per_step", "FLOP", None, "work", "analytic matmul and convolution work of one step"),

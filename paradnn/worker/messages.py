@@ -1,9 +1,8 @@
 """What driver and worker say to each other: frozen dataclasses, built on one side and validated on the other.
 
-One JSON object a line (`paradnn.worker.channel` writes and reads them). The driver writes requests to the worker's
-standard input:
+One JSON object a line (`paradnn.worker.channel`). The driver writes requests to the worker's standard input:
 
-    {"protocol": 3, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
+    {"protocol": 4, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
 
 and reads events, each with a key `event`, from its standard output:
 
@@ -11,19 +10,19 @@ and reads events, each with a key `event`, from its standard output:
     failed   the framework could not be imported: reason (the worker exits)
     refused  the request cannot be served: reason (no child is forked)
     started  a child was forked for the point: id, pid
-    phase    the child enters a phase: phase; answer, where what was measured is complete already: it counts should the
-             child not live to send its result
+    phase    the child enters a phase: phase; answer, where what was measured is complete: it counts if the child dies
     result   the child's answer
     exited   the child has exited: exit_code or signal, peak memory as the kernel counted it
 
-A field's name here is its key there; every field is present in every message. NaN and infinities are strings. Standard
-error belongs to no protocol: frameworks write there as they like.
+Fields are keys, all of them in every message; NaN and infinities are strings; standard error belongs to no protocol.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
+
+from paradnn.worker.serving.messages import Load
 
 __all__ = [
     "EVENTS",
@@ -54,10 +53,10 @@ __all__ = [
 ]
 
 #: Driver and worker refuse each other where it differs.
-#:   1  the first.
 #:   2  what was measured is nested in the answer; every message is validated; requests bear the version.
 #:   3  a measurement says what disturbed it, which steps compiled, and of memory what the steps took.
-PROTOCOL_VERSION = 3
+#:   4  an answer holds what a scenario gave.
+PROTOCOL_VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -194,9 +193,9 @@ class Profile:
     """Where the time of a step goes (`paradnn.worker.profile`); seconds and FLOPs are those of one step.
 
     `slowdown` is traced step time / measured step time; `product_types` maps a type to its share of `product_flops`;
-    `trace` maps the path where TensorBoard looks for it to the trace's file in base64, empty where it is not kept;
-    `devices` are those that the profile sees, of a point on several; `command_buffers` are parts of the program that a
-    GPU runs as one graph, so that the trace does not tell their operations apart.
+    `trace` maps the path where TensorBoard looks for it to the trace's file in base64, where it is kept; `devices` are
+    those that the profile sees; `command_buffers` are parts of the program that a GPU runs as one graph, so that the
+    trace does not tell their operations apart.
     """
 
     operations: Table
@@ -257,7 +256,7 @@ class Answer:
     """How a request ended within the child, and what was measured before that.
 
     `phases` are seconds by name; memory is in bytes, None where it is not known (`paradnn.worker.memory`); `latencies`
-    are seconds of single steps. An outcome `ok` has a measurement, or peak rates where those were asked for.
+    are seconds of single steps, `load` what a scenario gave. An `ok` has a measurement, or peak rates if asked for.
     """
 
     outcome: str
@@ -268,6 +267,7 @@ class Answer:
     peak_device_memory_bytes: int | None = None
     measurement: Measurement | None = None
     latencies: list[float] | None = None
+    load: Load | None = None
     input: InputMeasurement | None = None
     profile: Profile | NoProfile | None = None
     peak_rates: PeakRates | None = None

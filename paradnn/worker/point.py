@@ -36,6 +36,8 @@ from paradnn.worker.peak_rates import measure_peak_rates
 from paradnn.worker.precision import has_instructions, product_types
 from paradnn.worker.process_group import GroupStep, ProcessGroup, RankFailed, serve_steps
 from paradnn.worker.profile.run import profile_steps
+from paradnn.worker.serving.load import Overload, Service, measure_load
+from paradnn.worker.serving.sizes import compile_service
 
 __all__ = ["answer_request"]
 
@@ -110,6 +112,7 @@ class _Run:
         with phases("compile"):
             compilation, first_loss = compile_steps(step)
             types = product_types(step)
+            service = self._service(workload, step)
         self._memory.compiled()
         if group:
             group.compiled()
@@ -119,7 +122,10 @@ class _Run:
         energy = meter.joules(), meter.source
         measurement = Measurement(parameters, compilation, types, native, first_loss, timing, *energy, contention)
         self._answer = replace(self._answer, measurement=measurement)
-        if point["mode"] == "inference":
+        if service:
+            with phases("load"):
+                self._load(service(_step_seconds(timing)))
+        elif point["mode"] == "inference":
             latencies = self._latencies(run)
             self._answer = replace(self._answer, latencies=latencies)
         if fed:
@@ -144,6 +150,28 @@ class _Run:
         protocol = Protocol.of(self._request["measure"])
         timing = measure_steps(run, protocol, self._phases, before=begin, disturbed=watch.stop)
         return counter.judged(timing), meter, watch.seen
+
+    def _service(self, workload: Workload, step: Step) -> Callable[[float], Service] | None:
+        """What serves queries, compiled, once the time of a step is known; None where no scenario asks."""
+        point, scenario = self._request, self._request.get("scenario", "closed")
+        if scenario == "closed":
+            return None
+
+        def make(size: int) -> Step:
+            return self._framework.make_step(workload, synthetic_batch(workload, size, point["seed"]), point)
+
+        return compile_service(scenario, point[scenario], point["batch_size"], step, make)
+
+    def _load(self, service: Service) -> None:
+        """Let the scenario ask; what it gave is in the answer, however it ends."""
+        scenario = self._request["scenario"]
+        left = self._request["measure"]["timeout"] - sum(self._phases.seconds.values())
+        try:
+            load = measure_load(scenario, self._request[scenario], service, left)
+        except Overload as overload:
+            self._answer = replace(self._answer, load=overload.load)
+            raise
+        self._answer = replace(self._answer, load=load)
 
     def _latencies(self, run: Run) -> list[float]:
         """Seconds of single steps, on cold caches if so asked for."""
@@ -171,12 +199,16 @@ class _Run:
 
     def _profile(self, step: Step, timing: Timing) -> Profile | NoProfile:
         settings = self._request["measure"]
-        step_seconds = statistics.median(seconds / timing.steps_per_block for seconds in timing.blocks)
+        step_seconds = _step_seconds(timing)
         left = settings["timeout"] - sum(self._phases.seconds.values())
         profile = profile_steps(self._framework, step, step_seconds, settings["keep_trace"], left)
         if self._layout is None or isinstance(profile, NoProfile):
             return profile
         return replace(profile, devices=self._layout.local_devices)
+
+
+def _step_seconds(timing: Timing) -> float:
+    return statistics.median(timing.blocks) / timing.steps_per_block
 
 
 def _ending(error: Exception, framework: Framework, phase: str) -> tuple[str, str]:
@@ -185,6 +217,8 @@ def _ending(error: Exception, framework: Framework, phase: str) -> tuple[str, st
         return error.outcome, error.reason
     if isinstance(error, Unavailable):
         return "unavailable", str(error)
+    if isinstance(error, Overload):
+        return "overload", str(error)
     if isinstance(error, NotFinite):
         return "nan", str(error)
     reason = f"{phase}: {_line(error)}"

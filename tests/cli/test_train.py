@@ -69,6 +69,8 @@ def test_every_configuration_says_how_to_run_it() -> None:
             "model.sequence_length, model.vocab_size; it belongs to model=fc",
         ),
         ("data.path=/tmp", "data.path=/tmp: no key of data=synthetic, which has none; it belongs to data=images, dat"),
+        ("server.rate=5", "server.rate=5: is a key of scenario=server; add scenario=server"),
+        ("scenario=server", "mode=train: scenario=server is for inference; set mode=inference"),
         ("modle=fc", "modle=fc: no such key; did you mean model? "),
         ("--batch_size 64", "--batch_size: keys are written without dashes: batch_size=64"),
         ("--multirum batch_size=64,128", "--multirum: no such option; did you mean --multirun? "),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from paradnn.config.scenario import Server
 from paradnn.forecast.past_runs import PastRuns
 from paradnn.store.metrics import PHASES
 from tests.forecast.planted import Machine, expected_times, fc, grid, rates
@@ -29,7 +30,10 @@ def test_profiles_and_latencies_take_their_time() -> None:
     plain = fc(4, 512, 256)
     profiled = replace(plain, measure=replace(plain.measure, profile=True))
     inference = replace(plain, mode="inference")
-    expected = expected_times([], [plain, profiled, inference])
+    load = replace(inference, scenario="server", load=Server(min_seconds=30.0))
+    expected = expected_times([], [plain, profiled, inference, load])
+    assert (expected.phases["load"] == np.array([[0], [0], [0], [30]])).all()
+    assert np.all(expected.phases["latency"][3] == 0)
     assert np.all(expected.phases["profile"][0] == 0)
     assert np.all(expected.phases["profile"][1] > 0.25)
     assert np.all(expected.phases["latency"][:2] == 0)

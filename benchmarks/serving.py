@@ -1,0 +1,130 @@
+"""The load generator and the server on a real clock: against queueing theory, against MLPerf's LoadGen, twice the peak.
+
+    python -m benchmarks.serving [--seconds 20] [--service-ms 2]
+
+What is served is a stub that takes a fixed time, so that theory says what comes out (M/D/1).
+"""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import mlperf_loadgen as lg
+import numpy as np
+
+from paradnn.worker.serving.arrivals import Generated
+from paradnn.worker.serving.load import Service, measure_load, percentile
+from paradnn.worker.serving.queries import QueryLog
+from paradnn.worker.serving.schedule import LOADGEN_SEED
+from paradnn.worker.serving.server import Policy, Server
+
+_SHARES = (50, 90, 99)
+
+
+def stub(seconds: float) -> Callable[[int], None]:
+    """A service that takes so long: it sleeps but for the end, which it waits out, as a device would be waited for."""
+
+    def run(_: int) -> None:
+        end = time.perf_counter() + seconds
+        if seconds > 0.001:
+            time.sleep(seconds - 0.001)
+        while time.perf_counter() < end:
+            pass
+
+    return run
+
+
+def served(rate: float, seconds: float, service: float) -> QueryLog:
+    """Queries by LoadGen's schedule, one at a time."""
+    with Generated(rate, LOADGEN_SEED, seconds, 1) as arrivals:
+        server = Server(arrivals, stub(service), Policy(1), time.monotonic_ns)
+        arrivals.begin()
+        return server.serve()
+
+
+def by_loadgen(rate: float, queries: int, service: float) -> dict[int, float]:
+    """Milliseconds of LoadGen's own quantiles, of as many queries by the same schedule."""
+    waiting: queue.SimpleQueue[list[lg.QuerySample] | None] = queue.SimpleQueue()
+    run = stub(service)
+
+    def work() -> None:
+        while samples := waiting.get():
+            for sample in samples:
+                run(1)
+                lg.QuerySamplesComplete([lg.QuerySampleResponse(sample.id, 0, 0)])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    asked = lg.TestSettings()
+    asked.scenario, asked.mode = lg.TestScenario.Server, lg.TestMode.PerformanceOnly
+    asked.server_target_qps, asked.schedule_rng_seed = rate, LOADGEN_SEED
+    asked.min_duration_ms, asked.min_query_count, asked.max_query_count = 0, queries, queries
+    system = lg.ConstructSUT(waiting.put, lambda: None)
+    library = lg.ConstructQSL(8, 8, lambda _: None, lambda _: None)
+    with tempfile.TemporaryDirectory() as folder:
+        log = lg.LogSettings()
+        log.log_output.outdir, log.log_output.copy_summary_to_stdout, log.enable_trace = folder, False, False
+        lg.StartTestWithLogSettings(system, library, asked, log)
+        text = (Path(folder) / "mlperf_log_summary.txt").read_text()
+    waiting.put(None)
+    thread.join()
+    lg.DestroySUT(system)
+    lg.DestroyQSL(library)
+    found = re.findall(r"(\d+\.\d+) percentile latency \(ns\)\s*: (\d+)", text)
+    return {int(float(share)): int(value) / 1e6 for share, value in found if float(share) in _SHARES}
+
+
+def mean_wait(log: QueryLog, service: float) -> tuple[float, float]:
+    """Milliseconds: the mean wait that was measured, and that of the same arrivals where each takes `service` s."""
+    due = np.array(log.scheduled)
+    walk = np.concatenate([[0], np.cumsum(service * 1e9 - np.diff(due))])
+    return float((np.array(log.started) - due).mean()) / 1e6, float((walk - np.minimum.accumulate(walk)).mean()) / 1e6
+
+
+def main() -> None:
+    """Three tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--service-ms", type=float, default=2.0)
+    arguments = parser.parse_args()
+    seconds, service = arguments.seconds, arguments.service_ms / 1e3
+    print("load  queries  wait (ms)  exact  M/D/1   late p50, p99, max   p50, p90, p99 (ms)   LoadGen's   ratio")
+    for load in (0.3, 0.5, 0.7, 0.9):
+        log = served(load / service, seconds, service)
+        wait, exact = mean_wait(log, service)
+        theory = load / (1 - load) / 2 * service * 1e3
+        late = sorted((issued - due) / 1e6 for due, issued in zip(log.scheduled, log.issued, strict=True))
+        ours = {share: percentile(log.latencies(), share / 100) / 1e6 for share in _SHARES}
+        theirs = by_loadgen(load / service, len(log), service)
+        print(
+            f"{load:4}  {len(log):7}  {wait:9.3f}  {exact:5.3f}  {theory:5.3f}   "
+            f"{percentile(late, 0.5):.3f}, {percentile(late, 0.99):.3f}, {late[-1]:.3f}   "
+            + "   ".join(", ".join(f"{each[share]:.3f}" for share in _SHARES) for each in (ours, theirs))
+            + "   " + ", ".join(f"{ours[share] / theirs[share]:.3f}" for share in _SHARES),
+            flush=True,
+        )  # fmt: skip
+    settings = {
+        "rate": "peak", "latency_ms": 5e3 * service, "percentile": 99.0, "confidence": 0.99, "min_seconds": seconds,
+        "min_queries": 100, "batch": 1, "delay_ms": 0.0, "instances": 1, "precision": 0.05, "seed": LOADGEN_SEED,
+    }  # fmt: skip
+    for seed in (LOADGEN_SEED, 1):
+        begin = time.monotonic()
+        load_of = measure_load(
+            "server", settings | {"seed": seed}, Service(stub(service), 1, 1 / service, service), 600.0
+        )
+        failed = min(probe.rate for probe in load_of.probes if not probe.held and probe.rate > (load_of.rate or 0))
+        print(
+            f"peak at p99 of {settings['latency_ms']:g} ms, seed {seed}: {load_of.rate:.1f} .. {failed:.1f} "
+            f"of {1 / service:g}/s, {len(load_of.probes)} probes in {time.monotonic() - begin:.0f} s"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""A scenario's queries as metrics, tags and artifacts of a run: docs/serving.md says what each means."""
+
+from __future__ import annotations
+
+import base64
+import io
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from paradnn.config.point import Point
+from paradnn.config.scenario import Server, SingleStream
+from paradnn.record.statistics import mean_interval
+from paradnn.worker.channel import plain
+from paradnn.worker.messages import Answer
+from paradnn.worker.serving.chance import events_factor, fewest_to_pass, quantile_ranks
+from paradnn.worker.serving.limit import verdict
+from paradnn.worker.serving.load import percentile
+from paradnn.worker.serving.messages import Load
+from paradnn.worker.serving.queries import COLUMNS, QueryLog
+
+if TYPE_CHECKING:
+    from hdrh.histogram import HdrHistogram
+
+__all__ = ["PERCENTILES", "histogram", "load_artifacts", "load_metrics", "load_tags", "load_words", "loads", "parts"]
+
+PERCENTILES = (50, 90, 95, 99, 99.9)
+#: LoadGen's, of its early stopping in streams.
+_CONFIDENCE = 0.99
+#: The histogram counts microseconds, up to an hour, to three digits.
+_MOST, _DIGITS = 3_600_000_000, 3
+
+
+def loads(answers: Sequence[Answer]) -> list[Load]:
+    """What the scenario gave in each process that has served."""
+    return [answer.load for answer in answers if answer.load and answer.load.log()]
+
+
+def parts(log: QueryLog) -> dict[str, list[float]]:
+    """Milliseconds of every query: its latency, and what of that was waiting in the queue and being served."""
+    rows = list(zip(log.scheduled, log.started, log.ended, strict=True))
+    return {
+        "latency": [(ended - due) / 1e6 for due, _, ended in rows],
+        "queue": [(started - due) / 1e6 for due, started, _ in rows],
+        "service": [(ended - started) / 1e6 for _, started, ended in rows],
+    }
+
+
+def load_metrics(point: Point, answers: Sequence[Answer]) -> dict[str, float]:
+    """Metrics of what a scenario gave; nothing where there was none."""
+    given = loads(answers)
+    if not given:
+        return {}
+    logs = [load.log() for load in given]
+    each = [parts(log) for log in logs]
+    served = [len(log) / log.seconds() for log in logs]
+    metrics = {
+        "queries": float(sum(map(len, logs))),
+        "queries_per_second": statistics.fmean(served),
+        "queries_per_batch": 1 / statistics.fmean(1 / count for log in logs for count in log.together),
+        "single_query_ms": 1e3 * statistics.median(load.single_seconds for load in given),
+        "latency_max_ms": max(max(process["latency"]) for process in each),
+    }
+    for name in ("latency", "queue", "service"):
+        metrics[f"{name}_mean_ms"] = statistics.fmean(value for process in each for value in process[name])
+    for share in PERCENTILES:
+        if all(len(log) * (100 - share) >= 100 for log in logs):
+            metrics |= _quantile(f"latency_p{share:g}", share / 100, [process["latency"] for process in each])
+    for name in ("queue", "service"):
+        for share in (50, 99):
+            values = [percentile(process[name], share / 100) for process in each]
+            metrics[f"{name}_p{share}_ms"] = statistics.fmean(values)
+    if isinstance(point.load, Server):
+        return metrics | _schedule_metrics(point.load, given, logs)
+    if isinstance(point.load, SingleStream):
+        early = _early_stopping(point.load.percentile / 100, each[0]["latency"])
+        metrics |= {} if early is None else {"latency_early_stopping_ms": early}
+    return metrics
+
+
+def _quantile(name: str, share: float, each: Sequence[Sequence[float]]) -> dict[str, float]:
+    """A quantile and its 95% interval: of one process by order statistics, of several by their own quantiles."""
+    values = [percentile(values, share) for values in each]
+    if len(values) > 1:
+        low, high = mean_interval(values)
+        return {f"{name}_ms": statistics.geometric_mean(values), f"{name}_low_ms": low, f"{name}_high_ms": high}
+    metrics = {f"{name}_ms": values[0]}
+    above = list(accumulate(latency > values[0] for latency in each[0]))
+    ordered = sorted(each[0])
+    first, last = quantile_ranks(len(ordered), share, events_factor(above))
+    if first is not None:
+        metrics[f"{name}_low_ms"] = ordered[max(first, 0)]
+    if last is not None:
+        metrics[f"{name}_high_ms"] = ordered[last]
+    return metrics
+
+
+def _schedule_metrics(load: Server, given: Sequence[Load], logs: Sequence[QueryLog]) -> dict[str, float]:
+    """What is known where queries come by a schedule."""
+    in_time = [len(log) - _late(load, [entry])[-1] for entry, log in zip(given, logs, strict=True)]
+    late = [(issued - due) / 1e6 for log in logs for due, issued in zip(log.scheduled, log.issued, strict=True)]
+    rates = [entry.rate for entry in given if entry.rate is not None]
+    metrics = {
+        "goodput_per_second": statistics.fmean(n / log.seconds() for n, log in zip(in_time, logs, strict=True)),
+        "in_time_fraction": sum(in_time) / sum(map(len, logs)),
+        "generator_late_p99_ms": percentile(late, 0.99),
+        "generator_late_max_ms": max(late),
+    }
+    if rates:
+        metrics["scheduled_queries_per_second"] = statistics.fmean(rates)
+    held = verdict(_late(load, given), load.percentile / 100, 1 - load.confidence)
+    if load.rate == "peak" and held and len(rates) == len(given):
+        metrics["peak_queries_per_second"] = statistics.geometric_mean(rates)
+        failed = [
+            min((probe.rate for probe in entry.probes if not probe.held and probe.rate > rate), default=None)
+            for entry, rate in zip(given, rates, strict=True)
+        ]
+        if known := [rate for rate in failed if rate]:
+            metrics["failed_queries_per_second"] = min(known)
+    return metrics
+
+
+def _early_stopping(share: float, latencies: Sequence[float]) -> float | None:
+    """LoadGen's estimate of a percentile in streams: so high that it is no lower with 99% confidence; None: too few.
+
+    It discards as many of the highest latencies as may be above the percentile for sure.
+    """
+    count, discarded = len(latencies), 0
+    while fewest_to_pass(discarded + 1, share, _CONFIDENCE) + discarded + 1 <= count:
+        discarded += 1
+    return sorted(latencies)[count - discarded] if discarded else None
+
+
+def load_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
+    """Whether the limit of a server was held, and what says so: over all processes, in their order."""
+    given, load = loads(answers), point.load
+    if not given or not isinstance(load, Server):
+        return {}
+    late = _late(load, given)
+    held = verdict(late, load.percentile / 100, 1 - load.confidence)
+    reason = f"{late[-1]:,} of {len(late):,} queries took longer than {load.latency_ms:g} ms"
+    allowed = f"{100 - load.percentile:.3g}% may, confidence {100 * load.confidence:g}%"
+    words = {True: "held", False: "missed", None: "not shown"}[held]
+    return {"limit": words, "limit_reason": f"{reason}, {allowed}"}
+
+
+def _late(load: Server, given: Sequence[Load]) -> list[int]:
+    """How many queries were later than the limit, up to each."""
+    limit = int(load.latency_ms * 1e6)
+    return list(accumulate(latency > limit for entry in given for latency in entry.log().latencies()))
+
+
+def load_words(metrics: Mapping[str, float], tags: Mapping[str, str]) -> str:
+    """The load in a line, without the quantiles; empty where there was none."""
+    if "queries" not in metrics:
+        return ""
+    asked = metrics.get("scheduled_queries_per_second")
+    words = f"{metrics['queries']:,.0f} queries, {metrics['queries_per_second']:,.1f}/s"
+    words += f" of {asked:,.1f}/s asked, {metrics['in_time_fraction']:.2%} in time" if asked else ""
+    if "peak_queries_per_second" in metrics:
+        failed = metrics.get("failed_queries_per_second")
+        words += ", the highest rate found" + (f" ({failed:,.1f}/s failed)" if failed else "")
+    words += (
+        f"; {metrics['queries_per_batch']:.1f} a batch, waited {metrics['queue_mean_ms']:.3g} ms and were served in "
+        f"{metrics['service_mean_ms']:.3g} ms in the mean"
+    )
+    return words + (f"; limit {tags['limit']}: {tags['limit_reason']}" if "limit" in tags else "")
+
+
+def load_artifacts(answers: Sequence[Answer]) -> dict[str, Any]:
+    """All queries as a table, the histogram of their latency with its encoded form, the probes."""
+    given = loads(answers)
+    artifacts: dict[str, Any] = {}
+    probes = [plain(probe) for answer in answers if answer.load for probe in answer.load.probes]
+    if probes:
+        artifacts["probes.json"] = {"unit": "s", "probes": probes}
+    if given:
+        logs = [load.log() for load in given]
+        artifacts["queries.parquet"] = _table(logs)
+        text, counts = io.BytesIO(), histogram(logs)
+        counts.output_percentile_distribution(text, 1000)
+        artifacts["latency.hgrm"], artifacts["latency.hdr"] = text.getvalue().decode(), counts.encode().decode()
+    return artifacts
+
+
+def _table(logs: Sequence[QueryLog]) -> dict[str, str]:
+    """A row for each query: the process, and its times in ns."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    process = [number for number, log in enumerate(logs, 1) for _ in range(len(log))]
+    columns = [pa.array([value for log in logs for value in getattr(log, name)]) for name in COLUMNS]
+    target = io.BytesIO()
+    pq.write_table(pa.table([pa.array(process), *columns], names=["process", *COLUMNS]), target, compression="zstd")
+    return {"base64": base64.b64encode(target.getvalue()).decode()}
+
+
+def histogram(logs: Sequence[QueryLog]) -> HdrHistogram:
+    """The latencies of all queries, in microseconds."""
+    from hdrh.histogram import HdrHistogram
+
+    counts = HdrHistogram(1, _MOST, _DIGITS)
+    for log in logs:
+        for latency in log.latencies():
+            counts.record_value(min(latency // 1000, _MOST))
+    return counts

@@ -1,0 +1,116 @@
+"""What counts of late queries say of a percentile: standard library alone, for worker and driver.
+
+Latencies of neighbouring queries resemble each other, since they waited in one queue. So many of them say as much as
+fewer independent ones; how many fewer, the scatter of batch means says (Law, Simulation Modeling and Analysis, 9.5.3).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+__all__ = ["beta_share", "correlation_factor", "fewest_to_pass", "passes", "quantile_ranks"]
+
+#: Batches whose means tell how correlated neighbours are, and (t quantile of 31 degrees / normal quantile)**2.
+_BATCHES = 32
+_CAUTION = (2.0395 / 1.9600) ** 2
+#: Terms of a continued fraction, and how near its value must be.
+_TERMS, _NEAR, _TINY = 100_000, 1e-14, 1e-300
+
+
+def beta_share(x: float, a: float, b: float) -> float:
+    """The regularised incomplete beta function I_x(a, b), a, b > 0: DLMF 8.17.22, by Lentz's algorithm.
+
+    Of a binomial count K of n trials with probability p it gives P(K <= k) = I_(1-p)(n - k, k + 1).
+    """
+    if x <= 0 or x >= 1:
+        return min(max(x, 0.0), 1.0)
+    if x > (a + 1) / (a + b + 2):  # where the fraction converges fast
+        return 1 - beta_share(1 - x, b, a)
+    log_front = a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    upper, lower, value = 2.0, 1.0, 2.0
+    for term in range(1, _TERMS):
+        m = term // 2
+        if term % 2:
+            factor = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        else:
+            factor = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        lower = 1 / (1 + factor * lower or _TINY)
+        upper = 1 + factor / upper or _TINY
+        value *= upper * lower
+        if abs(upper * lower - 1) < _NEAR:
+            break
+    return math.exp(log_front) / a * (value - 1)
+
+
+@functools.lru_cache(maxsize=4096)
+def fewest_to_pass(late: int, share: float, confidence: float) -> int:
+    """How many queries in time LoadGen asks for beside `late` late ones: its early stopping, tolerance 0.
+
+    The least h for which so few late queries among h + late would have a chance below 1 - confidence if no more than
+    `share` (0.99 for the 99th percentile) of all were in time.
+    """
+    low, high = 1, 1
+    while not passes(high, late, share, confidence):
+        low, high = high + 1, 2 * high + 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if passes(middle, late, share, confidence) else (middle + 1, high)
+    return low
+
+
+def passes(in_time: float, late: float, share: float, confidence: float) -> bool:
+    """Whether counts, which correlation may have made fractions, show `share` to be in time with `confidence`."""
+    return in_time > 0 and beta_share(share, in_time, late + 1) < 1 - confidence
+
+
+def correlation_factor(counts: Sequence[float], total: int) -> float:
+    """By how much more an estimated share scatters than that of as many independent events, at least 1.
+
+    `counts` are the events within successive parts, of equal length, of `total` trials.
+    """
+    size, share = total / len(counts), sum(counts) / total
+    if share <= 0 or share >= 1:
+        return 1.0
+    mean = share * size
+    variance = sum((count - mean) ** 2 for count in counts) / (len(counts) - 1)
+    return max(1.0, _CAUTION * variance / (size * share * (1 - share)))
+
+
+def events_factor(cumulative: Sequence[int]) -> float:
+    """`correlation_factor` of trials of which so many were events up to each; 1 where there are too few to tell."""
+    total = len(cumulative)
+    if total < 2 * _BATCHES:
+        return 1.0
+    ends = [cumulative[total * part // _BATCHES - 1] if part else 0 for part in range(_BATCHES + 1)]
+    return correlation_factor([after - before for before, after in pairwise(ends)], total)
+
+
+def quantile_ranks(count: int, share: float, factor: float = 1.0) -> tuple[int | None, int | None]:
+    """Places, from 0, in `count` sorted values between which their quantile `share` lies with 95%.
+
+    Order statistics of as many independent values as the `count` correlated ones are worth (count / factor): the
+    values below a quantile are binomial (Conover, Practical Nonparametric Statistics, 3.2). None: no value is that far.
+    """
+    worth = max(1.0, count / factor)
+
+    def below(rank: int) -> float:  # P(fewer than `rank` of them are below the quantile)
+        return beta_share(1 - share, worth - rank + 1, rank) if rank > 0 else 0.0
+
+    whole = math.floor(worth)
+    low = _last(lambda rank: below(rank) <= 0.025, whole)
+    high = _last(lambda rank: below(rank) < 0.975, whole) + 1
+    first = math.floor(low / worth * count) - 1 if low else None
+    last = min(count, math.ceil(high / worth * count)) - 1 if high <= whole else None
+    return first, last
+
+
+def _last(holds: Callable[[int], bool], most: int) -> int:
+    """The largest number up to `most` for which a falling condition holds; it does for 0."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low

@@ -1,0 +1,122 @@
+"""The server: queries wait in one queue, and each free instance takes a batch of them.
+
+An instance takes as many queries as the policy allows at most; fewer once the oldest has waited for `delay`. Instances
+are threads over one model: one of them, at rest, waits for queries, and hands the waiting over when it has a batch.
+Nothing here knows a framework, nor what the time is: a test turns the clock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from paradnn.worker.serving.queries import QueryLog
+
+__all__ = ["Arrivals", "Policy", "Server"]
+
+
+class Arrivals(Protocol):
+    """Where queries come from; times are nanoseconds on the server's clock."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether none comes any more."""
+
+    def take(self) -> list[tuple[int, int]]:
+        """Those that have come since: when each was to come, and when it was issued."""
+
+    def wait(self, until: int | None) -> None:
+        """Sleep until one comes, none comes any more, or the clock shows `until`."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How queries are served: at most so many at once, after so long a wait for more (ns), by so many instances.
+
+    A query that has waited for `patience` ns ends the run: queries come faster than they are served.
+    """
+
+    batch: int
+    delay: int = 0
+    instances: int = 1
+    patience: int | None = None
+
+
+class Server:
+    """Serves what comes, until none comes any more, one waits for too long, or `enough` is true.
+
+    `run(queries)` serves so many at once and returns when they are done. `enough(scheduled, ended)` is told of
+    every batch when its queries were to come, and its end, ns.
+    """
+
+    def __init__(
+        self,
+        arrivals: Arrivals,
+        run: Callable[[int], object],
+        policy: Policy,
+        clock: Callable[[], int],
+        enough: Callable[[list[int], int], bool] | None = None,
+    ) -> None:
+        self._arrivals, self._run, self._policy, self._clock, self._enough = arrivals, run, policy, clock, enough
+        self._queue: deque[tuple[int, int]] = deque()
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._error: BaseException | None = None
+        self.overloaded = False
+
+    @property
+    def waiting(self) -> int:
+        """Queries that have come and were not served."""
+        return len(self._queue)
+
+    def serve(self) -> QueryLog:
+        """Serve; the queries that were served, in the order in which they were to come."""
+        logs = [QueryLog() for _ in range(self._policy.instances)]
+        others = [threading.Thread(target=self._instance, args=(log,), daemon=True) for log in logs[1:]]
+        for thread in others:
+            thread.start()
+        self._instance(logs[0])
+        for thread in others:
+            thread.join()
+        if self._error:
+            raise self._error
+        return QueryLog.merged(logs)
+
+    def _instance(self, log: QueryLog) -> None:
+        try:
+            while True:
+                with self._lock:
+                    batch = self._next_batch()
+                if not batch:
+                    return
+                started = self._clock()
+                self._run(len(batch))
+                ended = self._clock()
+                log.add(batch, started, ended)
+                if self._enough:
+                    with self._lock:
+                        self._stopped |= self._enough([scheduled for scheduled, _ in batch], ended)
+        except BaseException as error:  # raised again where the server was asked to serve
+            self._error, self._stopped = error, True
+
+    def _next_batch(self) -> list[tuple[int, int]]:
+        """The queries to be served next, waiting for them; none where the run has ended."""
+        queue, policy = self._queue, self._policy
+        while not self._stopped:
+            queue.extend(self._arrivals.take())
+            if not queue:
+                if self._arrivals.ended:
+                    break
+                self._arrivals.wait(None)
+                continue
+            now, oldest = self._clock(), queue[0][0]
+            if policy.patience is not None and now - oldest > policy.patience:
+                self.overloaded = self._stopped = True
+                break
+            if len(queue) >= policy.batch or now >= oldest + policy.delay:
+                return [queue.popleft() for _ in range(min(len(queue), policy.batch))]
+            self._arrivals.wait(oldest + policy.delay)
+        return []

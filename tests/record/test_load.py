@@ -1,0 +1,137 @@
+"""What a run holds of a planted load, beside plain NumPy, pandas and the histogram library's own reader."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hdrh.histogram import HdrHistogram
+
+from paradnn.config.outcome import PointResult
+from paradnn.config.point import Point, read_point
+from paradnn.costs.point import costs_of
+from paradnn.hardware.environment import Environment
+from paradnn.record.record import Record, file_content, make_record
+from paradnn.worker.messages import Answer, Compilation, Measurement, Timing, Trial
+from paradnn.worker.serving.messages import Load, Probe
+from paradnn.worker.serving.queries import QueryLog
+
+MS = 1_000_000
+
+
+def asked(scenario: str = "server", **keys: Any) -> Point:
+    measure = {"timeout": 1800}
+    config = {"model": {"name": "fc"}, "batch_size": 4, "mode": "inference", "scenario": scenario, "measure": measure}
+    return read_point({**config, scenario: {"min_seconds": 1.0, **keys}})
+
+
+def planted(seed: int, count: int = 2_000) -> QueryLog:
+    """A query every 5 ms, two at once, exponential waits of 2 ms in the mean, served in 3 ms, issued 0.1 ms late."""
+    log, random = QueryLog(), np.random.default_rng(seed)
+    for index in range(0, count, 2):
+        due = 10**12 + index * 5 * MS
+        start = due + 5 * MS + int(random.exponential(2) * MS)
+        log.add([(due, due + MS // 10), (due + 5 * MS, due + 5 * MS + MS // 10)], start, start + 3 * MS)
+    return log
+
+
+def record(point: Point, loads: list[Load], outcome: str = "ok", reason: str | None = None) -> Record:
+    measurement = Measurement(
+        costs_of(point).parameters, Compilation([1.0], [1], None), {}, None, None,
+        Timing(1, [Trial(1, 0.1)], [0.1], [0.1] * 6, True, "", None), None, "unavailable",
+    )  # fmt: skip
+    results = [
+        PointResult(outcome, reason, Answer(outcome, reason, {"load": 1.0}, measurement=measurement, load=load), {})
+        for load in loads
+    ]
+    environment = Environment("a processor", {}, {}, {})
+    return make_record(
+        point, environment, costs_of(point), results, tags={}, peaks={}, load=None, start_time=0, end_time=1
+    )
+
+
+def test_metrics_are_those_of_the_queries() -> None:
+    log = planted(1)
+    made = record(asked(rate=200, latency_ms=12.0), [Load(200.0, 0.003, log.packed(), [])])
+    latency = (np.array(log.ended) - np.array(log.scheduled)) / MS
+    queue = (np.array(log.started) - np.array(log.scheduled)) / MS
+    duration = (max(log.ended) - min(log.scheduled)) / 1e9
+    expected = {
+        "queries": 2_000,
+        "queries_per_second": 2_000 / duration,
+        "queries_per_batch": 2.0,
+        "goodput_per_second": (latency <= 12).sum() / duration,
+        "in_time_fraction": (latency <= 12).mean(),
+        "latency_mean_ms": latency.mean(),
+        "latency_max_ms": latency.max(),
+        "latency_p50_ms": np.sort(latency)[1_000],
+        "latency_p99.9_ms": np.sort(latency)[1_998],
+        "queue_mean_ms": queue.mean(),
+        "queue_p99_ms": np.sort(queue)[1_980],
+        "service_mean_ms": 3.0,
+        "single_query_ms": 3.0,
+        "scheduled_queries_per_second": 200.0,
+        "generator_late_p99_ms": 0.1,
+    }
+    assert {name: made.metrics[name] for name in expected} == pytest.approx(expected)
+    assert made.metrics["latency_p90_low_ms"] < made.metrics["latency_p90_ms"] < made.metrics["latency_p90_high_ms"]
+    assert "peak_queries_per_second" not in made.metrics
+
+
+def test_every_query_is_in_the_table_and_in_the_histogram() -> None:
+    log = planted(2)
+    made = record(asked(rate=200), [Load(200.0, 0.003, log.packed(), [])])
+    table = pd.read_parquet(io.BytesIO(file_content(made.artifacts["queries.parquet"])))
+    assert table["ended"].tolist() == list(log.ended)
+    assert set(table["process"]) == {1}
+    counts = HdrHistogram.decode(file_content(made.artifacts["latency.hdr"]))
+    assert counts.get_total_count() == 2_000
+    assert counts.get_value_at_percentile(99) == pytest.approx(sorted(log.latencies())[1_979] / 1e3, rel=2e-3)
+    assert made.artifacts["latency.hgrm"].splitlines()[-2].split()[-1].startswith("2000")
+    assert file_content(made.artifacts["latency.png"]).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("limit", "verdict"), [(30.0, "held"), (11.0, "missed")])
+def test_a_limit_is_held_or_missed(limit: float, verdict: str) -> None:
+    made = record(asked(rate=200, latency_ms=limit), [Load(200.0, 0.003, planted(3).packed(), [])])
+    assert made.tags["limit"] == verdict
+    assert made.tags["limit_reason"].endswith(f"took longer than {limit:g} ms, 1% may, confidence 99%")
+
+
+def test_the_peak_lies_between_what_held_and_what_failed() -> None:
+    probes = [Probe(rate, 700, 0, 1.0, 0.01, rate < 300, None) for rate in (100.0, 400.0, 200.0, 310.0)]
+    made = record(asked(latency_ms=60.0), [Load(200.0, 0.003, planted(4).packed(), probes)])
+    assert made.metrics["peak_queries_per_second"] == pytest.approx(200.0)
+    assert made.metrics["failed_queries_per_second"] == 310.0
+    assert [probe["rate"] for probe in made.artifacts["probes.json"]["probes"]] == [100.0, 400.0, 200.0, 310.0]
+
+
+def test_the_interval_of_several_processes_is_that_of_their_quantiles() -> None:
+    made = record(asked(rate=200), [Load(200.0, 0.003, planted(seed).packed(), []) for seed in range(5, 9)])
+    single = [record(asked(rate=200), [Load(200.0, 0.003, planted(seed).packed(), [])]) for seed in range(5, 9)]
+    values = np.log([entry.metrics["latency_p99_ms"] for entry in single])
+    half = 3.1824 * values.std(ddof=1) / 2
+    assert made.metrics["latency_p99_high_ms"] == pytest.approx(np.exp(values.mean() + half), rel=1e-4)
+    assert made.metrics["queries"] == 8_000
+
+
+def test_a_stream_has_loadgens_estimate_and_no_limit() -> None:
+    log = planted(9)
+    made = record(asked("single_stream"), [Load(None, 0.003, log.packed(), [])])
+    # LoadGen's, of 2,000 queries at the 90th percentile with 99% confidence.
+    estimate, ordered = made.metrics["latency_early_stopping_ms"], sorted(log.latencies())
+    assert ordered[1_800] / MS < estimate < ordered[1_880] / MS
+    assert not {"limit", "goodput_per_second"} & {*made.tags, *made.metrics}
+
+
+def test_nothing_is_lost_of_a_load_that_could_not_be_served() -> None:
+    made = record(asked(rate=200), [Load(200.0, 0.003, planted(10).packed(), [])], "overload", "queries come faster")
+    assert (made.outcome, made.tags["reason"]) == ("overload", "queries come faster")
+    assert made.metrics["queries"] == 2_000
+    assert made.metrics["step_time_ms"] == pytest.approx(100.0)
+    assert "queries.parquet" in made.artifacts
+    nothing = record(asked(latency_ms=0.1), [Load(None, 0.003, QueryLog().packed(), [])], "overload", "too long")
+    assert "queries" not in nothing.metrics

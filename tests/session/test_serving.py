@@ -1,0 +1,46 @@
+"""Scenarios as a user measures them: a real model, a real generator, the run that comes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TINY, Store, run
+
+pytestmark = pytest.mark.framework
+
+ASK = ["paradnn.train", *TINY, "mode=inference", "server.min_seconds=0.5"]
+
+
+def test_a_server_is_measured_and_recorded(store: Store) -> None:
+    done = run([*ASK, "scenario=server", "server.rate=200", "server.latency_ms=2000", "server.batch=3"], store)
+    assert done.returncode == 0, done.stderr
+    [point] = store.runs()
+    metrics, params = store.values("latest_metrics", point["run_id"]), store.values("params", point["run_id"])
+    assert (params["server.rate"], params["batch_size"], point["outcome"]) == ("200.0", "3", "ok")
+    assert metrics["queries"] >= 100
+    assert metrics["latency_mean_ms"] == pytest.approx(metrics["queue_mean_ms"] + metrics["service_mean_ms"])
+    assert 0 < metrics["latency_p50_ms"] <= metrics["latency_p99_ms"] <= metrics["latency_max_ms"]
+    assert 1 <= metrics["queries_per_batch"] <= 3
+    assert "queries, " in done.stdout
+    [(place,)] = store.query("SELECT artifact_uri FROM runs WHERE run_uuid = ?", point["run_id"])
+    files = {path.name for path in Path(place.removeprefix("file://")).iterdir()}
+    assert {"queries.parquet", "latency.hgrm", "latency.png"} <= files
+
+
+@pytest.mark.parametrize("scenario", ["single_stream", "multi_stream", "offline"])
+def test_the_other_scenarios_are_too(store: Store, scenario: str) -> None:
+    short = [f"{scenario}.min_seconds=0.1", f"{scenario}.min_queries=20"]
+    done = run(["paradnn.train", *TINY, "mode=inference", f"scenario={scenario}", *short], store)
+    assert done.returncode == 0, done.stderr
+    [point] = store.runs()
+    assert store.values("latest_metrics", point["run_id"])["queries"] >= 20
+
+
+def test_a_limit_that_no_query_can_hold_is_told(store: Store) -> None:
+    done = run([*ASK, "scenario=server", "server.latency_ms=0.001"], store)
+    assert "overload (server.latency_ms=0.001: even a single query takes longer: " in done.stdout
+    [point] = store.runs()
+    assert point["outcome"] == "overload"
+    assert store.values("latest_metrics", point["run_id"])["step_time_ms"] > 0

@@ -1,0 +1,257 @@
+"""Queries, their serving and what is said of them, on a clock that the test turns: no real time decides anything."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from paradnn.worker.serving.arrivals import AllAtOnce, OneByOne
+from paradnn.worker.serving.generator import RECORD, issue
+from paradnn.worker.serving.load import late_reason, percentile
+from paradnn.worker.serving.peak import find_peak
+from paradnn.worker.serving.queries import QueryLog
+from paradnn.worker.serving.schedule import LOADGEN_SEED, arrivals
+from paradnn.worker.serving.server import Policy, Server
+from paradnn.worker.serving.sizes import batch_sizes
+
+MS = 1_000_000
+
+
+class Clock:
+    """Nanoseconds that pass only when something is said to take some."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class Schedule:
+    """Queries that come at given times, as a generator that is never late issues them."""
+
+    def __init__(self, clock: Clock, times: Sequence[int]) -> None:
+        self._clock, self._times, self._next = clock, times, 0
+
+    @property
+    def ended(self) -> bool:
+        return self._next == len(self._times)
+
+    def take(self) -> list[tuple[int, int]]:
+        first = self._next
+        while not self.ended and self._times[self._next] <= self._clock.now:
+            self._next += 1
+        return [(due, due) for due in self._times[first : self._next]]
+
+    def wait(self, until: int | None) -> None:
+        moments = [moment for moment in (until, None if self.ended else self._times[self._next]) if moment is not None]
+        self._clock.now = max(self._clock.now, min(moments))
+
+
+def serve(
+    times: Sequence[int],
+    service: Callable[[int, int], int],
+    policy: Policy,
+    enough: Callable[[list[int], int], bool] | None = None,
+) -> tuple[QueryLog, Server]:
+    """Serve queries that come at `times`; `service(queries, batches before)` is how long a batch takes, ns."""
+    clock, batches = Clock(), 0
+
+    def run(queries: int) -> None:
+        nonlocal batches
+        clock.now += service(queries, batches)
+        batches += 1
+
+    server = Server(Schedule(clock, times), run, policy, clock, enough)
+    return server.serve(), server
+
+
+def test_the_mean_wait_is_that_of_a_queue_of_fixed_service_times() -> None:
+    """M/D/1 (Pollaczek, Khinchine): the mean wait is load / (1 - load) / 2 services.
+
+    The server's waits are those of Lindley's recursion to the nanosecond; the recursion then runs on more queries than
+    the server, since at high loads neighbours wait alike.
+    """
+    times = np.array(arrivals(1_000, LOADGEN_SEED, 0, 2_000_000))
+    for load in (0.3, 0.5, 0.7, 0.9):
+        fixed = round(load * MS)
+        # W_n = max(0, W_{n-1} + S - A_n), as the distance of a walk from the lowest that it has been.
+        walk = np.concatenate([[0], np.cumsum(fixed - np.diff(times))])
+        waits = walk - np.minimum.accumulate(walk)
+        assert waits.mean() == pytest.approx(load / (1 - load) / 2 * fixed, rel=0.02)
+        log, _ = serve(times[:10_000].tolist(), lambda *_, fixed=fixed: fixed, Policy(1))
+        assert (np.array(log.started) - np.array(log.scheduled) == waits[:10_000]).all()
+
+
+def test_a_pause_shows_in_every_latency_that_it_delayed() -> None:
+    times = arrivals(100, 7, 0, 2_000)
+    log, _ = serve(times, lambda _, batch: 200 * MS if batch == 1_000 else MS, Policy(1))
+    begin = log.started[1_000]
+    delayed = [index for index, due in enumerate(times) if begin <= due < begin + 200 * MS]
+    assert len(delayed) > 10
+    for index in delayed:
+        assert log.ended[index] - log.scheduled[index] >= begin + 200 * MS - times[index]
+    # Nobody waited before it.
+    assert max(log.latencies()[:900]) < 10 * MS
+
+
+def test_a_batch_is_full_or_its_oldest_query_has_waited() -> None:
+    times = [0, 1 * MS, 2 * MS, 3 * MS, 50 * MS]
+    log, _ = serve(times, lambda *_: MS, Policy(batch=3, delay=10 * MS))
+    assert list(log.started) == [2 * MS] * 3 + [13 * MS, 60 * MS]
+    assert list(log.together) == [3, 3, 3, 1, 1]
+    at_once, _ = serve(times, lambda *_: MS, Policy(batch=3))
+    assert list(at_once.together) == [1] * 5
+
+
+def test_queries_that_come_during_a_batch_are_served_together() -> None:
+    log, _ = serve([0, 1, 2, 3, 4], lambda *_: 10, Policy(batch=3))
+    assert list(log.started) == [0, 10, 10, 10, 20]
+
+
+def test_several_instances_serve_every_query_once() -> None:
+    log, _ = serve(arrivals(1_000, 3, 0, 500), lambda *_: MS, Policy(batch=4, instances=3))
+    assert sorted(log.scheduled) == list(arrivals(1_000, 3, 0, 500))
+
+
+def test_a_rate_that_cannot_be_served_ends_when_a_query_has_waited_too_long() -> None:
+    log, server = serve(arrivals(200, 1, 0, 100_000), lambda *_: 10 * MS, Policy(1, patience=500 * MS))
+    assert server.overloaded
+    assert 50 < len(log) < 200  # half of what comes is served, and the wait grows by 5 ms a query
+    assert server.waiting > 30
+
+
+def test_what_fails_in_an_instance_is_raised() -> None:
+    def broken(*_: int) -> int:
+        raise MemoryError("no more")
+
+    with pytest.raises(MemoryError, match="no more"):
+        serve([0, 1], broken, Policy(1, instances=2))
+
+
+def test_a_stream_asks_when_the_last_query_was_answered_and_offline_asks_at_once() -> None:
+    clock = Clock()
+
+    def run(_: int) -> None:
+        clock.now += 30 * MS
+
+    stream = Server(OneByOne(clock, 1.0, 10), run, Policy(1), clock).serve()
+    assert set(stream.latencies()) == {30 * MS}
+    assert len(stream) == 34  # the first after a second or more
+    assert len(Server(OneByOne(clock, 0.0, 10), run, Policy(1), clock).serve()) == 10
+    offline = Server(AllAtOnce(clock, 10), run, Policy(4), clock).serve()
+    assert [latency // MS for latency in offline.latencies()] == [30] * 4 + [60] * 4 + [90] * 2
+
+
+def test_the_schedule_is_poisson_and_seeded() -> None:
+    times = np.array(arrivals(250, 5, 0, 200_000))
+    gaps = np.diff(times) / 1e9
+    assert gaps.mean() == pytest.approx(1 / 250, rel=0.01)
+    assert gaps.std() == pytest.approx(1 / 250, rel=0.01)
+    assert np.quantile(gaps, 0.99) == pytest.approx(-math.log(0.01) / 250, rel=0.02)
+    assert abs(np.corrcoef(gaps[1:], gaps[:-1])[0, 1]) < 0.01
+    assert arrivals(250, 5, 0, 200_000) == array("q", times.tolist())
+    assert arrivals(250, 6, 0, 10) != arrivals(250, 5, 0, 10)
+
+
+def test_the_schedule_lasts_as_long_as_asked_and_has_as_many_queries() -> None:
+    assert len(arrivals(100, 1, 0, 321)) == 321
+    times = arrivals(100, 1, 2.0, 5)
+    assert times[-2] < 2e9 <= times[-1]
+
+
+def test_the_generator_of_numbers_is_that_of_c() -> None:
+    """C++'s standard states the 10,000th number of a default std::mt19937 (seed 5489): 4123659995."""
+    from paradnn.worker.serving.schedule import _mersenne_twister
+
+    generator = _mersenne_twister(5489)
+    assert [generator.getrandbits(32) for _ in range(10_000)][-1] == 4123659995
+    assert generator.getrandbits(32) == np.random.RandomState(5489).randint(0, 2**32, 10_001, np.uint32)[-1]
+
+
+def test_a_generator_never_waits_for_its_reader_and_says_how_late_it_was() -> None:
+    clock, taken = Clock(), bytearray()
+
+    def sleep(seconds: float) -> None:
+        clock.now += round(seconds * 1e9) + 50_000  # woken late
+
+    def write(pending: bytearray) -> int:
+        room = 0 if clock.now < 40 * MS else len(pending)  # a pipe that nobody reads for 40 ms
+        taken.extend(pending[:room])
+        return room
+
+    issue([0, 10 * MS, 20 * MS, 60 * MS], write, 5 * MS, clock, sleep)
+    rows = list(RECORD.iter_unpack(taken))
+    assert [due for due, _ in rows] == [5 * MS, 15 * MS, 25 * MS, 65 * MS]
+    assert [issued - due for due, issued in rows] == [50_000] * 4
+
+
+def test_a_generator_that_could_not_keep_up_is_told() -> None:
+    log = QueryLog()
+    for index in range(1_000):
+        log.add([(index * MS, index * MS + 2 * MS)], index * MS + 3 * MS, index * MS + 10 * MS)
+    assert late_reason(log, 0.99, 1_000.0).startswith(
+        "server.rate=1000: the load generator could not keep up: 2 ms late at p99, where the latency is 10 ms"
+    )
+    log.ended = array("q", [ended + 20 * MS for ended in log.ended])
+    assert late_reason(log, 0.99, 1_000.0) is None
+
+
+def test_columns_of_queries_survive_the_pipe() -> None:
+    log, _ = serve(arrivals(100, 1, 0, 50), lambda *_: 20 * MS, Policy(3))
+    assert QueryLog.unpacked(log.packed()) == log
+    assert QueryLog.unpacked(QueryLog().packed()) == QueryLog()
+    for damaged in ("", "AAAA", log.packed()[:40]):
+        with pytest.raises(ValueError):  # noqa: PT011 - binascii's own is one
+            QueryLog.unpacked(damaged)
+
+
+def test_batches_are_padded_to_powers_of_two() -> None:
+    assert batch_sizes(1) == [1]
+    assert batch_sizes(8) == [1, 2, 4, 8]
+    assert batch_sizes(12) == [1, 2, 4, 8, 12]
+
+
+def test_the_percentile_is_loadgens() -> None:
+    assert percentile(range(100), 0.9) == 90
+    assert percentile([3, 1, 2], 0.999) == 3
+
+
+def planted_search(peak: float, unlucky: Sequence[float] = (), most: int = 100) -> tuple[float, float, int, bool]:
+    """What a search finds where everything up to `peak` holds; runs of full length at rates above `unlucky` fail."""
+    probes: list[float] = []
+
+    def probe(rate: float) -> bool:
+        probes.append(rate)
+        return rate <= peak
+
+    found = find_peak(
+        probe, lambda rate: (not any(rate > worse for worse in unlucky), rate), 1_000.0, 0.05,
+        lambda _: len(probes) < most,
+    )  # fmt: skip
+    return found.rate or 0.0, found.high, len(probes), found.held
+
+
+@pytest.mark.parametrize("peak", [5.0, 37.0, 499.0, 501.0, 990.0, 3_000.0])
+def test_a_search_brackets_the_peak(peak: float) -> None:
+    rate, failed, probes, held = planted_search(peak)
+    assert rate <= peak < failed <= 1.05 * rate
+    assert held
+    assert probes <= 16
+
+
+def test_a_search_goes_on_below_a_run_that_fails() -> None:
+    rate, _, _, held = planted_search(800.0, unlucky=[600.0])
+    assert held
+    assert 0.8 * 600 < rate <= 600
+
+
+def test_a_search_ends_where_nothing_holds_and_where_time_does() -> None:
+    assert planted_search(0.0)[0] == 0.0
+    rate, failed, probes, held = planted_search(800.0, most=2)
+    assert (probes, held) == (2, True)
+    assert rate <= 800 < failed
