@@ -26,10 +26,10 @@ class Limit:
     share: float
     confidence: float
 
-    def held(self, latencies: Sequence[int]) -> bool:
-        """Whether latencies in the order of their queries show it."""
+    def verdict(self, latencies: Sequence[int]) -> bool | None:
+        """What latencies in the order of their queries show: it is held, it is missed (False), or neither."""
         late = list(accumulate(latency > self.latency for latency in latencies))
-        return verdict(late, self.share, 1 - self.confidence) is True
+        return verdict(late, self.share, 1 - self.confidence)
 
     @property
     def fewest(self) -> int:

@@ -130,7 +130,7 @@ class _ScheduledRuns:
         if rate is None:
             lowest, alone = min(probe.rate for probe in self._probes), self._service.single_seconds * 1e3
             return f"no rate was shown to hold {wanted}, down to {lowest:.3g}/s; one query alone takes {alone:.3g} ms"
-        last = problem or "too many queries were late"
+        last = problem or "too many were late, or too few came to show it"
         return f"no run of full length held {wanted}; the last, at {rate:.4g}/s: {last}"
 
     def _needed(self, rate: float) -> float:
@@ -145,7 +145,7 @@ class _ScheduledRuns:
 
     def _full(self, rate: float) -> tuple[bool, _Run]:
         log, problem = self._run(rate, self._seconds, self._queries)
-        held = problem is None and self._limit.held(log.latencies())
+        held = False if problem else self._limit.verdict(log.latencies())
         return self._note(rate, log, held, problem), (log, problem)
 
     def _note(self, rate: float, log: QueryLog, held: bool | None, problem: str | None) -> bool:
