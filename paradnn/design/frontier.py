@@ -44,10 +44,10 @@ def excluded(
     order = sorted(map(int, np.flatnonzero(failed)), key=lambda index: (*tried[index], run_ids[index]))
     if not order:
         return [None] * len(candidates)
-    disturbed = _no_smaller(tried[~failed], tried[order], codes[~failed], codes[order]).any(axis=0)
-    proofs = _no_smaller(candidates, tried[order], own, codes[order]) & ~disturbed
-    first = proofs.argmax(axis=1)
-    return [run_ids[order[at]] if some else None for at, some in zip(first, proofs.any(axis=1), strict=True)]
+    disturbed = _no_smaller(tried[~failed], tried[order], codes[~failed], codes[order])
+    proofs = _no_smaller(candidates, tried[order], own, codes[order]) & ~_some(disturbed, axis=0)
+    found = zip(proofs.argmax(axis=1), _some(proofs, axis=1), strict=True)
+    return [run_ids[order[first]] if proved else None for first, proved in found]
 
 
 def fitting(
@@ -59,7 +59,7 @@ def fitting(
 ) -> NDArray[np.bool_]:
     """(n,) which candidates a success proves to fit: one of the same kind that is no smaller in any size."""
     own, codes = _codes(kinds, tried_kinds)
-    return np.asarray(_no_smaller(tried[~failed], candidates, codes[~failed], own).any(axis=0))
+    return _some(_no_smaller(tried[~failed], candidates, codes[~failed], own), axis=0)
 
 
 def _codes(kinds: Sequence[Hashable], others: Sequence[Hashable]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -80,6 +80,10 @@ def _no_smaller(
     for column, other_column in zip(one.T, other.T, strict=True):
         found &= column[:, None] >= other_column
     return found
+
+
+def _some(table: NDArray[np.bool_], axis: int) -> NDArray[np.bool_]:
+    return np.asarray(table.any(axis=axis))
 
 
 class Side(StrEnum):
@@ -109,15 +113,15 @@ class Frontier:
         """The `Side` of each point (n, k): `contradicted` what is no larger than one that fitted and no smaller than
         one that failed."""
         sizes = np.asarray(points, dtype=float)
-        fits, fails = _no_smaller(self.fitted, sizes).any(axis=0), _no_smaller(sizes, self.failed).any(axis=1)
-        return _named(fits, fails)
+        fits = _some(_no_smaller(self.fitted, sizes), axis=0)
+        return _named(fits, _some(_no_smaller(sizes, self.failed), axis=1))
 
     @staticmethod
     def sides_by_others(points: ArrayLike, failed: ArrayLike) -> NDArray[np.str_]:
         """What the others say of each point (n,): its `Side` with itself left out."""
         sizes, outcome = np.asarray(points, dtype=float), np.asarray(failed, dtype=bool)
         others = _no_smaller(sizes, sizes) & ~np.eye(len(sizes), dtype=bool)
-        return _named(others[~outcome].any(axis=0), others[:, outcome].any(axis=1))
+        return _named(_some(others[~outcome], axis=0), _some(others[:, outcome], axis=1))
 
 
 def _named(fits: NDArray[np.bool_], fails: NDArray[np.bool_]) -> NDArray[np.str_]:
@@ -130,7 +134,7 @@ def _least(sizes: Array) -> Array:
     """The distinct points (m, k) of some (n, k) that no other is below in every size."""
     distinct = np.unique(sizes, axis=0)
     above = _no_smaller(distinct, distinct) & ~np.eye(len(distinct), dtype=bool)
-    return np.asarray(distinct[~above.any(axis=1)])
+    return np.asarray(distinct[~_some(above, axis=1)])
 
 
 def chances(parts: Array, tried: Array, failed: NDArray[np.bool_]) -> Array:
