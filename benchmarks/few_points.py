@@ -2,6 +2,7 @@
 
     python -m benchmarks.few_points --archive paradnn-original/scripts/data --seeds 100
     python -m benchmarks.few_points --timm FOLDER --table timm    # results/benchmark-*.csv of pytorch-image-models
+    python -m benchmarks.few_points --table own                   # 630 models that were measured here, or --own FILE
 
 A design chooses points, the predictor sees these alone, and all others are predicted. Designs are nested: `adaptive`
 starts with the Sobol points that `first_points` gives and goes on with what `choose` finds most useful, in
@@ -20,8 +21,8 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import qmc
 
-from benchmarks.common import save
-from benchmarks.few_tables import Known, Sizes, archive, archive_memory, timm
+from benchmarks.common import RESULTS, save
+from benchmarks.few_tables import Known, Sizes, archive, archive_memory, own, timm
 from paradnn.design.choose import choose, first_points
 from paradnn.design.frontier import chances, excluded, fitting
 from paradnn.forecast.predict import fit_line
@@ -240,18 +241,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--archive", type=Path, help="the folder scripts/data of the paper's artifact")
     parser.add_argument("--timm", type=Path, help="a folder of benchmark-*.csv")
-    parser.add_argument("--table", choices=("tpu", "v100", "timm", "memory"), nargs="*")
+    parser.add_argument("--own", type=Path, default=RESULTS / "fc_cpu.csv", help="keys and seconds of a whole space")
+    parser.add_argument("--table", choices=("tpu", "v100", "timm", "own", "memory"), nargs="*")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--designs", nargs="*", choices=DESIGNS, default=DESIGNS)
     options = parser.parse_args()
     names = options.table or [
         *(("tpu", "v100", "memory") if options.archive else ()),
         *(("timm",) if options.timm else ()),
+        "own",
     ]
     for name in names:
         begin = time.monotonic()
         if name == "memory":
             frontier(archive_memory(options.archive), 0.05, options.seeds)
+        elif name == "own":
+            replay(own(options.own), options.seeds, options.designs)
         elif name == "timm":
             for table in TIMM:
                 replay(timm(options.timm / f"benchmark-{table}.csv"), options.seeds, options.designs)

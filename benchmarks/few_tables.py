@@ -1,4 +1,5 @@
-"""Tables in which every point is measured, for benchmarks.few_points: the paper's archive, timm's published speeds."""
+"""Tables in which every point is measured, for benchmarks.few_points: the paper's archive, timm's published speeds, and
+spaces that were measured here."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from analysis.store.past import rates_of, table_of
 from analysis.store.published import read_archive
 from paradnn.costs import model_costs
 from paradnn.forecast.features import Line, roofline, step_inputs
@@ -89,6 +92,17 @@ def _table(rows: list[Any]) -> Table:
     peaks = np.tile([rows[0].platform.peak, bandwidth, 1.0], (len(rows), 1))
     same = [rows[0].platform.device] * len(rows)
     return Table(entries, same, same, np.array(costs, dtype=float), peaks, np.full(len(rows), np.nan))
+
+
+def own(path: Path) -> Known:
+    """A space that was measured whole: rows of keys and `seconds` of a step, as the analysis predicts it."""
+    points = pd.read_csv(path)
+    seconds = points.pop("seconds").to_numpy(dtype=float)
+    axes = [name for name in points if points[name].nunique() > 1]
+    points = points.assign(environment_id="here", sweep_id="one")
+    table = table_of(points, rates_of(points, seconds))
+    names = tuple(name.removeprefix("model.") for name in axes)
+    return Known(path.stem, np.log(seconds), step_inputs(table), names, np.log(points[axes].to_numpy(dtype=float)))
 
 
 def timm(path: Path) -> Known:

@@ -1,11 +1,11 @@
-"""python -m benchmarks.kill [--sweeps 50] [--minutes 30] [--adaptive] [--drivers 3]
+"""python -m benchmarks.kill [--sweeps 50] [--minutes 30] [--adaptive] [--drivers 3] [--kills 10]
 
 A sweep of 30 tiny points whose driver is killed (SIGKILL) at a random moment, and started again, until it ends by
 itself; then the next sweep. After each: every point measured once, no finished run lost, none left RUNNING, no process
 left over.
 
-With --adaptive each sweep chooses 30 of 120 points. With --drivers several drivers measure it at once, and none is
-killed; they may measure some points more than 30, each one more than the others knew of.
+With --adaptive each sweep chooses 30 of 120 points. With --drivers several drivers measure it at once, and one of them
+is killed each time. With --kills that happens so often each sweep (0: never), each time 1 to 3 points later.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -35,8 +36,8 @@ TINY = [
     "ceilings=false",
 ]
 
-
 POINTS = 30
+Driver = subprocess.Popen[bytes]
 
 
 def finished(folder: Path) -> set[str]:
@@ -60,7 +61,7 @@ def recorded(folder: Path) -> set[float]:
     return {process["begun"] for path in files for process in json.loads(path.read_text())["processes"]}
 
 
-def start(folder: Path, first: int, given: argparse.Namespace) -> subprocess.Popen[bytes]:
+def start(folder: Path, first: int, given: argparse.Namespace) -> Driver:
     """A driver of the sweep whose narrowest point has so many nodes."""
     environ = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"}
     command = [sys.executable, "-m", "paradnn.train", "-m", f"model.nodes=range({first},{first + 30})", *TINY]
@@ -70,40 +71,52 @@ def start(folder: Path, first: int, given: argparse.Namespace) -> subprocess.Pop
     return subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
-def at_once(folder: Path, first: int, given: argparse.Namespace) -> list[str]:
-    """Several drivers measure one sweep together; what went wrong."""
-    drivers = [start(folder, first, given) for _ in range(given.drivers)]
-    ends = [(driver.communicate()[1], driver.returncode) for driver in drivers]
-    return [f"exit code {code}: {errors.decode()[-300:]}" for errors, code in ends if code]
+def moment(drivers: Sequence[Driver], folder: Path, seconds: float, points: int) -> list[int]:
+    """Wait for so many further points, or where that is 0 so many seconds; the drivers that still run then."""
+    goal, until = len(finished(folder)) + points, time.monotonic() + seconds
+    while running := [place for place, driver in enumerate(drivers) if driver.poll() is None]:
+        if (len(finished(folder)) >= goal) if points else (time.monotonic() > until):
+            time.sleep(random.uniform(0.0, 0.5) if points else 0.0)
+            break
+        time.sleep(0.05)
+    return running
+
+
+def kill(driver: Driver) -> list[str]:
+    """Kill a driver; what of it lives on."""
+    started = [child.pid for child in psutil.Process(driver.pid).children(recursive=True)]
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    time.sleep(3.0)
+    return [f"process {pid} lives on" for pid in started if psutil.pid_exists(pid)]
 
 
 def one_sweep(folder: Path, first: int, start_seconds: float, given: argparse.Namespace) -> tuple[int, list[str]]:
     """Kill and start again until done; how often it was killed, and what went wrong."""
     kills, problems, seen, waiting = 0, [], set(), set()
     reach = 2.0 * start_seconds
-    while True:
-        process = start(folder, first, given)
-        try:
-            # Start-up takes some seconds, the whole sweep some more: a moment anywhere in it.
-            process.wait(random.uniform(1.0, reach))
-        except subprocess.TimeoutExpired:
-            started = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            kills += 1
-            time.sleep(3.0)
-            problems += [f"process {pid} lives on" for pid in started if psutil.pid_exists(pid)]
+    drivers = [start(folder, first, given) for _ in range(given.drivers)]
+    while given.kills is None or kills < given.kills:
+        points = 0 if given.kills is None else random.randint(1, 3)
+        running = moment(drivers, folder, random.uniform(1.0, reach), points)
+        if not running:
+            break
+        place = random.choice(running)
+        problems += kill(drivers[place])
+        kills += 1
         now = finished(folder)
         problems += [f"run {run_id} lost" for run_id in seen - now]
         # A neighbour may slow the start so much that none would ever get to its first point.
         idle = now == seen and kept(folder) <= waiting
         reach = 1.5 * reach if idle else max(0.8 * reach, 2.0 * start_seconds)
         seen, waiting = now, waiting | kept(folder)
-        if process.returncode == 0:
-            lost = waiting - recorded(folder)
-            return kills, [*problems, *(f"the process that began at {begun} lost" for begun in lost)]
-        if process.returncode > 0:
-            return kills, [*problems, f"exit code {process.returncode}: {process.stderr.read().decode()[-300:]}"]
+        drivers[place] = start(folder, first, given)
+    for driver in drivers:
+        errors = driver.communicate()[1]
+        if driver.returncode:
+            problems.append(f"exit code {driver.returncode}: {errors.decode()[-300:]}")
+    lost = waiting - recorded(folder)
+    return kills, [*problems, *(f"the process that began at {begun} lost" for begun in lost)]
 
 
 def main() -> None:
@@ -112,7 +125,10 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=3, help="in which each point is measured")
     parser.add_argument("--minutes", type=float, default=120.0, help="begin no new sweep after so long")
     parser.add_argument("--adaptive", action="store_true", help="of 120 points each sweep chooses 30")
-    parser.add_argument("--drivers", type=int, default=1, help="several measure each sweep at once, and none is killed")
+    parser.add_argument("--drivers", type=int, default=1, help="that measure each sweep at once")
+    parser.add_argument(
+        "--kills", type=int, help="of each sweep, 1 to 3 points after another; else any number, at any moment"
+    )
     given = parser.parse_args()
     begin, kills, sweeps, problems = time.monotonic(), 0, 0, []
     with tempfile.TemporaryDirectory() as name:
@@ -121,16 +137,12 @@ def main() -> None:
         start_seconds = time.monotonic() - begin
         while sweeps < given.sweeps and time.monotonic() - begin < 60 * given.minutes:
             before, place = len(finished(folder)), 100 + 30 * sweeps
-            if given.drivers > 1:
-                killed, found = 0, at_once(folder, place, given)
-            else:
-                killed, found = one_sweep(folder, place, start_seconds, given)
+            killed, found = one_sweep(folder, place, start_seconds, given)
             kills, sweeps, problems = kills + killed, sweeps + 1, problems + found
             points = [run for run in runs(folder) if run.get("outcome")]
             counts = Counter(run["point_id"] for run in points)
             problems += [f"{point} measured {count} times" for point, count in counts.items() if count > 1]
-            more = given.drivers - 1 if given.adaptive else 0
-            if not POINTS <= (measured := len(finished(folder)) - before) <= POINTS + more:
+            if (measured := len(finished(folder)) - before) != POINTS:
                 problems.append(f"{measured} points measured, not {POINTS}")
             with closing(sqlite3.connect(folder / "mlflow.db", timeout=60)) as database:
                 [running] = database.execute(

@@ -27,12 +27,24 @@ FLOORS = (
     {"launch", "train", "compare", "check", "ceilings", "sync", "stacks", "ui", "listing", "watch"},
     {"plan"},
 )
-#: What `analysis` shares with the driver: faults, the look of figures, machines, where the store is, what can be run.
+#: What `analysis` shares with the driver: faults, the look of figures, machines, where the store is, what can be run,
+#: what memory excludes.
 CONFIG = ("config.families", "config.identity", "config.outcome", "config.paths", "config.point", "config.words")
 #: ... and what a point costs, how long its step takes, and which points a sweep has.
 FORECAST = ("forecast.past_runs", "forecast.predict", "forecast.process", "forecast.table")
-SHARED = ("errors", "plotting", "hardware", "store", "costs", "sweep.space", "cli", *CONFIG, *FORECAST)
-MOST_ROOMS, MOST_ARROWS = 30, 135
+SHARED = (
+    "errors",
+    "plotting",
+    "hardware",
+    "store",
+    "costs",
+    "sweep.space",
+    "cli",
+    "design.frontier",
+    *CONFIG,
+    *FORECAST,
+)
+MOST_ROOMS, MOST_ARROWS = 30, 136
 
 FRAMEWORKS = {"keras", "tensorflow", "jax", "torch"}
 #: None of it is in an interpreter under test.

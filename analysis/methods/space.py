@@ -16,12 +16,12 @@ import pandas as pd
 from scipy import special
 
 from analysis.methods.columns import Group, GroupKey
-from analysis.methods.frontier import Frontier, Side
 from analysis.methods.logistic import firth
 from analysis.methods.memory import RAN_OUT, size_of
 from analysis.methods.regression import NotEnoughData
 from analysis.store.frame import IDENTITY, aggregate_replicates, is_ok, require_homogeneous
 from analysis.store.past import WORK, costs_of, is_key
+from paradnn.design.frontier import excluded, fitting
 from paradnn.errors import ConfigError
 
 __all__ = ["EXCLUDED", "Space", "fill", "space_of"]
@@ -228,15 +228,11 @@ def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
     columns = {name: size_of(both[name]) for name in keys if _is_size(name)}
     sizes = np.column_stack([column for column in columns.values() if column is not None])
     settings = [name for name in keys if columns.get(name) is None]
-    kinds = _codes(both, settings).astype("category").cat.codes.to_numpy() if settings else np.zeros(len(both))
-    new, before = np.arange(len(both)) >= len(tried), np.arange(len(both)) < len(tried)
-    side = np.full(len(both), Side.OPEN.value, dtype=object)
-    for kind in set(kinds[new]):
-        here, there = new & (kinds == kind), before & (kinds == kind)
-        side[here] = Frontier.fit(sizes[there], failed[there[: len(tried)]]).side(sizes[here])
-    side = side[new]
-    between = _by_size(tried, others, sizes, failed)
-    return np.asarray(np.select([side == Side.FITS, side == Side.FAILS], [0.0, 1.0], between))
+    kinds = list(_codes(both, settings)) if settings else [()] * len(both)
+    count = len(tried)
+    known = (sizes[count:], kinds[count:], sizes[:count], kinds[:count], failed)
+    fails = [proof is not None for proof in excluded(*known, list(tried["run_id"]))]
+    return np.asarray(np.select([fitting(*known), fails], [0.0, 1.0], _by_size(tried, others, sizes, failed)))
 
 
 def _by_size(tried: pd.DataFrame, others: pd.DataFrame, sizes: np.ndarray, failed: np.ndarray) -> np.ndarray:

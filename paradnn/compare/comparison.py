@@ -159,7 +159,7 @@ class Comparison:
         self._asked = [(index, side) for index in live for side in self._progress[index].order()]
         return [self._visit(index, side) for index, side in self._asked]
 
-    def wants(self, visit: Visit) -> bool:
+    def wants(self, visit: Visit, claimed: bool) -> bool:
         """Each visit is a part of its round."""
         return True
 

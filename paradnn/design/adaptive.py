@@ -24,6 +24,7 @@ from paradnn.design.stop import Finding, Rule, drawn_weights, findings, growth_u
 from paradnn.forecast.phases import point_times
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.regression import Prediction
+from paradnn.forecast.threads import one_thread
 
 __all__ = ["Design", "Look", "rule_of", "start_size"]
 
@@ -106,14 +107,23 @@ class Design:
             time.sleep(random.uniform(0.5, 1.5))
 
     def wants_more(self) -> bool:
-        """Whether a further point may be begun: in time; beside other drivers the store is looked at again."""
+        """Whether a further point may be begun, as far as that is known: in time, and within `sweep.points`."""
         if self.rule.minutes is not None and time.monotonic() - self.begin >= 60 * self.rule.minutes:
             return False
-        if self.rule.points is None or not self.knowledge.shared:
-            return True
-        self.knowledge.look()
         return self._room() > 0
 
+    def has_room(self) -> bool:
+        """Whether a point that was just claimed is within `sweep.points`, with all that other drivers have claimed.
+
+        Of several that claim at once the last one sees all others. So no more points are kept than there is room for;
+        perhaps fewer, and these are chosen again.
+        """
+        if self.rule.points is None:
+            return True
+        self.knowledge.look(read=False)
+        return self.knowledge.tried + len(self.knowledge.claimed) <= self.rule.points
+
+    @one_thread()
     def _choose(self, largest: int | None) -> list[int]:
         """Candidates to measure next; none where there is a `reason`, or others measure what is left."""
         begin = time.monotonic()
@@ -137,6 +147,7 @@ class Design:
         self.choosing = time.monotonic() - begin
         return self._in_time(chosen, forecast) if largest is None else chosen
 
+    @one_thread()
     def ahead(self, most: int) -> Outlook:
         """What up to `most` further points are expected to leave unknown, before any of them is measured."""
         self.knowledge.look()

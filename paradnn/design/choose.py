@@ -51,15 +51,15 @@ def choose(
         best = int(np.argmax(np.where(open_, worth, -np.inf)))
         chosen.append(best)
         open_[best] = False
-        # What is measured need not be predicted any more, nor its replicates.
-        learnt -= same[best] * (root @ (core @ root[best])) ** 2
-        gram -= same[best] * np.outer(root[best], root[best])
-        kin = posterior.group == posterior.group[best]
-        same[kin] = 0.0
         total = variance[best] + own[best] + posterior.noise**2
         step = core @ root[best] / np.sqrt(total)
+        # What is measured need not be predicted any more, nor its replicates.
+        gram -= same[best] * np.outer(root[best], root[best])
         turned = core @ (gram @ step)
-        along, across = root @ step, root @ turned
+        along, across = (root @ np.stack([step, turned], axis=1)).T
+        learnt -= same[best] * total * along**2
+        kin = posterior.group == posterior.group[best]
+        same[kin] = 0.0
         # (core - s s') gram (core - s s') = core gram core - s t' - t s' + s (s' gram s) s'
         learnt += along * (along * float(step @ gram @ step) - 2 * across)
         variance -= along**2

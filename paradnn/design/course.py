@@ -65,9 +65,11 @@ class AdaptiveSweep:
         self._ended = True
         return [Visit(points[index], {}, reason) for index, reason in self._design.excluded.items()]
 
-    def wants(self, visit: Visit) -> bool:
+    def wants(self, visit: Visit, claimed: bool) -> bool:
         """Whether other drivers left room for the point since it was chosen."""
-        return bool(visit.excluded) or self._design is None or self._design.wants_more()
+        if visit.excluded or self._design is None:
+            return True
+        return self._design.has_room() if claimed else self._design.wants_more()
 
     def conclusion(self) -> Conclusion:
         """The whole design, whichever session or driver measured it."""

@@ -2,20 +2,23 @@
 
 What ran out of memory proves that all runs out that is no smaller in any size, and what fitted proves that all fits
 that is no larger in any. Points of different kinds (family, precision, compile mode, host) prove nothing of each other.
+`excluded` and `fitting` say so of points that are to be tried; `Frontier`, of points of one kind, where memory ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
 from scipy.special import log_ndtr, logsumexp, ndtr
 
 from paradnn.forecast.regression import Array
 
-__all__ = ["chances", "excluded", "fitting"]
+__all__ = ["Frontier", "Side", "chances", "excluded", "fitting"]
 
 #: Before data: how far off factors may be (log), how wide the frontier is (log); draws of these, rounds, draws kept.
 _FACTOR_SPREAD, _WIDTH = 2.0, 0.02
@@ -37,17 +40,14 @@ def excluded(
     smallest in the first size that differs. A failure that a success is no smaller than in any size proves nothing:
     something else took its memory.
     """
-    own, tried_codes = _codes(kinds, tried_kinds)
-    found: list[str | None] = [None] * len(candidates)
-    fitted, fitted_kinds = tried[~failed], tried_codes[~failed]
+    own, codes = _codes(kinds, tried_kinds)
     order = sorted(map(int, np.flatnonzero(failed)), key=lambda index: (*tried[index], run_ids[index]))
-    for index in order:
-        sizes, kind = tried[index], tried_codes[index]
-        if ((fitted >= sizes).all(axis=1) & (fitted_kinds == kind)).any():
-            continue
-        for place in np.flatnonzero((candidates >= sizes).all(axis=1) & (own == kind)):
-            found[place] = found[place] or run_ids[index]
-    return found
+    if not order:
+        return [None] * len(candidates)
+    disturbed = _no_smaller(tried[~failed], tried[order], codes[~failed], codes[order])
+    proofs = _no_smaller(candidates, tried[order], own, codes[order]) & ~_some(disturbed, axis=0)
+    found = zip(proofs.argmax(axis=1), _some(proofs, axis=1), strict=True)
+    return [run_ids[order[first]] if proved else None for first, proved in found]
 
 
 def fitting(
@@ -58,11 +58,8 @@ def fitting(
     failed: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
     """(n,) which candidates a success proves to fit: one of the same kind that is no smaller in any size."""
-    own, tried_codes = _codes(kinds, tried_kinds)
-    found = np.zeros(len(candidates), dtype=bool)
-    for sizes, kind in zip(tried[~failed], tried_codes[~failed], strict=True):
-        found |= (candidates <= sizes).all(axis=1) & (own == kind)
-    return found
+    own, codes = _codes(kinds, tried_kinds)
+    return _some(_no_smaller(tried[~failed], candidates, codes[~failed], own), axis=0)
 
 
 def _codes(kinds: Sequence[Hashable], others: Sequence[Hashable]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -71,6 +68,73 @@ def _codes(kinds: Sequence[Hashable], others: Sequence[Hashable]) -> tuple[NDArr
     return np.array([numbers[kind] for kind in kinds], dtype=np.intp), np.array(
         [numbers[kind] for kind in others], dtype=np.intp
     )
+
+
+def _no_smaller(
+    one: Array, other: Array, kinds: NDArray[np.intp] | None = None, other_kinds: NDArray[np.intp] | None = None
+) -> NDArray[np.bool_]:
+    """(n, m) whether each of (n, k) sizes is in none smaller than each of (m, k), and of the same kind."""
+    found = np.ones((len(one), len(other)), dtype=bool)
+    if kinds is not None and other_kinds is not None:
+        found = kinds[:, None] == other_kinds
+    for column, other_column in zip(one.T, other.T, strict=True):
+        found &= column[:, None] >= other_column
+    return found
+
+
+def _some(table: NDArray[np.bool_], axis: int) -> NDArray[np.bool_]:
+    return np.asarray(table.any(axis=axis))
+
+
+class Side(StrEnum):
+    """What is known of a point."""
+
+    FITS = "fits"
+    FAILS = "fails"
+    OPEN = "open"
+    CONTRADICTED = "contradicted"
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The points of one kind that matter: `fitted` (m, k), which nothing that fitted exceeds in every size, and
+    `failed` (p, k), below which nothing failed."""
+
+    fitted: Array
+    failed: Array
+
+    @classmethod
+    def fit(cls, points: ArrayLike, failed: ArrayLike) -> Frontier:
+        """From points (n, k), larger numbers being larger sizes, and whether each failed (n,)."""
+        sizes, outcome = np.asarray(points, dtype=float), np.asarray(failed, dtype=bool)
+        return cls(-_least(-sizes[~outcome]), _least(sizes[outcome]))
+
+    def side(self, points: ArrayLike) -> NDArray[np.str_]:
+        """The `Side` of each point (n, k): `contradicted` what is no larger than one that fitted and no smaller than
+        one that failed."""
+        sizes = np.asarray(points, dtype=float)
+        fits = _some(_no_smaller(self.fitted, sizes), axis=0)
+        return _named(fits, _some(_no_smaller(sizes, self.failed), axis=1))
+
+    @staticmethod
+    def sides_by_others(points: ArrayLike, failed: ArrayLike) -> NDArray[np.str_]:
+        """What the others say of each point (n,): its `Side` with itself left out."""
+        sizes, outcome = np.asarray(points, dtype=float), np.asarray(failed, dtype=bool)
+        others = _no_smaller(sizes, sizes) & ~np.eye(len(sizes), dtype=bool)
+        return _named(_some(others[~outcome], axis=0), _some(others[:, outcome], axis=1))
+
+
+def _named(fits: NDArray[np.bool_], fails: NDArray[np.bool_]) -> NDArray[np.str_]:
+    return np.select(
+        [fits & fails, fits, fails], [Side.CONTRADICTED.value, Side.FITS.value, Side.FAILS.value], Side.OPEN.value
+    )
+
+
+def _least(sizes: Array) -> Array:
+    """The distinct points (m, k) of some (n, k) that no other is below in every size."""
+    distinct = np.unique(sizes, axis=0)
+    above = _no_smaller(distinct, distinct) & ~np.eye(len(distinct), dtype=bool)
+    return np.asarray(distinct[~_some(above, axis=1)])
 
 
 def chances(parts: Array, tried: Array, failed: NDArray[np.bool_]) -> Array:

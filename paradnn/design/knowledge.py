@@ -137,8 +137,7 @@ def proved(run_id: str) -> str:
 class Knowledge:
     """What is known of candidates; `anywhere`: an outcome of whichever environment the sweep's tasks ran in counts.
 
-    ended: index -> how it ended. past: index -> its measured run. claimed: indices that other drivers measure now.
-    shared: whether other drivers were seen.
+    ended: index -> how it ended. past: index -> its measured run. claimed: indices that drivers measure now.
     """
 
     def __init__(
@@ -148,22 +147,22 @@ class Knowledge:
         self.ended: dict[int, Ended] = {}
         self.past: dict[int, Past] = {}
         self.claimed: set[int] = set()
-        self.shared = False
-        self._looked = False
         self._history, self._sweep_id, self._anywhere = history, sweep_id, anywhere
         self._policy = ResumePolicy(settings.resume, settings.retry)
         self._places, self._devices = set(candidates.table.environments), set(candidates.devices)
         self._index = {self._key(identity): index for index, identity in enumerate(candidates.identities)}
         self._own: set[int] = set()
 
-    def look(self, environments: Collection[str] = ()) -> None:
-        """Read the store again; one that does not answer leaves what is known. `environments` count from now on."""
+    def look(self, environments: Collection[str] = (), read: bool = True) -> None:
+        """Ask the store again; one that does not answer leaves what is known. `environments` count from now on.
+
+        `read`: what was measured too, and not only which points ended or are claimed.
+        """
         self._places |= set(environments)
-        before = len(self.ended)
         with contextlib.suppress(StoreError):
-            known = self._history.finished(self._places if self._policy.looks else (), self._sweep_id)
+            # A point that ends between the two questions is in both answers, and counts once.
             claimed = {self._index.get(self._key(identity)) for identity in self._history.claimed()}
-            self.claimed = {index for index in claimed if index is not None} - self._own
+            known = self._history.finished(self._places if self._policy.looks else (), self._sweep_id)
             for identity, runs in known.items():
                 index = self._index.get(self._key(identity))
                 if index is None or index in self._own:
@@ -172,9 +171,9 @@ class Knowledge:
                 if found := first_accepted(self.candidates.points[index], runs, self._policy) or next(iter(ours), None):
                     self.ended[index] = Ended(found.run_id, found.tags["outcome"])
             self._devices |= {run.tags["device"] for runs in known.values() for run in runs if "device" in run.tags}
-            self.shared |= bool(self.claimed) or (self._looked and len(self.ended) > before)
-            self._looked = True
-            self._read({ended.run_id: index for index, ended in self.ended.items() if ended.outcome == "ok"})
+            self.claimed = {index for index in claimed if index is not None} - self._own - self.ended.keys()
+            if read:
+                self._read({ended.run_id: index for index, ended in self.ended.items() if ended.outcome == "ok"})
 
     def take(self, rows: Iterable[Row]) -> None:
         """Note what this session measured itself."""

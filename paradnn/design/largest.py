@@ -146,7 +146,7 @@ class LargestBatch:
             Visit(self._point(key), {"search": "largest"}, why) for key, why in zip(self._asked, reasons, strict=True)
         ]
 
-    def wants(self, visit: Visit) -> bool:
+    def wants(self, visit: Visit, claimed: bool) -> bool:
         """Each try is needed."""
         return True
 

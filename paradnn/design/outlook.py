@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import cholesky, solve_triangular
 
 from paradnn.design.choose import choose
 from paradnn.design.stop import median_error
@@ -43,9 +44,17 @@ class Outlook:
         return int(end * (found / error) ** (1 / max(power, 0.1))) - known
 
 
-def deviations(prediction: Prediction) -> Array:
-    """(n,) standard deviations of the logarithm of each point's step, without the noise of measuring it."""
-    return np.asarray(np.sqrt((prediction.root**2).sum(axis=1) + prediction.own))
+def deviations(prediction: Prediction, measured: Sequence[int] = ()) -> Array:
+    """(n,) standard deviations of the logarithm of each point's step, without the noise of measuring it, once the
+    points with the indices `measured` are measured too."""
+    root, chosen = prediction.root, list(measured)
+    variance, own = (root**2).sum(axis=1), prediction.own
+    if chosen:
+        rows = _observed(prediction, chosen)
+        lower = cholesky(np.eye(len(chosen)) + rows @ rows.T, lower=True)
+        variance = variance - (solve_triangular(lower, rows @ root.T, lower=True) ** 2).sum(axis=0)
+        own = _own_after(prediction, chosen)
+    return np.asarray(np.sqrt(np.maximum(variance, 0.0) + own))
 
 
 def with_measured(prediction: Prediction, indices: Sequence[int]) -> Prediction:
@@ -56,14 +65,24 @@ def with_measured(prediction: Prediction, indices: Sequence[int]) -> Prediction:
     chosen = list(indices)
     if not chosen:
         return prediction
-    root, own = prediction.root, prediction.own
-    rows = root[chosen] / np.sqrt(own[chosen] + prediction.noise**2)[:, None]
+    root, rows = prediction.root, _observed(prediction, chosen)
     values, vectors = np.linalg.eigh(np.eye(root.shape[1]) + rows.T @ rows)
-    left = own.copy()
+    return replace(prediction, root=np.asarray(root @ (vectors / np.sqrt(values))), own=_own_after(prediction, chosen))
+
+
+def _observed(prediction: Prediction, chosen: Sequence[int]) -> Array:
+    """(m, k) rows of points in units of what measuring them does not tell of the others."""
+    scale = np.sqrt(prediction.own[chosen] + prediction.noise**2)
+    return np.asarray(prediction.root[chosen] / scale[:, None])
+
+
+def _own_after(prediction: Prediction, chosen: Sequence[int]) -> Array:
+    """(n,) variances of what is peculiar to a point, once these are measured: their replicates share it."""
+    left = prediction.own.copy()
     for index in chosen:
         kin = prediction.group == prediction.group[index]
         left[kin] *= prediction.noise**2 / (left[index] + prediction.noise**2 + 1e-300)
-    return replace(prediction, root=np.asarray(root @ (vectors / np.sqrt(values))), own=left)
+    return left
 
 
 def outlook(
@@ -89,6 +108,6 @@ def outlook(
     for count in counts:
         left = allowed & (weights > 0)
         left[order[:count]] = False
-        errors.append(median_error(deviations(with_measured(prediction, order[:count]))[left]))
+        errors.append(median_error(deviations(prediction, order[:count])[left]))
     spent = np.concatenate([[0.0], np.cumsum(seconds[order])])
     return Outlook(order, counts, errors, [float(spent[count]) for count in counts])

@@ -23,6 +23,8 @@ __all__ = ["JITTER", "Scales", "learn"]
 #: Before data: the smooth part, what is peculiar to a step (standard deviations of a logarithm), and by what factor
 #: these and the lengths may be off (standard deviation of its logarithm).
 _SMOOTH, _PECULIAR, _OFF = 0.2, 0.05, 1.0
+#: Beyond so many of these no scale is looked at.
+_FARTHEST = 30.0
 #: The logarithm of the variance of what is peculiar: how it may differ in all, and for each unit of a coordinate.
 _LEVEL, _SLOPE = 0.3, 0.5
 #: Steps that scales are learnt from at most; rounds of scales and errors in turn; errors, in standard deviations,
@@ -113,6 +115,9 @@ class _Problem:
         start = np.log([scales.smooth, scales.peculiar, *(scales.lengths[name] for name in self.names)])
 
         def height(logs: Array) -> tuple[float, Array]:
+            off = (logs - before) / _OFF
+            if np.abs(off).max() > _FARTHEST:  # a first stride may be that long
+                return 1e12, np.zeros_like(logs)
             smooth, peculiar, *_ = np.exp(2 * logs)
             shorter = np.exp(-2 * logs[2:])
             root = np.sqrt(3.0 * np.tensordot(shorter, squares, 1)) + np.zeros_like(self.line)
@@ -125,7 +130,6 @@ class _Problem:
                 return 1e12, np.zeros_like(logs)
             pulled = inverse @ self.values
             rise = np.outer(pulled, pulled) - inverse
-            off = (logs - before) / _OFF
             by_length = 1.5 * smooth * np.tensordot(squares, rise * decay, 2) * shorter
             slope = np.array(
                 [smooth * (rise * (1 + root) * decay).sum(), peculiar * (np.diag(rise) @ weight), *by_length]

@@ -110,7 +110,7 @@ def _coordinates(table: Table) -> dict[Hashable, Coordinate]:
     names = ("flops", "bytes", "parameters", "layers", "batch")
     sizes: dict[Hashable, Array] = dict(zip(names, _sizes(table), strict=True))
     sizes["input"] = np.log10(table.number("batch_size") * np.maximum(table.examples[:, 0], 1.0)) - 5
-    for key in sorted({key for row in table.rows for key in row if key.startswith("model.")} - {"model.name"}):
+    for key in table.model_keys:
         number = table.number(key)
         sizes[key] = np.log10(np.where(number > 0, number, 100.0)) - 2  # what a family lacks is typical
     words = {"environment": np.array(table.environments, dtype=str)} | {key: table.text(key) for key in _WORDS}

@@ -19,6 +19,7 @@ from paradnn.forecast.past_runs import EACH_PROCESS, IMPORT_SECONDS, PastRuns
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.regression import Array, Columns, Prediction, Regression
 from paradnn.forecast.table import Table
+from paradnn.forecast.threads import one_thread
 from paradnn.forecast.timing import (
     FIRST_VERDICT,
     MeasureColumns,
@@ -67,6 +68,7 @@ class PointTimes:
     timed_out: NDArray[np.bool_]
 
 
+@one_thread()
 def point_times(
     runs: PastRuns, points: Table, draws: int, seed: int = 0, steps: Prediction | None = None
 ) -> PointTimes:

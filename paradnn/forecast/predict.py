@@ -21,6 +21,7 @@ from paradnn.forecast.past_runs import PastRuns
 from paradnn.forecast.process import LeftOut, Process
 from paradnn.forecast.regression import Array, Prediction, Regression
 from paradnn.forecast.table import Table
+from paradnn.forecast.threads import one_thread
 
 __all__ = ["StepTimeModel", "fit_line"]
 
@@ -40,6 +41,7 @@ class StepTimeModel:
     process: Process
 
     @classmethod
+    @one_thread()
     def fit(cls, runs: PastRuns) -> StepTimeModel:
         """The model of past runs."""
         logs = np.log(runs.step)
@@ -48,11 +50,13 @@ class StepTimeModel:
         run = float(np.sqrt(np.median(noise**2))) if len(runs) else _NOISE
         return cls(line, Process.fit(inputs, logs, noise, run))
 
+    @one_thread()
     def predict(self, points: Table) -> Prediction:
         """The logarithm of the seconds of each point's step; one that was measured before is nearly known."""
         return self.process.predict(step_inputs(points)(self.line))
 
     @property
+    @one_thread()
     def left_out(self) -> LeftOut:
         """Every measured step, predicted from the others."""
         return self.process.left_out

@@ -55,14 +55,32 @@ class Table:
 
     def text(self, key: str) -> NDArray[np.str_]:
         """(n,) values of one key as text, "null" where a row lacks it."""
-        return np.array([row.get(key, "null") for row in self.rows], dtype=str)
+        if key not in self._texts:
+            self._texts[key] = np.array([row.get(key, "null") for row in self.rows], dtype=str)
+        return self._texts[key]
 
     def number(self, key: str) -> Array:
         """(n,) values of one key as numbers, NaN where they are none."""
-        texts = [row.get(key, "null") for row in self.rows]
-        values = {text: _value(text) for text in set(texts)}
-        numbers = {text: value if isinstance(value, (int, float)) else np.nan for text, value in values.items()}
-        return np.array([numbers[text] for text in texts], dtype=float)
+        if key not in self._numbers:
+            texts = [row.get(key, "null") for row in self.rows]
+            values = {text: _value(text) for text in set(texts)}
+            numbers = {text: value if isinstance(value, (int, float)) else np.nan for text, value in values.items()}
+            self._numbers[key] = np.array([numbers[text] for text in texts], dtype=float)
+        return self._numbers[key]
+
+    @cached_property
+    def _texts(self) -> dict[str, NDArray[np.str_]]:
+        """Columns that were asked for: an adaptive sweep asks for the same before every batch."""
+        return {}
+
+    @cached_property
+    def _numbers(self) -> dict[str, Array]:
+        return {}
+
+    @cached_property
+    def model_keys(self) -> list[str]:
+        """The keys of models that any row has, but for the name."""
+        return sorted({key for row in self.rows for key in row if key.startswith("model.")} - {"model.name"})
 
     @cached_property
     def families(self) -> list[str]:

@@ -63,8 +63,8 @@ class Course(Protocol):
         A visit whose point another driver measures, or has measured, has no row.
         """
 
-    def wants(self, visit: Visit) -> bool:
-        """Whether a visit of the batch is still to be made: asked right before it."""
+    def wants(self, visit: Visit, claimed: bool) -> bool:
+        """Whether a visit of the batch is still to be made: asked before its point is claimed, and once it is."""
 
     def conclusion(self) -> Conclusion:
         """What came of it, also of one that was interrupted."""

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.outcome import PointResult
@@ -139,14 +140,25 @@ class Measuring:
         for entry in list(self._open):
             self._process(entry)
 
-    def visit(self, visits: Sequence[Visit], wanted: Callable[[Visit], bool] = lambda _: True) -> int:
-        """Measure a batch, at most a group of points; how many are left out: not `wanted`, or held by other drivers."""
-        left_out = sum(not (wanted(visit) and self.enter(visit.point, visit=visit)) for visit in visits)
+    def visit(self, visits: Sequence[Visit], wanted: Callable[[Visit, bool], bool] = lambda *_: True) -> int:
+        """Measure a batch, at most a group of points; how many are left out: not `wanted` (which is asked before a
+        point is claimed, and once it is), or held by other drivers."""
+        left_out = sum(
+            not (wanted(visit, False) and self.enter(visit.point, visit=visit, stays=partial(wanted, visit, True)))
+            for visit in visits
+        )
         self._further_rounds()
         return left_out
 
-    def enter(self, point: Point, reference: bool = False, visit: Visit | None = None) -> bool:
-        """Claim a point, measure it in its first process; False when another driver holds it."""
+    def enter(
+        self,
+        point: Point,
+        reference: bool = False,
+        visit: Visit | None = None,
+        stays: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Claim a point, measure it in its first process; False when another driver holds it, or it no longer `stays`
+        once it is claimed."""
         further, excluded = (visit.tags, visit.excluded) if visit else ({}, None)
         environment = self._environments.environment(point)
         begin = time.perf_counter()
@@ -168,6 +180,10 @@ class Measuring:
             self._summary.skipped[claim.tags["outcome"]] += 1
             self._reporter.skipped(self._summary.skipped, point.measure.processes)
             return True
+        if not stays():
+            self._tracker.abandon(claim, "other drivers began the last points at the same time")
+            time.sleep(random.uniform(0.2, 1.0))  # else all would come back together
+            return False
         known = replace(environment, findings=(*environment.findings, *self.findings))
         entry = OpenPoint(point, known, ceilings, claim, tags, costs_of(point), reference, longest=longest)
         entry.excluded = excluded

@@ -113,20 +113,29 @@ class _Builder:
         self._master = master
         self._parser = OverridesParser.create(config_loader=loader)
         self._index: dict[tuple[str, ...], int] = {}
+        self._parsed: dict[str, _Axis | None] = {}
         self.bases: list[dict[str, Any]] = []
 
     def axes(self, strings: Sequence[str]) -> list[_Axis]:
         """One axis for each key; where a key comes twice, the later one counts."""
         axes: dict[str, _Axis] = {}
-        for override in self._parser.parse_overrides(list(strings)):
-            key = override.get_key_element()
-            if key.lstrip("+~").split(".")[0] in SETTINGS_KEYS:
-                if override.is_sweep_override():
-                    value = str(override.input_line).partition("=")[2]
-                    raise ConfigError(key, value, "is no axis of a point", "give it one value")
-                continue
-            axes[key] = self._axis(key, override)
+        for string in strings:
+            # Hundreds of grids say mostly the same, and Hydra takes a millisecond or two for each string.
+            if string not in self._parsed:
+                self._parsed[string] = self._parse(string)
+            if axis := self._parsed[string]:
+                axes[axis.key] = axis
         return list(axes.values())
+
+    def _parse(self, string: str) -> _Axis | None:
+        """The axis that an override is; None for a setting of the sweep."""
+        [override] = self._parser.parse_overrides([string])
+        key = override.get_key_element()
+        if key.lstrip("+~").split(".")[0] not in SETTINGS_KEYS:
+            return self._axis(key, override)
+        if override.is_sweep_override():
+            raise ConfigError(key, string.partition("=")[2], "is no axis of a point", "give it one value")
+        return None
 
     def of_families(self, grids: Sequence[Mapping[str, Any]], arguments: Sequence[str]) -> list[dict[str, Any]]:
         """The grids of the families that the command line asks for: `experiment=quick model=fc` is quick's fc part."""

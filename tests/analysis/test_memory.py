@@ -11,11 +11,11 @@ import statsmodels.api as sm
 from scipy import optimize
 
 from analysis.cli import main
-from analysis.methods.frontier import Frontier, Side
 from analysis.methods.logistic import firth, profile_interval
 from analysis.methods.memory import memory
 from analysis.methods.regression import NotEnoughData
 from analysis.summaries.memory import memory as analyse
+from paradnn.design.frontier import Frontier, Side
 from tests.analysis.planted import grid, runs
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from paradnn.design.choose import choose, first_points
+from paradnn.design.outlook import deviations, with_measured
 from paradnn.forecast.regression import Array, Prediction
 
 
@@ -77,3 +80,14 @@ def test_a_start_of_few_points_of_few_candidates(count: int) -> None:
     line = np.array([[1.0], [2.0]])
     assert sorted(first_points(line, count, seed=0)) == sorted(set(range(min(count, 2)))) or count == 1
     assert len(first_points(np.ones((3, 2)), count, seed=0)) == min(count, 3)
+
+
+def test_what_is_left_unknown_is_that_of_the_prediction_once_points_are_measured() -> None:
+    prediction = posterior(np.random.default_rng(3), 12, [0, 0, 0, 3, 4, 5, 5, 7, 8, 9, 10, 11])
+    for measured in ([], [4], [1, 5, 11, 3]):
+        expected = deviations(with_measured(prediction, measured))
+        np.testing.assert_allclose(deviations(prediction, measured), expected, rtol=1e-12)
+    single = replace(prediction, own=np.zeros(12))
+    covariance, one = single.root @ single.root.T, 4
+    left = np.diag(covariance) - covariance[:, one] ** 2 / (covariance[one, one] + single.noise**2)
+    np.testing.assert_allclose(deviations(single, [one]) ** 2, left, rtol=1e-12)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ import pytest
 from paradnn.config.identity import point_id
 from paradnn.config.point import Measure
 from paradnn.design.adaptive import start_size
+from paradnn.session.course import Visit
+from paradnn.tracking.offline import OfflineTracker
 from tests.design.world import World, space
 from tests.forecast.planted import QUICK
 
@@ -82,6 +85,31 @@ def test_drivers_at_once_measure_nothing_twice(tmp_path: Path) -> None:
     list(world.follow(course := world.course(points, points=18)))
     assert len(world.measured) == len(set(map(point_id, world.measured))) == 18
     assert course.conclusion().metrics["design_measured"] == 18
+
+
+def test_of_drivers_that_claim_at_once_none_exceeds_the_number_of_points(tmp_path: Path) -> None:
+    """The first chose its points before the others were there, and has not looked since."""
+    world, points = World(tmp_path), space(layers=(1, 4), nodes=(32, 512, 2048))
+    courses, claimed = [world.course(points, points=3) for _ in range(3)], set()
+    for course in courses:
+        visit, *_ = course.batch([])
+        assert course.wants(visit, False)
+        assert world.claim(OfflineTracker(tmp_path), visit.point)
+        assert course.wants(visit, True)
+        claimed.add(point_id(visit.point))
+    fourth = Visit(next(point for point in points if point_id(point) not in claimed), {})
+    assert courses[0].wants(fourth, False)
+    assert world.claim(OfflineTracker(tmp_path), fourth.point)
+    assert not courses[0].wants(fourth, True)
+    assert not courses[0].wants(fourth, False), "now it knows"
+
+
+def test_drivers_in_parallel_measure_as_many_points_as_were_asked_for(tmp_path: Path) -> None:
+    worlds, points = [World(tmp_path) for _ in range(4)], space(layers=(1, 4), nodes=(32, 512, 2048))
+    with ThreadPoolExecutor(len(worlds)) as drivers:
+        list(drivers.map(lambda world: list(world.follow(world.course(points, points=9))), worlds))
+    measured = [point_id(point) for world in worlds for point in world.measured]
+    assert len(measured) == len(set(measured)) == 9
 
 
 def test_no_point_is_begun_after_the_time(tmp_path: Path) -> None:

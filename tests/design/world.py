@@ -68,8 +68,11 @@ class World:
         while visits := course.batch(rows):
             rows = []
             for visit in visits:
-                claim = self._claim(tracker, visit.point) if course.wants(visit) else None
+                claim = self.claim(tracker, visit.point) if course.wants(visit, False) else None
                 if claim is None:
+                    continue
+                if not course.wants(visit, True):
+                    tracker.abandon(claim, "")
                     continue
                 yield visit
                 rows.append(self._measure(tracker, claim, visit))
@@ -78,7 +81,8 @@ class World:
         """Bytes that the point takes."""
         return BASE + FACTOR * costs_of(point).memory_lower_bound_bytes
 
-    def _claim(self, tracker: OfflineTracker, point: Point) -> Claim | None:
+    def claim(self, tracker: OfflineTracker, point: Point) -> Claim | None:
+        """The claim of a point; None where another has it, or it is measured."""
         [environment] = current_environments([point]).values()
         assert environment is not None
         identity = Identity(point_id(point), environment.environment_id, point.replicate)

@@ -1,0 +1,131 @@
+"""python -m benchmarks.few_seconds [--measured 50 200 600 1000 2000] [--threads 1] [--profile]
+
+What choosing the next points of an adaptive sweep takes, among the 9,720 points of the paper's FC space, on a planted
+machine of which some points are measured: median seconds of a whole look (read, fit, predict, choose), and the largest
+memory. Each number of points has a process of its own, so that its memory is its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import itertools
+import pstats
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import threadpoolctl
+
+from paradnn.config.families.synthetic import FullyConnected
+from paradnn.config.identity import Identity, point_id
+from paradnn.config.point import Measure, Point, Settings, Sweep
+from paradnn.design.adaptive import Design, rule_of
+from paradnn.design.knowledge import Candidates, Knowledge
+from paradnn.execution.environments import current_environments
+from paradnn.forecast.history import Past
+from paradnn.tracking.base import Finished
+from tests.forecast.planted import Machine
+
+#: Points of a batch, and looks of which the median counts.
+BATCH, LOOKS = 16, 5
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A store of these runs, each of a measurement."""
+
+    runs: Mapping[Identity, Past]
+    where: str = "memory"
+
+    def finished(self, environment_ids: Collection[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
+        return {identity: [Finished(run.run_id, run.tags)] for identity, run in self.runs.items()}
+
+    def claimed(self) -> set[Identity]:
+        return set()
+
+    def past(self, devices: Collection[str], most: int) -> list[Past]:
+        return [*self.runs.values()][-most:]
+
+    def metrics(self, run_id: str) -> Mapping[str, float]:
+        return {}
+
+
+def space() -> list[Point]:
+    """Table 2 of the paper, fully connected."""
+    axes = itertools.product(
+        *((4, 8, 16, 32, 64, 128), [2**power for power in range(5, 14)], range(2000, 8001, 2000)),
+        *(range(200, 1001, 200), [2**power for power in range(6, 15)]),
+    )
+    protocol = Measure(profile=False, processes=1, memory_limit=2**50)
+    return [
+        Point(
+            FullyConnected(layers=layers, nodes=nodes, input_size=inputs, output_size=outputs),
+            batch_size=batch,
+            measure=protocol,
+        )
+        for layers, nodes, inputs, outputs, batch in axes
+    ]
+
+
+def prepared(count: int) -> Design:
+    """An adaptive sweep of which so many points are measured, drawn at random."""
+    points, random = space(), np.random.default_rng(0)
+    [environment] = current_environments(points[:1]).values()
+    assert environment is not None
+    machine, runs = Machine(random, noise=0.03, session=0.0), {}
+    for number, index in enumerate(random.permutation(len(points))[:count]):
+        past, point = machine.run(points[index], number), points[index]
+        tags = {**past.tags, "environment_id": environment.environment_id, "device": environment.device}
+        tags |= {"point_id": point_id(point), "replicate": "0"}
+        identity = Identity(tags["point_id"], environment.environment_id, point.replicate)
+        runs[identity] = replace(past, tags=tags, metrics={**past.metrics, "peak_memory_bytes": 1e9})
+    settings = Settings(ceilings=False, sweep=Sweep(design="adaptive", error=1e-6))
+    history = Measured(runs)
+    knowledge = Knowledge(Candidates.of(points, settings, history), settings, history, "planted")
+    return Design(knowledge, rule_of(settings.sweep), seed=0)
+
+
+def timed(count: int) -> None:
+    """Print the seconds of each look, and the memory in the end."""
+    design = prepared(count)
+    design.next(BATCH)
+    spent = []
+    for _ in range(LOOKS):
+        begin = time.perf_counter()
+        design.next(BATCH)
+        spent.append(time.perf_counter() - begin)
+    mebibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{count:6d}  {np.median(spent):6.2f} ({min(spent):.2f} .. {max(spent):.2f})  {mebibytes:7.0f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measured", type=int, nargs="*", default=[50, 200, 600, 1000, 2000])
+    parser.add_argument("--threads", type=int, help="of BLAS, where the code sets no limit of its own")
+    parser.add_argument("--profile", action="store_true", help="where the time goes, of the last look")
+    parser.add_argument("--single", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.threads:
+        threadpoolctl.threadpool_limits(given.threads, "blas")
+    if given.profile:
+        design = prepared(given.measured[0])
+        design.next(BATCH)
+        with cProfile.Profile() as profile:
+            design.next(BATCH)
+        pstats.Stats(profile).sort_stats("cumulative").print_stats(45)
+    elif given.single:
+        timed(given.measured[0])
+    else:
+        print("points  seconds of a look      MiB at most")
+        for count in given.measured:
+            command = [sys.executable, "-m", "benchmarks.few_seconds", "--single", "--measured", str(count)]
+            subprocess.run([*command, *(["--threads", str(given.threads)] if given.threads else [])], check=True)
+
+
+if __name__ == "__main__":
+    main()
