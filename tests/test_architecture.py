@@ -30,7 +30,7 @@ FLOORS = (
 #: What `analysis` shares with the driver: faults, the look of figures, machines, where the store is, what can be run.
 CONFIG = ("config.families", "config.identity", "config.outcome", "config.paths", "config.point", "config.words")
 #: ... and what a point costs, how long its step takes, and which points a sweep has.
-FORECAST = ("forecast.past_runs", "forecast.predict", "forecast.process", "forecast.table")
+FORECAST = ("forecast.operation_times", "forecast.past_runs", "forecast.predict", "forecast.process", "forecast.table")
 SHARED = ("errors", "plotting", "hardware", "store", "costs", "sweep.space", "cli", *CONFIG, *FORECAST)
 MOST_ROOMS, MOST_ARROWS = 30, 135
 

@@ -28,6 +28,8 @@ _LEVEL, _SLOPE = 0.3, 0.5
 #: Steps that scales are learnt from at most; rounds of scales and errors in turn; errors, in standard deviations,
 #: beyond which a step counts as disturbed, and as far as which they tell where others are peculiar.
 _MOST_STEPS, _ROUNDS, _DISTURBED, _TOLD = 250, 3, 3.5, 12.0**0.5
+#: Logarithms of scales are tried no further off than this.
+_FURTHEST = 30.0
 #: Variance that keeps a covariance invertible.
 JITTER = 1e-7
 
@@ -113,6 +115,7 @@ class _Problem:
         start = np.log([scales.smooth, scales.peculiar, *(scales.lengths[name] for name in self.names)])
 
         def height(logs: Array) -> tuple[float, Array]:
+            logs = np.clip(logs, -_FURTHEST, _FURTHEST)  # a line search may step anywhere
             smooth, peculiar, *_ = np.exp(2 * logs)
             shorter = np.exp(-2 * logs[2:])
             root = np.sqrt(3.0 * np.tensordot(shorter, squares, 1)) + np.zeros_like(self.line)

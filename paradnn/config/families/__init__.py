@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paradnn.config.families.attention import LanguageModel, Transformer, VisionTransformer
-from paradnn.config.families.kernels import Conv2d, Gemm, Kernel, RecurrentKernel, SparseGemm
+from paradnn.config.families.kernels import Conv2d, Elementwise, Gemm, Kernel, RecurrentKernel, SparseGemm
 from paradnn.config.families.synthetic import Convolutional, FullyConnected, Recurrent
 from paradnn.config.families.vision import Classifier, MobileNet, RetinaNet
 
@@ -33,6 +33,7 @@ Model = (
     | Conv2d
     | RecurrentKernel
     | SparseGemm
+    | Elementwise
 )
 
 
@@ -91,6 +92,7 @@ _ENTRIES = (
     Family(
         "sparse_gemm", SparseGemm, "vectors", ("density", "m", "n"), "model.density=0.05,0.1,0.2,0.5 model.n=1,16,64"
     ),
+    Family("elementwise", Elementwise, "vectors", ("elements", "operations"), "model.elements=1000,100000,10000000"),
 )
 #: By name, in the order of figures and tables. A place is a marker and a colour: new families go to the end.
 FAMILIES = {family.name: family for family in _ENTRIES}

@@ -143,6 +143,21 @@ class SparseGemm(Kernel):
         return f"{self.m}x{self.n}x{self.k} d{self.density:g}"
 
 
+@dataclass(frozen=True)
+class Elementwise(Kernel):
+    """a b b ... b of tensors of so many elements, product after product: what is neither a matrix product nor one of
+    the above takes about as long as what moves as many bytes. Many operations on few elements are dispatch alone."""
+
+    name: str = option("elementwise", "the kernel", choices=("elementwise",))
+    elements: int = option(1_000_000, "of each tensor", low=1, high=_LARGEST)
+    operations: int = option(1, "products, one after the other", low=1, high=256)
+
+    @property
+    def size(self) -> str:
+        """Short description of the operations' size."""
+        return f"{self.elements} x{self.operations}"
+
+
 def as_kernel(point: PointT) -> PointT:
     """A `Point` that is no kernel's as it is, and a kernel's in the one way that stands for it.
 

@@ -13,7 +13,13 @@ from paradnn.worker.models.applications import build_densenet121, build_mobilene
 from paradnn.worker.models.cnn import build_cnn
 from paradnn.worker.models.fc import build_fc
 from paradnn.worker.models.gpt import build_gpt
-from paradnn.worker.models.kernels import build_conv2d, build_gemm, build_rnn_kernel, build_sparse_gemm
+from paradnn.worker.models.kernels import (
+    build_conv2d,
+    build_elementwise,
+    build_gemm,
+    build_rnn_kernel,
+    build_sparse_gemm,
+)
 from paradnn.worker.models.retinanet import build_retinanet
 from paradnn.worker.models.rnn import build_rnn
 from paradnn.worker.models.squeezenet import build_squeezenet
@@ -42,6 +48,7 @@ _BUILDERS = {
     "conv2d": build_conv2d,
     "rnn_kernel": build_rnn_kernel,
     "sparse_gemm": build_sparse_gemm,
+    "elementwise": build_elementwise,
 }
 
 

@@ -19,7 +19,7 @@ from paradnn.worker.models.kernels import recurrent
 from paradnn.worker.models.kernels.operations import Convolution, Operations
 from paradnn.worker.models.workload import Kernel, Workload
 
-__all__ = ["build_conv2d", "build_gemm", "build_rnn_kernel", "build_sparse_gemm"]
+__all__ = ["build_conv2d", "build_elementwise", "build_gemm", "build_rnn_kernel", "build_sparse_gemm"]
 
 
 def build_gemm(model: Mapping[str, Any]) -> Workload:
@@ -108,6 +108,21 @@ def build_sparse_gemm(model: Mapping[str, Any]) -> Workload:
         return [operations.sparse(counts, columns, values, (m, k)), dense]
 
     return _workload(operations.sparse_matmul, draw, prepare)
+
+
+def build_elementwise(model: Mapping[str, Any]) -> Workload:
+    """a and b, near 1 so that no product of many leaves the range of a type -> a b b ... b, of the same shape."""
+    operations, dtype = _operations()
+
+    def compute(a: Any, b: Any) -> Any:
+        for _ in range(model["operations"]):
+            a = a * b
+        return a
+
+    def draw(generator: np.random.Generator, _: int) -> list[np.ndarray]:
+        return [generator.uniform(0.99, 1.01, model["elements"]).astype(np.float32) for _ in range(2)]
+
+    return _workload(compute, draw, lambda operands: [operations.cast(operand, dtype) for operand in operands])
 
 
 def _workload(compute: Callable[..., Any], draw: Any, prepare: Callable[[list[Any]], list[Any]]) -> Workload:
