@@ -79,32 +79,23 @@ class _Other:
     moved: float
 
 
-def fit_kernels(frame: pd.DataFrame, device: str, like: Row, pool: bool = False) -> Kernels:
-    """The kernels that ran on `device` with the precision, framework and compile mode of `like`, where it has these.
+def fit_kernels(
+    frame: pd.DataFrame, device: str, like: Row, metric: str = "step_time_ms", pool: bool = False
+) -> Kernels:
+    """The kernels that ran on `device` with the precision, framework and compile mode of `like`, where it has these, by
+    the milliseconds in `metric`.
 
     ConfigError for a device without runs, NotEnoughData for one without enough kernels of any kind.
     """
-    if device not in set(frame["device"].dropna()):
-        there = ", ".join(sorted(set(frame["device"].dropna().astype(str))))
-        raise ConfigError("--to", device, "no chosen run is of this device", f"choose of {there}")
-    kernels = [name for name, family in FAMILIES.items() if family.is_kernel]
-    runs = frame[
-        is_ok(frame) & frame["device"].eq(device) & frame["family"].isin(kernels) & (frame["step_time_ms"] > 0)
-    ]
-    wanted = {name: like[name] for name in _SAME if name in frame and pd.notna(like.get(name))}
-    for name, value in wanted.items():
-        runs = runs[runs[name].eq(value) | runs[name].isna()]
-    told = " ".join(f"{name}={value}" for name, value in wanted.items())
-    if runs.empty:
-        remedy = "measure some, as in python -m paradnn.train -m experiment=kernels"
-        raise NotEnoughData(f"no kernel ran on {device} with {told}; {remedy}")
-    runs = require_homogeneous(runs, pool=pool)
-    noise = stated_noise(*(_numbers(runs, name) for name in NOISE_METRICS))
-    seconds = _numbers(runs, "step_time_ms") / 1e3
+    runs = require_homogeneous(_kernel_runs(frame, device, like, metric), pool=pool)
+    # A run's interval is of its median, not of its fastest block.
+    noise = stated_noise(*(_numbers(runs, name) for name in NOISE_METRICS)) * (
+        1.0 if metric == "step_time_ms" else np.nan
+    )
     groups: defaultdict[str, list[tuple[Operation, float, float]]] = defaultdict(list)
-    for row, one, own in zip(runs.to_dict("records"), seconds, noise, strict=True):
+    for row, seconds, own in zip(runs.to_dict("records"), _numbers(runs, metric) / 1e3, noise, strict=True):
         operation = kernel_operation(model_of(row), int(row["batch_size"]), str(row["precision"]))
-        groups[operation.kind].append((operation, one, own))
+        groups[operation.kind].append((operation, seconds, own))
     counts = {kind: len({operation for operation, *_ in group}) for kind, group in groups.items()}
     models = {
         kind: OperationTimes.fit([one for one, *_ in group], *np.array([rest for _, *rest in group]).T)
@@ -120,11 +111,28 @@ def fit_kernels(frame: pd.DataFrame, device: str, like: Row, pool: bool = False)
     return Kernels(device, models, counts, missing, tuple(runs["run_id"]), runs.attrs.get("pooled", ""))
 
 
+def _kernel_runs(frame: pd.DataFrame, device: str, like: Row, metric: str) -> pd.DataFrame:
+    if device not in set(frame["device"].dropna()):
+        there = ", ".join(sorted(set(frame["device"].dropna().astype(str))))
+        raise ConfigError("--to", device, "no chosen run is of this device", f"choose of {there}")
+    kernels = [name for name, family in FAMILIES.items() if family.is_kernel]
+    runs = frame[is_ok(frame) & frame["device"].eq(device) & frame["family"].isin(kernels)]
+    runs = runs[_numbers(runs, metric) > 0]
+    wanted = {name: like[name] for name in _SAME if name in frame and pd.notna(like.get(name))}
+    for name, value in wanted.items():
+        runs = runs[runs[name].eq(value) | runs[name].isna()]
+    if runs.empty:
+        told = " ".join(f"{name}={value}" for name, value in wanted.items())
+        remedy = "measure some, as in python -m paradnn.train -m experiment=kernels"
+        raise NotEnoughData(f"no kernel ran on {device} with {told}; {remedy}")
+    return runs
+
+
 def step_of(row: Row, kernels: Kernels, table: pd.DataFrame | None) -> Step:
     """One step of the point in `row` (columns of a frame) on the kernels' device; `table`: its operations, profiled."""
     model, batch_size, precision = model_of(row), int(row["batch_size"]), str(row["precision"])
-    mode = str(row.get("mode", "train"))
-    if FAMILIES[model["name"]].is_kernel or row.get("devices", 1) not in (1, None):
+    mode = _told(row, "mode", "train")
+    if FAMILIES[model["name"]].is_kernel or _told(row, "devices", "1") != "1":
         raise ConfigError("--run", model["name"], "is no model on one device", "choose runs with --where")
     products = model_operations(model, batch_size=batch_size, precision=precision, mode=mode)
     others = list(_others(table)) if table is not None else [_traffic(model, row, products)]
@@ -199,15 +207,16 @@ def _others(table: pd.DataFrame) -> Iterator[_Other]:
 
 def _traffic(model: Mapping[str, Any], row: Row, products: Sequence[Counted]) -> _Other:
     """The traffic of a step that its products do not explain, one operation for each pass over a layer."""
+    mode = _told(row, "mode", "train")
     costs = model_costs(
         model,
         batch_size=int(row["batch_size"]),
         precision=str(row["precision"]),
-        mode=str(row.get("mode", "train")),
-        optimizer=str(row.get("optimizer.name", "rmsprop")),
+        mode=mode,
+        optimizer=_told(row, "optimizer.name", "rmsprop"),
     )
     explained = sum(each.count * each.operation.bytes for each in products)
-    count = max(1, len(products)) if row.get("mode") == "inference" else _PASSES * max(1, len(products) // _PASSES)
+    count = max(1, len(products)) if mode == "inference" else _PASSES * max(1, len(products) // _PASSES)
     return _Other("other traffic", float(count), max(0.0, costs.bytes_per_step - explained) / count)
 
 
@@ -249,13 +258,20 @@ def model_of(row: Row) -> dict[str, Any]:
     return {**{key: value for key, value in given.items() if key in known}, "name": str(name)}
 
 
+def _told(row: Row, name: str, otherwise: str) -> str:
+    """A value as text, `otherwise` where the row has none."""
+    return otherwise if _is_missing(row.get(name)) else str(row[name])
+
+
 def _is_missing(value: Any) -> bool:
     return value is None or (not isinstance(value, (list, tuple)) and bool(pd.isna(value)))
 
 
 def _value(value: Any) -> Any:
     if not isinstance(value, str):
-        return value.item() if isinstance(value, np.generic) else value
+        plain = value.item() if isinstance(value, np.generic) else value
+        # A column of counts that some rows lack holds floats.
+        return int(plain) if isinstance(plain, float) and plain.is_integer() else plain
     try:
         return json.loads(value)
     except ValueError:

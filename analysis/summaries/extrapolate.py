@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from analysis.format import short
 from analysis.options import Options, option
 from analysis.summaries.gate import gated
 from analysis.summaries.pooling import require_runs
 from analysis.summaries.result import Paragraph, Result
-from paradnn.errors import ConfigError, StoreError
+from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,6 +39,13 @@ class ExtrapolateOptions(Options):
         None, "points that need no run, such as 'model=fc model.nodes=64,256 batch_size=32'", metavar="POINTS"
     )
 
+    metric: Literal["step_time_ms", "step_time_min_ms"] = option(
+        "step_time_ms",
+        "the time of kernels and of measured steps (default: step_time_ms, the median; step_time_min_ms, the fastest "
+        "block, where other work shared the machine)",
+        metavar="M",
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.run is not None and self.model is not None:
@@ -52,6 +59,7 @@ class ExtrapolateResult(Result):
     kernels: Kernels
     rows: pd.DataFrame
     steps: Sequence[Step]
+    metric: str
 
     @property
     def table(self) -> pd.DataFrame:
@@ -70,11 +78,9 @@ class ExtrapolateResult(Result):
         for name in ("seconds", "low", "high", "covered"):
             table[name] = [getattr(step, name) for step in self.steps]
         measured = np.full(len(table), np.nan)
-        if "step_time_ms" in self.rows:
+        if self.metric in self.rows:
             here = self.rows["device"].eq(self.kernels.device).to_numpy(dtype=bool)
-            measured = np.where(
-                here, self.rows["step_time_ms"].to_numpy(dtype="float64", na_value=np.nan) / 1e3, np.nan
-            )
+            measured = np.where(here, self.rows[self.metric].to_numpy(dtype="float64", na_value=np.nan) / 1e3, np.nan)
         return table.assign(measured=measured, ratio=table["seconds"] / measured)
 
     @property
@@ -148,7 +154,7 @@ def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Extrapolate
 
     require_runs(frame)
     rows = _chosen(frame, options)
-    kernels = fit_kernels(frame, options.to, rows.iloc[0].to_dict(), options.pool)
+    kernels = fit_kernels(frame, options.to, rows.iloc[0].to_dict(), options.metric, options.pool)
     records = rows.to_dict("records")
     differing = [
         name for name in ("precision", "framework.name", "compile") if name in rows and rows[name].nunique() > 1
@@ -156,10 +162,16 @@ def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Extrapolate
     if differing:
         values = ", ".join(map(str, rows[differing[0]].unique()))
         raise ConfigError("--run", differing[0], f"differs: {values}", f"choose one with --where {differing[0]}=...")
-    steps = [step_of(row, kernels, _operations(row, options)) for row in records]
+    tables = _operations(rows, options)
+    steps = [step_of(row, kernels, tables.get(str(row.get("run_id")))) for row in records]
     runs = tuple(rows["run_id"]) if "run_id" in rows else ()
     return ExtrapolateResult(
-        kernels=kernels, rows=rows, steps=steps, sources=(*runs, *kernels.run_ids), pooled=kernels.pooled
+        kernels=kernels,
+        rows=rows,
+        steps=steps,
+        metric=options.metric,
+        sources=(*runs, *kernels.run_ids),
+        pooled=kernels.pooled,
     )
 
 
@@ -188,13 +200,11 @@ def _chosen(frame: pd.DataFrame, options: ExtrapolateOptions) -> pd.DataFrame:
     return runs.reset_index(drop=True)
 
 
-def _operations(row: Mapping[Any, Any], options: ExtrapolateOptions) -> pd.DataFrame | None:
-    """The operation table of a run; None of a point, or where it was not profiled."""
-    from analysis.store.operations import read_operations
+def _operations(rows: pd.DataFrame, options: ExtrapolateOptions) -> dict[str, pd.DataFrame]:
+    """Run id -> the operation table of a run that was profiled."""
+    from analysis.store.load import load_tables
 
-    if "run_id" not in row or row.get("profile", "ok") != "ok":
-        return None
-    try:
-        return read_operations(str(row["run_id"]), options.store)
-    except StoreError:
-        return None
+    if "profile" not in rows or not rows["profile"].eq("ok").any():
+        return {}
+    tables = load_tables(rows[rows["profile"].eq("ok")], "operations.json", options.store)
+    return {str(run_id): table for run_id, table in tables.groupby("run_id")}

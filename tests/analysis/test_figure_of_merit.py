@@ -14,7 +14,7 @@ from tests.analysis.planted import runs
 
 #: Units of work a day on all of Titan's nodes and on a planned machine's: Stevens, "Performance and benchmarking of
 #: deep learning" (lecture), "Example FOM Calculation".
-TITAN = np.array([24 / 60, 24 / 6, 24 / 12]) * 18_688
+TITAN = np.array([7_475.0, 74_752.0, 37_376.0])
 PLANNED = np.array([24 / 4, 24 / 0.5, 24 / 0.25]) * 94_000
 POINTS = pd.DataFrame({"model.nodes": [64, 128, 256], "model.layers": 4, "batch_size": 32}).astype("Int64")
 FAMILIES = ["fc", "residual", "lstm"]

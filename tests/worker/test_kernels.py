@@ -80,6 +80,7 @@ def cases() -> dict[str, tuple[dict[str, Any], list[np.ndarray]]]:
     counts, columns = np.array([2, 0, 1], np.int32), np.array([1, 3, 0], np.int32)
     sparse = {"name": "sparse_gemm", "m": 3, "n": 2, "k": 4, "density": 0.25}
     found["sparse"] = sparse, [counts, columns, normal(3), normal(4, 2)]
+    found["chain"] = {"name": "elementwise", "elements": 5, "operations": 3}, [normal(5), normal(5)]
     return found
 
 
@@ -190,6 +191,12 @@ def test_a_sparse_product_is_that_of_the_dense_matrix(answers: tuple[str, Values
     dense[np.repeat(np.arange(3), counts), columns] = values
     for _, (found,) in each(answers, "sparse"):
         close(found, dense @ right)
+
+
+def test_products_element_by_element_follow_one_another(answers: tuple[str, Values]) -> None:
+    first, second = CASES["chain"][1]
+    for _, (found,) in each(answers, "chain"):
+        close(found, first * second**3)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.startswith(("gemm", "conv2d NHWC"))])
