@@ -46,11 +46,6 @@ class ExtrapolateOptions(Options):
         metavar="M",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.run is not None and self.model is not None:
-            raise ConfigError("--model", self.model, "is given beside --run", "leave one of them out")
-
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ExtrapolateResult(Result):
@@ -182,6 +177,8 @@ def _chosen(frame: pd.DataFrame, options: ExtrapolateOptions) -> pd.DataFrame:
     from analysis.store.spaces import read_space
     from paradnn.config.families import FAMILIES
 
+    if options.run is not None and options.model is not None:
+        raise ConfigError("--model", options.model, "is given beside --run", "leave one of them out")
     if options.model is not None:
         return read_space(options.model)
     models = [name for name, family in FAMILIES.items() if not family.is_kernel]

@@ -13,7 +13,7 @@ from analysis.methods.regression import NotEnoughData
 from analysis.summaries.extrapolate import ExtrapolateOptions, extrapolate
 from paradnn.costs import model_costs, model_operations
 from paradnn.costs.operations import kernel_operation
-from paradnn.errors import ConfigError, ParadnnError
+from paradnn.errors import ParadnnError
 from tests.analysis.planted import runs
 
 #: Milliseconds of P1B3's products in one pass on x86 (m, n, k, transposes); two of the same operands took 0.549
@@ -168,6 +168,7 @@ def test_operations_without_a_kernel_are_named() -> None:
     [
         ({"to": "V100"}, "--to=V100: no chosen run is of this device; choose of Test CPU"),
         ({"to": "Test CPU"}, "--run=(none given): no model was measured; name points with --model"),
+        ({"to": "Test CPU", "run": "a", "model": "model=fc"}, "--model=model=fc: is given beside --run"),
         ({"to": "Test CPU", "run": "abc"}, "--run=abc: no measured run of a model is it"),
         ({"to": "Test CPU", "model": "model=fc model.nodes=zero"}, "model.nodes"),
     ],
@@ -177,11 +178,6 @@ def test_bad_input_is_told(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ParadnnError) as told:
         extrapolate(planted(), ExtrapolateOptions(**{**given, **options}))
     assert words in str(told.value)
-
-
-def test_run_and_model_exclude_each_other() -> None:
-    with pytest.raises(ConfigError, match="is given beside --run"):
-        ExtrapolateOptions(to="x", run="a", model="model=fc")
 
 
 def test_too_few_kernels_are_no_model() -> None:
