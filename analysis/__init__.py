@@ -24,6 +24,8 @@ _HOMES = {
     "summaries.breakdown": ("BreakdownOptions", "breakdown"),
     "summaries.claims": ("ClaimsOptions", "check_claims"),
     "summaries.compare": ("CompareOptions", "compare"),
+    "summaries.extrapolate": ("ExtrapolateOptions", "extrapolate"),
+    "summaries.figure_of_merit": ("FigureOfMeritOptions", "figure_of_merit"),
     "summaries.heatmap": ("HeatmapOptions", "heatmap"),
     "summaries.infeed": ("InfeedOptions", "infeed"),
     "summaries.memory": ("MemoryOptions", "memory"),

@@ -31,7 +31,7 @@ FLOORS = (
 #: what memory excludes.
 CONFIG = ("config.families", "config.identity", "config.outcome", "config.paths", "config.point", "config.words")
 #: ... and what a point costs, how long its step takes, and which points a sweep has.
-FORECAST = ("forecast.past_runs", "forecast.predict", "forecast.process", "forecast.table")
+FORECAST = ("forecast.operation_times", "forecast.past_runs", "forecast.predict", "forecast.process", "forecast.table")
 SHARED = (
     "errors",
     "plotting",

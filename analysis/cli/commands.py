@@ -24,6 +24,8 @@ from analysis.summaries.boxplot import BoxplotOptions, boxplot
 from analysis.summaries.breakdown import BreakdownOptions, breakdown
 from analysis.summaries.claims import ClaimsOptions, check_claims
 from analysis.summaries.compare import CompareOptions, compare
+from analysis.summaries.extrapolate import ExtrapolateOptions, extrapolate
+from analysis.summaries.figure_of_merit import FigureOfMeritOptions, figure_of_merit
 from analysis.summaries.heatmap import HeatmapOptions, heatmap
 from analysis.summaries.infeed import InfeedOptions, infeed
 from analysis.summaries.memory import MemoryOptions, memory
@@ -140,6 +142,26 @@ COMMANDS: tuple[Command, ...] = (
         example="python -m analysis predict --family fc --figure map.png",
         analyse=predict,
         draws=True,
+    ),
+    Command(
+        ExtrapolateOptions,
+        summary="the step time of models on a device that only ran kernels, operation by operation",
+        description="Predict the operations of a step from kernels that ran on a device (gemm, conv2d, elementwise)\n"
+        "and add them up, with an interval. Products follow from the model's layers; what else a step does\n"
+        "is read from the run's profile. Says what share of the profiled time is covered. Where the runs are\n"
+        "of that very device, predicted steps stand beside measured ones.",
+        example="python -m analysis extrapolate --run 3f2a91 --to 'Tesla V100'",
+        analyse=extrapolate,
+        draws=True,
+    ),
+    Command(
+        FigureOfMeritOptions,
+        summary="one number for each platform over a stated suite: the harmonic mean of its rates",
+        description="The harmonic mean of a rate over the points that all sides measured, which is the rate of doing\n"
+        "one after the other, and its ratio to a baseline's, with intervals. State the suite with --where and\n"
+        "--family, and with --work how many examples of a family are a unit of work.",
+        example="python -m analysis figure-of-merit --by device --baseline V100 --work fc=1e6 --work resnet50=1e4",
+        analyse=figure_of_merit,
     ),
     Command(
         SensitivityOptions,

@@ -20,6 +20,7 @@ from paradnn.costs.cnn import cnn_layers
 from paradnn.costs.fc import fc_layers
 from paradnn.costs.kernels import KERNELS, kernel_costs
 from paradnn.costs.layers import Costs, Layer, sum_costs
+from paradnn.costs.operations import Counted, product_operations
 from paradnn.costs.rnn import rnn_layers
 from paradnn.costs.vision import (
     densenet121_layers,
@@ -29,7 +30,7 @@ from paradnn.costs.vision import (
     squeezenet_layers,
 )
 
-__all__ = ["Costs", "example_sizes", "layer_count", "model_costs"]
+__all__ = ["Costs", "example_sizes", "layer_count", "model_costs", "model_operations"]
 
 _LAYERS: dict[str, Callable[[Mapping[str, Any]], Sequence[Layer]]] = {
     "fc": fc_layers,
@@ -76,6 +77,11 @@ def model_costs(
     slots = _SLOTS[optimizer] - (1 if momentum == 0 and optimizer in ("rmsprop", "momentum") else 0)
     one = sum_costs(_LAYERS[model["name"]](model), batch_size // devices, precision, mode, slots=slots)
     return one.times(devices)
+
+
+def model_operations(model: Mapping[str, Any], *, batch_size: int, precision: str, mode: str) -> list[Counted]:
+    """The matrix products and convolutions of one step of `model`, in the order of its layers; of no kernel."""
+    return product_operations(_LAYERS[model["name"]](model), batch_size, precision, mode)
 
 
 def layer_count(model: Mapping[str, Any]) -> int:

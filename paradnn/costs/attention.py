@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paradnn.costs.fc import dense
-from paradnn.costs.layers import Layer
+from paradnn.costs.layers import Layer, Multiply
 
 __all__ = ["gpt_layers", "transformer_layers", "vit_layers"]
 
@@ -62,6 +62,7 @@ def vit_layers(model: Mapping[str, Any]) -> list[Layer]:
         written=tokens * width,
         kept=patches * width,
         is_first=True,
+        products=(Multiply(patches, channels, width),),
     )
     blocks = _blocks(tokens, width, model["heads"], model["layers"])
     return [embedding, *blocks, dense("logits", width, model["output_size"], is_last=True)]
@@ -98,6 +99,10 @@ def _products(tokens: int, width: int, heads: int) -> Layer:
         inner=heads * tokens,
         reread=tokens * width,
         kept=tokens * width,
+        products=(
+            Multiply(tokens, width // heads, tokens, own=heads),
+            Multiply(tokens, tokens, width // heads, own=heads),
+        ),
     )
 
 
@@ -148,4 +153,5 @@ def _tied_logits(tokens: int, width: int, vocabulary: int) -> Layer:
         kept=tokens * vocabulary,
         is_last=True,
         targets=tokens,
+        products=(Multiply(tokens, width, vocabulary),),
     )

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from paradnn.costs.layers import Layer
+from paradnn.costs.layers import Layer, Multiply
 
 __all__ = ["dense", "fc_layers"]
 
@@ -49,4 +49,5 @@ def dense(
         is_first=is_first,
         is_last=is_last,
         targets=tokens if is_last else 0,
+        products=(Multiply(tokens, inputs, outputs),),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paradnn.costs.layers import Layer
+from paradnn.costs.layers import Convolve, Layer
 
 __all__ = ["Images", "reach"]
 
@@ -64,8 +64,12 @@ class Images:
         output again, so it is kept; `is_kept` is false before what needs it not, such as an average.
         """
         read, channels = self.elements + added, self.channels
-        height, width = (reach(size, kernel, stride, padding) for size in self.shape[:2])
+        before = self.shape[:2]
+        height, width = (reach(size, kernel, stride, padding) for size in before)
         outputs = channels if filters is None else filters
+        # As many zeros on both sides: with a stride the framework's own may be shifted by one, of the same output.
+        sides = (kernel - 1) // 2 if padding == "same" else 0
+        product = Convolve(channels, *before, outputs, kernel, stride, sides)
         weights = kernel * kernel * (1 if filters is None else channels) * outputs
         self.shape = (height, width, outputs)
         self.layers.append(
@@ -79,6 +83,7 @@ class Images:
                 written=self.elements,
                 kept=self.elements if is_kept else 0,
                 is_first=is_first,
+                products=() if filters is None else (product,),
             )
         )
 

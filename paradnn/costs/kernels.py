@@ -9,21 +9,23 @@ from typing import Any
 from paradnn.config.families.kernels import stored_elements
 from paradnn.costs.layers import COMPUTE_BYTES, Costs
 
-__all__ = ["KERNELS", "kernel_costs"]
+__all__ = ["GATES", "KERNELS", "kernel_costs"]
 
 #: Products of the width of a state in one step of a cell.
-_GATES = {"vanilla": 1, "lstm": 4, "gru": 3}
+GATES = {"vanilla": 1, "lstm": 4, "gru": 3}
 #: Bytes of an index, in the least format that the frameworks' sparse matrices have: rows compressed, 32 bits.
 _INDEX_BYTES = 4
 
 
 @dataclass(frozen=True)
 class _Operation:
-    """Multiply-accumulates of one operation, and elements that it reads and writes; index_bytes: of a sparse one."""
+    """Multiply-accumulates of one operation, and elements that it reads and writes; index_bytes: of a sparse one;
+    products: of single numbers, which are added to nothing."""
 
     macs: int
     elements: int
     index_bytes: int = 0
+    products: int = 0
 
 
 def _gemm(model: Mapping[str, Any], batch_size: int) -> _Operation:
@@ -42,7 +44,7 @@ def _conv2d(model: Mapping[str, Any], batch_size: int) -> _Operation:
 
 def _rnn_kernel(model: Mapping[str, Any], batch_size: int) -> _Operation:
     """Elements of the operands and results in `paradnn.worker.models.kernels`."""
-    hidden, gates = model["hidden"], _GATES[model["cell"]]
+    hidden, gates = model["hidden"], GATES[model["cell"]]
     weights, state = gates * hidden * hidden, batch_size * hidden
     series = model["steps"] * state
     elements = {
@@ -79,6 +81,12 @@ def _sparse_fc(model: Mapping[str, Any], batch_size: int) -> _Operation:
     return _Operation(*(sum(getattr(layer, part.name) for layer in layers) for part in fields(_Operation)))
 
 
+def _elementwise(model: Mapping[str, Any], batch_size: int) -> _Operation:
+    """Every product reads two tensors and writes one, as if none were fused with the next."""
+    products = model["operations"] * model["elements"]
+    return _Operation(0, 3 * products, products=products)
+
+
 #: By name; `batch_size` is 1 where it is none of the kernel's sizes.
 KERNELS: dict[str, Callable[[Mapping[str, Any], int], _Operation]] = {
     "gemm": _gemm,
@@ -86,6 +94,7 @@ KERNELS: dict[str, Callable[[Mapping[str, Any], int], _Operation]] = {
     "rnn_kernel": _rnn_kernel,
     "sparse_gemm": _sparse_gemm,
     "sparse_fc": _sparse_fc,
+    "elementwise": _elementwise,
 }
 
 
@@ -97,7 +106,7 @@ def kernel_costs(model: Mapping[str, Any], batch_size: int, precision: str) -> C
     multiplies by them. What a library adds, such as a transformed convolution's workspace, comes on top.
     """
     operation = KERNELS[model["name"]](model, batch_size)
-    flops = 2 * operation.macs
+    flops = 2 * operation.macs + operation.products
     forward = flops if model.get("direction", "forward") == "forward" else 0
     size = COMPUTE_BYTES[precision] * operation.elements + operation.index_bytes
     return Costs(0, 0, forward, flops - forward, flops, size, size)

@@ -5,11 +5,40 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["COMPUTE_BYTES", "Costs", "Layer", "sum_costs"]
+__all__ = ["COMPUTE_BYTES", "Convolve", "Costs", "Layer", "Multiply", "sum_costs"]
 
 #: The type of a batch, of the logits, and of weights and optimizer variables in every precision.
 _FULL_BYTES = 4
 COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class Multiply:
+    """A matrix product of a layer's forward pass: for each example `rows` x `inputs` by `inputs` x `outputs`.
+
+    times: so often, one after the other; constant: of these, how many have inputs without a gradient. own: pairs of
+    matrices that an example has of its own, as of attention's heads; 0 where the right matrix is every example's.
+    """
+
+    rows: int
+    inputs: int
+    outputs: int
+    times: int = 1
+    constant: int = 0
+    own: int = 0
+
+
+@dataclass(frozen=True)
+class Convolve:
+    """A convolution of one image with square filters; `padding` on each side."""
+
+    channels: int
+    height: int
+    width: int
+    filters: int
+    kernel: int
+    stride: int
+    padding: int
 
 
 @dataclass(frozen=True)
@@ -26,6 +55,7 @@ class Layer:
     kept: what must exist when the forward pass is over, in the least form from which elementwise work gives the rest.
     is_first: reads the batch, whose gradient is not needed. is_last: writes the logits. targets: numbers of the
     batch that the loss compares its outputs with.
+    products: what does the multiply-accumulates, but for depthwise convolutions, which are no matrix product.
     """
 
     name: str
@@ -46,6 +76,7 @@ class Layer:
     is_first: bool = False
     is_last: bool = False
     targets: int = 0
+    products: tuple[Multiply | Convolve, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paradnn.costs.fc import dense
-from paradnn.costs.layers import Layer
+from paradnn.costs.layers import Layer, Multiply
 
 __all__ = ["rnn_layers"]
 
@@ -52,6 +52,10 @@ def rnn_layers(model: Mapping[str, Any]) -> list[Layer]:
         inner=inner * width,
         reread=reread * width,
         kept=(inner + reread) * width,
+        products=(
+            Multiply(1, width, _GATES[name] * width, times=length),
+            Multiply(1, width, _GATES[name] * width, times=length, constant=1),
+        ),
     )
     return [embedding, *[cell] * model["layers"], dense("logits", width, vocabulary, tokens=length, is_last=True)]
 

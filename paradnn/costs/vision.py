@@ -8,7 +8,7 @@ from typing import Any
 from paradnn.costs.cnn import residual_block
 from paradnn.costs.fc import dense
 from paradnn.costs.images import Images
-from paradnn.costs.layers import Layer
+from paradnn.costs.layers import Convolve, Layer
 
 __all__ = [
     "densenet121_layers",
@@ -143,7 +143,8 @@ def detector_layers(height: int, width: int, classes: int) -> list[Layer]:
 
 
 def _shared(name: str, places: int, filters: int, *, targets: int = 0) -> Layer:
-    """A head's 3x3 convolution over the places of all levels; the last one's outputs are compared with `targets`."""
+    """A head's 3x3 convolution over the places of all levels, as if they stood in one column; the last one's outputs
+    are compared with `targets`."""
     weights = 9 * _PYRAMID * filters
     return Layer(
         name,
@@ -155,4 +156,5 @@ def _shared(name: str, places: int, filters: int, *, targets: int = 0) -> Layer:
         kept=places * filters,
         is_last=targets > 0,
         targets=targets,
+        products=(Convolve(_PYRAMID, places, 1, filters, 3, 1, 1),),
     )

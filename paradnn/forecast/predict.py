@@ -23,7 +23,7 @@ from paradnn.forecast.regression import Array, Prediction, Regression
 from paradnn.forecast.table import Table
 from paradnn.forecast.threads import one_thread
 
-__all__ = ["StepTimeModel", "fit_line"]
+__all__ = ["StepTimeModel", "fit_line", "replicate_noise"]
 
 #: Processes that measure the same step differ by so much (log), before data; worth so many observations.
 _NOISE, _NOISE_WORTH = 0.02, 8.0
@@ -46,7 +46,7 @@ class StepTimeModel:
         """The model of past runs."""
         logs = np.log(runs.step)
         line, inputs = fit_line(step_inputs(runs.table), logs)
-        noise = _noise(logs, places(inputs.steps), runs.noise)
+        noise = replicate_noise(logs, places(inputs.steps), runs.noise)
         run = float(np.sqrt(np.median(noise**2))) if len(runs) else _NOISE
         return cls(line, Process.fit(inputs, logs, noise, run))
 
@@ -73,7 +73,7 @@ def fit_line(inputs_at: Callable[[Line], Inputs], values: Array) -> tuple[Line, 
     return line, inputs_at(line)
 
 
-def _noise(logs: Array, steps: NDArray[np.intp], stated: Array) -> Array:
+def replicate_noise(logs: Array, steps: NDArray[np.intp], stated: Array) -> Array:
     """(n,) standard deviations of runs of the same step: what replicates say, and what each run says of itself."""
     count = np.bincount(steps)
     spread = logs - (np.bincount(steps, logs) / np.maximum(count, 1))[steps]

@@ -59,6 +59,7 @@ def test_a_list_of_one_width_is_that_width() -> None:
         ),
         ("rnn_kernel", {"model": {"steps": 0}}, "model.steps=0: must be at least 1"),
         ("rnn_kernel", {"model": {"cell": "rnn"}}, "model.cell=rnn: no such choice"),
+        ("elementwise", {"model": {"operations": 257}}, "model.operations=257: must be at most 256"),
         ("sparse_gemm", {"model": {"density": 1.5}}, "model.density=1.5: must be at most 1.0"),
         ("sparse_gemm", {"model": {"density": -0.1}}, "model.density=-0.1: must be at least 0.0"),
         ("sparse_gemm", {"model": {"density": 0.0}}, "model.density=0.0: leaves none of 19,660,800 elements"),

@@ -44,6 +44,8 @@ def plan_of(*arguments: str) -> Plan:
         ("modern_lm", 960, 1),
         ("modern_vit", 512, 1),
         ("real", 7, 6),
+        ("kernels", 193, 3),
+        ("extrapolation", 46, 14),
     ],
 )
 def test_presets_compose_to_the_stated_number_of_distinct_points(experiment: str, points: int, families: int) -> None:

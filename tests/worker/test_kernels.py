@@ -93,6 +93,7 @@ def cases() -> dict[str, tuple[dict[str, Any], list[np.ndarray]]]:
     examples = normal(4, 3)
     found["sparse_fc"] = layers | {"storage": "sparse"}, [examples, *map(whole, stored)]
     found["masked fc"] = layers | {"storage": "dense"}, [examples, *(each.toarray() for each in pruned)]
+    found["chain"] = {"name": "elementwise", "elements": 5, "operations": 3}, [normal(5), normal(5)]
     return found
 
 
@@ -213,6 +214,12 @@ def test_pruned_layers_are_the_masked_dense_ones(answers: tuple[str, Values]) ->
     for case in ("sparse_fc", "masked fc"):
         for _, (found,) in each(answers, case):
             close(found, expected)
+
+
+def test_products_element_by_element_follow_one_another(answers: tuple[str, Values]) -> None:
+    first, second = CASES["chain"][1]
+    for _, (found,) in each(answers, "chain"):
+        close(found, first * second**3)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.startswith(("gemm", "conv2d NHWC"))])

@@ -13,7 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paradnn.config.families.attention import LanguageModel, Transformer, VisionTransformer
-from paradnn.config.families.kernels import Conv2d, Gemm, Kernel, RecurrentKernel, SparseFullyConnected, SparseGemm
+from paradnn.config.families.kernels import (
+    Conv2d,
+    Elementwise,
+    Gemm,
+    Kernel,
+    RecurrentKernel,
+    SparseFullyConnected,
+    SparseGemm,
+)
 from paradnn.config.families.synthetic import Convolutional, FullyConnected, Recurrent
 from paradnn.config.families.vision import Classifier, MobileNet, RetinaNet
 
@@ -34,6 +42,7 @@ Model = (
     | RecurrentKernel
     | SparseGemm
     | SparseFullyConnected
+    | Elementwise
 )
 
 
@@ -99,6 +108,7 @@ _ENTRIES = (
         ("density", "nodes", "input_size"),
         "model.density=0.05,0.1,0.2,0.5 model.storage=sparse,dense batch_size=1,64",
     ),
+    Family("elementwise", Elementwise, "vectors", ("elements", "operations"), "model.elements=1000,100000,10000000"),
 )
 #: By name, in the order of figures and tables. A place is a marker and a colour: new families go to the end.
 FAMILIES = {family.name: family for family in _ENTRIES}

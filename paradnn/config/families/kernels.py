@@ -180,6 +180,21 @@ class SparseFullyConnected(Kernel):
         return f"{self.input_size}x{self.nodes}{layers} d{self.density:g} {self.storage}"
 
 
+@dataclass(frozen=True)
+class Elementwise(Kernel):
+    """a b b ... b of tensors of so many elements, product after product: what is neither a matrix product nor one of
+    the above takes about as long as what moves as many bytes. Many operations on few elements are dispatch alone."""
+
+    name: str = option("elementwise", "the kernel", choices=("elementwise",))
+    elements: int = option(1_000_000, "of each tensor", low=1, high=_LARGEST)
+    operations: int = option(1, "products, one after the other", low=1, high=256)
+
+    @property
+    def size(self) -> str:
+        """Short description of the operations' size."""
+        return f"{self.elements} x{self.operations}"
+
+
 def stored_elements(density: float, rows: int, columns: int) -> int:
     """Elements of a sparse matrix that are stored."""
     return round(density * rows * columns)

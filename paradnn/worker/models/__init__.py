@@ -13,7 +13,14 @@ from paradnn.worker.models.applications import build_densenet121, build_mobilene
 from paradnn.worker.models.cnn import build_cnn
 from paradnn.worker.models.fc import build_fc
 from paradnn.worker.models.gpt import build_gpt
-from paradnn.worker.models.kernels import build_conv2d, build_gemm, build_rnn_kernel, build_sparse_fc, build_sparse_gemm
+from paradnn.worker.models.kernels import (
+    build_conv2d,
+    build_elementwise,
+    build_gemm,
+    build_rnn_kernel,
+    build_sparse_fc,
+    build_sparse_gemm,
+)
 from paradnn.worker.models.retinanet import build_retinanet
 from paradnn.worker.models.rnn import build_rnn
 from paradnn.worker.models.squeezenet import build_squeezenet
@@ -43,6 +50,7 @@ _BUILDERS = {
     "rnn_kernel": build_rnn_kernel,
     "sparse_gemm": build_sparse_gemm,
     "sparse_fc": build_sparse_fc,
+    "elementwise": build_elementwise,
 }
 
 

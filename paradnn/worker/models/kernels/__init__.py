@@ -19,7 +19,14 @@ from paradnn.worker.models.kernels import recurrent
 from paradnn.worker.models.kernels.operations import Convolution, Operations
 from paradnn.worker.models.workload import Kernel, Workload
 
-__all__ = ["build_conv2d", "build_gemm", "build_rnn_kernel", "build_sparse_fc", "build_sparse_gemm"]
+__all__ = [
+    "build_conv2d",
+    "build_elementwise",
+    "build_gemm",
+    "build_rnn_kernel",
+    "build_sparse_fc",
+    "build_sparse_gemm",
+]
 
 
 def build_gemm(model: Mapping[str, Any]) -> Workload:
@@ -154,6 +161,21 @@ def _filled(shape: tuple[int, int], counts: np.ndarray, columns: np.ndarray, val
     matrix = np.zeros(shape, np.float32)
     matrix[np.repeat(np.arange(shape[0]), counts), columns] = values
     return matrix
+
+
+def build_elementwise(model: Mapping[str, Any]) -> Workload:
+    """a and b, near 1 so that no product of many leaves the range of a type -> a b b ... b, of the same shape."""
+    operations, dtype = _operations()
+
+    def compute(a: Any, b: Any) -> Any:
+        for _ in range(model["operations"]):
+            a = a * b
+        return a
+
+    def draw(generator: np.random.Generator, _: int) -> list[np.ndarray]:
+        return [generator.uniform(0.99, 1.01, model["elements"]).astype(np.float32) for _ in range(2)]
+
+    return _workload(compute, draw, lambda operands: [operations.cast(operand, dtype) for operand in operands])
 
 
 def _workload(compute: Callable[..., Any], draw: Any, prepare: Callable[[list[Any]], list[Any]]) -> Workload:

@@ -1,0 +1,283 @@
+"""How long a step would take on a device that only ran kernels: its operations, each predicted from these, summed.
+
+The products of a step follow from its layers (`paradnn.costs.model_operations`), with exact shapes, which profiles do
+not hold. What else a step does is read from the run's own operation table, how often and how many bytes, whatever
+device it was profiled on; without a table it is the traffic that the products do not explain. Such an operation is
+predicted as an elementwise kernel that moves as many bytes. An operation within a step is not called: of each kernel's
+time the call is taken off, and a step of dispatch added, as chains of elementwise kernels show it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.methods.regression import NotEnoughData
+from analysis.store.frame import is_ok, require_homogeneous
+from paradnn.config.families import FAMILIES
+from paradnn.costs import model_costs, model_operations
+from paradnn.costs.operations import Counted, Operation, elementwise_operation, kernel_operation
+from paradnn.errors import ConfigError
+from paradnn.forecast.operation_times import LEAST, OperationTimes
+from paradnn.forecast.past_runs import NOISE_METRICS, stated_noise
+
+__all__ = ["Kernels", "Step", "fit_kernels", "model_of", "step_of"]
+
+_DRAWS, _SEED = 2000, 0
+#: How far operations of a step are off together, beside kernels that ran alone (standard deviation of the logarithm):
+#: other threads, caches that hold what the operation before wrote, kernels that a library fuses.
+_CONTEXT = {"products": 0.1, "others": 0.35}
+_PRODUCTS = ("matmul", "convolution")
+#: Passes of a training step over a layer: forward, and backward for weights and inputs.
+_PASSES = 3
+#: One row of a frame: column -> value.
+Row = Mapping[Any, Any]
+_SAME = ("precision", "framework.name", "compile")
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Time models of a device's kernels, by kind; `missing`: kinds with too few runs, and how many they have."""
+
+    device: str
+    models: Mapping[str, OperationTimes]
+    counts: Mapping[str, int]
+    missing: Mapping[str, int]
+    run_ids: tuple[str, ...]
+    pooled: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step on a device that ran kernels alone; seconds, with the ends of their 95% interval.
+
+    operations: the longest first; layer (of several the first), kind, shape, count, seconds, low, high and share of the
+    step. covered: share of the profiled time of the run that the modelled operations took there, NaN without a profile.
+    not_modelled: what is left out -> its share of that time, NaN where that is not known.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    operations: pd.DataFrame
+    covered: float
+    not_modelled: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class _Other:
+    """Operations without products: so many, with their bytes each, and what they are."""
+
+    what: str
+    count: float
+    moved: float
+
+
+def fit_kernels(
+    frame: pd.DataFrame, device: str, like: Row, metric: str = "step_time_ms", pool: bool = False
+) -> Kernels:
+    """The kernels that ran on `device` with the precision, framework and compile mode of `like`, where it has these, by
+    the milliseconds in `metric`.
+
+    ConfigError for a device without runs, NotEnoughData for one without enough kernels of any kind.
+    """
+    runs = require_homogeneous(_kernel_runs(frame, device, like, metric), pool=pool)
+    # A run's interval is of its median, not of its fastest block.
+    noise = stated_noise(*(_numbers(runs, name) for name in NOISE_METRICS)) * (
+        1.0 if metric == "step_time_ms" else np.nan
+    )
+    groups: defaultdict[str, list[tuple[Operation, float, float]]] = defaultdict(list)
+    for row, seconds, own in zip(runs.to_dict("records"), _numbers(runs, metric) / 1e3, noise, strict=True):
+        operation = kernel_operation(model_of(row), int(row["batch_size"]), str(row["precision"]))
+        groups[operation.kind].append((operation, seconds, own))
+    counts = {kind: len({operation for operation, *_ in group}) for kind, group in groups.items()}
+    models = {
+        kind: OperationTimes.fit([one for one, *_ in group], *np.array([rest for _, *rest in group]).T)
+        for kind, group in groups.items()
+        if counts[kind] >= LEAST
+    }
+    if not models:
+        few = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        raise NotEnoughData(
+            f"{device} ran too few kernels ({few}); {LEAST} of a kind are the least, {2 * LEAST} better"
+        )
+    missing = {kind: counts.get(kind, 0) for kind in ("gemm", "conv2d", "elementwise") if kind not in models}
+    return Kernels(device, models, counts, missing, tuple(runs["run_id"]), runs.attrs.get("pooled", ""))
+
+
+def _kernel_runs(frame: pd.DataFrame, device: str, like: Row, metric: str) -> pd.DataFrame:
+    if device not in set(frame["device"].dropna()):
+        there = ", ".join(sorted(set(frame["device"].dropna().astype(str))))
+        raise ConfigError("--to", device, "no chosen run is of this device", f"choose of {there}")
+    kernels = [name for name, family in FAMILIES.items() if family.is_kernel]
+    runs = frame[is_ok(frame) & frame["device"].eq(device) & frame["family"].isin(kernels)]
+    runs = runs[_numbers(runs, metric) > 0]
+    wanted = {name: like[name] for name in _SAME if name in frame and pd.notna(like.get(name))}
+    for name, value in wanted.items():
+        runs = runs[runs[name].eq(value) | runs[name].isna()]
+    if runs.empty:
+        told = " ".join(f"{name}={value}" for name, value in wanted.items())
+        remedy = "measure some, as in python -m paradnn.train -m experiment=kernels"
+        raise NotEnoughData(f"no kernel ran on {device} with {told}; {remedy}")
+    return runs
+
+
+def step_of(row: Row, kernels: Kernels, table: pd.DataFrame | None) -> Step:
+    """One step of the point in `row` (columns of a frame) on the kernels' device; `table`: its operations, profiled."""
+    model, batch_size, precision = model_of(row), int(row["batch_size"]), str(row["precision"])
+    mode = _told(row, "mode", "train")
+    if FAMILIES[model["name"]].is_kernel or _told(row, "devices", "1") != "1":
+        raise ConfigError("--run", model["name"], "is no model on one device", "choose runs with --where")
+    products = model_operations(model, batch_size=batch_size, precision=precision, mode=mode)
+    others = list(_others(table)) if table is not None else [_traffic(model, row, products)]
+    known = [each for each in products if each.operation.kind in kernels.models]
+    rows = [(each.layer, each.operation, float(each.count), "products") for each in known]
+    if "elementwise" in kernels.models:
+        rows += [(one.what, elementwise_operation(one.moved, precision), one.count, "others") for one in others]
+    if not rows:
+        raise NotEnoughData(f"none of the operations of {model['name']} is among the kernels of {kernels.device}")
+    covered, missing = _coverage(table, {each.operation.kind for each in known}, "elementwise" in kernels.models)
+    if len(known) < len(products):
+        lacking = sorted({each.operation.kind for each in products}.difference(kernels.models))
+        missing = {**{kind: float("nan") for kind in lacking}, **missing}
+    return _summed(rows, kernels, covered, missing)
+
+
+def _summed(
+    rows: Sequence[tuple[str, Operation, float, str]], kernels: Kernels, covered: float, missing: Mapping[str, float]
+) -> Step:
+    """Operations that are the same are one row; draws of all are joint, so that a sum is as uncertain as it must be."""
+    random = np.random.default_rng(_SEED)
+    merged: dict[tuple[Operation, str], tuple[str, float]] = {}
+    for layer, operation, count, group in rows:
+        first, before = merged.get((operation, group), (layer, 0.0))
+        merged[operation, group] = (first, before + count)
+    operations, groups = zip(*merged, strict=True)
+    counts = np.array([count for _, count in merged.values()])
+    draws = _within(operations, kernels, random) * counts[:, None]
+    for group, spread in _CONTEXT.items():
+        chosen = np.array([one == group for one in groups])
+        draws[chosen] *= np.exp(spread * random.standard_normal(_DRAWS))
+    call = min(model.dispatch for model in kernels.models.values())
+    total = draws.sum(axis=0) + call
+    middle, low, high = (np.quantile(draws, share, axis=1) for share in (0.5, 0.025, 0.975))
+    table = pd.DataFrame(
+        {
+            "layer": [first for first, _ in merged.values()],
+            "kind": [operation.kind for operation in operations],
+            "shape": [operation.shape for operation in operations],
+            "count": counts,
+            "seconds": middle,
+            "low": low,
+            "high": high,
+            "share": middle / np.median(total),
+        }
+    )
+    table = table.sort_values("seconds", ascending=False, kind="stable", ignore_index=True)
+    around = [float(np.quantile(total, share)) for share in (0.5, 0.025, 0.975)]
+    return Step(around[0], around[1], around[2], table, covered, missing)
+
+
+def _within(operations: Sequence[Operation], kernels: Kernels, random: np.random.Generator) -> np.ndarray:
+    """(n, draws) seconds of each operation once, within a step."""
+    found = np.zeros((len(operations), _DRAWS))
+    step = kernels.models["elementwise"].step if "elementwise" in kernels.models else 0.0
+    for kind, model in kernels.models.items():
+        places = [place for place, operation in enumerate(operations) if operation.kind == kind]
+        if places:
+            drawn = model.predict([operations[place] for place in places]).draws(_DRAWS, random)
+            found[places] = np.maximum(np.exp(drawn) - model.dispatch, 0.0) + step
+    return found
+
+
+def _others(table: pd.DataFrame) -> Iterator[_Other]:
+    """What a profile has beside products: bytes where they are known; of what only hands on, how often."""
+    for kind, rows in table[~_is_product(table)].groupby(_named(table), sort=False):
+        for row in rows.to_dict("records"):
+            count = row.get("count")
+            if count is not None and count > 0 and pd.notna(row["bytes"]):
+                yield _Other(str(kind), float(count), float(row["bytes"]) / float(count))
+
+
+def _traffic(model: Mapping[str, Any], row: Row, products: Sequence[Counted]) -> _Other:
+    """The traffic of a step that its products do not explain, one operation for each pass over a layer."""
+    mode = _told(row, "mode", "train")
+    costs = model_costs(
+        model,
+        batch_size=int(row["batch_size"]),
+        precision=str(row["precision"]),
+        mode=mode,
+        optimizer=_told(row, "optimizer.name", "rmsprop"),
+    )
+    explained = sum(each.count * each.operation.bytes for each in products)
+    count = max(1, len(products)) if mode == "inference" else _PASSES * max(1, len(products) // _PASSES)
+    return _Other("other traffic", float(count), max(0.0, costs.bytes_per_step - explained) / count)
+
+
+def _coverage(table: pd.DataFrame | None, kinds: set[str], has_others: bool) -> tuple[float, dict[str, float]]:
+    """The share of the profiled time in modelled operations, and that of what is not, by its name."""
+    if table is None:
+        return float("nan"), {} if has_others else {"what is no product": float("nan")}
+    product, shares = _is_product(table), table["share"].fillna(0.0)
+    names, control = _named(table), table.get("category", pd.Series("", index=table.index)).eq("control")
+    modelled = np.where(product, bool(kinds), has_others & (table["bytes"].notna() | control))
+    left = shares[~modelled].groupby(names[~modelled]).sum().sort_values(ascending=False)
+    return float(shares[modelled].sum()), {str(name): float(share) for name, share in left.items() if share > 0}
+
+
+def _is_product(table: pd.DataFrame) -> np.ndarray:
+    """Which rows are matrix products or convolutions; a depthwise convolution moves more than it multiplies."""
+    depthwise = table["type"].astype(str).str.contains("Depthwise")
+    if "category" in table:
+        return np.asarray(table["category"].isin(_PRODUCTS) & ~depthwise)
+    return np.asarray(table["type"].astype(str).str.contains("MatMul|Conv") & ~depthwise)
+
+
+def _named(table: pd.DataFrame) -> pd.Series:
+    return table["type"].astype(str)
+
+
+def model_of(row: Row) -> dict[str, Any]:
+    """The model of a frame's row, as `paradnn.costs` takes it; ConfigError for a family that this version lacks."""
+    name = row.get("family")
+    if name not in FAMILIES:
+        raise ConfigError("--run", name, "is no family that this version knows", "choose other runs")
+    prefix = "model."
+    given = {
+        str(key).removeprefix(prefix): _value(value)
+        for key, value in row.items()
+        if str(key).startswith(prefix) and not _is_missing(value)
+    }
+    known = FAMILIES[str(name)].options.__dataclass_fields__
+    return {**{key: value for key, value in given.items() if key in known}, "name": str(name)}
+
+
+def _told(row: Row, name: str, otherwise: str) -> str:
+    """A value as text, `otherwise` where the row has none."""
+    return otherwise if _is_missing(row.get(name)) else str(row[name])
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (not isinstance(value, (list, tuple)) and bool(pd.isna(value)))
+
+
+def _value(value: Any) -> Any:
+    if not isinstance(value, str):
+        plain = value.item() if isinstance(value, np.generic) else value
+        # A column of counts that some rows lack holds floats.
+        return int(plain) if isinstance(plain, float) and plain.is_integer() else plain
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def _numbers(runs: pd.DataFrame, name: str) -> np.ndarray:
+    missing = pd.Series(np.nan, index=runs.index)
+    return np.asarray(runs.get(name, missing).to_numpy(dtype="float64", na_value=np.nan))

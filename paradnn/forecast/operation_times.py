@@ -1,0 +1,181 @@
+"""How long an operation takes on a platform, from kernels that were timed there.
+
+    times = OperationTimes.fit(operations, seconds)     # of one kind: products, convolutions, ...
+    times.predict(others)                               # a joint distribution of the logarithms of their seconds
+    times.left_out                                      # every operation predicted from the others
+
+The same process as of whole steps (`paradnn.forecast.process`), about a roofline made for operations:
+
+    t = dispatch + calls x step + ((arithmetic)^p + (traffic)^p)^(1/p)
+
+Dispatch is a term of its own, since small kernels are nothing else. A library cuts a product into tiles and takes those
+that suit the product: arithmetic is the least over several tiles of what it would take with them, padding included. How
+fast it is with each tile, how fast memory is, how the two overlap (p) and how long dispatch takes is learnt; peaks to
+begin with are the greatest rates that any of the operations reached. What the line leaves is smooth in the logarithms
+of sizes, or peculiar to a shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import logsumexp
+
+from paradnn.costs.operations import Operation
+from paradnn.forecast.features import Line
+from paradnn.forecast.inputs import Coordinate, Inputs, places
+from paradnn.forecast.predict import fit_line, replicate_noise
+from paradnn.forecast.process import LeftOut, Process
+from paradnn.forecast.regression import Array, Prediction
+
+__all__ = ["LEAST", "OperationTimes"]
+
+#: Operations without which nothing is fitted.
+LEAST = 5
+#: Tiles of a product's result; a product as it is, without padding, is one of 1 x 1.
+_TILES = ((1, 1), (16, 16), (32, 32), (64, 32), (32, 64), (128, 32), (32, 128), (128, 64), (64, 128), (128, 128))
+#: Steps of a sum that a tile's beginning and end are worth.
+_ENDS = 24
+#: Seconds of dispatch of a call, and of each of several operations in one.
+_DISPATCH, _STEP = 1e-5, 3e-6
+#: How sharply the best tile is chosen, and how far arithmetic and traffic overlap before data.
+_CHOICE, _POWER = 8.0, 3.0
+#: Standard deviations of the logarithms of all these before data; of a tile's speed beside the others', and of a
+#: variant's beside other variants'.
+_PRIORS = {"arithmetic": 0.4, "traffic": 0.7, "power": 0.5, "dispatch": 1.5, "step": 1.5}
+_TILE_PRIOR, _VARIANT_PRIOR = 0.35, 0.25
+#: The distance at which operations have little in common but the line: most of a decade of a size, another variant.
+_REACH = 0.7
+_SIZES = ("m", "n", "k", "batch", "calls", "images", "window", "stride", "bytes")
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Seconds at the peaks (n,): arithmetic with each tile (tiles, n), traffic; how many calls in sequence."""
+
+    arithmetic: Array
+    traffic: Array
+    calls: Array
+    variants: Sequence[str]
+
+
+@dataclass(frozen=True)
+class OperationTimes:
+    """A fit of operations of one kind. peak, bandwidth: FLOP/s and B/s at most."""
+
+    kind: str
+    peak: float
+    bandwidth: float
+    line: Line
+    process: Process
+
+    @classmethod
+    def fit(cls, operations: Sequence[Operation], seconds: Array, stated: Array | None = None) -> OperationTimes:
+        """From operations (n) of one kind, at least `LEAST`, with their seconds; `stated` (n,) is the standard
+        deviation of each one's logarithm where that is known, NaN elsewhere."""
+        logs, (kind,) = np.log(seconds), {operation.kind for operation in operations}
+        peak = float(max(operation.flops / one for operation, one in zip(operations, seconds, strict=True)))
+        bandwidth = float(max(operation.bytes / one for operation, one in zip(operations, seconds, strict=True)))
+        work, shapes = _work(operations, peak, bandwidth), _coordinates(operations)
+
+        def inputs_at(line: Line) -> Inputs:
+            return _inputs(work, shapes, operations, line)
+
+        line, inputs = fit_line(inputs_at, logs)
+        known = np.full(len(logs), np.nan) if stated is None else stated
+        noise = replicate_noise(logs, places(inputs.steps), known)
+        return cls(kind, peak, bandwidth, line, Process.fit(inputs, logs, noise, _typical(noise)))
+
+    def predict(self, operations: Sequence[Operation]) -> Prediction:
+        """The logarithms of their seconds, each as a kernel of its own; all must be of this kind."""
+        work = _work(operations, self.peak, self.bandwidth)
+        return self.process.predict(_inputs(work, _coordinates(operations), operations, self.line))
+
+    @property
+    def left_out(self) -> LeftOut:
+        """Every operation that was timed, predicted from the others."""
+        return self.process.left_out
+
+    @property
+    def dispatch(self) -> float:
+        """Seconds of a call that does nothing."""
+        return _DISPATCH * float(np.exp(self.line.get("dispatch", 0.0)))
+
+    @property
+    def step(self) -> float:
+        """Seconds that an operation takes within a call, however little it does."""
+        return _STEP * float(np.exp(self.line.get("step", 0.0)))
+
+
+def _typical(noise: Array) -> float:
+    return float(np.sqrt(np.median(noise**2)))
+
+
+def _work(operations: Sequence[Operation], peak: float, bandwidth: float) -> _Work:
+    flops = np.array([operation.flops for operation in operations])
+    return _Work(
+        np.maximum(_padding(operations) * flops / peak, 1e-12),
+        np.maximum(np.array([operation.bytes for operation in operations]) / bandwidth, 1e-12),
+        np.array([operation.product[-1] for operation in operations], dtype=float),
+        [operation.variant for operation in operations],
+    )
+
+
+def _padding(operations: Sequence[Operation]) -> Array:
+    """(tiles, n) how many times more arithmetic it is in whole tiles, with what each takes to begin and end."""
+    if operations and operations[0].kind in ("elementwise", "sparse_gemm"):
+        return np.ones((1, len(operations)))
+    m, n, k, _ = np.array([one.product for one in operations], dtype=float).T
+    ends = 1 + _ENDS / k
+    whole = [np.ceil(m / rows) * rows * np.ceil(n / columns) * columns / (m * n) for rows, columns in _TILES]
+    return np.array([ends * one if tile != (1, 1) else one for tile, one in zip(_TILES, whole, strict=True)])
+
+
+def _coordinates(operations: Sequence[Operation]) -> dict[Hashable, Coordinate]:
+    sizes = {name: np.array([getattr(one, name) for one in operations], dtype=float) for name in _SIZES}
+    logs: dict[Hashable, Array] = {name: np.log10(np.maximum(values, 1.0)) for name, values in sizes.items()}
+    logs["padding"] = np.log10(np.min(_padding(operations)[1:], axis=0, initial=1e9))
+    numbers = {name: Coordinate(values, _REACH) for name, values in logs.items()}
+    return {**numbers, "variant": Coordinate(np.array([one.variant for one in operations], dtype=str), _REACH)}
+
+
+def _inputs(
+    work: _Work, coordinates: dict[Hashable, Coordinate], operations: Sequence[Operation], line: Line
+) -> Inputs:
+    """The logarithm of t and its derivatives by the logarithms of what is learnt, taken at the line."""
+    variants = sorted(set(work.variants))
+    of = {name: np.array([one == name for one in work.variants], dtype=float) for name in variants}
+
+    def at(name: Hashable) -> float:
+        return line.get(name, 0.0)
+
+    own = sum((on * at(("variant", name)) for name, on in of.items()), start=np.zeros(len(work.calls)))
+    speeds = np.array([at(("tile", index)) for index in range(len(work.arithmetic))])[:, None]
+    tiles = np.log(work.arithmetic) + speeds + at("arithmetic") + own
+    least = logsumexp(-_CHOICE * tiles, axis=0)
+    taken = np.exp(-_CHOICE * tiles - least)
+    power = _POWER * float(np.exp(at("power")))
+    two = np.stack([-least / _CHOICE, np.log(work.traffic) + at("traffic") + own])
+    total = logsumexp(power * two, axis=0)
+    share = np.exp(power * two - total)
+    several = np.log(np.where(work.calls > 1, work.calls, 1e-12))
+    terms = np.stack(
+        [total / power, np.log(_DISPATCH) + at("dispatch") + 0 * total, np.log(_STEP) + at("step") + several]
+    )
+    logs = logsumexp(terms, axis=0)
+    working, dispatched, stepping = np.exp(terms - logs)
+    slopes: dict[Hashable, tuple[Array, float]] = {
+        "arithmetic": (working * share[0], _PRIORS["arithmetic"]),
+        "traffic": (working * share[1], _PRIORS["traffic"]),
+        "power": (working * ((share * two).sum(axis=0) - total / power), _PRIORS["power"]),
+        "dispatch": (dispatched, _PRIORS["dispatch"]),
+        "step": (stepping, _PRIORS["step"]),
+    }
+    for index, part in enumerate(taken if len(taken) > 1 else ()):
+        slopes["tile", index] = working * share[0] * part, _TILE_PRIOR
+    for name, on in of.items():
+        slopes["variant", name] = working * on, _VARIANT_PRIOR
+    known = sum((slope * at(name) for name, (slope, _) in slopes.items()), start=np.zeros(len(logs)))
+    return Inputs(logs - known, slopes, coordinates, operations)

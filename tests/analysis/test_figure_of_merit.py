@@ -1,0 +1,105 @@
+"""Figures of merit: CANDLE's worked example, intervals, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.methods.figure_of_merit import harmonic_mean
+from analysis.methods.regression import NotEnoughData
+from analysis.summaries.figure_of_merit import FigureOfMeritOptions, figure_of_merit
+from paradnn.errors import ConfigError, HeterogeneousError
+from tests.analysis.planted import runs
+
+#: Units of work a day on all of Titan's nodes and on a planned machine's: Stevens, "Performance and benchmarking of
+#: deep learning" (lecture), "Example FOM Calculation".
+TITAN = np.array([7_475.0, 74_752.0, 37_376.0])
+PLANNED = np.array([24 / 4, 24 / 0.5, 24 / 0.25]) * 94_000
+POINTS = pd.DataFrame({"model.nodes": [64, 128, 256], "model.layers": 4, "batch_size": 32}).astype("Int64")
+FAMILIES = ["fc", "residual", "lstm"]
+
+
+def side(device: str, rates: np.ndarray, error: float = 0.0, **columns: object) -> pd.DataFrame:
+    step = 32e3 / rates
+    spread = {"step_time_low_ms": step * (1 - error), "step_time_high_ms": step * (1 + error), "processes": 8.0}
+    rows = {"family": FAMILIES, "examples_per_second": rates, "step_time_ms": step, **(spread if error else {})}
+    return runs(POINTS, device=device, **{**rows, **columns})
+
+
+def both(error: float = 0.0) -> pd.DataFrame:
+    return pd.concat([side("Titan", TITAN, error), side("Planned", PLANNED, error)], ignore_index=True)
+
+
+def test_candles_figure_of_merit() -> None:
+    found = figure_of_merit(both(), FigureOfMeritOptions(baseline="Titan"))
+    titan, planned = found.table.to_dict("records")
+    assert titan["harmonic"] == pytest.approx(1_676_313_600 / 97_177)
+    assert planned["harmonic"] == pytest.approx(27_072_000 / 19)
+    assert planned["merit"] == pytest.approx(68_509_785 / 829_426)
+    assert round(planned["merit"], 3) == 82.599
+    ratios = found.merit.suite["Planned"] / found.merit.suite["Titan"]
+    assert sorted(ratios) == pytest.approx([60.36, 75.45, 241.43], abs=0.01)  # it cuts 241.438 off
+    assert planned["mean_ratio"] == pytest.approx(125.747, abs=0.004)
+    assert "82.6 times Titan" in found.text()
+    assert set(found.sources) == set(both()["run_id"])
+
+
+def test_a_unit_of_work_weighs_families() -> None:
+    work = (("fc", "10"), ("lstm", "0.5"))
+    found = figure_of_merit(both(), FigureOfMeritOptions(baseline="Titan", work=work)).table
+    assert found.loc[0, "harmonic"] == pytest.approx(harmonic_mean(TITAN / [10, 1, 0.5]))
+    assert found.loc[1, "merit"] == pytest.approx(
+        harmonic_mean(PLANNED / [10, 1, 0.5]) / harmonic_mean(TITAN / [10, 1, 0.5])
+    )
+
+
+def test_intervals_are_those_of_the_measurements() -> None:
+    """Three rates, each known to 4%: the slowest decides, and its ratio errs by the root of two more."""
+    table = figure_of_merit(both(error=0.04), FigureOfMeritOptions(baseline="Titan")).table
+    weights = (1 / TITAN) / (1 / TITAN).sum()
+    expected = 1.96 * 0.04 / 2.365 * np.sqrt((weights**2).sum())
+    half = np.log(table.loc[0, "harmonic_high"] / table.loc[0, "harmonic_low"]) / 2
+    assert half == pytest.approx(expected, rel=0.1)
+    assert table.loc[0, "merit_low"] == table.loc[0, "merit_high"] == 1
+    assert table.loc[1, "merit_low"] < table.loc[1, "merit"] < table.loc[1, "merit_high"]
+    assert np.isnan(figure_of_merit(both(), FigureOfMeritOptions()).table.loc[1, "merit_low"])
+
+
+def test_only_points_of_all_sides_are_the_suite() -> None:
+    frame = both().drop(index=5)
+    found = figure_of_merit(frame, FigureOfMeritOptions(baseline="Titan"))
+    assert found.table["points"].tolist() == [2, 2]
+    assert found.merit.left_out == {"Titan": 1}
+    assert "1 of Titan" in found.text()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"baseline": "Summit"}, "--baseline=Summit: no run has this device; choose of Planned, Titan"),
+        ({"metric": "step_time_ms"}, "--metric=step_time_ms: is no rate"),
+        ({"by": "tractor"}, "--by=tractor: these runs have no such hyperparameter"),
+        ({"work": (("fc", "much"),)}, "--work=fc=much: is no amount of work"),
+        ({"work": (("fc", "0"),)}, "--work=fc=0: is no amount of work"),
+        ({"work": (("gpt", "3"),)}, "--work=gpt=3: no run is of this family; there are fc, lstm, residual"),
+    ],
+)
+def test_bad_input_is_told(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        figure_of_merit(both(), FigureOfMeritOptions(**options))  # type: ignore[arg-type]
+    assert words in str(told.value)
+
+
+def test_sides_without_a_common_point_have_no_figure() -> None:
+    others = side("Planned", PLANNED).assign(**{"model.nodes": [1, 2, 3]})
+    with pytest.raises(NotEnoughData, match="no point was measured with every device of"):
+        figure_of_merit(pd.concat([side("Titan", TITAN), others], ignore_index=True))
+
+
+def test_runs_of_several_environments_are_not_mixed_unasked() -> None:
+    again = side("Titan", TITAN * 1.1, environment_id="env-b")
+    frame = pd.concat([both(), again], ignore_index=True)
+    with pytest.raises(HeterogeneousError):
+        figure_of_merit(frame)
+    assert "pooled" in figure_of_merit(frame, FigureOfMeritOptions(pool=True)).text()

@@ -1,0 +1,78 @@
+"""Operation times beside planted ones: a roofline with dispatch is found again, intervals hold what they say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from paradnn.costs.operations import Operation, elementwise_operation, kernel_operation
+from paradnn.forecast.operation_times import OperationTimes
+
+PEAK, BANDWIDTH, CALL = 1e12, 1e11, 2e-5
+
+
+def products(count: int, seed: int = 0) -> list[Operation]:
+    """Sizes spread evenly over three decades."""
+    sizes = np.exp(np.random.default_rng(seed).uniform(np.log(8), np.log(4000), (count, 3))).astype(int)
+    return [gemm(*map(int, size)) for size in sizes]
+
+
+def gemm(m: int, n: int, k: int) -> Operation:
+    model = {"name": "gemm", "m": m, "n": n, "k": k, "transpose_a": False, "transpose_b": False}
+    return kernel_operation(model, 1, "float32")
+
+
+def planted(operations: list[Operation], noise: float = 0.01, seed: int = 0) -> np.ndarray:
+    """Arithmetic at 60% of the peak or traffic at 80%, whichever is longer, and a call."""
+    random = np.random.default_rng(seed)
+    work = [max(one.flops / (0.6 * PEAK), one.bytes / (0.8 * BANDWIDTH)) for one in operations]
+    return (CALL + np.array(work)) * np.exp(noise * random.standard_normal(len(work)))
+
+
+@pytest.fixture(scope="module")
+def fitted() -> OperationTimes:
+    known = products(120)
+    return OperationTimes.fit(known, planted(known))
+
+
+def test_products_that_were_not_timed_are_predicted_within_their_intervals(fitted: OperationTimes) -> None:
+    others = products(200, seed=1)
+    truth, found = np.log(planted(others, seed=1)), fitted.predict(others)
+    low, high = found.interval()
+    assert np.median(np.abs(np.expm1(found.mean - truth))) < 0.03
+    assert np.mean((low <= truth) & (truth <= high)) > 0.88
+    assert fitted.left_out.median_error < 0.03
+    assert fitted.left_out.coverage() > 0.88
+
+
+def test_dispatch_is_a_term_of_its_own(fitted: OperationTimes) -> None:
+    assert fitted.dispatch == pytest.approx(CALL, rel=0.15)
+    # The least of all products takes the call; a roofline alone would say 30 ns.
+    assert np.exp(fitted.predict([gemm(8, 8, 8)]).mean[0]) == pytest.approx(CALL, rel=0.15)
+
+
+def test_a_product_far_beyond_the_timed_ones_follows_the_roofline(fitted: OperationTimes) -> None:
+    far = gemm(20_000, 20_000, 20_000)
+    low, high = np.exp(np.array(fitted.predict([far]).interval()).ravel())
+    assert low < far.flops / (0.6 * PEAK) < high
+    assert high / low < 3
+
+
+def test_chains_tell_a_call_from_an_operation_within_it() -> None:
+    chains = [
+        kernel_operation({"name": "elementwise", "elements": elements, "operations": operations}, 1, "float32")
+        for elements in (10, 1000, 100_000, 10_000_000)
+        for operations in (1, 10, 100)
+    ]
+    seconds = np.array([CALL + 4e-6 * one.calls + one.bytes / BANDWIDTH for one in chains])
+    found = OperationTimes.fit(chains, seconds)
+    assert found.dispatch == pytest.approx(CALL, rel=0.3)
+    assert found.step == pytest.approx(4e-6, rel=0.3)
+    assert np.exp(found.predict([elementwise_operation(3e8, "float32")]).mean[0]) == pytest.approx(3e-3, rel=0.2)
+
+
+def test_a_kernel_that_was_timed_twice_is_nearly_known(fitted: OperationTimes) -> None:
+    known = products(12)
+    odd = planted(known) * np.where(np.arange(12) == 5, 1.6, 1.0)
+    found = OperationTimes.fit([*known, *known], np.tile(odd, 2))
+    assert np.exp(found.predict([known[5]]).mean[0]) == pytest.approx(odd[5], rel=0.1)
