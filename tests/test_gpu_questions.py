@@ -203,7 +203,6 @@ def test_who_interrupts_gets_the_answers_so_far_and_no_process_stays(tmp_path: P
         preexec_fn=hear_ctrl_c,
     )
 
-
     def answers() -> list[dict[str, Any]]:
         return list(json.loads(out.read_text())["answers"]) if out.exists() else []
 
