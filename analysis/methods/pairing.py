@@ -204,7 +204,9 @@ def _common(a: pd.DataFrame, b: pd.DataFrame) -> list[pd.DataFrame]:
 
 def _left_out(rows: pd.DataFrame, kept: pd.DataFrame) -> int:
     """How many points there are of families that were not kept."""
-    names = [name for name in rows if name in ("family", "device") or describes(name) or is_place(name)]
+    names = [
+        name for name in map(str, rows.columns) if name in ("family", "device") or describes(name) or is_place(name)
+    ]
     return len(rows.loc[~rows["family"].isin(kept["family"]), names].drop_duplicates())
 
 
