@@ -141,12 +141,7 @@ def pair(
     that would pass as replicates but differ in a column that describes a point.
     """
     better = direction(metric)
-    for name, side in (("A", a), ("B", b)):
-        if metric not in side:
-            raise ConfigError("metric", metric, f"the runs of {name} do not hold it", "choose a metric of both sides")
-    shared = set(a.get("run_id", ())) & set(b.get("run_id", ()))
-    if shared:
-        raise ConfigError("A and B", f"{len(shared)} runs", "are on both sides", "choose sides that do not overlap")
+    _require_sides(a, b, metric)
     finished = _ok(a), _ok(b)
     usable = [side[_positive(side[metric])] for side in finished]
     one, two = _common(*usable)
@@ -155,13 +150,13 @@ def pair(
     code = stacked.groupby(keys, sort=False, dropna=False).ngroup().to_numpy()
     group_a, group_b = code[: len(one)], code[len(one) :]
     both = np.intersect1d(group_a, group_b)
-    _require_replicates("A", one, group_a, both, keys)
-    _require_replicates("B", two, group_b, both, keys)
+    runs = [_Runs(one, group_a, np.isin(group_a, both)), _Runs(two, group_b, np.isin(group_b, both))]
+    for side, each in zip("AB", runs, strict=True):
+        _require_replicates(side, each, keys)
     first = np.unique(code, return_index=True)[1][both]
     points = stacked.iloc[first].reset_index(drop=True)
     for name in carry:
         points[name] = _carried(name, one, two, code, both)
-    runs = [_Runs(one, group_a, np.isin(group_a, both)), _Runs(two, group_b, np.isin(group_b, both))]
     found = _sampling(runs[0], runs[1], metric)
     missing = _missing(a, b, metric, keys)
     sides = [side_by_point(each.frame, each.group, both, metric, each.sessions(found)) for each in runs]
@@ -184,6 +179,16 @@ def pair(
         "unusable_b": len(finished[1]) - len(usable[1]),
     }
     return result
+
+
+def _require_sides(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> None:
+    """ConfigError where a side lacks the metric, or both have a run."""
+    for name, side in (("A", a), ("B", b)):
+        if metric not in side:
+            raise ConfigError("metric", metric, f"the runs of {name} do not hold it", "choose a metric of both sides")
+    shared = set(a.get("run_id", ())) & set(b.get("run_id", ()))
+    if shared:
+        raise ConfigError("A and B", f"{len(shared)} runs", "are on both sides", "choose sides that do not overlap")
 
 
 def _alone(a: pd.DataFrame, b: pd.DataFrame) -> dict[str, tuple[str, ...]]:
@@ -272,12 +277,9 @@ def _stacked(a: pd.DataFrame, b: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _require_replicates(
-    side: str, frame: pd.DataFrame, group: np.ndarray[Any, Any], both: np.ndarray[Any, Any], keys: list[str]
-) -> None:
+def _require_replicates(side: str, runs: _Runs, keys: list[str]) -> None:
     """ConfigError where runs of a point of both sides differ in what describes a point or its place: no replicates."""
-    paired = np.isin(group, both)
-    frame, group = frame[paired], group[paired]
+    frame, group = runs.frame[runs.paired], runs.group[runs.paired]
     for name in frame.columns:
         if name in keys or not (describes(name) or is_place(name)) or frame[name].nunique(dropna=False) < 2:
             continue
