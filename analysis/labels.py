@@ -6,7 +6,7 @@ import re
 
 from paradnn.store.metrics import metric
 
-__all__ = ["label", "labelled", "unit_of"]
+__all__ = ["label", "labelled", "term_label", "unit_of"]
 
 #: Where the words of a key would not say it.
 _NAMES = {
@@ -69,6 +69,12 @@ def label(column: str) -> str:
     for prefix in _PARTS:
         column = column.removeprefix(prefix)
     return _UNITS.sub("", column).replace("_", " ")
+
+
+def term_label(term: str) -> str:
+    """A term of a regression in words, a column or one of its values: "nodes", "precision=bfloat16"."""
+    column, sign, value = term.partition("=")
+    return f"{label(column)}{sign}{value}"
 
 
 def unit_of(column: str) -> str:

@@ -23,6 +23,7 @@ from rich.text import Text
 
 from paradnn.config.words import counted, did_you_mean
 from paradnn.errors import ConfigError, ParadnnError, StoreError
+from paradnn.session.console import standard_output
 from paradnn.session.progress import si
 from paradnn.store.address import address_of
 from paradnn.store.query import Query, Values
@@ -39,7 +40,6 @@ _READ: Mapping[Values, Collection[str]] = {
     "metrics": ("examples_per_second",),
 }
 _BAR = 60  # characters
-_PLAIN_WIDTH = 120  # of what is printed into a pipe
 _NEWEST, _RUNNING, _COLUMNS = 8, 8, 12  # rows and columns that are shown
 _SHARE = 10  # looking takes at most one part in so many of the time
 _COLOURS = {"ok": "green", "unavailable": "yellow"}
@@ -86,15 +86,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--once", action="store_true", help="print what is known now, and exit")
     parser.add_argument("--interval", type=float, default=5.0, help="seconds between looks (default: %(default)g)")
     given = parser.parse_args(arguments)
-    console = Console(highlight=False)
+    console = standard_output()
     try:
         if given.interval <= 0:
             raise ConfigError("--interval", given.interval, "is no time to wait", "give seconds above 0")
         reader = open_reader(address_of(given.store), pooled=True)
         sweep = _find(reader, given.experiment, given.sweep, address_of(given.store).public)
         if given.once or not console.is_terminal:
-            plain = console if console.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
-            plain.print(view(progress_of(reader, given.experiment, sweep)))
+            console.print(view(progress_of(reader, given.experiment, sweep)))
         else:
             _follow(reader, given.experiment, sweep, console, given.interval)
     except ParadnnError as error:

@@ -14,7 +14,8 @@ from analysis.claims import kinds
 from analysis.claims.kinds import Answer, Bound, Check
 from analysis.claims.sides import Data, paired_operations, paired_points, points, side, versions
 from analysis.methods.dependence import crossed_quantile, crossed_share, levels_of
-from analysis.methods.pairing import Missing, join_columns, sampling
+from analysis.methods.joining import join_columns
+from analysis.methods.pairing import Missing, sampling
 from analysis.methods.quantiles import Estimate
 from analysis.methods.regression import NotEnoughData, Regression, regress
 from analysis.methods.sensitivity import encode

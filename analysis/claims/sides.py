@@ -9,9 +9,10 @@ from functools import cached_property
 
 import pandas as pd
 
+from analysis.methods.joining import join_columns
 from analysis.methods.operation_speedup import TYPE as _OPERATION
 from analysis.methods.operation_speedup import identity_columns
-from analysis.methods.pairing import RESULT_COLUMNS, join_columns, pair
+from analysis.methods.pairing import RESULT_COLUMNS, pair
 from analysis.methods.quantiles import LEVEL
 from analysis.methods.regression import NotEnoughData
 from analysis.store.conditions import Condition, Conditions, choose, in_words

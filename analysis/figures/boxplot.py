@@ -14,6 +14,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from analysis.figures.speedup import ratio_axis
 from analysis.figures.style import COLOURS, MARKERS, colour_of, families_with, figure, finish, quantity
 from analysis.format import is_share, short
+from analysis.labels import label, unit_of
 from analysis.methods.boxplot import BOX, WHISKERS, Boxes
 
 __all__ = ["draw_boxes"]
@@ -101,17 +102,17 @@ def _name(row: Mapping[Any, Any], upright: bool) -> str:
 def _label(axes: Axes, boxes: Boxes, what: str, unit: str, upright: bool) -> None:
     """Title and the axis of the values, with its unit."""
     axis = axes.yaxis if upright else axes.xaxis
-    name = what.replace("_", " ")
+    name = what
     if unit == "x":
         ratio_axis(axis)
     elif unit not in ("", "1"):
-        name = f"{name} ({unit})"
+        name = f"{name} ({unit_of(boxes.metric) or unit})"
         axis.set_major_formatter(quantity("" if unit.startswith("1/") else unit))
     else:
         share = is_share(boxes.metric, unit, boxes.table["maximum"].dropna())
         axis.set_major_formatter(FuncFormatter(lambda value, _: short(value, share=share)))
     if unit != "x" and axis.get_scale() == "log":
         axis.set_minor_formatter(NullFormatter())
-    by = ", ".join(part.removeprefix("model.").replace("_", " ") for part in boxes.by)
-    title = textwrap.fill(f"{what.replace('_', ' ')} by {by}", _TITLE)
+    by = ", ".join(map(label, boxes.by))
+    title = textwrap.fill(f"{what} by {by}", _TITLE)
     finish(axes, title, *(("", name) if upright else (name, "")))

@@ -20,6 +20,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from analysis.figures.style import COLOURS, MARKERS, SEQUENTIAL
 from analysis.format import short
+from analysis.labels import labelled
 
 __all__ = ["GREY", "Colouring", "colouring"]
 
@@ -90,16 +91,15 @@ class Colouring:
         return COLOURS[place % len(COLOURS)], MARKERS[(place + place // len(COLOURS)) % len(MARKERS)]
 
 
-def colouring(values: pd.Series, name: str, unit: str = "") -> Colouring:
+def colouring(values: pd.Series, name: str) -> Colouring:
     """How the column `name` is coloured, judged by all its values: along a colour map where it holds more than nine
     numbers, logarithmic where all are positive."""
-    label = name.removeprefix("model.").replace("_", " ") + (f" in {unit}" if unit not in ("", "1") else "")
     numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
     if numeric and values.nunique() > _LEVELS:
         every = values.astype("float64").dropna()
         norm = LogNorm if (every > 0).all() else Normalize
-        return Colouring(label, (), norm(every.min(), every.max()), numeric)
-    return Colouring(label, tuple(sorted(values.dropna().unique())), None, numeric)
+        return Colouring(labelled(name), (), norm(every.min(), every.max()), numeric)
+    return Colouring(labelled(name), tuple(sorted(values.dropna().unique())), None, numeric)
 
 
 def _level(value: Any) -> str:

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from analysis.figures import style
 from analysis.figures.speedup import ratio_axis
+from analysis.labels import label
 from analysis.methods.compare import Comparison, Verdict
 
 __all__ = ["draw_comparison"]
@@ -24,7 +25,7 @@ _LOOK = {
 
 def draw_comparison(found: Comparison, a: str = "A", b: str = "B") -> Figure:
     """A row for each family: a mark for each cell, coloured by its verdict, and the geometric mean with its 95%
-    interval over points in black. Right of 1 A is better."""
+    interval over points in black. Right of 1 `a` is better."""
     families = [str(family) for family in found.families["family"]]
     figure, axes = style.figure(8.0, 1.5 + 0.8 * len(families))
     axes.axvline(1, color="#333333", linewidth=1)
@@ -49,14 +50,17 @@ def draw_comparison(found: Comparison, a: str = "A", b: str = "B") -> Figure:
                 linewidth=1.6,
                 zorder=4,
             )
-    words = [f"{row['family']}\n{row['verdict']}" for row in found.families.to_dict("records")]
+    told = {Verdict.A_BETTER: f"{a} better", Verdict.B_BETTER: f"{b} better"}
+    words = [
+        f"{row['family']}\n{told.get(row['verdict'], row['verdict'])}" for row in found.families.to_dict("records")
+    ]
     axes.set_yticks(range(len(families)), words)
     axes.set_ylim(len(families) - 0.45, -0.55)
-    style.finish(axes, f"{a} (A) against {b} (B), {found.metric}", "speedup of A over B")
+    style.finish(axes, f"{label(found.metric)}: {a} against {b}", f"speedup of {a} over {b}")
     axes.grid(axis="y", visible=False)
     ratio_axis(axes.xaxis)
     handles = [
-        axes.scatter([], [], color=colour, marker=marker, s=28, label=f"cell: {verdict}")
+        axes.scatter([], [], color=colour, marker=marker, s=28, label=f"cell: {told.get(verdict, verdict)}")
         for verdict, (colour, marker) in _LOOK.items()
         if verdict in present
     ]

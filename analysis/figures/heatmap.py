@@ -18,6 +18,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from analysis.figures import style
 from analysis.format import is_share, short
+from analysis.labels import label, labelled
 from analysis.methods.heatmap import MEMORY, HeatMap, HeatMaps
 
 __all__ = ["draw_heat_maps"]
@@ -65,7 +66,7 @@ def draw_heat_maps(result: HeatMaps) -> Figure:
     for number, (axes, found) in enumerate(zip(every, maps, strict=False)):
         _draw(axes, found, norm, share)
         last, first = number + across >= len(maps), number % across == 0
-        style.finish(axes, found.name, _words(found.x.column) if last else "", _words(found.y.column) if first else "")
+        style.finish(axes, found.name, label(found.x.column) if last else "", label(found.y.column) if first else "")
         _note(axes, found, width)
         axes.grid(False)
     for axes in every[len(maps) :]:
@@ -154,14 +155,10 @@ def _note(axes: Axes, found: HeatMap, width: float) -> None:
         return
     many = f"{counts.min()} to {counts.max()} points" if counts.min() < counts.max() else f"{counts.max()} points"
     text = f"a cell is the median of {many}" if counts.max() > 1 else "a cell is one point"
-    pooled = [f"{_words(name)} ({count})" for name, count in {**found.pooled, **found.settings}.items()]
+    pooled = [f"{label(name)} ({count})" for name, count in {**found.pooled, **found.settings}.items()]
     joined = " over" if counts.max() > 1 else "; runs differ in"
     lines = wrap(text + (f"{joined} {', '.join(pooled)}" if pooled else ""), int(width * 15))
     axes.set_title("\n".join([found.name, *lines]), loc="left", fontsize=9)
-
-
-def _words(column: str) -> str:
-    return column.removeprefix("model.").replace("_", " ")
 
 
 def _norm(values: np.ndarray) -> Normalize:
@@ -186,8 +183,7 @@ def _scale(figure: Figure, axes: Sequence[Axes], norm: Normalize, result: HeatMa
     bar.minorticks_off()
     bar.formatter = FuncFormatter(lambda value, _: short(value, "", share))
     bar.update_ticks()
-    unit = "" if share or result.unit in ("", "1") else f" ({result.unit})"
-    bar.set_label(f"{_words(result.metric)}{unit}, median of a cell")
+    bar.set_label(f"{(label if share else labelled)(result.metric)}, median of a cell")
 
 
 def _failures(maps: Sequence[HeatMap]) -> list[str]:

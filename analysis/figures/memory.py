@@ -12,6 +12,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from analysis.figures import style
+from analysis.labels import label
 from analysis.methods.memory import GroupMemory, Memory
 
 __all__ = ["draw_memory"]
@@ -57,7 +58,7 @@ def _panel(axes: Axes, group: GroupMemory) -> None:
         _line(axes, group, shown)
     else:
         axes.set_yticks([])
-    x, y = (label.removeprefix("model.").replace("_", " ") for label in labels)
+    x, y = map(label, labels)
     style.finish(axes, f"{group.name}: {len(group.points):,} points", x, y)
 
 

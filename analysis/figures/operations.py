@@ -14,7 +14,6 @@ from analysis.figures.roofline import describe, frame_roof, marks
 from analysis.figures.style import COLOURS, colour_of, figure, finish, marker_of
 from analysis.format import short
 from analysis.methods.operation_roofline import OperationRoofline, OperationsOfModels
-from analysis.store.frame import units
 
 __all__ = ["draw_operations", "draw_operations_of_models"]
 
@@ -63,7 +62,7 @@ def draw_operations_of_models(result: OperationsOfModels, colour: str | None = N
     keys = list(dict.fromkeys(zip(points["device"], points["precision"], strict=True)))
     drawn, several = figure(8.5, 0.4 + 4.4 * len(keys), rows=len(keys))
     panels = list(several.flat) if len(keys) > 1 else [several]
-    shades = None if colour is None else colouring(points[colour], colour, units([colour]).get(colour, ""))
+    shades = None if colour is None else colouring(points[colour], colour)
     for axes, (device, precision) in zip(panels, keys, strict=True):
         mine = points[(points["device"] == device) & (points["precision"] == precision)]
         roof = next(roof for roof in result.roofs if (roof.device, roof.precision) == (device, precision))

@@ -11,15 +11,16 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from analysis.figures.colouring import colouring
 from analysis.figures.style import COLOURS, colour_of, families_with, figure, finish, marker_of, quantity
 from analysis.format import short
 from analysis.methods.roofline import Roof, Roofline
-from analysis.store.frame import units
 
 __all__ = ["describe", "draw_roofline", "frame_roof", "marks"]
+
+_WIDE = 500  # greatest over least intensity from which on powers of ten are ticks enough
 
 
 def draw_roofline(result: Roofline, colour: str | None = None) -> Figure:
@@ -31,7 +32,7 @@ def draw_roofline(result: Roofline, colour: str | None = None) -> Figure:
     keys = list(dict.fromkeys(zip(result.points["device"], result.points["precision"], strict=True)))
     # A family keeps its colour whichever others are drawn; real models come after the parametric ones.
     families = families_with(result.points["family"])
-    shades = None if colour is None else colouring(result.points[colour], colour, units([colour]).get(colour, ""))
+    shades = None if colour is None else colouring(result.points[colour], colour)
     columns = min(2, len(keys))
     rows = math.ceil(len(keys) / columns)
     drawn, axes = figure(7.5 if columns == 1 else 11.0, 0.6 + 4.2 * rows, rows, columns)
@@ -84,8 +85,11 @@ def frame_roof(axes: Axes, points: pd.DataFrame, roof: Roof, others: Sequence[Ro
     if roof.ridge is not None and roof.peak is not None:
         axes.plot(roof.ridge, roof.peak, marker="|", markersize=12, color=COLOURS[-1], zorder=3)
     axes.set_ylim(float(points["flops_per_second"].min()) / 2, max([points["flops_per_second"].max(), *peaks]) * 2)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if right < _WIDE * left else (1.0,)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_major_formatter(quantity("FLOP/s"))
+    for axis in (axes.xaxis, axes.yaxis):  # Matplotlib names minor ticks too, where there are few others
+        axis.set_minor_formatter(NullFormatter())
 
 
 def _roof(axes: Axes, roof: Roof, left: float, right: float, look: dict[str, Any]) -> None:

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures.style import colour_of, figure, finish, marker_of, quantity
+from analysis.labels import label, unit_of
 from analysis.methods.scaling import Scaling, amdahl_speedup
-from paradnn.store.metrics import metric as registered
 
 __all__ = ["draw_scaling"]
 
@@ -45,11 +45,11 @@ def _rates(axes: Axes, found: Scaling) -> None:
     ends = [min(found.pairs["one"].min(), each.min()), max(found.pairs["one"].max(), each.max())]
     axes.plot(ends, ends, "--", color=_LINE, linewidth=1, label="nothing lost")
     axes.set(xscale="log", yscale="log")
-    unit = registered(found.metric).unit
-    name = "examples/s" if found.metric == "examples_per_second" else found.metric.replace("_", " ")
+    name, unit = label(found.metric), unit_of(found.metric)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(quantity("" if unit == "1/s" else unit))
-    finish(axes, f"Each of n {_counted(found.by)} against one alone", f"{name} on one", f"{name} of each of n")
+        axis.set_major_formatter(quantity(""))
+    sides = f"{name} on one ({unit})", f"{name} of each of n ({unit})"
+    finish(axes, f"Each of n {_counted(found.by)} against one alone", *sides)
 
 
 def _speedups(axes: Axes, found: Scaling) -> None:

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures import style
+from analysis.labels import label, term_label
 from analysis.methods.sensitivity import Fit, Sensitivity
 
 __all__ = ["draw_sensitivity"]
@@ -46,7 +47,7 @@ def draw_sensitivity(result: Sensitivity) -> Figure:
         axes.grid(axis="y", visible=False)
     for axes in every[len(fits) :]:
         axes.set_visible(False)
-    what = f"{'log ' if result.settings.log_metric else ''}{result.metric}"
+    what = f"{'log ' if result.settings.log_metric else ''}{label(result.metric)}"
     scale = ", logarithms of the hyperparameters" if result.settings.log_hyperparameters else ""
     heading = f"What {what} depends on ({result.fits[0].regression.level:.0%} intervals{scale})"
     figure.suptitle(fill(heading, _LETTERS * across), x=0.01, ha="left", fontsize=10)
@@ -89,7 +90,7 @@ def _panel(axes: Axes, family: str, fits: Sequence[Fit], terms: Sequence[str], d
                     fontsize=7.5,
                     color=look["color"],
                 )
-    axes.set_yticks(range(len(terms)), [term.replace("model.", "") for term in reversed(terms)])
+    axes.set_yticks(range(len(terms)), [term_label(term) for term in reversed(terms)])
     axes.set_ylim(-0.6, len(terms) - 0.4)
 
 

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures import style
+from analysis.labels import label
 from analysis.methods.sensitivity import Fit, Sensitivity
 from analysis.methods.shares import Shares
 
@@ -38,7 +39,7 @@ def draw_shares(result: Sensitivity) -> Figure:
         axes.grid(axis="y", visible=False)
     for axes in every[len(fits) :]:
         axes.set_visible(False)
-    what = f"{'log ' if result.settings.log_metric else ''}{result.metric}"
+    what = f"{'log ' if result.settings.log_metric else ''}{label(result.metric)}"
     level = f"{result.fits[0].regression.level:.0%}"
     figure.suptitle(f"What the variance of {what} is due to ({level} intervals)", x=0.01, ha="left", fontsize=10)
     handles = [every[0].plot([], [], "o", color=style.colour_of(name, devices), label=name)[0] for name in devices]

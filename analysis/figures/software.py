@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis.figures.style import colour_of, figure, finish
+from analysis.labels import label
 from analysis.methods.software import Software, order
 
 __all__ = ["draw_software"]
@@ -29,7 +30,7 @@ def draw_software(found: Software) -> Figure:
     drawn, axes = figure(max(7.0, 2.0 + 0.45 * widest), 3.2 * len(panels) + 0.7, len(panels), 1)
     for each, ((device, column, over), rows) in zip(np.ravel(axes), panels, strict=True):
         _panel(each, rows)
-        finish(each, f"{column} on {device}, over {over}", y="speedup")
+        finish(each, f"{label(str(column))} on {device}, over {over}", y="speedup")
         each.grid(axis="x", visible=False)
     marks = [
         Patch(facecolor="#bbbbbb", edgecolor=_DARK, label="median"),

@@ -14,6 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLoca
 
 from analysis.figures import style
 from analysis.figures.colouring import colouring
+from analysis.labels import labelled, term_label
 from analysis.methods.operation_speedup import Level, OperationSpeedup
 from analysis.methods.speedup import Speedup, SpeedupFit
 from analysis.store.frame import families
@@ -22,15 +23,10 @@ __all__ = ["draw_operations", "draw_speedup", "ratio_axis"]
 
 
 def draw_speedup(
-    found: Speedup,
-    x: str = "parameters",
-    colour: str | None = None,
-    a: str = "A",
-    b: str = "B",
-    units: dict[str, str] | None = None,
+    found: Speedup, x: str = "parameters", colour: str | None = None, a: str = "A", b: str = "B"
 ) -> Figure:
     """A row for each family: speedup against `x`, coloured by the column `colour`, and beside it the weights of the
-    family's regression where it has one. Above the line at 1 A is faster; bars are 95% intervals where there are any.
+    family's regression where it has one. Above the line at 1 `a` is faster; bars are 95% intervals where there are any.
     """
     names = families(found.pairs)
     fits = {fit.family: fit for fit in found.fits}
@@ -41,7 +37,7 @@ def draw_speedup(
     for number, family in enumerate(names):
         rows = found.pairs[found.pairs["family"] == family]
         last = number == len(names) - 1
-        _scatter(panels[number, 0], rows, x, (units or {}).get(x, "1"))
+        _scatter(panels[number, 0], rows, x)
         places = rows[x].astype("float64")
         parts = shades.parts(rows[colour]) if shades else [(slice(None), {"color": style.COLOURS[0]})]
         for mine, look in parts:
@@ -50,7 +46,7 @@ def draw_speedup(
             )
         wins = int((rows["speedup"] > 1).sum())
         title = f"{family}: {a} over {b}, ahead in {wins} of {len(rows)} points"
-        style.finish(panels[number, 0], title, _label(x, units) if last else "", "speedup")
+        style.finish(panels[number, 0], title, labelled(x) if last else "", "speedup")
         ratio_axis(panels[number, 0].yaxis)
         if across == 2:
             _weights(panels[number, 1], fits.get(family), last)
@@ -122,7 +118,7 @@ class _Steps(LogLocator):
         return [step * self._step for step in range(math.ceil(low / self._step), math.floor(high / self._step) + 1)]
 
 
-def _scatter(axes: Axes, rows: pd.DataFrame, x: str, unit: str) -> None:
+def _scatter(axes: Axes, rows: pd.DataFrame, x: str) -> None:
     """Axes, the line at 1 and the intervals."""
     places = rows[x].astype("float64")
     axes.axhline(1, color="#333333", linewidth=1)
@@ -140,7 +136,7 @@ def _scatter(axes: Axes, rows: pd.DataFrame, x: str, unit: str) -> None:
         )
     if (places > 0).all() and places.max() > 20 * places.min():
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(style.quantity("" if unit == "1" else unit))
+        axes.xaxis.set_major_formatter(style.quantity(""))
         axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_yscale("log")
 
@@ -160,14 +156,9 @@ def _weights(axes: Axes, fit: SpeedupFit | None, last: bool) -> None:
         capsize=3,
         xerr=[weights["weight"] - weights["low"], weights["high"] - weights["weight"]],
     )
-    axes.set_yticks(height, [str(term).removeprefix("model.") for term in weights.index])
+    axes.set_yticks(height, [term_label(str(term)) for term in weights.index])
     axes.set_ylim(-0.7, len(weights) - 0.3)
     what = "log speedup" if fit.log_response else "speedup"
     style.finish(
         axes, f"what {what} depends on, R² {fit.regression.r2:.2f}", "standardised weight, 95% interval" if last else ""
     )
-
-
-def _label(name: str, units: dict[str, str] | None) -> str:
-    unit = (units or {}).get(name, "1")
-    return name.removeprefix("model.").replace("_", " ") + (f" in {unit}" if unit != "1" else "")

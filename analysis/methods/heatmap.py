@@ -6,6 +6,7 @@ they ended, one in which some did says how many did not. What the map pools over
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -229,8 +230,8 @@ def _axis(rows: pd.DataFrame, column: str, bins: int | None) -> tuple[Axis, pd.S
 
 def _order(value: object) -> tuple[int, Sequence[object]]:
     """Numbers by size, lists of blocks by their total and then entry by entry, words by the alphabet."""
-    if isinstance(value, int | float | np.integer | np.floating | np.bool_):
-        return 0, [float(value)]
+    with contextlib.suppress(ValueError):  # beside lists, numbers are texts as well
+        return 0, [float(value)]  # type: ignore[arg-type]
     counts = blocks_of(value)
     return (1, [sum(counts), *counts]) if counts else (2, [str(value)])
 

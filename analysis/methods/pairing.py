@@ -15,19 +15,14 @@ import numpy as np
 import pandas as pd
 
 from analysis.methods.dependence import Component
+from analysis.methods.joining import describes, given_columns, is_place, join_columns, shown, values_of
 from analysis.methods.ratios import CONFIDENCE, RESULT_COLUMNS, ratios, side_by_point
 from analysis.methods.sessions import Design, Standing, design_of, session_component, sessions_of
 from analysis.store.frame import families, is_ok
 from paradnn.errors import ConfigError
 from paradnn.store.metrics import metric as registered
 
-__all__ = ["CONFIDENCE", "RESULT_COLUMNS", "Missing", "Sampling", "direction", "join_columns", "pair", "sampling"]
-
-# What is computed, and where and with what. Of the second only what both sides share takes part in a pair's identity.
-_POINT = ("batch_size", "precision", "compile", "mode", "devices", "transport")
-_POINT_PREFIXES = ("model.", "optimizer.", "data.")
-_PLACE_PREFIXES = ("platform.", "framework.", "software.")
-_NEVER = ("model.name", "platform.index")
+__all__ = ["CONFIDENCE", "RESULT_COLUMNS", "Missing", "Sampling", "direction", "pair", "sampling"]
 
 
 @dataclass(frozen=True)
@@ -138,34 +133,30 @@ def pair(
       "none"            nothing to make an interval from; both ends are NaN.
 
     attrs: `metric`; `sampling`, by family what `sampling` gives; `unpaired_a` and `unpaired_b`, measured points that
-    the other side has not; `unusable_a` and `unusable_b`, ok runs without a positive value; `differ`, column -> (values
-    of A, values of B) of what sets the sides apart and so is not joined on; `disjoint`, the same for join columns in
-    which the sides share no value.
+    the other side has not; `alone`, "a" and "b" -> the families that this side alone measured; `unusable_a` and
+    `unusable_b`, ok runs without a positive value; `differ`, column -> (values of A, values of B) of what sets the
+    sides apart and so is not joined on; `disjoint`, the same for join columns in which the sides share no value.
 
     Raises ConfigError for a metric without direction or that a side lacks, for sides that share runs, and for runs
     that would pass as replicates but differ in a column that describes a point.
     """
     better = direction(metric)
-    for name, side in (("A", a), ("B", b)):
-        if metric not in side:
-            raise ConfigError("metric", metric, f"the runs of {name} do not hold it", "choose a metric of both sides")
-    shared = set(a.get("run_id", ())) & set(b.get("run_id", ()))
-    if shared:
-        raise ConfigError("A and B", f"{len(shared)} runs", "are on both sides", "choose sides that do not overlap")
+    _require_sides(a, b, metric)
     finished = _ok(a), _ok(b)
-    one, two = (side[_positive(side[metric])] for side in finished)
-    keys, differ = join_columns(one, two) if on is None else _given(on, one, two)
+    usable = [side[_positive(side[metric])] for side in finished]
+    one, two = _common(*usable)
+    keys, differ = join_columns(one, two) if on is None else given_columns(on, one, two)
     stacked = _stacked(one, two, keys)
     code = stacked.groupby(keys, sort=False, dropna=False).ngroup().to_numpy()
     group_a, group_b = code[: len(one)], code[len(one) :]
-    _require_replicates("A", one, group_a, keys)
-    _require_replicates("B", two, group_b, keys)
     both = np.intersect1d(group_a, group_b)
+    runs = [_Runs(one, group_a, np.isin(group_a, both)), _Runs(two, group_b, np.isin(group_b, both))]
+    for side, each in zip("AB", runs, strict=True):
+        _require_replicates(side, each, keys)
     first = np.unique(code, return_index=True)[1][both]
     points = stacked.iloc[first].reset_index(drop=True)
     for name in carry:
         points[name] = _carried(name, one, two, code, both)
-    runs = [_Runs(one, group_a, np.isin(group_a, both)), _Runs(two, group_b, np.isin(group_b, both))]
     found = _sampling(runs[0], runs[1], metric)
     missing = _missing(a, b, metric, keys)
     sides = [side_by_point(each.frame, each.group, both, metric, each.sessions(found)) for each in runs]
@@ -181,12 +172,47 @@ def pair(
         },
         "differ": differ,
         "disjoint": _disjoint(one, two, keys),
-        "unpaired_a": len(np.setdiff1d(group_a, both)),
-        "unpaired_b": len(np.setdiff1d(group_b, both)),
-        "unusable_a": len(finished[0]) - len(one),
-        "unusable_b": len(finished[1]) - len(two),
+        "unpaired_a": len(np.setdiff1d(group_a, both)) + _left_out(usable[0], one),
+        "unpaired_b": len(np.setdiff1d(group_b, both)) + _left_out(usable[1], two),
+        "alone": _alone(*usable),
+        "unusable_a": len(finished[0]) - len(usable[0]),
+        "unusable_b": len(finished[1]) - len(usable[1]),
     }
     return result
+
+
+def _require_sides(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> None:
+    """ConfigError where a side lacks the metric, or both have a run."""
+    for name, side in (("A", a), ("B", b)):
+        if metric not in side:
+            raise ConfigError("metric", metric, f"the runs of {name} do not hold it", "choose a metric of both sides")
+    shared = set(a.get("run_id", ())) & set(b.get("run_id", ()))
+    if shared:
+        raise ConfigError("A and B", f"{len(shared)} runs", "are on both sides", "choose sides that do not overlap")
+
+
+def _alone(a: pd.DataFrame, b: pd.DataFrame) -> dict[str, tuple[str, ...]]:
+    """The families that one side has and the other has not."""
+    of_a, of_b = families(a), families(b)
+    return {
+        "a": tuple(name for name in of_a if name not in of_b),
+        "b": tuple(name for name in of_b if name not in of_a),
+    }
+
+
+def _common(a: pd.DataFrame, b: pd.DataFrame) -> list[pd.DataFrame]:
+    """The runs of families that both sides have: what is only in others sets no sides apart and joins no points."""
+    alone = [name for names in _alone(a, b).values() for name in names]
+    kept = [side[~side["family"].isin(alone)] for side in (a, b)]
+    return kept if all(map(len, kept)) else [a, b]
+
+
+def _left_out(rows: pd.DataFrame, kept: pd.DataFrame) -> int:
+    """How many points there are of families that were not kept."""
+    names = [
+        name for name in map(str, rows.columns) if name in ("family", "device") or describes(name) or is_place(name)
+    ]
+    return len(rows.loc[~rows["family"].isin(kept["family"]), names].drop_duplicates())
 
 
 def _carried(
@@ -220,63 +246,11 @@ def direction(metric: str) -> str:
     return better
 
 
-def join_columns(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str, tuple[str, str]]]:
-    """The columns that identify a point, and those that set the two sides apart (column -> values of A, values of B).
-
-    A point is identified by family, model.*, optimizer.*, data.*, batch_size, precision, compile, mode, devices and
-    transport; where
-    both sides share a value also by device, platform.*, framework.* and software.*. Left out is what sets the sides
-    apart: a column with one value in A and another one in B, or that one side lacks altogether. How a run was timed
-    (measure.*), tracked, seeded or repeated identifies no point.
-    """
-    keys, differ = ["family"], {}
-    for name in [column for column in a.columns if column in b]:
-        point = _describes(name)
-        if not point and name != "device" and not _is_place(name):
-            continue
-        values, others = _values(a[name]), _values(b[name])
-        if not values and not others:
-            continue
-        # Runs that are not there set nothing apart.
-        apart = len(a) > 0 and len(b) > 0 and not values & others
-        if apart and (not point or not values or not others or len(values) == len(others) == 1):
-            differ[name] = (_shown(values), _shown(others))
-        else:
-            keys.append(name)
-    return keys, differ
-
-
-def _given(on: Sequence[str], a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str, tuple[str, str]]]:
-    for name in on:
-        for side, frame in (("A", a), ("B", b)):
-            if name not in frame:
-                raise ConfigError("on", name, f"the runs of {side} have no such column", "name columns of both sides")
-    keys = list(dict.fromkeys(["family", *on]))
-    return keys, {name: values for name, values in join_columns(a, b)[1].items() if name not in keys}
-
-
-def _describes(name: str) -> bool:
-    return name not in _NEVER and (name in _POINT or name.startswith(_POINT_PREFIXES))
-
-
-def _is_place(name: str) -> bool:
-    return name not in _NEVER and name.startswith(_PLACE_PREFIXES)
-
-
-def _values(column: pd.Series) -> set[Any]:
-    return set(column.dropna().unique())
-
-
-def _shown(values: set[Any], limit: int = 3) -> str:
-    texts = [str(value) for value in sorted(values, key=lambda value: (str(type(value)), value))]
-    return ", ".join(texts[:limit]) + (f" and {len(texts) - limit} more" if len(texts) > limit else "") or "(none)"
-
-
 def _disjoint(a: pd.DataFrame, b: pd.DataFrame, keys: list[str]) -> dict[str, tuple[str, str]]:
     if not len(a) or not len(b):
         return {}
-    both = {name: (_values(a[name]), _values(b[name])) for name in keys}
-    return {name: (_shown(one), _shown(two)) for name, (one, two) in both.items() if (one or two) and not one & two}
+    both = {name: (values_of(a[name]), values_of(b[name])) for name in keys}
+    return {name: (shown(one), shown(two)) for name, (one, two) in both.items() if (one or two) and not one & two}
 
 
 def _ok(frame: pd.DataFrame) -> pd.DataFrame:
@@ -303,15 +277,16 @@ def _stacked(a: pd.DataFrame, b: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _require_replicates(side: str, frame: pd.DataFrame, group: np.ndarray[Any, Any], keys: list[str]) -> None:
-    """ConfigError where runs of one point differ in what describes a point or its place: they are no replicates."""
+def _require_replicates(side: str, runs: _Runs, keys: list[str]) -> None:
+    """ConfigError where runs of a point of both sides differ in what describes a point or its place: no replicates."""
+    frame, group = runs.frame[runs.paired], runs.group[runs.paired]
     for name in frame.columns:
-        if name in keys or not (_describes(name) or _is_place(name)) or frame[name].nunique(dropna=False) < 2:
+        if name in keys or not (describes(name) or is_place(name)) or frame[name].nunique(dropna=False) < 2:
             continue
         if frame[name].groupby(group).nunique(dropna=False).max() > 1:
             raise ConfigError(
                 f"runs of {side}",
-                f"{name} = {_shown(_values(frame[name]))}",
+                f"{name} = {shown(values_of(frame[name]))}",
                 "are no replicates of one point, and the other side does not separate them",
                 f"choose one {name}",
             )

@@ -58,13 +58,15 @@ class FamilyScaling:
 class Scaling:
     """`pairs` has a row for each point and count above one: the join columns, `devices` (the count), `one` and `many`
     (the metric on one and on all devices), `speedup` with its interval, `efficiency` (speedup / count) and `fraction`.
-    `pooled` says what differed among runs that were pooled, `run_ids` are the measured runs.
+    `alone` are the families without a pair. `pooled` says what differed among runs that were pooled, `run_ids` are the
+    measured runs.
     """
 
     metric: str
     by: str
     pairs: pd.DataFrame
     families: tuple[FamilyScaling, ...]
+    alone: tuple[str, ...] = ()
     pooled: tuple[str, ...] = ()
     run_ids: tuple[str, ...] = ()
 
@@ -128,6 +130,7 @@ def scaling(
     found = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     if found.empty:
         raise NotEnoughData(f"no point was measured with {by}=1 and with more; measure the same points on both")
+    alone = tuple(name for name in families(measured) if name not in set(found["family"]))
     if _TRANSPORT in found and found[_TRANSPORT].nunique() > 1:
         # How devices meet decides what they lose: each way has a fraction of its own.
         found["family"] = found["family"] + ", " + found[_TRANSPORT]
@@ -135,7 +138,7 @@ def scaling(
     found["efficiency"] = found["speedup"] / found["devices"]
     found["fraction"] = amdahl_fraction(found["speedup"], found["devices"])
     named = [_family(name, found[found["family"] == name], level) for name in families(found)]
-    return Scaling(metric, by, found, tuple(named), pooled, tuple(measured["run_id"]))
+    return Scaling(metric, by, found, tuple(named), alone, pooled, tuple(measured["run_id"]))
 
 
 def _by_count(measured: pd.DataFrame, by: str) -> Iterator[tuple[int, str | None, pd.DataFrame]]:

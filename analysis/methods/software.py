@@ -169,6 +169,9 @@ def _compare(
         if pairs.empty:
             lacking.append(Lacking(f"{name} on {device}", f"no point was measured with both {value} and {base}"))
             continue
+        if rest := [family for family in families(pd.concat(sides)) if family not in set(pairs["family"])]:
+            problem = f"no point of {', '.join(rest)} was measured with both {value} and {base}"
+            lacking.append(Lacking(f"{name} on {device}", problem))
         why = {family: sampling(pairs, family).design.text() for family in pairs["family"].unique()}
         told = pairs["family"].map(why).where(~pairs["comparable"], "")
         found.append(pairs.assign(on_device=device, column=name, value=value, over=base, why=told))

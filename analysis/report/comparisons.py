@@ -100,14 +100,15 @@ def _compare(
     if isinstance(first, Missing):
         return replace(first, title="Comparison")
     options = SpeedupOptions(a=(side_a,), b=(side_b,))
-    items = [Item(speedup, options, "What the speedup depends on", "Points above 1 are faster on A.", narrowed)]
+    items = [Item(speedup, options, "What the speedup depends on", f"Points above 1 are faster on {a.name}.", narrowed)]
     if a.profiled().any() and b.profiled().any():
         options = replace(options, operations=True)
         reading = "Speedup of the FLOP rate of each operation type."
         items.append(Item(speedup, options, "Operation by operation", reading, narrowed, "operations"))
     more = [run_section(item, frame, selection, key, of, context) for item in items]
     sections = [first, *(section for section in more if isinstance(section, Section))]
-    names = f"A is {a.name}; B is {b.name}."
-    named = tuple(replace(section, names=names) for section in sections)
     assert isinstance(first.result, CompareResult)
+    called = zip(first.result.sides.called, (a.name, b.name), strict=True)
+    names = "; ".join(f"{side} is {name}" for side, name in called if side != name)
+    named = tuple(replace(section, names=f"{names}." if names else "") for section in sections)
     return Comparison(a, b, first.result, named)

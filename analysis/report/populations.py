@@ -128,7 +128,7 @@ def _narrowed(selection: Selection, rows: pd.DataFrame, frame: pd.DataFrame, key
 
 def _values(rows: pd.DataFrame, column: str) -> list[str]:
     """The distinct values of a column as text, in order."""
-    return sorted({str(value) for value in rows[column].dropna()}) if column in rows else []
+    return sorted({str(value) for value in rows[column].dropna().unique()}) if column in rows else []
 
 
 def _listed(rows: pd.DataFrame, column: str) -> str:

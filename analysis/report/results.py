@@ -50,37 +50,47 @@ def results_table(populations: Sequence[Population], prices: Mapping[str, float]
 
     `prices` are those of an hour by device; `whole` is the command that writes every run.
     """
-    rows = [row for population in populations for row in _rows(population)]
-    if not rows:
+    points = [(population, _points(population)) for population in populations]
+    count = sum(len(table) for _, table in points)
+    if not count:
         return "<p>No point was measured.</p>"
     note = _left_out(populations)
-    if len(rows) <= _SHOWN:
+    rows = [row for population, table in points for row in _rows(population, table.head(CAP))][:CAP]
+    if count <= _SHOWN:
         return _table(rows, populations, prices, "Measured points") + note
-    spanning = _spanning(rows)
+    spanning = _spanning([row for population, table in points for row in _rows(population, _fastest(table))])
     title = "The smallest, the middle and the largest model of each family, at its fastest setting"
-    caption = (
-        f"{min(CAP, len(rows))} of {counted(len(rows), 'point')}" if len(rows) > CAP else f"all {len(rows)} points"
-    )
-    cut = f'<p class="note">{text(f"The first {CAP} of {len(rows):,}; all of them: {whole}")}</p>'
+    caption = f"{CAP} of {counted(count, 'point')}" if count > CAP else f"all {count} points"
+    cut = f'<p class="note">{text(f"The first {CAP} of {count:,}; all of them: {whole}")}</p>'
     return (
         f"<p>{title}.</p>{_table(spanning, populations, prices, title)}"
-        f"<details><summary>Table: {text(caption)}</summary>{cut if len(rows) > CAP else ''}"
-        f"{_table(rows[:CAP], populations, prices, 'Measured points')}</details>{note}"
+        f"<details><summary>Table: {text(caption)}</summary>{cut if count > CAP else ''}"
+        f"{_table(rows, populations, prices, 'Measured points')}</details>{note}"
     )
 
 
-def _rows(population: Population) -> list[_Row]:
-    """A row for each measured point, by family and by size."""
+def _points(population: Population) -> pd.DataFrame:
+    """The measured points of a population, by family and by size."""
     ok = population.rows[is_ok(population.rows)]
     if "examples_per_second" not in ok or not ok["examples_per_second"].notna().any():
-        return []
+        return ok.head(0)
     points = aggregate_replicates(ok) if "point_id" in ok else ok
     points = points[points["examples_per_second"].notna()]
     order = {name: place for place, name in enumerate(families(points))}
     keys = points["family"].map(order).rename("order").to_frame()
     for name in ("parameters", "batch_size"):
         keys[name] = points[name].astype("float64") if name in points else 0.0
-    points = points.loc[keys.sort_values([*keys], kind="stable").index]
+    return points.loc[keys.sort_values([*keys], kind="stable").index]
+
+
+def _fastest(points: pd.DataFrame) -> pd.DataFrame:
+    """Each model at its fastest setting."""
+    model = ["family", *(name for name in map(str, points.columns) if name.startswith("model."))]
+    fastest = points.sort_values("examples_per_second", ascending=False, kind="stable").drop_duplicates(model)
+    return points.loc[points.index.isin(fastest.index)]
+
+
+def _rows(population: Population, points: pd.DataFrame) -> list[_Row]:
     return [_Row(population, row) for row in points.to_dict("records")]
 
 

@@ -24,6 +24,8 @@ __all__ = ["HEAVY", "embed"]
 #: Bytes of SVG above which a figure goes in as PNG: tens of thousands of marks are no longer smaller as vectors.
 HEAVY = 1_500_000
 
+#: No mark takes fewer bytes as SVG.
+_MARK = 60
 _NO_DATES = {"Date": None, "Creator": None, "Format": None, "Type": None}
 _DPI = 150
 _OUTSIDE = re.compile(r"^.*?(?=<svg\b)", re.DOTALL)
@@ -44,6 +46,8 @@ def embed(figure: Figure, key: str, alternative: str, heavy: int = HEAVY) -> str
     figure.set_facecolor("white")
     for axes in figure.axes:
         _keep_written_on_colour(axes)
+    if _MARK * _marks(figure) > heavy:
+        return _png(figure, alternative)
     with rc_context({"svg.hashsalt": key, "svg.fonttype": "path"}):
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", bbox_inches="tight", metadata=_NO_DATES)
@@ -59,6 +63,13 @@ def embed(figure: Figure, key: str, alternative: str, heavy: int = HEAVY) -> str
         f'style="max-width:{_width(text)}px">'
     )
     return _themed(_ROOT.sub(lambda match: root.replace("{}", match[1], 1), text, count=1).strip())
+
+
+def _marks(figure: Figure) -> int:
+    """How many marks of points a figure has, each of which SVG names."""
+    marks = [len(np.asarray(each.get_offsets())) for axes in figure.axes for each in axes.collections]
+    lines = [line for axes in figure.axes for line in axes.lines if line.get_marker() not in ("None", "none", "", " ")]
+    return sum(marks) + sum(np.size(line.get_xdata()) for line in lines)
 
 
 def _themed(text: str) -> str:

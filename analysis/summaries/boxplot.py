@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from analysis.format import is_share, short
+from analysis.labels import label
 from analysis.options import Options, option, unit_option
 from analysis.summaries.gate import gated
 from analysis.summaries.pooling import pooled_within, require_runs
@@ -70,7 +71,7 @@ class BoxplotResult(Result):
     def what(self) -> str:
         """What the boxes are of, in words."""
         if self.sides is None:
-            return self.boxes.metric
+            return label(self.boxes.metric)
         return f"speedup of {self.sides.name_a} over {self.sides.name_b}"
 
     @property

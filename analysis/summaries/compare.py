@@ -96,13 +96,14 @@ class CompareResult(Result):
     def _paragraphs(self) -> Iterator[Paragraph]:
         metric, cells = self.comparison.metric, self.comparison.cells
         word = "faster" if is_speed(metric) else "better"
-        sides = f"A is {self.sides.name_a}, B is {self.sides.name_b}"
-        yield Paragraph(f"{sides}; ratios are of {metric}, above 1 where A is {word}.")
+        a, b = names = self.sides.called
+        yield Paragraph(f"{self.sides.named()}Ratios are {a} over {b} in {metric}, above 1 where {a} is {word}.")
         for row in self.families.to_dict("records"):
-            yield Paragraph(_sentence(row, word, self.comparison.margin), tuple(filter(None, [selection(row)])))
+            left = tuple(filter(None, [selection(row, names)]))
+            yield Paragraph(_sentence(row, word, self.comparison.margin, names), left)
         yield from map(Paragraph, no_verdict(cells))
         if len(cells):
-            yield Paragraph(_tests(self.comparison, word))
+            yield Paragraph(_tests(self.comparison, word, names))
             yield Paragraph(_intervals(cells, self.families))
         if self.power:
             yield from map(Paragraph, self._power())
@@ -138,7 +139,7 @@ def compare(frame: pd.DataFrame, options: CompareOptions) -> CompareResult:
     )
 
 
-def _sentence(row: dict[Any, Any], word: str, margin: float) -> str:
+def _sentence(row: dict[Any, Any], word: str, margin: float, names: tuple[str, str]) -> str:
     """The verdict of one family, with what it rests on."""
     from analysis.methods.compare import REPLICATES, Verdict
     from analysis.methods.speedup import MINIMUM_POINTS
@@ -159,16 +160,17 @@ def _sentence(row: dict[Any, Any], word: str, margin: float) -> str:
     if row["verdict"] == Verdict.SAME:
         return f"{row['family']}: the same within {margin:.0%}: {numbers}."
     if row["verdict"] == Verdict.WITHHELD:
-        return f"{row['family']}: no verdict: {numbers}; A is ahead in {row['wins']}."
+        return f"{row['family']}: no verdict: {numbers}; {names[0]} is ahead in {row['wins']}."
     if row["verdict"] == Verdict.NOT_SHOWN:
         could = row["detectable"] if row["basis"] == "points" else row["cell_detectable"]
-        found = f"{row['family']}: no difference shown: {numbers}; A is ahead in {row['wins']}"
+        found = f"{row['family']}: no difference shown: {numbers}; {names[0]} is ahead in {row['wins']}"
         return f"{found}; {smallest(could)}{_of_one(row)}."
-    side, ahead = ("A", row["wins"]) if row["verdict"] == Verdict.A_BETTER else ("B", count - row["wins"])
-    if row["verdict"] == Verdict.B_BETTER:
+    won = row["verdict"] == Verdict.A_BETTER
+    side, ahead = (names[0], row["wins"]) if won else (names[1], count - row["wins"])
+    if not won:
         # Said from the winner's side: how many times faster B is.
         bounds = f" ({1 / high:.3g} to {1 / low:.3g})" if low == low else ""
-        numbers = f"geometric mean {1 / mean:.3g}{bounds} of B over A, over {points}"
+        numbers = f"geometric mean {1 / mean:.3g}{bounds} of {names[1]} over {names[0]}, over {points}"
         numbers += f", single points {1 / row['maximum']:.3g} to {1 / row['minimum']:.3g}" if count > 1 else ""
     share = f"; {side} is ahead in {ahead} of them" if count > 1 else ""
     basis = ", by the tests of its points" if row["basis"] == "tests" else ""
@@ -180,7 +182,7 @@ def _of_one(row: dict[Any, Any]) -> str:
     return " of their mean" if row["basis"] == "points" else " in one point"
 
 
-def _tests(comparison: Comparison, word: str) -> str:
+def _tests(comparison: Comparison, word: str, names: tuple[str, str]) -> str:
     """What was tested, and what the tests found."""
     from analysis.methods.compare import REPLICATES, Verdict
 
@@ -198,7 +200,7 @@ def _tests(comparison: Comparison, word: str) -> str:
     )
     alike = f" {same} are the same within {comparison.margin:.0%}." if same else ""
     return (
-        f"Of {tested} cells tested (Welch's t on logarithms) A is {word} in {a}, B in {b}; at most "
+        f"Of {tested} cells tested (Welch's t on logarithms) {names[0]} is {word} in {a}, {names[1]} in {b}; at most "
         f"{comparison.rate:.0%} of these are expected to be false (Benjamini-Hochberg).{alike}"
         f"{_undecided(comparison, open_)}{why if lacking else ''}"
     )

@@ -38,8 +38,8 @@ class OperationSpeedupResult(Result):
     def _paragraphs(self) -> Iterator[Paragraph]:
         of, sides = self.speedup, self.sides
         yield Paragraph(
-            f"A is {sides.name_a}, B is {sides.name_b}; speedup of the FLOP rate of {len(of.operations)} operation "
-            f"types in paired points; {of.small} below 1% of the time are left out."
+            f"{sides.named()}Speedup of {' over '.join(sides.called)} in the FLOP rate of {len(of.operations)} "
+            f"operation types in paired points; {of.small} below 1% of the time are left out."
         )
         for row in of.levels.to_dict("records"):
             mean = mean_in_words(row["geometric_mean"], row["geometric_mean_low"], row["geometric_mean_high"])
@@ -57,7 +57,7 @@ class OperationSpeedupResult(Result):
             return "No operation is memory-bound on both sides: nothing is said of the bandwidth."
         edges = ", ".join(f"{ridge:.3g}" for ridge in self.ridges)
         return (
-            f"Memory bandwidth gain of A over B, from the level '{self.speedup.gain_from}': "
+            f"Memory bandwidth gain of {' over '.join(self.sides.called)}, from the level '{self.speedup.gain_from}': "
             f"{mean_in_words(*self.speedup.gain)}; ridge at {edges} FLOP/B."
         )
 

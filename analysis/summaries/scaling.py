@@ -75,6 +75,9 @@ class ScalingResult(Result):
     def _paragraphs(self) -> Iterator[Paragraph]:
         for family in self.scaling.families:
             yield _describe(family, self.scaling.by.rpartition(".")[2])
+        if self.scaling.alone:
+            names = ", ".join(self.scaling.alone)
+            yield Paragraph(f"Not compared: {names}, of which no point was measured on 1 and on more.")
         yield Paragraph(
             "The fraction is that of Amdahl's law, speedup = 1 / (s + (1 - s) / n), fitted over points; intervals "
             "are 95%, over points as a sample of their design space."

@@ -22,6 +22,7 @@ __all__ = ["KEPT", "PairedOptions", "Sides", "apart", "choose_sides", "is_speed"
 #: Columns of a pair that are shown whether they vary or not.
 KEPT = ("family", "a", "b", "speedup", "speedup_low", "speedup_high", "interval_source")
 
+_SHORT = 32  # letters of a name that is written out in sentences
 _SPEED_UNITS = ("1/s", "ms", "FLOP/s", "s")
 
 
@@ -53,6 +54,16 @@ class Sides:
     name_a: str
     name_b: str
     pooled: str = ""
+
+    @property
+    def called(self) -> tuple[str, str]:
+        """What sentences call them: by their names where these are short, else A and B."""
+        names = self.name_a, self.name_b
+        return names if max(map(len, names)) <= _SHORT else ("A", "B")
+
+    def named(self) -> str:
+        """Which side is which, where sentences do not say it."""
+        return "" if self.called == (self.name_a, self.name_b) else f"A is {self.name_a}, B is {self.name_b}. "
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -129,13 +140,14 @@ def apart(pairs: pd.DataFrame, sides: Sides, what: str = "points") -> Iterator[P
 
 
 def _apart(attrs: Mapping[Any, Any], sides: Sides, what: str) -> Iterator[str]:
+    a, b = sides.called
     differ = [
         f"{name} ({one} / {two})"
         for name, (one, two) in attrs["differ"].items()
         if name != "device" and name not in f"{sides.name_a} {sides.name_b}"
     ]
     if differ:
-        yield f"A and B also differ in {', '.join(differ)}: the ratios include these effects."
+        yield f"{a} and {b} also differ in {', '.join(differ)}: the ratios include these effects."
     for key, column in (("source", "source"), ("protocol", "protocol_id")):
         values = [sorted(set(side[column].dropna())) if column in side else [] for side in (sides.a, sides.b)]
         if values[0] != values[1] and all(values):
@@ -146,23 +158,29 @@ def _apart(attrs: Mapping[Any, Any], sides: Sides, what: str) -> Iterator[str]:
                 else "They were not timed by the same protocol (measure.*)."
             )
             break
-    for name in "ab":
+    for name, called in (("a", a), ("b", b)):
         if attrs[f"unusable_{name}"]:
-            yield f"{attrs[f'unusable_{name}']} ok runs of {name.upper()} hold no {attrs['metric']} above zero."
+            yield f"{attrs[f'unusable_{name}']} ok runs of {called} hold no {attrs['metric']} above zero."
     if attrs["disjoint"]:
         listed = ", ".join(f"{name} ({one} / {two})" for name, (one, two) in attrs["disjoint"].items())
         yield f"No value is shared in {listed}: choose runs that agree there."
-    yield f"Without a counterpart: {attrs['unpaired_a']} {what} of A, {attrs['unpaired_b']} of B."
-    yield from filter(None, (_failed(name, side) for name, side in (("A", sides.a), ("B", sides.b))))
+    alone = [
+        f"{', '.join(attrs['alone'][side])} on {called} alone"
+        for side, called in (("a", a), ("b", b))
+        if attrs["alone"][side]
+    ]
+    told = f" ({'; '.join(alone)})" if alone else ""
+    yield f"Without a counterpart: {attrs['unpaired_a']} {what} of {a}, {attrs['unpaired_b']} of {b}{told}."
+    yield from filter(None, (_failed(name, side) for name, side in ((a, sides.a), (b, sides.b))))
 
 
 def _failed(name: str, side: pd.DataFrame) -> str:
-    """Such as "Of A's runs 220 have no measurement (220 oom_device)."; empty where all are ok."""
+    """Such as "Of the runs of A 220 have no measurement (220 oom_device)."; empty where all are ok."""
     from analysis.store.frame import is_ok
 
     counts = side.loc[~is_ok(side), "outcome"].fillna("unfinished").value_counts()
     listed = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-    return f"Of {name}'s runs {counts.sum()} have no measurement ({listed})." if len(counts) else ""
+    return f"Of the runs of {name} {counts.sum()} have no measurement ({listed})." if len(counts) else ""
 
 
 def mean_in_words(value: float, low: float, high: float) -> str:

@@ -99,7 +99,6 @@ class SpeedupResult(Result):
     def _figure(self) -> Figure:
         from analysis.figures.speedup import draw_speedup
         from analysis.methods.columns import find_column
-        from analysis.store.frame import units
 
         pairs = self.speedup.pairs
         if len(self.families) > _PANELS + 1:
@@ -108,19 +107,19 @@ class SpeedupResult(Result):
         x = find_column(pairs, self.x, "--x")
         if not _is_number(pairs[x]):
             raise ConfigError("--x", x, "is not a number", "choose for example parameters or nodes")
-        return draw_speedup(self.speedup, x, colour, self.sides.name_a, self.sides.name_b, units([x]))
+        return draw_speedup(self.speedup, x, colour, self.sides.name_a, self.sides.name_b)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
         of, sides = self.speedup, self.sides
         if of.pairs.empty:
-            runs = f"{len(sides.a)} runs of A and {len(sides.b)} of B"
+            runs = f"{len(sides.a)} runs of {sides.called[0]} and {len(sides.b)} of {sides.called[1]}"
             yield Paragraph(f"No point was measured on both sides, of {runs}.")
         else:
-            names = f"A is {sides.name_a}, B is {sides.name_b}"
-            yield Paragraph(f"{names}; speedup is A over B in {self.metric}, above 1 where A is better.")
+            a, b = names = sides.called
+            yield Paragraph(f"{sides.named()}Speedup is {a} over {b} in {self.metric}, above 1 where {a} is better.")
             word = "faster" if is_speed(self.metric) else f"better in {self.metric}"
             for row in self.families.to_dict("records"):
-                yield _family(row, word)
+                yield _family(row, word, names)
             yield Paragraph(
                 f"Intervals of share and mean are 95%, over {self.families['sample'].iloc[-1]}: what others of their "
                 f"kind would give. {_sources(of.pairs['interval_source'].value_counts().to_dict())}"
@@ -130,7 +129,7 @@ class SpeedupResult(Result):
                 yield Paragraph(_power(of.pairs, self.margin))
         yield from map(_fit, of.fits)
         if self.equal is not None:
-            yield from _equal(self.equal)
+            yield from _equal(self.equal, sides.called)
         for lacking in of.lacking:
             yield Paragraph(f"{lacking}: no regression.")
         yield from apart(of.pairs, sides)
@@ -181,21 +180,21 @@ def _equal_in(pairs: pd.DataFrame, wanted: str, carried: Sequence[str]) -> Equal
     return Equal(column, keys, equal_at(pairs, column, keys))
 
 
-def _equal(equal: Equal) -> Iterator[Paragraph]:
+def _equal(equal: Equal, names: tuple[str, str]) -> Iterator[Paragraph]:
     """Where the sides are equal, a line for each group of points."""
     lines = []
     for row in equal.table.to_dict("records"):
         group = ", ".join(f"{name} {row[name]}" for name in equal.keys)
         ends = f"{row['lowest']:g} to {row['highest']:g}"
-        other = "B" if row["ahead"] == "A" else "A"
+        first, other = names if row["ahead"] == "A" else names[::-1]
         if row["crossings"] == 0:
-            text = f"{row['ahead']} is ahead from {ends}"
+            text = f"{first} is ahead from {ends}"
         elif row["crossings"] > 1:
             text = f"who is ahead changes {row['crossings']} times from {ends}"
         else:
-            text = f"equal at {row['value']:.3g} ({_ends(row)}); {row['ahead']} is ahead below, {other} above"
+            text = f"equal at {row['value']:.3g} ({_ends(row)}); {first} is ahead below, {other} above"
         lines.append(f"{group}: {text}." if group else f"{text}.")
-    yield Paragraph(f"Where A and B are equal in {equal.column}:", tuple(lines))
+    yield Paragraph(f"Where {names[0]} and {names[1]} are equal in {equal.column}:", tuple(lines))
 
 
 def _ends(row: dict[Any, Any]) -> str:
@@ -208,21 +207,21 @@ def _ends(row: dict[Any, Any]) -> str:
     return f"{first} to {last}"
 
 
-def _family(row: dict[Any, Any], word: str) -> Paragraph:
+def _family(row: dict[Any, Any], word: str, names: tuple[str, str]) -> Paragraph:
     mean = mean_in_words(row["geometric_mean"], row["geometric_mean_low"], row["geometric_mean_high"])
     head = (
-        f"{row['family']}: A is {word} in {row['wins']} of {row['points']} points, {row['share']:.1%} "
+        f"{row['family']}: {names[0]} is {word} in {row['wins']} of {row['points']} points, {row['share']:.1%} "
         f"({row['share_low']:.1%} to {row['share_high']:.1%}). Geometric mean {mean}, "
         f"quartiles {row['q25']:.3g} / {row['median']:.3g} / {row['q75']:.3g}, "
         f"from {row['minimum']:.3g} to {row['maximum']:.3g}."
     )
-    left = selection(row)
+    left = selection(row, names)
     if not row["with_interval"]:
         return Paragraph(head, (left,) if left else ())
     unclear = row["with_interval"] - row["clear_wins"] - row["clear_losses"]
     clear = (
-        f"Of {row['with_interval']} points with an interval between processes, A is ahead beyond it in "
-        f"{row['clear_wins']}, B in {row['clear_losses']}, {unclear} are not distinguished."
+        f"Of {row['with_interval']} points with an interval between processes, {names[0]} is ahead beyond it in "
+        f"{row['clear_wins']}, {names[1]} in {row['clear_losses']}, {unclear} are not distinguished."
     )
     return Paragraph(head, tuple(filter(None, (left, clear))))
 

@@ -17,14 +17,15 @@ _RARE = 0.01  # share of points below which it is not said that what is rarer ma
 _TRIED = (3, 5, 10, 20, 30)  # replicates that --power tells of
 
 
-def selection(row: dict[Any, Any]) -> str:
+def selection(row: dict[Any, Any], names: tuple[str, str] = ("A", "B")) -> str:
     """What the points that ran on one side alone leave open, such as "57 points ran on A alone, so ..."."""
-    missing = [f"{row[f'missing_{name}']} on {name.upper()} alone" for name in "ab" if row[f"missing_{name}"]]
+    sides = zip("ab", names, strict=True)
+    missing = [f"{row[f'missing_{side}']} on {name} alone" for side, name in sides if row[f"missing_{side}"]]
     if not missing:
         return ""
     words = (
         f"Of the points that both sides tried, {' and '.join(missing)} ran: over all of them the share of points in "
-        f"which A is ahead lies between {row['share_least']:.1%} and {row['share_most']:.1%}"
+        f"which {names[0]} is ahead lies between {row['share_least']:.1%} and {row['share_most']:.1%}"
     )
     if "median_least" in row:
         words += (

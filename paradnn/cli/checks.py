@@ -123,6 +123,9 @@ def _check_options(override: Override) -> None:
         name = value.strip("'\"") if isinstance(value, str) else ""
         if name and name not in options:
             raise no_such_option(group, name, options)
+    if group == "experiment" and len(values) > 1:
+        named = ",".join(map(str, values))
+        raise ConfigError(group, named, "one experiment at a time", "give each its own command")
 
 
 def no_such_option(group: str, value: str, options: Sequence[str]) -> ParadnnError:

@@ -81,8 +81,6 @@ def one_line(error: BaseException) -> str:
     if "Ambiguous value for argument" in text:
         argument = re.search(r"'(.*?)'\s", text, re.S)
         shown = argument[1] if argument else "a value"
-        if shown.startswith("experiment="):
-            return f"{shown}: one experiment at a time; give each its own command"
         return f"{shown}: several values are a sweep; add -m, or write a list as key=[a,b]"
     return " ".join(f"{text} {error.__cause__ or ''}".split())[:500] or type(error).__name__
 

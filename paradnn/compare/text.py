@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from paradnn.compare.comparison import Comparison, Result
 from paradnn.compare.verdict import FEWEST, Estimate, Verdict
+from paradnn.session.console import standard_output
 
 __all__ = ["describe", "describe_estimate", "round_table", "sentences", "verdict_table"]
 
@@ -41,9 +41,7 @@ def sentences(comparison: Comparison) -> list[str]:
 
 def describe(comparison: Comparison) -> None:
     """Sentences and a table on standard output."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=120)
+    console = standard_output()
     for line in sentences(comparison):
         console.print(line, soft_wrap=True, markup=False)
     measured = [result for result in comparison.results() if result.rounds]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from paradnn.config.point import Point, Settings
 from paradnn.config.words import counted
 from paradnn.design.course import open_design
 from paradnn.forecast.text import duration, table_of
+from paradnn.session.console import standard_output
 from paradnn.sweep.tasks import SweepInfo
 
 __all__ = ["describe_ahead"]
@@ -24,9 +23,7 @@ def describe_ahead(points: Sequence[Point], settings: Settings) -> None:
     design = open_design(points, settings, SweepInfo("", "", ""), time.monotonic(), anywhere=False)
     rule, space = design.rule, len(design.knowledge.candidates)
     ahead = design.ahead(rule.points or max(_MOST, int(_SHARE * space)))
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=120)
+    console = standard_output()
     known = design.knowledge.tried
     console.print(
         f"\nAdaptive, until {' or '.join(rule.words)}; {known:,} of {counted(space, 'point')} measured so far."

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.table import Table
 
 from paradnn.config.words import counted
@@ -19,6 +18,7 @@ from paradnn.forecast.forecast import Forecast
 from paradnn.forecast.regression import Array
 from paradnn.forecast.table import row_of
 from paradnn.record.record import run_name
+from paradnn.session.console import standard_output
 
 __all__ = ["describe", "duration", "table_of", "write_points"]
 
@@ -32,9 +32,7 @@ def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[i
 
     `name` is the sweep's; a single point has its own.
     """
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=120)
+    console = standard_output()
     for line in _head(forecast, name, where):
         console.print(line, soft_wrap=True, markup=False)
     console.print()

@@ -164,8 +164,10 @@ class Measuring:
         begin = time.perf_counter()
         usable = not self._environments.problem(point) and not excluded
         ceilings = self._ceilings.of(point, environment) if self._ceilings and usable else None
-        # Measuring them is no cost of this point.
-        self._free_since += time.perf_counter() - begin
+        # Measuring them is no cost of this point, and of no other.
+        spent = time.perf_counter() - begin
+        self._free_since += spent
+        self._reporter.aside(spent)
         tags = {**point_tags(point, environment), **self._tags, **further}
         accepts = (lambda known: self._resume.accepts(point, known)) if self._resume.looks else None
         self._reporter.begin(run_name(point))

@@ -1,7 +1,7 @@
 """What the terminal shows while points are measured, and at the end.
 
-The progress line is drawn only when something happens: a refreshing thread would take time from the measurement.
-Without a terminal (a log file) each point is a line of its own.
+Each finished point is a line that stays. On a terminal a last line says what is measured now; it is drawn only when
+something happens: a refreshing thread would take time from the measurement.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rich.text import Text
 
 from paradnn.config.words import counted
 from paradnn.record.load import load_words
+from paradnn.session.console import standard_output
 
 if TYPE_CHECKING:
     from paradnn.session.summary import Row, Summary
@@ -40,14 +41,14 @@ class Reporter:
         self._console = Console(stderr=True, highlight=False)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._counts: Counter[str] = Counter()
-        self._begin = time.monotonic()
+        self._begin = self._ended = time.monotonic()  # of the work; and of the latest process
         self._name = self._phase = ""
         self._skipped = 0
         self._processes = self._processes_left = 0
 
     def start(self, skipped: Counter[str], processes: int) -> None:
         """The work begins: so many processes of points; `skipped` points need none."""
-        self._begin = time.monotonic()
+        self._begin = self._ended = time.monotonic()
         self._processes_left = processes
         self._skipped = sum(skipped.values())
         if self._title:
@@ -75,6 +76,11 @@ class Reporter:
         self._processes_left -= spared
         self._draw()
 
+    def aside(self, seconds: float) -> None:
+        """So long something was done once that no point will need again."""
+        self._begin += seconds
+        self._ended += seconds
+
     def spared(self, processes: int) -> None:
         """So many processes of a point were measured by an earlier driver."""
         self._processes_left -= processes
@@ -86,6 +92,7 @@ class Reporter:
 
     def process_ended(self) -> None:
         """A process of a point has ended."""
+        self._ended = time.monotonic()
         self._processes += 1
         self._processes_left -= 1
 
@@ -98,27 +105,32 @@ class Reporter:
         """The point has an outcome, after so many processes less than were planned."""
         self._processes_left -= spared
         self._counts[row.outcome] += 1
-        if self._console.is_terminal:
-            self._draw()
-        elif self._title:
-            self._console.print(f"{self._status()}  {row.name}: {_verdict(row)}", soft_wrap=True, markup=False)
+        if self._title:
+            first, *rest = self._status()
+            line = f"{first} {row.name}: {_verdict(row)}"
+            shown = line if self._console.is_terminal else " | ".join([line, *rest])
+            style = "" if row.outcome == "ok" else _COLOURS.get(row.outcome, "red")
+            self._console.print(shown, soft_wrap=True, markup=False, style=style)
+        self._draw()
 
     def _draw(self) -> None:
         if self._console.is_terminal:
-            self._live.update(
-                Text(f"{self._status()}  {self._name}: {self._phase}", overflow="ellipsis", no_wrap=True), refresh=True
-            )
+            first, *rest = self._status()
+            parts = [f"{first} {self._name}: {self._phase}", *rest]
+            self._live.update(Text(" | ".join(parts), overflow="ellipsis", no_wrap=True), refresh=True)
 
-    def _status(self) -> str:
+    def _status(self) -> list[str]:
+        """How many points are done; then, as far as there is something to say: outcomes, time left, what is known."""
         measured = sum(self._counts.values())
         done, left = measured + self._skipped, self._total - measured - self._skipped
-        parts = [f"[{done}/{self._total}]", *(f"{count} {name}" for name, count in self._counts.most_common())]
+        parts = [f"[{done}/{self._total}]"]
+        if self._counts:
+            parts.append(", ".join(f"{count} {name}" for name, count in self._counts.most_common()))
         if self._processes and left > 0:
-            each = (time.monotonic() - self._begin) / self._processes
-            parts.append(f"{_duration(each * max(1, self._processes_left))} {self._left}")
-        if self.standing:
-            parts.append(f"({self.standing})")
-        return " ".join(parts)
+            expected = (self._ended - self._begin) / self._processes * max(1, self._processes_left)
+            remaining = max(1.0, expected - (time.monotonic() - self._ended))
+            parts.append(f"{_duration(remaining)} {self._left}")
+        return [*parts, self.standing] if self.standing else parts
 
 
 def describe_point(row: Row, where: str) -> str:
@@ -191,12 +203,9 @@ def _limit_lines(row: Row) -> list[str]:
 
 def describe_sweep(summary: Summary) -> None:
     """The closing table on standard output."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=120)
-    rows = summary.rows
+    console, rows = standard_output(), summary.rows
     if rows and len(rows) <= _ROWS:
-        console.print(_point_table(rows))
+        _print_points(console, sorted(rows, key=lambda entry: _natural(entry.name)))
     elif rows:
         console.print(_outcome_table(rows))
     spent = f"{counted(summary.total, 'point')} in {_duration(summary.seconds)}"
@@ -223,27 +232,28 @@ def _low_peaks(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _point_table(rows: Sequence[Row]) -> Table:
+def _print_points(console: Console, rows: Sequence[Row]) -> None:
+    """A table of what was measured, and below it why the others were not: reasons are too long for a column."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("point")
-    table.add_column("outcome")
     for heading in ("examples/s", "± 95%", "FLOP/s", "memory", "steady"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in sorted(rows, key=lambda entry: _natural(entry.name)):
-        colour = _COLOURS.get(row.outcome, "red")
+    for row in rows:
+        if row.outcome == "ok":
+            table.add_row(
+                row.name,
+                f"{row.metrics['examples_per_second']:,.1f}",
+                _relative(row),
+                si(row.metrics["flops_per_second"]),
+                f"{row.metrics.get('peak_memory_bytes', 0) / 2**30:.2f} GiB",
+                _steadiness(row),
+            )
+    if table.row_count:
+        console.print(table)
+    for row in rows:
         if row.outcome != "ok":
-            table.add_row(row.name, Text(row.outcome, colour), Text(row.reason or "", overflow="ellipsis"))
-            continue
-        table.add_row(
-            row.name,
-            Text("ok", colour),
-            f"{row.metrics['examples_per_second']:,.1f}",
-            _relative(row),
-            si(row.metrics["flops_per_second"]),
-            f"{row.metrics.get('peak_memory_bytes', 0) / 2**30:.2f} GiB",
-            _steadiness(row),
-        )
-    return table
+            text = Text.assemble(f"{row.name}: ", (row.outcome, _COLOURS.get(row.outcome, "red")))
+            console.print(text.append(f": {row.reason}" if row.reason else ""), soft_wrap=True)
 
 
 def _outcome_table(rows: Sequence[Row]) -> Table:
@@ -282,7 +292,7 @@ def _relative(row: Row) -> str:
 
 def _verdict(row: Row) -> str:
     if row.outcome != "ok":
-        return f"{row.outcome}: {row.reason}"
+        return f"{row.outcome}: {row.reason}" if row.reason else row.outcome
     busy = ", contended" if row.tags.get("contended") == "true" else ""
     return f"{row.metrics['examples_per_second']:,.1f} examples/s ± {_relative(row)}{busy}"
 

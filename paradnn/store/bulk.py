@@ -101,14 +101,14 @@ class _Pieces(NamedTuple):
 
 
 def _texts(cursor: Any, where: str) -> _Pieces:
-    return _Pieces(*_columns(cursor, ("run_uuid", "key", "value"), where))
+    columns, _ = _columns(cursor, ("run_uuid", "key", "value"), where)
+    return _Pieces(*columns)
 
 
 def _numbers(cursor: Any, where: str) -> _Pieces:
-    runs, keys = _columns(cursor, ("run_uuid", "key"), where)
+    (runs, keys), some_nan = _columns(cursor, ("run_uuid", "key"), where, "max(is_nan)")
     values = _floats(cursor, "value", where, len(runs))
-    [some] = cursor.execute(f"SELECT max(is_nan) {where}").fetchone()
-    if some:
+    if some_nan:
         values[_floats(cursor, "is_nan", where, len(runs)) != 0] = np.nan
     return _Pieces(runs, keys, values)
 
@@ -117,18 +117,20 @@ def _floats(cursor: Any, name: str, where: str, count: int) -> NDArray[np.float6
     return np.fromiter(chain.from_iterable(cursor.execute(f"SELECT {name} {where}")), dtype="float64", count=count)
 
 
-def _columns(cursor: Any, names: Sequence[str], where: str) -> list[Any]:
-    """The columns as arrays of Arrow's; of a table with a text that holds the cut, row by row."""
+def _columns(cursor: Any, names: Sequence[str], where: str, total: str = "NULL") -> tuple[list[Any], Any]:
+    """The columns as arrays of Arrow's, and a `total` over the rows; of a table with a text that holds the cut, row by
+    row."""
     joined = ", ".join(f"CAST(group_concat({name} || char({_CUT[0]}), '') AS BLOB)" for name in names)
-    cursor.execute(f"SELECT count(*), {joined} {where}")
-    count, *texts = cursor.fetchone()
+    cursor.execute(f"SELECT count(*), {total}, {joined} {where}")
+    count, totalled, *texts = cursor.fetchone()
     found = [_cut(text or b"") for text in texts]
     if all(len(column) == count for column in found):
-        return found
+        return found, totalled
     there = " AND ".join(f"{name} IS NOT NULL" for name in names)
     cursor.execute(f"SELECT {', '.join(names)} {where} AND {there}")
     rows = [[text.encode() + _CUT for text in row] for row in cursor.fetchall()]
-    return [pa.array([row[place] for row in rows], pa.large_string()) for place in range(len(names))]
+    columns = [pa.array([row[place] for row in rows], pa.large_string()) for place in range(len(names))]
+    return columns, totalled
 
 
 def _cut(text: bytes) -> Any:

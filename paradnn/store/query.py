@@ -95,14 +95,16 @@ class Query:
         """The runs at these places, with what they hold of the values that are wanted."""
         import numpy as np
 
-        part = Records(records.runs[place] for place in places)
+        every = len(places) == len(records.runs)
+        part = records.of_same_runs() if every else Records(records.runs[place] for place in places)
         for kind, ours, theirs in (("params", records.params, part.params), ("tags", records.tags, part.tags)):
             for name, column in ours.items():
-                codes = column.array()[places]
+                codes = column.array() if every else column.array()[places]
                 if self.wants(kind, name) and (codes >= 0).any():  # type: ignore[arg-type]
                     theirs[name] = Texts(codes, column.places)
         for name, held in records.metrics.items():
-            numbers = np.frombuffer(held, dtype="float64")[places]
+            numbers = np.frombuffer(held, dtype="float64")
+            numbers = numbers if every else numbers[places]
             if self.wants("metrics", name) and (numbers.view("int64") != ABSENT_BITS).any():
                 part.metrics[name] = numbers
         return part

@@ -101,14 +101,21 @@ class Records:
 
     def __init__(self, runs: Iterable[Run]) -> None:
         unique = {run.run_id: run for run in runs}
-        self.runs = list(unique.values())
-        self.index = {run_id: position for position, run_id in enumerate(unique)}
-        length = len(self.runs)
+        self._begin(list(unique.values()), {run_id: position for position, run_id in enumerate(unique)})
+
+    def _begin(self, runs: list[Run], index: dict[str, int]) -> None:
+        self.runs, self.index, length = runs, index, len(runs)
         self.params: defaultdict[str, Texts] = defaultdict(lambda: Texts.missing(length))
         self.tags: defaultdict[str, Texts] = defaultdict(lambda: Texts.missing(length))
         self.metrics: defaultdict[str, array[float] | NDArray[np.float64]] = defaultdict(
             lambda: array("d", [_ABSENT]) * length
         )
+
+    def of_same_runs(self) -> Records:
+        """The same runs, without values."""
+        part = Records(())
+        part._begin(self.runs, self.index)
+        return part
 
     @classmethod
     def joined(cls, parts: Sequence[Records]) -> Records:

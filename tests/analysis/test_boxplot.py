@@ -73,7 +73,7 @@ def test_replicates_count_once_and_every_box_is_in_words(tmp_path: Path) -> None
     expected = box_statistics(skewed(), "speed", ["family"], order=["fc", "rnn", "lstm"]).table
     np.testing.assert_allclose(result.table["p91"], expected["p91"])
     assert list(result.table["count"]) == [33, 0, 393]
-    assert "rnn: no point has examples_per_second; 3 more have none." in result.text()
+    assert "rnn: no point has throughput; 3 more have none." in result.text()
     assert "whiskers would lie between the two outermost values, so none are drawn: fc." in result.text()
     assert "over 393 points); 393 points; 7 more have none. 82% of them lie between" in result.text()
     result.figure().savefig(tmp_path / "boxes.png")

@@ -146,7 +146,9 @@ def test_the_command_says_what_else_differs_and_what_failed() -> None:
     text = ask(a.assign(precision="bfloat16", source="published"), b.assign(source="measured")).text()
     assert "A and B also differ in precision (bfloat16 / float32): the ratios include these effects." in text
     assert "They were not timed in the same way: source published / measured, see docs/published-data.md." in text
-    assert "Without a counterpart: 1 points of A, 0 of B.\nOf B's runs 1 have no measurement (1 oom_device)." in text
+    assert (
+        "Without a counterpart: 1 points of A, 0 of B.\nOf the runs of B 1 have no measurement (1 oom_device)." in text
+    )
     assert "No cell is tested, since the sessions of the sides carry no verdict." in text
     assert "fc: no verdict: geometric mean" in text
     assert "No verdict for fc: when these were measured is not recorded" in text

@@ -74,6 +74,7 @@ def test_the_command_says_where() -> None:
     frame = pd.concat(sides, ignore_index=True)
     options = SpeedupOptions(a=("model.storage=sparse",), b=("model.storage=dense",), equal="density")
     text = str(speedup(frame, options))
-    assert "Where A and B are equal in model.density:" in text
-    assert "batch_size 1: equal at 0.1 (0.0978 to 0.102); A is ahead below, B above." in text
+    assert "Where model.storage=sparse and model.storage=dense are equal in model.density:" in text
+    ahead = "model.storage=sparse is ahead below, model.storage=dense above."
+    assert f"batch_size 1: equal at 0.1 (0.0978 to 0.102); {ahead}" in text
     assert "batch_size 64: equal at 0.02 (" in text

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
+import analysis
 from analysis.claims.judge import judge
 from analysis.claims.load import parse_claims
 from analysis.claims.sides import Data
@@ -18,6 +21,7 @@ from analysis.figures.operations import draw_operations
 from analysis.figures.overhead import draw_overhead
 from analysis.figures.page import fit, settle
 from analysis.figures.parameters import draw_parameters
+from analysis.figures.roofline import draw_roofline
 from analysis.figures.scaling import draw_scaling
 from analysis.figures.software import draw_software
 from analysis.figures.speedup import draw_operations as draw_operation_speedups
@@ -26,13 +30,14 @@ from analysis.methods.operation_roofline import operation_roofline
 from analysis.methods.operation_speedup import operation_speedup
 from analysis.methods.overhead import phase_overhead
 from analysis.methods.parameters import parameter_ranges
-from analysis.methods.roofline import Roof
+from analysis.methods.roofline import Roof, roofline
 from analysis.methods.scaling import scaling
 from analysis.methods.software import software
 from analysis.summaries.breakdown import breakdown
 from paradnn.config.families import FAMILIES
 from tests.analysis import (
     test_infeed,
+    test_library,
     test_operation_speedup,
     test_overhead,
     test_roofline,
@@ -110,6 +115,12 @@ def _operation_speedups() -> Figure:
     return draw_operation_speedups(found, (75.0, 117.0), LONG, "B")
 
 
+def _roofline(rows: slice) -> Figure:
+    """Models at some of the intensities from 1 to 1,000, on two roofs of a device."""
+    sides = [test_roofline.planted(precision=precision).iloc[rows] for precision in ("float32", "bfloat16")]
+    return draw_roofline(roofline(pd.concat(sides, ignore_index=True), test_roofline.SHEETS.get))
+
+
 FIGURES: dict[str, Callable[[], Figure]] = {
     "software": _software,
     "claims": _claims,
@@ -118,6 +129,8 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "infeed": _infeed,
     "operations": _operations,
     "operation speedups": _operation_speedups,
+    "roofline": lambda: _roofline(slice(None)),
+    "near the ridge": lambda: _roofline(slice(12, 16)),
     "scaling": lambda: draw_scaling(scaling(test_scaling.planted(0.1, 0.05))),
     "overhead": lambda: draw_overhead(phase_overhead(test_overhead.points(), ("fc", "rnn"))),
 }
@@ -130,6 +143,29 @@ def test_nothing_is_cut_off_or_over_something_else(name: str, width: float | Non
     figure = settle(drawn) if width is None else fit(drawn, width)
     assert faults(figure) == []
     assert width is None or figure.get_size_inches()[0] == width
+
+
+def _quantities() -> dict[str, Figure]:
+    """Pictures of quantities over keys, and of one device against another."""
+    frame = test_library.planted()
+    alone = frame[frame["device"] == "One"]
+    sides = {"a": ("device=One",), "b": ("device=Two",)}
+    keys = {"x": "batch_size", "y": "model.nodes"}
+    return {
+        "heat map": analysis.heatmap(alone, analysis.HeatmapOptions(**keys)).figure(),
+        "sensitivity": analysis.sensitivity(alone).figure(),
+        "boxplot": analysis.boxplot(alone, analysis.BoxplotOptions(by=("batch_size",))).figure(),
+        "compare": analysis.compare(frame, analysis.CompareOptions(a="device=One", b="device=Two")).figure(),
+        "speedup": analysis.speedup(frame, analysis.SpeedupOptions(**sides, colour="model.layers")).figure(),
+    }
+
+
+def test_quantities_have_names_and_so_have_sides() -> None:
+    for name, figure in _quantities().items():
+        figure.draw_without_rendering()
+        texts = {text.get_text() for text in figure.findobj(Text) if isinstance(text, Text)}
+        keys = {text for text in texts if re.search(r"[a-z]_[a-z]|model\.|\b[AB]\b", text)}
+        assert not keys, name
 
 
 def test_a_forest_plot_has_each_number_over_what_is_asked() -> None:

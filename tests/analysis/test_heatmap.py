@@ -121,6 +121,17 @@ def test_replicates_are_one_point_and_blocks_are_in_order_of_their_total() -> No
     assert list(found.cells["points"]) == [1, 1, 1]
 
 
+def test_widths_of_layers_stand_behind_numbers_each_in_their_order() -> None:
+    """Beside lists the store's numbers are texts."""
+    rows = [
+        {"model.nodes": nodes, "batch_size": 8, "point_id": nodes, "examples_per_second": 1.0}
+        for nodes in ("[1000, 500]", "64", "1024", "[100, 50, 10]", "256")
+    ]
+    found = heat_maps(points(rows), "nodes", "batch_size").maps[0]
+    assert found.x.labels == ("64", "256", "1024", "[100, 50, 10]", "[1000, 500]")
+    assert found.x.ordered
+
+
 def test_many_values_are_cut_into_ranges_that_hold_every_point() -> None:
     draw = np.random.default_rng(1)
     nodes, batch = draw.integers(16, 8192, 300), draw.integers(1, 100, 300)

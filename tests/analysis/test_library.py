@@ -61,7 +61,7 @@ def test_a_result_shows_table_and_sentences_in_a_notebook() -> None:
     result = analysis.compare(frame, analysis.CompareOptions(a="device=One", b="device=Two"))
     page = result._repr_html_()
     assert "<table" in page
-    assert "A is One, B is Two; ratios are of examples_per_second" in page
+    assert "Ratios are One over Two in examples_per_second, above 1 where One is faster." in page
     assert repr(result) == result.text()
     ratio = BATCH**0.2
     assert result.overall.points == len(POINTS)

@@ -220,6 +220,29 @@ def test_runs_that_are_no_replicates_are_refused() -> None:
     assert pair(one, published)["speedup"].tolist() == [1.5]
 
 
+def test_families_of_one_side_do_not_stand_in_the_way_of_others() -> None:
+    """Models of A that differ in a key of their own are no replicates, but nothing is asked of them."""
+    alone = side([[5.0], [6]], "A").assign(family="lstm", run_id=["l1", "l2"], batch_size=64)
+    alone["model.layers"] = None
+    mixed = pd.concat([side([[3.0], [4]]), alone.assign(**{"model.embedding_size": [50, 200]})], ignore_index=True)
+    theirs = side([[2.0], [2]], "B")
+    for pairs, name, other in ((pair(mixed, theirs), "a", "b"), (pair(theirs, mixed), "b", "a")):
+        assert pairs["family"].tolist() == ["fc", "fc"]
+        assert (pairs.attrs[f"unpaired_{name}"], pairs.attrs[f"unpaired_{other}"]) == (2, 0)
+        assert pairs.attrs["alone"] == {name: ("lstm",), other: ()}
+        assert "model.embedding_size" not in pairs.attrs["differ"]
+    assert pair(mixed, theirs)["speedup"].tolist() == [1.5, 2.0]
+
+
+def test_points_without_a_counterpart_need_not_be_replicates() -> None:
+    """B has no learning rate at all; A swept it where B measured nothing."""
+    swept = side([[3.0], [4.0]]).assign(**{"optimizer.learning_rate": 0.1})
+    other = side([[9.0], [9.0], [9.0]]).query("`model.layers` == 16").assign(run_id="A9")
+    swept = pd.concat([swept, *(other.assign(**{"optimizer.learning_rate": rate}) for rate in (0.1, 0.2))])
+    pairs = pair(swept, side([[2.0], [2]], "B", **{"optimizer.learning_rate": None}))
+    assert pairs["speedup"].tolist() == [1.5, 2.0]
+
+
 @pytest.mark.parametrize(
     ("metric", "on", "message"),
     [

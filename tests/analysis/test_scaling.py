@@ -11,6 +11,7 @@ from analysis.figures.scaling import draw_scaling
 from analysis.methods.quantiles import bootstrap_ratio
 from analysis.methods.regression import NotEnoughData
 from analysis.methods.scaling import amdahl_fraction, amdahl_speedup, scaling
+from analysis.summaries.scaling import scaling as summarised
 from paradnn.errors import ConfigError, SchemaError
 from tests.analysis.planted import POINTS, runs
 
@@ -101,6 +102,15 @@ def test_families_are_apart_and_threads_count_too() -> None:
     assert [family.fraction.value for family in found.families] == pytest.approx([0.05, 0.4])
 
 
+def test_families_on_one_device_alone_are_told_and_no_hindrance() -> None:
+    alone = runs(POINTS, family="lstm", devices=1, examples_per_second=9.0).drop(columns="model.nodes")
+    alone["model.embedding_size"] = POINTS["model.nodes"]
+    frame = pd.concat([planted(0.1), alone], ignore_index=True)
+    result = summarised(frame)
+    assert [family.family for family in result.scaling.families] == ["fc"]
+    assert "Not compared: lstm, of which no point was measured on 1 and on more." in result.text()
+
+
 def test_each_transport_is_held_against_the_same_single_device() -> None:
     near, far = planted(0.1).assign(transport="local"), planted(0.4).query("devices > 1").assign(transport="grpc")
     far["run_id"] = far["run_id"] + "-grpc"
@@ -154,6 +164,6 @@ def test_the_figure_is_drawn(tmp_path: Path) -> None:
     frame = pd.concat([planted(0.4, 0.1, "lstm"), planted(0.05, 0.1, "fc")], ignore_index=True)
     figure = draw_scaling(scaling(frame))
     rates, speedups = figure.axes
-    assert rates.get_xlabel() == "examples/s on one"
+    assert rates.get_xlabel() == "throughput on one (examples/s)"
     assert [tick.get_text() for tick in speedups.get_xticklabels()] == ["1", "2", "4", "8"]
     figure.savefig(tmp_path / "scaling.png")

@@ -206,7 +206,7 @@ def test_the_figure_has_a_row_for_each_term_and_says_what_is_constant() -> None:
     other = sweep(draw, device="Test GPU", environment_id="f", **{"model.nodes": 64})
     figure = draw_sensitivity(sensitivity(pd.concat([sweep(draw), other], ignore_index=True)))
     axes = figure.axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["nodes", "batch_size", "layers"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["nodes", "batch size", "layers"]
     assert [text.get_text() for text in axes.texts] == ["constant: 64"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["Test CPU", "Test GPU"]
 

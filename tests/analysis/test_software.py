@@ -88,6 +88,15 @@ def test_compile_modes_and_lower_is_better() -> None:
         assert software(frame, metric=metric).table["median"].tolist() == pytest.approx([1.25])
 
 
+def test_families_of_one_mode_alone_are_told_and_no_hindrance() -> None:
+    alone = version("2.9", family="lstm").rename(columns={"model.nodes": "model.embedding_size"})
+    found = software(both(version("2.9"), version("2.9", 1.25, compile="xla"), alone))
+    assert found.table["family"].tolist() == ["fc"]
+    assert [str(lacking) for lacking in found.lacking if "lstm" in str(lacking)] == [
+        "compile on Test CPU: no point of lstm was measured with both xla and graph"
+    ]
+
+
 def test_a_name_of_the_software_stands_for_its_versions() -> None:
     frame = both(version("2.9", **{"software.name": "old"}), version("2.16", 2.0, **{"software.name": "current"}))
     row = software(frame).table.iloc[0]
@@ -138,7 +147,7 @@ def test_the_figure_is_drawn(tmp_path: Path) -> None:
     )
     figure = draw_software(software(frame))
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        "version.tensorflow on Test CPU, over 2.9",
+        "tensorflow version on Test CPU, over 2.9",
         "precision on Test CPU, 2.9, over float32",
     ]
     figure.savefig(tmp_path / "software.png")

@@ -152,7 +152,7 @@ def test_the_picture_has_scatter_and_weights_by_family() -> None:
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["64", "128", "256", "512", "1,024"]
     assert not weights.patches, "a mark and its interval need no bar"
-    assert {label.get_text() for label in weights.get_yticklabels()} == {"layers", "batch_size"}
+    assert {label.get_text() for label in weights.get_yticklabels()} == {"layers", "batch size"}
     with pytest.raises(ConfigError, match="--x=layer"):
         ask(frame, x="layer").figure()
 

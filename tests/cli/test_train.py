@@ -84,6 +84,7 @@ def test_every_configuration_says_how_to_run_it() -> None:
             "measure.max_processes=4: is less than measure.processes=8; raise it",
         ),
         ("-m experiment=quick,paper_fc", "experiment=quick,paper_fc: one experiment at a time"),
+        ("-m experiment=paper_fc,paper_cnn", "experiment=paper_fc,paper_cnn: one experiment at a time"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(

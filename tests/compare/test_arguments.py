@@ -55,6 +55,8 @@ def test_one_side_against_itself_has_two_names() -> None:
         ("compile=xla compile=graph replicate=0,1", "replicate=0,1: is not yours to set here; the rounds are"),
         ("replicate=1 compile=graph", "replicate=1: is not yours to set here"),
         ("compile=xla compile=graph sweep.sample=4", "sweep.sample=4: is not yours to set here"),
+        ("compile=xla compile=graph sweep.design=adaptive", "sweep.design=adaptive: is not yours to set here; every"),
+        ("compile=xla compile=graph sweep.minutes=5", "sweep.minutes=5: is not yours to set here; --minutes ends"),
         ("tracking=offline compile=graph", "tracking=offline: is no setting of a side; write it after both sides"),
         ("compile=xla compile=graph --rounds 4", "--rounds=4: must be at least 5"),
         ("compile=xla compile=graph --most 4", "--most=4: is less than --rounds=5; raise it"),

@@ -1,0 +1,132 @@
+"""What a person reads while points are measured and at the end: on a terminal, in a pipe, in narrow windows."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import Counter
+
+import pytest
+
+from paradnn.session import progress
+from paradnn.session.progress import Reporter, describe_sweep
+from paradnn.session.summary import Row, Summary
+
+LONG = "fc 4x[1000,500]+2048 b64 bfloat16 cpu xla inference tensorflow-2.18"
+REASON = "needs at least 31.4 GiB by arithmetic, of 16.4 GiB that a point may take here now"
+MEASURED = {
+    "examples_per_second": 1_234_567.8,
+    "examples_per_second_low": 1_200_000.0,
+    "examples_per_second_high": 1_300_000.0,
+    "flops_per_second": 1.5e12,
+    "peak_memory_bytes": 2.0**30,
+}
+
+
+def point(name: str, outcome: str = "ok") -> Row:
+    measured = outcome == "ok"
+    tags = {"steady": "true", "contended": "true"} if measured else {}
+    return Row(name, name, "fc", outcome, None if measured else REASON, MEASURED if measured else {}, tags)
+
+
+class Terminal(io.StringIO):
+    """Keeps what is written, as a terminal's window does."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def screen(self) -> list[str]:
+        """The lines that are to be seen in the end; a cursor goes to the line's begin, up, and clears lines."""
+        lines, row, column = [""], 0, 0
+        for piece in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|.|\n", self.getvalue(), re.DOTALL):
+            if piece == "\n":
+                row, column = row + 1, 0
+                lines += [""] * (row == len(lines))
+            elif piece == "\r":
+                column = 0
+            elif piece == "\x1b[2K":
+                lines[row] = ""
+            elif piece == "\x1b[1A":
+                row -= 1
+            elif not piece.startswith("\x1b"):
+                lines[row] = lines[row][:column].ljust(column) + piece + lines[row][column + 1 :]
+                column += 1
+        return [line for line in lines if line.strip()]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time in seconds, for a test to set."""
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def measure(clock: list[float]) -> Reporter:
+    """Two of four points, each in 10 s, after half a minute for the ceilings."""
+    reporter = Reporter(4, "fc, 4 points")
+    reporter.start(Counter(), 4)
+    clock[0] += 30
+    reporter.aside(30)
+    for name, outcome in (("fc 4x32", "ok"), ("fc 4x64", "oom_predicted")):
+        reporter.begin(name)
+        clock[0] += 10
+        reporter.process_ended()
+        reporter.done(point(name, outcome), 0)
+    return reporter
+
+
+def on(stream: io.StringIO, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard output and error of a window so wide."""
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(f"sys.{name}", stream)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+
+
+def test_finished_points_stay_on_a_terminal(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    on(terminal := Terminal(), 120, monkeypatch)
+    reporter = measure(clock)
+    reporter.begin("fc 4x128")
+    finished = [
+        "fc, 4 points",
+        "[1/4] fc 4x32: 1,234,567.8 examples/s ± 4.1%, contended",
+        f"[2/4] fc 4x64: oom_predicted: {REASON}",
+    ]
+    assert terminal.screen() == [*finished, "[2/4] fc 4x128: starting | 1 ok, 1 oom_predicted | 20 s left"]
+    clock[0] += 5
+    reporter.phase("measure")
+    assert terminal.screen()[-1] == "[2/4] fc 4x128: measure | 1 ok, 1 oom_predicted | 15 s left"
+    reporter.close()
+    assert terminal.screen() == finished
+
+
+def test_a_pipe_gets_the_same_lines_with_the_time_that_is_left(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on(pipe := io.StringIO(), 80, monkeypatch)
+    measure(clock).close()
+    assert pipe.getvalue().splitlines() == [
+        "fc, 4 points",
+        "[1/4] fc 4x32: 1,234,567.8 examples/s ± 4.1%, contended | 1 ok | 30 s left",
+        f"[2/4] fc 4x64: oom_predicted: {REASON} | 1 ok, 1 oom_predicted | 20 s left",
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_no_cell_of_the_closing_table_is_cut(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    on(terminal := Terminal(), width, monkeypatch)
+    describe_sweep(Summary(3, [point(LONG), point("gru b16384", "oom_predicted"), point("fc 4x32")]))
+    shown = terminal.screen()
+    assert "…" not in terminal.getvalue()
+    assert f"gru b16384: oom_predicted: {REASON}" in shown
+    table = shown[: shown.index(f"gru b16384: oom_predicted: {REASON}")]
+    assert max(map(len, table)) <= width
+    assert {*LONG.split(), "1,234,567.8", "4.1%", "T", "GiB", "contended"} <= set(" ".join(table).split())
+
+
+def test_a_pipe_has_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    on(pipe := io.StringIO(), 20, monkeypatch)
+    describe_sweep(Summary(1, [point(LONG)]))
+    row = f"{LONG} 1,234,567.8 4.1% 1.5 T 1.00 GiB yes, contended"
+    assert " ".join(pipe.getvalue().splitlines()[1].split()) == row
