@@ -153,9 +153,9 @@ def _ratios(scores: pd.DataFrame) -> tuple[PlatformRatio, ...]:
     """Each pair of platforms over the settings that both have."""
     whole = scores[np.isfinite(scores["seconds"])]
     found = []
-    sides = {place: rows.set_index(["family", "choice", "batch_size"]) for place, rows in whole.groupby("_place")}
+    sides = dict(iter(whole.groupby("_place")))
     for one, other in itertools.combinations(sides, 2):
-        both = sides[one].join(sides[other], how="inner", lsuffix="_a", rsuffix="_b")
+        both = sides[one].merge(sides[other], on=["family", "choice", "batch_size"], suffixes=("_a", "_b"))
         if both.empty:
             continue
         seconds, epochs = (float(np.exp(np.log(both[f"{n}_b"] / both[f"{n}_a"]).mean())) for n in ("seconds", "epochs"))

@@ -161,7 +161,7 @@ class Pictures(Arrays):
 class Digits(Pictures):
     """The digits that come with scikit-learn; every fifth is held out."""
 
-    pixels, channels, known = 8, 1, Counts(1437, 360, 10)
+    pixels, channels, known = 8, 1, Counts(1438, 359, 10)
     name: str = option("digits", "handwritten digits of scikit-learn", choices=("digits",))
 
 

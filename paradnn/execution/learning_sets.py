@@ -132,13 +132,14 @@ def _idx(folder: Path, name: str) -> np.ndarray:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError) as error:
         raise DataError(f"{path}: cannot be read ({error}); get it again") from None
-    dimensions = content[3] if len(content) > 3 else 0
-    shape = tuple(int(size) for size in np.frombuffer(content[4 : 4 + 4 * dimensions], ">u4"))
-    wanted = (28, 28) if "images" in name else ()
-    if content[:3] != b"\0\0\x08" or shape[1:] != wanted or len(content) != 4 + 4 * dimensions + int(np.prod(shape)):
+    wanted = (28, 28, 1) if "images" in name else ()
+    dimensions = 3 if wanted else 1
+    values = np.frombuffer(content[4 + 4 * dimensions :], np.uint8)
+    each = int(np.prod(wanted))
+    head = bytes([0, 0, 8, dimensions]) + np.array([len(values) // each, *wanted[:2]], ">u4").tobytes()
+    if not len(values) or len(values) % each or not content.startswith(head):
         raise DataError(f"{path}: is damaged, or no file of MNIST; get it again")
-    values = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
-    return values[..., None] if wanted else values
+    return values.reshape(-1, *wanted)
 
 
 def _cifar(path: Path, labels: int) -> np.ndarray:

@@ -50,7 +50,7 @@ def test_what_is_learnt_is_part_of_the_identity() -> None:
         ({"model": {"name": "lstm"}}, "data=digits: model=lstm tells no classes apart; choose another model"),
         ({"model": {"name": "residual", "image_size": 30}}, "model.image_size=30: data=digits has 8 x 8 pixels, which"),
         ({"mode": "inference"}, "mode=inference: task=learn trains; set mode=train"),
-        ({"batch_size": 2000}, "batch_size=2000: is more than the 1,437 training examples of data=digits"),
+        ({"batch_size": 2000}, "batch_size=2000: is more than the 1,438 training examples of data=digits"),
         (
             {"measure": {"processes": 5}},
             "measure.processes=5: task=learn trains once; set measure.processes=1; sweep seed",
