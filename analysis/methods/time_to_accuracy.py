@@ -161,6 +161,6 @@ def _ratios(scores: pd.DataFrame) -> tuple[PlatformRatio, ...]:
         seconds, epochs = (float(np.exp(np.log(both[f"{n}_b"] / both[f"{n}_a"]).mean())) for n in ("seconds", "epochs"))
         names = both["platform_a"].iloc[0], both["platform_b"].iloc[0]
         if seconds < 1:
-            names, seconds, epochs = names[::-1], 1 / seconds, 1 / epochs
+            names, seconds, epochs = (names[1], names[0]), 1 / seconds, 1 / epochs
         found.append(PlatformRatio(*names, len(both), seconds, epochs))
     return tuple(found)

@@ -41,7 +41,7 @@ class SetFiles:
         """The file of a set; `width` are the features of a generated one. Raises DataError where it cannot be read."""
         key = (data, width if isinstance(data, Generated) else 0)
         if key not in self._files:
-            arrays = read_set(data, width)
+            arrays: dict[str, Any] = dict(read_set(data, width))
             self._folder = self._folder or Scratch()
             path = self._folder.path / f"set-{len(self._files)}.npz"
             np.savez(path, **arrays)
