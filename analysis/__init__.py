@@ -38,6 +38,7 @@ _HOMES = {
     "summaries.sensitivity": ("SensitivityOptions", "sensitivity"),
     "summaries.software": ("SoftwareOptions", "software"),
     "summaries.speedup": ("SpeedupOptions", "speedup"),
+    "summaries.time_to_accuracy": ("TimeToAccuracyOptions", "time_to_accuracy"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -10,12 +10,14 @@ from analysis.cli.output import Output
 from analysis.cli.report import ReportOptions, report
 from analysis.cli.stored import (
     ArchiveOptions,
+    DawnbenchOptions,
     DeepBenchOptions,
     ExportOptions,
     ImportOptions,
     export,
     import_archive,
     import_bundle,
+    import_dawnbench,
     import_deepbench,
 )
 from analysis.options import Selection, option
@@ -38,6 +40,7 @@ from analysis.summaries.scaling import ScalingOptions, scaling
 from analysis.summaries.sensitivity import SensitivityOptions, sensitivity
 from analysis.summaries.software import SoftwareOptions, software
 from analysis.summaries.speedup import SpeedupOptions, speedup
+from analysis.summaries.time_to_accuracy import TimeToAccuracyOptions, time_to_accuracy
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -86,6 +89,16 @@ COMMANDS: tuple[Command, ...] = (
         "They are in github.com/baidu-research/DeepBench, folder results. What is there is not logged again.",
         example="python -m analysis import-deepbench ../DeepBench/results",
         act=import_deepbench,
+        selects=False,
+    ),
+    Command(
+        DawnbenchOptions,
+        summary="log DAWNBench's 69 training entries as runs that learn",
+        description="Log the series of DAWNBench's training entries, with their curves, into an experiment of their\n"
+        "own (dawnbench, unless --experiment names another). Times to the threshold are recomputed from\n"
+        "the series, and those that fall below it later are told. What is there is not logged again.",
+        example="python -m analysis import-dawnbench ../dawn-bench-entries",
+        act=import_dawnbench,
         selects=False,
     ),
     Command(
@@ -241,6 +254,16 @@ COMMANDS: tuple[Command, ...] = (
         "the fraction of the step that does not run in parallel, for each family, with its interval.",
         example="python -m analysis scaling --family fc --figure scaling.png",
         analyse=scaling,
+        draws=True,
+    ),
+    Command(
+        TimeToAccuracyOptions,
+        summary="time, epochs and cost to an accuracy, over seeds, batch sizes and platforms",
+        description="Score the runs with task=learn as MLPerf does: over seeds, without the fastest and the slowest.\n"
+        "Gives time and epochs to the target with intervals for each setting, and platforms against each\n"
+        "other over the settings that both have. --price adds what it costs.",
+        example="python -m analysis time-to-accuracy --family fc --figure accuracy.png",
+        analyse=time_to_accuracy,
         draws=True,
     ),
     Command(

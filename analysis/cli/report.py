@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from analysis.cli.selection import load_chosen
 from analysis.options import Options, Selection, command_line, option
+from analysis.prices import read_prices
 from paradnn.config.words import counted
-from paradnn.errors import ConfigError, StoreError
+from paradnn.errors import StoreError
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 __all__ = ["ReportOptions", "report"]
 
@@ -63,7 +63,7 @@ def report(options: ReportOptions, selection: Selection) -> None:
         selection,
         pool=options.pool,
         audience=options.audience,
-        prices=_prices(options.price, frame),
+        prices=read_prices(options.price, frame),
         progress=_show if sys.stderr.isatty() else None,
     )
     write_page(page, target)
@@ -71,22 +71,6 @@ def report(options: ReportOptions, selection: Selection) -> None:
         print("\r\033[K", end="", file=sys.stderr)
     print(f"{target} ({len(page.encode(errors='replace')) / 1e6:.1f} MB, {counted(len(frame), 'run')})")
     print(f"Open it in a browser: {_opener()} {shlex.quote(str(target))}")
-
-
-def _prices(given: Sequence[tuple[str, str]], frame: pd.DataFrame) -> dict[str, float]:
-    """Prices of an hour by device; ConfigError for what is no price, and for a device that no run has."""
-    prices = {}
-    known = sorted(set(frame["device"].dropna()))
-    for device, price in given:
-        if device not in known:
-            raise ConfigError("--price", device, "no run is of that device", f"name one of {', '.join(known)}")
-        try:
-            prices[device] = float(price)
-        except ValueError:
-            prices[device] = float("nan")
-        if not 0 < prices[device] < float("inf"):
-            raise ConfigError("--price", f"{device}={price}", "is no price", "write for example 'V100=2.48', an hour")
-    return prices
 
 
 def _show(what: str) -> None:

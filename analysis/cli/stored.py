@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArchiveOptions",
+    "DawnbenchOptions",
     "DeepBenchOptions",
     "ExportOptions",
     "ImportOptions",
     "export",
     "import_archive",
     "import_bundle",
+    "import_dawnbench",
     "import_deepbench",
 ]
 
@@ -71,6 +73,15 @@ class DeepBenchOptions(Arguments):
     dir: str = option(text="folder with DeepBench_*.xlsx, in it or below", metavar="DIR", positional=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class DawnbenchOptions(Arguments):
+    """Where DAWNBench's entries are."""
+
+    command = "import-dawnbench"
+
+    dir: str = option(text="a clone of stanford-futuredata/dawn-bench-entries", metavar="DIR", positional=True)
+
+
 def export(options: ExportOptions, selection: Selection) -> None:
     """Write the frame of the chosen runs to a CSV or Parquet file."""
     path = Path(options.file)
@@ -112,10 +123,10 @@ def import_bundle(options: ImportOptions, selection: Selection) -> None:
     print(f"{counted(logged, 'run')} logged, {present:,} were there already")
 
 
-def _one_experiment(selection: Selection) -> str:
+def _one_experiment(selection: Selection, usual: str = "paradnn") -> str:
     if len(selection.experiment) > 1:
         raise ConfigError("--experiment", list(selection.experiment), "an import goes into one experiment", "name one")
-    return next(iter(selection.experiment), "paradnn")
+    return next(iter(selection.experiment), usual)
 
 
 def import_archive(options: ArchiveOptions, selection: Selection) -> None:
@@ -143,6 +154,26 @@ def _import(log: Callable[..., Imported], folder: str, selection: Selection) -> 
     there = f"{done.present:,} were there already" if done.present else "none were there before"
     there += f" ({done.completed} of them gained metrics)" if done.completed else ""
     print(f"logged {counted(done.logged, 'published run')}, {there}, left out {_entries(len(done.left_out))}")
+
+
+def import_dawnbench(options: DawnbenchOptions, selection: Selection) -> None:
+    """Log DAWNBench's training entries, and say how long each took and what its metric did afterwards."""
+    from analysis.store.dawnbench import EXPERIMENT
+    from analysis.store.dawnbench import import_dawnbench as log_series
+
+    experiment = _one_experiment(selection, EXPERIMENT)
+    done = log_series(Path(options.dir), selection.written, experiment)
+    for line in done.damaged:
+        print(f"damaged: {line}", file=sys.stderr)
+    for entry in done.series:
+        place = entry.reached
+        text = "threshold not reached" if place is None else f"{entry.hours[place]:.2f} h to the threshold"
+        later = f", {'1 entry' if entry.below == 1 else f'{entry.below} entries'} below it later" if entry.below else ""
+        print(f"{entry.task} {entry.name}: {text}{later}")
+    below = sum(entry.below > 0 for entry in done.series)
+    there = len(done.series) - done.logged
+    print(f"{done.logged} series logged, {there} were there already; {below} fall below their threshold later")
+    print(f"Score them: python -m analysis time-to-accuracy --experiment {shlex.quote(experiment)}")
 
 
 def _entries(count: int) -> str:

@@ -17,6 +17,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from paradnn.cli.help import known_keys
+from paradnn.config.learn import LEARN
 from paradnn.config.paths import CONFIG
 from paradnn.config.scenario import SCENARIOS
 from paradnn.config.words import did_you_mean
@@ -139,6 +140,8 @@ def no_such_key(given: str, key: str, arguments: Sequence[str]) -> str:
     group, _, name = key.partition(".")
     if group in SCENARIOS and key in known_keys():
         return f"{given}: is a key of scenario={group}; add scenario={group}"
+    if group == LEARN and key in known_keys():
+        return f"{given}: is a key of task={group}; add task={group}"
     holders = [option for option in options_of(group) if name in keys_of(group, option)] if name else []
     chosen = chosen_option(group, arguments)
     if holders and chosen:

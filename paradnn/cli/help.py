@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from paradnn.config import point as config
 from paradnn.config.data import INPUTS
 from paradnn.config.families import FAMILIES
+from paradnn.config.learn import Learn
 from paradnn.config.paths import CONFIG
 from paradnn.config.scenario import SCENARIOS
 
@@ -50,6 +51,7 @@ _GROUPS = {
     "scenario": "who asks for inference: one step after the other, or as MLPerf Inference defines it",
     "software": "the interpreter under test: this one, or a stack that is made on first use",
     "step": "what the model fixes of a step, chosen with it",
+    "task": "what is measured: a step, or learning to an accuracy",
     "tracking": "where runs are recorded",
 }
 
@@ -65,7 +67,7 @@ def help_text() -> str:
 
 def documented_keys() -> dict[str, list[tuple[str, str]]]:
     """Heading -> keys with their defaults, as in batch_size=256, and what they mean."""
-    found = {"Keys": list(_keys(config.Point, "", skip=("model", "load")))}
+    found = {"Keys": list(_keys(config.Point, "", skip=("model", "load", "learn")))}
     for options in dict.fromkeys(family.options for family in FAMILIES.values()):
         names = ", ".join(name for name, family in FAMILIES.items() if family.options is options)
         found[f"Keys of model={names}"] = list(_keys(options, "model.", skip=("name",)))
@@ -74,6 +76,7 @@ def documented_keys() -> dict[str, list[tuple[str, str]]]:
             found[f"Keys of data={name}"] = list(_keys(data, "data.", skip=("name",)))
     for name, load in SCENARIOS.items():
         found[f"Keys of scenario={name}"] = list(_keys(load, f"{name}.", skip=()))
+    found["Keys of task=learn"] = list(_keys(Learn, "learn.", skip=()))
     found["Keys of a sweep and of the tracking store"] = list(_keys(config.Settings, "", skip=()))
     return found
 
@@ -87,7 +90,8 @@ def known_keys() -> list[str]:
         keys += _dotted(data, "data.")
     for name, load in SCENARIOS.items():
         keys += _dotted(load, f"{name}.")
-    return sorted({*keys} - {"load"})
+    keys += _dotted(Learn, "learn.")
+    return sorted({*keys} - {"load", "learn"})
 
 
 def _dotted(cls: type, prefix: str) -> Iterator[str]:

@@ -39,6 +39,7 @@ LATER_KEYS: Mapping[str, Any] = {
     "measure.cold_caches": False,
     "platform.cores": None,
     "scenario": "closed",
+    "task": "step",
 }
 
 
@@ -86,8 +87,10 @@ def request_of(point: Point) -> dict[str, Any]:
 
 
 def _named(point: Point) -> dict[str, Any]:
-    """The point as plain values, the keys of its scenario under the scenario's name."""
+    """The point as plain values, the keys of its scenario under the scenario's name, those of no task left out."""
     parts = asdict(point)
+    if parts["learn"] is None:
+        del parts["learn"]
     load = parts.pop("load")
     return parts if load is None else {**parts, point.scenario: load}
 

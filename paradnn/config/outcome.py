@@ -19,7 +19,7 @@ OUTCOMES: dict[str, str] = {
     "oom_host": "host memory exceeded",
     "oom_device": "device memory exceeded",
     "oom_predicted": "the analytic memory bound or a smaller point says that the limit is exceeded; not tried",
-    "timeout": "longer than measure.timeout",
+    "timeout": "longer than measure.timeout, or learn.epochs without the target",
     "compile_error": "the framework could not trace or compile the step",
     "nan": "the loss became NaN or infinite",
     "crash": "the process died, or an unexpected error",

@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from paradnn.config.consistent import check_latency, check_processes, check_software
 from paradnn.config.data import INPUTS, Data, Synthetic, check_input, with_whole_path
 from paradnn.config.families import FAMILIES, Model
 from paradnn.config.families.kernels import as_kernel
 from paradnn.config.fields import memory_bytes, option, read
+from paradnn.config.learn import LEARN, STEP, Learn, check_learn, read_learn
 from paradnn.config.outcome import OUTCOMES
 from paradnn.config.scenario import CLOSED, SCENARIOS, Load, as_scenario, read_load
 from paradnn.config.sweep import Largest, Sweep, check_design
@@ -183,6 +185,10 @@ class Point:
         choices=("graph", "xla", "eager"),
     )
     mode: str = option("train", "a training step, or a forward pass alone", choices=("train", "inference"))
+    task: str = option(
+        STEP, "what is measured: a step, or learning to an accuracy (docs/learning.md)", choices=(STEP, LEARN)
+    )
+    learn: Learn | None = None
     scenario: str = option(
         CLOSED, "who asks for inference, as MLPerf defines it (docs/serving.md)", choices=(CLOSED, *SCENARIOS)
     )
@@ -258,14 +264,14 @@ def read_point(config: Mapping[str, Any]) -> Point:
     if not isinstance(model, Mapping) or not isinstance(name, str) or name not in FAMILIES:
         raise ConfigError("model.name", name, "no such family", f"choose one of {', '.join(FAMILIES)}")
     given: dict[str, Any] = {"model": read(FAMILIES[name].options, model, "model"), "data": _read_data(config)}
-    given["load"] = read_load(config)
+    given |= {"load": read_load(config), "learn": read_learn(config)}
     rest = {key: config[key] for key in POINT_KEYS if key not in (*given, *SCENARIOS) and key in config}
     if rest.get("batch_size") == LARGEST:
         raise ConfigError("batch_size", LARGEST, "is what python -m paradnn.train searches for", "give numbers here")
     point = as_kernel(as_scenario(read(Point, rest, "", given=given)))
     check_input(point.data, point.model, point.devices)
     memory_bytes(point.measure.memory_limit, "measure.memory_limit")
-    _check_software(point.software)
+    check_software(point.software)
     if point.batch_size % point.devices:
         raise ConfigError(
             "devices",
@@ -273,8 +279,9 @@ def read_point(config: Mapping[str, Any]) -> Point:
             f"does not divide batch_size={point.batch_size}",
             "choose a batch_size that is a multiple of devices: each gets as many examples",
         )
-    _check_latency(point)
-    _check_processes(point.measure)
+    check_learn(point)
+    check_latency(point)
+    check_processes(point.measure)
     point = replace(point, platform=_with_cores(point))
     # One device communicates with no other: it is the same point either way.
     return point if point.devices > 1 else replace(point, transport="local")
@@ -303,25 +310,6 @@ def _read_data(config: Mapping[str, Any]) -> Data:
     return with_whole_path(read(INPUTS[str(name)], data, "data"))
 
 
-def _check_latency(point: Point) -> None:
-    """Cold caches are a latency's, and a processor's."""
-    if point.measure.cold_caches and (point.mode != "inference" or point.platform.name != "cpu"):
-        raise ConfigError(
-            "measure.cold_caches", "true", "is for the latency of a CPU", "set mode=inference and platform=cpu"
-        )
-
-
-def _check_processes(measure: Measure) -> None:
-    """The cap of an interval's processes is no less than the processes that there are anyway."""
-    if measure.relative_interval is not None and measure.max_processes < measure.processes:
-        raise ConfigError(
-            "measure.max_processes",
-            measure.max_processes,
-            f"is less than measure.processes={measure.processes}",
-            "raise it",
-        )
-
-
 def _with_cores(point: Point) -> Platform:
     """The platform with `cores` written in the one way that stands for them: 0,1,2,6 as 0-2,6."""
     given = point.platform.cores
@@ -335,15 +323,3 @@ def _with_cores(point: Point) -> Platform:
             "platform.cores", given, f"is for one device, not for devices={point.devices}", "leave one of them out"
         )
     return replace(point.platform, cores=core_text(cores))
-
-
-def _check_software(software: Software) -> None:
-    """An interpreter is given or made, not both."""
-    if software.python and software.requirements:
-        raise ConfigError(
-            "software.python", software.python, f"software={software.name} has requirements of its own", "give one"
-        )
-    if software.python_version and not software.requirements:
-        raise ConfigError(
-            "software.python_version", software.python_version, "is for a stack", "give software.requirements too"
-        )

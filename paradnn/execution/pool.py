@@ -12,6 +12,7 @@ from paradnn.execution.scratch import remove_leftovers
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits, Worker
 from paradnn.hardware.environment import available_memory
+from paradnn.worker.learning.messages import Epoch
 
 __all__ = ["WorkerPool"]
 
@@ -42,7 +43,7 @@ class WorkerPool:
         self._get(key)
 
     def measure(
-        self, key: WorkerKey, point: Mapping[str, Any], limits: Limits, on_phase: Callable[[str], None]
+        self, key: WorkerKey, point: Mapping[str, Any], limits: Limits, on_news: Callable[[str | Epoch], None]
     ) -> PointResult:
         """Measure one point; whatever happens to child or worker, a result with an outcome comes back."""
         try:
@@ -50,7 +51,7 @@ class WorkerPool:
         except OSError as error:  # the interpreter went away
             return PointResult("unavailable", f"{key.python} does not start: {error.strerror}")
         try:
-            result = worker.measure(point, limits, on_phase)
+            result = worker.measure(point, limits, on_news)
         except BaseException:
             self._drop(key)
             raise
@@ -58,7 +59,7 @@ class WorkerPool:
             return result
         self._drop(key)
         # A worker that was killed while it slept says nothing of this point: a new one measures it.
-        return result if worker.reached_point else self._get(key).measure(point, limits, on_phase)
+        return result if worker.reached_point else self._get(key).measure(point, limits, on_news)
 
     def close(self) -> None:
         """Kill every worker and its child."""

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,11 @@ from paradnn.config.paths import PACKAGE
 from paradnn.execution.scratch import Scratch
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.worker.channel import BrokenLine, MessageError, encode, read_event
+from paradnn.worker.learning.messages import Epoch
 from paradnn.worker.messages import (
     PROTOCOL_VERSION,
     Answer,
+    EpochEnded,
     Event,
     Exited,
     Failed,
@@ -73,6 +75,7 @@ class _Watch:
     killed_at: float = 0.0
     answer: Answer | None = None
     measured: Answer | None = None  # the answer as it was when the profile began
+    epochs: list[Epoch] = field(default_factory=list)
     fault: str | None = None  # a message that is not what the protocol says
 
 
@@ -115,8 +118,8 @@ class Worker:
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
         self._buffer = b""
 
-    def measure(self, point: Mapping[str, Any], limits: Limits, on_phase: Callable[[str], None]) -> PointResult:
-        """Measure one point; `alive` says whether another can follow."""
+    def measure(self, point: Mapping[str, Any], limits: Limits, on_news: Callable[[str | Epoch], None]) -> PointResult:
+        """Measure one point; `alive` says whether another can follow. `on_news` takes phases, and epochs that end."""
         watch = _Watch(begin=time.perf_counter())
         try:
             problem = self._wait_ready()
@@ -132,7 +135,7 @@ class Worker:
         stderr = self._folder.path / f"point-{self._points}.log"
         self._send(Request(PROTOCOL_VERSION, self._points, dict(point), str(stderr)))
         try:
-            ending = self._follow(watch, limits, time.perf_counter(), on_phase)
+            ending = self._follow(watch, limits, time.perf_counter(), on_news)
         except MessageError as error:
             # Nothing else that such a worker says can be relied upon.
             watch.fault, self.reached_point = str(error), True
@@ -176,7 +179,7 @@ class Worker:
                 return f"the framework's import took over {_START_TIMEOUT:.0f} s"
         return None
 
-    def _follow(self, watch: _Watch, limits: Limits, sent: float, on_phase: Callable[[str], None]) -> Ending:
+    def _follow(self, watch: _Watch, limits: Limits, sent: float, on_news: Callable[[str | Epoch], None]) -> Ending:
         """Read events until the child is gone, ending it at its limits. Raises MessageError."""
         while True:
             for event in self._events(_LOOK):
@@ -190,7 +193,10 @@ class Worker:
                 elif isinstance(event, PhaseBegun):
                     watch.phase, watch.entered = event.phase, time.perf_counter()
                     watch.measured = event.answer or watch.measured
-                    on_phase(watch.phase)
+                    on_news(watch.phase)
+                elif isinstance(event, EpochEnded):
+                    watch.epochs.append(event.epoch)
+                    on_news(event.epoch)
                 elif isinstance(event, Result):
                     if event.answer.outcome not in OUTCOMES:
                         raise MessageError(f"result.answer.outcome={event.answer.outcome!r} is no outcome")
@@ -247,6 +253,8 @@ class Worker:
             lost = NoProfile(f"{outcome}: {reason}", limited=ending.stopped in ("timeout", "memory"))
             answer, outcome, reason = replace(watch.measured, profile=lost), "ok", None
             phases["profile"] = now - watch.entered
+        elif not answer and watch.epochs:  # the curve so far
+            answer = Answer(outcome, reason, {}, epochs=watch.epochs)
         known = answer or watch.measured
         phases = {**(known.phases if known else {}), **phases, "start": (watch.started or now) - watch.begin}
         return PointResult(outcome, reason, answer, phases, shown, watch.peak or None)

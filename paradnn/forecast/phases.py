@@ -38,7 +38,7 @@ BETWEEN = "between"
 #: Phases that a point's time limit does not see.
 _OUTSIDE = ("schedule", "record", BETWEEN)
 #: Phases that follow from the step time alone.
-_ARITHMETIC = ("warmup", "measure", "latency", "load")
+_ARITHMETIC = ("warmup", "measure", "latency", "load", "learn")
 #: Seconds of a phase where nothing is known: at least, a layer, a parameter, where the point is profiled (drawing the
 #: figure); compile and profile beyond their steps.
 _TYPICAL = {

@@ -31,7 +31,7 @@ _COSTS = ("flops_per_step", "bytes_per_step", "parameters")
 _WORDS = ("mode", "precision", "compile", "optimizer.name", "devices", "transport", "data.name")
 _WORD_GROUPS = ("framework.", "platform.")
 #: Groups of keys that do not change what a step is.
-_ASIDE = ("measure", "software", "replicate", "seed", "scenario", *SCENARIOS)
+_ASIDE = ("measure", "software", "replicate", "seed", "scenario", *SCENARIOS, "task", "learn")
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from paradnn.config.words import counted
 from paradnn.costs import Costs
 from paradnn.hardware.environment import Environment
 from paradnn.record.breakdown_figure import point_figure
+from paradnn.record.learning import Moment, curve, learning_metrics, learning_words
 from paradnn.record.load import load_artifacts, load_metrics, load_tags, load_words, loads
 from paradnn.record.load_figure import load_figure
 from paradnn.record.measured import cost_metrics, given, measured_metrics, measurements, memory_metrics, phase_metrics
@@ -42,7 +43,8 @@ __all__ = ["Record", "file_content", "image", "make_record", "point_tags", "run_
 class Record:
     """Everything one run holds; times are in ms.
 
-    `artifacts` maps a file name to text, to a JSON-able value, or to {"base64": ...}: see `file_content`.
+    `artifacts` maps a file name to text, to a JSON-able value, or to {"base64": ...}: see `file_content`. `history` are
+    metrics that have a value for each epoch.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Record:
     start_time: int
     end_time: int
     description: str = ""
+    history: Sequence[Moment] = ()
 
 
 def run_name(point: Point) -> str:
@@ -65,6 +68,10 @@ def run_name(point: Point) -> str:
         words.append(point.scenario + (f" {_rate(point.load)}" if isinstance(point.load, Server) else ""))
     if point.data.name != "synthetic":
         words.append(point.data.name)
+    if point.learn:
+        words.append(f"to {point.learn.target:g}")
+        words += [point.optimizer.name, f"lr {point.optimizer.learning_rate:g}"]
+        words += [f"seed {point.seed}"] if point.seed else []
     if point.devices > 1:
         words.append(f"x{point.devices}" + (" grpc" if point.transport == "grpc" else ""))
     if point.platform.cores is not None:
@@ -142,6 +149,8 @@ def make_record(
     outcome, reason = _ending(results)
     tags = {**tags, "outcome": outcome}
     answers = [result.answer for result in results if result.answer]
+    metrics |= learning_metrics(point, answers)
+    history = [moment for answer in answers if point.learn for moment in curve(point.learn, answer.epochs or ())]
     if outcome in ("ok", "overload"):  # the load is lost, not the steps
         metrics |= measured_metrics(point, costs, answers, peaks) | load_metrics(point, answers)
         problems = [problem for answer in answers for problem in contradictions(point, costs, metrics, answer)]
@@ -150,7 +159,7 @@ def make_record(
         tags["checks"] = "passed" if not problems else "failed: " + "; ".join(dict.fromkeys(problems))
     if reason:
         tags["reason"] = without_secrets(reason)
-    for name in metrics:
+    for name in {name for each in (metrics, *(moment.metrics for moment in history)) for name in each}:
         metric(name)  # a metric without a unit is a fault of this tool
     return Record(
         name=run_name(point),
@@ -163,6 +172,7 @@ def make_record(
         start_time=start_time,
         end_time=end_time,
         description=_description(point, environment, outcome, reason, metrics, tags),
+        history=history,
     )
 
 
@@ -227,6 +237,8 @@ def _artifacts(
     if loads(answers):
         artifacts["latency.png"] = image(load_figure(run_name(point), point.load, answers))
     answer = results[0].answer
+    if answer and answer.epochs:
+        artifacts["epochs.json"] = {"unit": "s", "epochs": plain(answer.epochs)}
     if answer and answer.input:
         artifacts["input.json"] = plain(answer.input) | {"unit": "s"}
     if answer and isinstance(profile := answer.profile, Profile):
@@ -258,8 +270,9 @@ def _description(
         f"One {mode} of **{run_name(point)}** ({metrics['parameters']:,.0f} parameters) on {environment.device}, "
         f"{point.framework.name} {environment.software.get(point.framework.name, '')}, compile={point.compile}."
     )
+    learnt = f"\n\nLearning: {words}." if (words := learning_words(metrics)) else ""
     if outcome != "ok":
-        return f"{what}\n\nOutcome **{outcome}**: {reason}"
+        return f"{what}{learnt}\n\nOutcome **{outcome}**: {reason}"
     count = metrics["processes"]
     processes = "single process" if count == 1 else f"{count:.0f} processes"
     interval = ""
@@ -274,5 +287,5 @@ def _description(
         f"{what}\n\n**{metrics['examples_per_second']:,.1f} examples/s**{interval}, "
         f"{metrics['step_time_ms']:.3f} ms a step{waits}, {metrics['flops_per_second'] / 1e9:,.2f} GFLOP/s{used}; "
         f"{counted(round(metrics['blocks']), 'block')} of {counted(round(metrics['steps_per_block']), 'step')}, "
-        f"{steady}.{load}"
+        f"{steady}.{load}{learnt}"
     )

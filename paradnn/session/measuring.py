@@ -19,8 +19,9 @@ from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, Settings
 from paradnn.config.words import counted
 from paradnn.costs.point import costs_of, exceeds_memory, memory_limit
-from paradnn.errors import StoreError
+from paradnn.errors import DataError, StoreError
 from paradnn.execution.environments import WorkerEnvironments
+from paradnn.execution.learning_sets import SetFiles
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
@@ -29,6 +30,7 @@ from paradnn.record.profile_summary import profile_tags
 from paradnn.record.record import Record, point_tags, run_name
 from paradnn.session.course import Visit
 from paradnn.session.drift import Drift
+from paradnn.session.epochs import EpochsSaid
 from paradnn.session.hardware_peaks import CeilingsKeeper
 from paradnn.session.open_point import OpenPoint
 from paradnn.session.partial import PartialResults
@@ -36,6 +38,7 @@ from paradnn.session.progress import Reporter
 from paradnn.session.summary import Row, Summary
 from paradnn.tracking.base import ClaimedElsewhere, Finished, Tracker
 from paradnn.tracking.resume import ResumePolicy, wanted_extras
+from paradnn.worker.learning.messages import Epoch
 
 __all__ = ["Measuring", "SessionContext"]
 
@@ -71,6 +74,7 @@ class Measuring:
         self._environments, self._reporter, self._settings = context.environments, context.reporter, settings
         self._partial = PartialResults(settings.tracking)
         self._ceilings = CeilingsKeeper(self._pool, self._tracker, self._reporter.say) if settings.ceilings else None
+        self._sets = SetFiles()
         self._random = random.Random(settings.sweep.seed)
         self._keeps_nothing = False
         self._open: list[OpenPoint] = []
@@ -89,6 +93,7 @@ class Measuring:
         for entry in self._open:
             with contextlib.suppress(Exception):
                 self._tracker.abandon(entry.claim, "interrupted before its end")
+        self._sets.close()
 
     def work(self, todo: Sequence[Point]) -> None:
         """Measure all points, group after group; what another driver holds comes again at the end."""
@@ -116,6 +121,7 @@ class Measuring:
         if len(queue) <= GROUP or not count:
             return
         usable = [point for point in list(queue)[: 8 * GROUP] if not self._environments.problem(point)]
+        usable = [point for point in usable if not point.learn]  # whose whole training it would repeat
         usable.sort(key=lambda point: costs_of(point).flops_per_step)
         for share in range(1, count + 1):
             if usable:
@@ -251,9 +257,25 @@ class Measuring:
         schedule, begun = time.perf_counter() - self._free_since, time.time()
         problem = self._environments.problem(point)
         result = PointResult("unavailable", problem) if problem else self._predicted(entry, limits)
-        result = result or self._pool.measure(WorkerKey.of(point), entry.request(), limits, self._reporter.phase)
+        result = result or self._in_worker(entry, limits)
         self._free_since = time.perf_counter()
         return replace(result, phases={**result.phases, "schedule": schedule}, begun=begun)
+
+    def _in_worker(self, entry: OpenPoint, limits: Limits) -> PointResult:
+        """Measure a point in one more process."""
+        point, request, said = entry.point, entry.request(), EpochsSaid(entry.point, entry.claim, self._tracker)
+
+        def news(event: str | Epoch) -> None:
+            if words := event if isinstance(event, str) else said.say(event):
+                self._reporter.phase(words)
+
+        if point.learn:
+            try:
+                path = self._sets.path(point.data, getattr(point.model, "input_size", 0))
+            except DataError as error:
+                return PointResult("unavailable", str(error))
+            request["learning_set"] = str(path)
+        return self._pool.measure(WorkerKey.of(point), request, limits, news)
 
     @staticmethod
     def _predicted(entry: OpenPoint, limits: Limits) -> PointResult | None:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from paradnn.config.data import Synthetic
+from paradnn.config.data import Arrays
 from paradnn.config.point import Platform, Point
 from paradnn.errors import ConfigError
 from paradnn.hardware.environment import missing_device
@@ -21,9 +21,12 @@ __all__ = ["require_possible"]
 def require_possible(points: Sequence[Point]) -> None:
     """Raise ConfigError for input that is not there, and where no point has the device or the cores that it names."""
     for data in dict.fromkeys(point.data for point in points):
-        if not isinstance(data, Synthetic) and data.path is not None and not Path(data.path).exists():
-            remedy = "give a file or a folder, or leave it out for a generated set"
-            raise ConfigError("data.path", data.path, "there is no such file or folder", remedy)
+        path = getattr(data, "path", None)
+        if path is not None and not Path(path).exists():
+            remedy = "give a file or a folder" + (
+                "" if isinstance(data, Arrays) else ", or leave it out for a generated set"
+            )
+            raise ConfigError("data.path", path, "there is no such file or folder", remedy)
     problems = [_problem(platform) for platform in dict.fromkeys(point.platform for point in points)]
     if problems and all(problems):
         raise next(filter(None, problems))

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paradnn.config.words import counted
+from paradnn.record.learning import learning_words
 from paradnn.record.load import load_words
 from paradnn.session.console import standard_output
 
@@ -151,6 +152,8 @@ def describe_point(row: Row, where: str) -> str:
             f"{si(metrics['parameters'])}parameters",
         ]
         lines += _limit_lines(row)
+    if learnt := learning_words(metrics):
+        lines += [f"  {name:<12} {text}" for name, text in zip(("learning", ""), learnt.split("; "), strict=False)]
     if "peak_memory_bytes" in metrics:
         lines.append(f"  memory       {metrics['peak_memory_bytes'] / 2**30:.2f} GiB at the peak")
     if row.tags.get("checks", "").startswith("failed"):
@@ -294,6 +297,8 @@ def _verdict(row: Row) -> str:
     if row.outcome != "ok":
         return f"{row.outcome}: {row.reason}" if row.reason else row.outcome
     busy = ", contended" if row.tags.get("contended") == "true" else ""
+    if learnt := learning_words(row.metrics):
+        return f"{learnt}{busy}"
     return f"{row.metrics['examples_per_second']:,.1f} examples/s ± {_relative(row)}{busy}"
 
 

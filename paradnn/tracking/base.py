@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from paradnn.config.identity import Identity
+from paradnn.record.learning import Moment
 from paradnn.record.record import Record
 
 __all__ = ["AcceptsRun", "Claim", "ClaimedElsewhere", "Finished", "RecordingMetrics", "Tracker"]
@@ -93,6 +94,9 @@ class Tracker(Protocol):
 
     def renew(self, claim: Claim, timeout: float) -> None:
         """Let a claim hold for so many seconds from now on."""
+
+    def tell(self, claim: Claim, moments: Sequence[Moment]) -> None:
+        """Let who looks at a point that is being measured see what its epochs gave so far; `record` keeps all of it."""
 
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
         """Keep a finished point; the run's id."""

@@ -8,7 +8,7 @@ back. What another driver recorded meanwhile is not recorded twice.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.config.words import counted
 from paradnn.errors import DataError, StoreAwayError, StoreError, StoreRefusalError
+from paradnn.record.learning import Moment
 from paradnn.record.record import Record
 from paradnn.store.address import address_of
 from paradnn.tracking.base import AcceptsRun, Claim, ClaimedElsewhere, Finished, RecordingMetrics, Tracker
@@ -144,6 +145,13 @@ class ResilientTracker:
         if self._away_since is None and claim.run_id in self._held:
             try:
                 self._store.renew(claim, timeout)
+            except StoreError as error:
+                self._lost(error)
+
+    def tell(self, claim: Claim, moments: Sequence[Moment]) -> None:
+        if self._away_since is None and claim.run_id in self._held:
+            try:
+                self._store.tell(claim, moments)
             except StoreError as error:
                 self._lost(error)
 

@@ -11,7 +11,7 @@ import functools
 import os
 import tempfile
 import time
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from paradnn.config.identity import Identity
 from paradnn.config.outcome import OUTCOMES
 from paradnn.config.point import Tracking
 from paradnn.errors import StoreError, StoreRefusalError
+from paradnn.record.learning import Moment
 from paradnn.record.record import Record, file_content
 from paradnn.store.address import address_of, locate
 from paradnn.store.client import client_of, find_experiment, open_experiment
@@ -38,6 +39,8 @@ __all__ = ["MlflowTracker"]
 
 #: How much longer than its time limit a claim of another host is believed, in seconds.
 _CLAIM_MARGIN = 600.0
+#: How many metrics a tracking server takes at once.
+_MOST_METRICS = 1000
 _PARENT = "mlflow.parentRunId"
 _NOTE = "mlflow.note.content"
 _SOURCE = {"mlflow.source.name": "paradnn.train", "mlflow.source.type": "LOCAL"}
@@ -135,6 +138,10 @@ class MlflowTracker(LaunchedSweeps):
         self._client.set_tag(claim.run_id, EXPIRES, _expiry(timeout))
 
     @raises_store_errors
+    def tell(self, claim: Claim, moments: Sequence[Moment]) -> None:
+        self._write_history(claim.run_id, moments)
+
+    @raises_store_errors
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
         self._write(claim.run_id, record, recording_metrics)
         return claim.run_id
@@ -204,6 +211,7 @@ class MlflowTracker(LaunchedSweeps):
         from mlflow.entities import Metric, Param, RunTag
 
         self._put_artifacts(run_id, record.artifacts)
+        self._write_history(run_id, record.history)
         # The point's own end, so that a record which is written again after a lost answer does not show twice.
         end = record.end_time
         self._client.log_batch(
@@ -215,6 +223,18 @@ class MlflowTracker(LaunchedSweeps):
             tags=[RunTag(key, value) for key, value in {**record.tags, _NOTE: record.description}.items()],
         )
         self._client.set_terminated(run_id, _status(record.outcome), record.end_time)
+
+    def _write_history(self, run_id: str, moments: Sequence[Moment]) -> None:
+        """Metrics with a step; what the store holds of them already it keeps once, since their times are the same."""
+        from mlflow.entities import Metric
+
+        values = [
+            Metric(name, value, moment.time, moment.step)
+            for moment in moments
+            for name, value in moment.metrics.items()
+        ]
+        for start in range(0, len(values), _MOST_METRICS):
+            self._client.log_batch(run_id, metrics=values[start : start + _MOST_METRICS])
 
     def _other(self, identity: Identity, accepts: AcceptsRun, besides: str = "") -> Finished | ClaimedElsewhere | None:
         """Why the point need not be measured now: a run that is accepted, else the claim of a living driver."""

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.errors import DataError
+from paradnn.record.learning import Moment
 from paradnn.record.record import Record
 from paradnn.store.address import without_credentials
 from paradnn.store.schema import SCHEMA_VERSION
@@ -177,7 +178,8 @@ def _record(document: Mapping[str, Any], path: Path) -> Record:
     if document.get("schema_version") != SCHEMA_VERSION:
         raise DataError(f"{path}: schema_version {document.get('schema_version')}, this version reads {SCHEMA_VERSION}")
     try:
-        return Record(**document["record"])
+        record = document["record"]
+        return Record(**{**record, "history": [Moment(**moment) for moment in record.get("history", ())]})
     except (KeyError, TypeError) as error:
         raise DataError(f"{path}: not the record of a point ({error})") from None
 

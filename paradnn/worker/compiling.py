@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
-from paradnn.worker.frameworks import Step
 from paradnn.worker.messages import Compilation
 
 __all__ = ["MOST_STEPS", "compile_steps"]
@@ -18,7 +18,20 @@ __all__ = ["MOST_STEPS", "compile_steps"]
 MOST_STEPS = 8
 
 
-def compile_steps(step: Step, clock: Callable[[], float] = time.perf_counter) -> tuple[Compilation, float | None]:
+class Compiling(Protocol):
+    """What is asked of a step here, and so of anything that runs one."""
+
+    def run(self, steps: int) -> float | None:
+        """As `paradnn.worker.frameworks.Step.run`."""
+
+    def compilations(self) -> int:
+        """As `Step.compilations`."""
+
+    def compile_note(self) -> str | None:
+        """As `Step.compile_note`."""
+
+
+def compile_steps(step: Compiling, clock: Callable[[], float] = time.perf_counter) -> tuple[Compilation, float | None]:
     """Run `step` until it compiles nothing, or for the eighth time; what that took, and the very first loss."""
     seconds: list[float] = []
     programs: list[int] = []

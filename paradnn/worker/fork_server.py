@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from paradnn.worker.channel import Channel, MessageError, read_json, read_message
+from paradnn.worker.learning.messages import Epoch, EpochEnded
 from paradnn.worker.memory import give_back, remember_file_pages
 from paradnn.worker.messages import Answer, Exited, PhaseBegun, Refused, Request, Result, Started
 
@@ -25,9 +26,10 @@ __all__ = ["Report", "die_with_parent", "serve"]
 
 
 class Report(Protocol):
-    """Reports to the driver that a phase begins; `answer` is the one so far, should the phase not end."""
+    """Reports to the driver that a phase begins, or that an epoch has ended; `answer` is the one so far, should the
+    phase not end."""
 
-    def __call__(self, phase: str, answer: Answer | None = None, /) -> None: ...
+    def __call__(self, news: str | Epoch, answer: Answer | None = None, /) -> None: ...
 
 
 Handler = Callable[[Mapping[str, Any], Report], Answer]
@@ -120,8 +122,8 @@ def _child(request: Request, channel: Channel, handler: Handler, worker: int, cl
         _redirect(request.stderr)
         channel.send(Started(request.id, os.getpid()))
 
-        def report(phase: str, answer: Answer | None = None, /) -> None:
-            channel.send(PhaseBegun(phase, answer))
+        def report(news: str | Epoch, answer: Answer | None = None, /) -> None:
+            channel.send(EpochEnded(news) if isinstance(news, Epoch) else PhaseBegun(news, answer))
 
         channel.send(Result(request.id, handler(request.point, report)))
         code = 0

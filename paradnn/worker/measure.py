@@ -16,10 +16,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from paradnn.worker.learning.messages import Epoch
 from paradnn.worker.messages import Timing, Trial
 from paradnn.worker.series import FEWEST, block_interval, find_change
 
-__all__ = ["NotFinite", "Protocol", "Run", "is_steady", "measure_steps"]
+__all__ = ["NotFinite", "Protocol", "Run", "epochs_as_blocks", "is_steady", "measure_steps"]
 
 #: Blocks in each of the two windows whose agreement ends the warm-up.
 WINDOW = 4
@@ -99,6 +100,14 @@ def measure_steps(
             earlier = [] if noise else warmup
             scale *= 2
     return Timing(steps, calibration, warmup, blocks, steady, reason, timed.loss)
+
+
+def epochs_as_blocks(epochs: Sequence[Epoch]) -> Timing:
+    """The epochs of a training as blocks of its steps; the first has nothing before it."""
+    blocks = [epoch.train_seconds for epoch in epochs]
+    steady, reason = _verdict([], blocks)
+    first = Trial(epochs[0].steps, blocks[0])
+    return Timing(first.steps, [first], [], blocks, steady, reason, epochs[-1].train_loss)
 
 
 def _blocks(

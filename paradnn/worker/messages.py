@@ -2,7 +2,7 @@
 
 One JSON object a line (`paradnn.worker.channel`). The driver writes requests to the worker's standard input:
 
-    {"protocol": 4, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
+    {"protocol": 5, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
 
 and reads events, each with a key `event`, from its standard output:
 
@@ -11,6 +11,7 @@ and reads events, each with a key `event`, from its standard output:
     refused  the request cannot be served: reason (no child is forked)
     started  a child was forked for the point: id, pid
     phase    the child enters a phase: phase; answer, where what was measured is complete: it counts if the child dies
+    epoch    an epoch of training has ended: epoch
     result   the child's answer
     exited   the child has exited: exit_code or signal, peak memory as the kernel counted it
 
@@ -22,6 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from paradnn.worker.input.messages import InputMeasurement, PipelinePart
+from paradnn.worker.learning.messages import Epoch, EpochEnded
 from paradnn.worker.serving.messages import Load
 
 __all__ = [
@@ -31,6 +34,7 @@ __all__ = [
     "ArrayRate",
     "Compilation",
     "Contention",
+    "EpochEnded",
     "Event",
     "Exited",
     "Failed",
@@ -56,7 +60,8 @@ __all__ = [
 #:   2  what was measured is nested in the answer; every message is validated; requests bear the version.
 #:   3  a measurement says what disturbed it, which steps compiled, and of memory what the steps took.
 #:   4  an answer holds what a scenario gave.
-PROTOCOL_VERSION = 4
+#:   5  epochs are told as they end.
+PROTOCOL_VERSION = 5
 
 
 @dataclass(frozen=True)
@@ -133,42 +138,6 @@ class Measurement:
     energy_joules: float | None
     energy_source: str
     contention: Contention | None = None
-
-
-@dataclass(frozen=True)
-class PipelinePart:
-    """A part of an input pipeline's work without the step: examples, elapsed and processor seconds."""
-
-    examples: int
-    seconds: float
-    cpu_seconds: float
-
-
-@dataclass(frozen=True)
-class InputMeasurement:
-    """What input cost: see docs/input.md.
-
-    `waits` are seconds waited within each block; the step times are pairs, one a round; `stages` are seconds that each
-    adds to an example on one core; `read` and `damaged` count examples.
-    """
-
-    waits: list[float]
-    free_step_seconds: list[float]
-    fed_step_seconds: list[float]
-    alone: list[PipelinePart]
-    stages: dict[str, float]
-    threads: int
-    read: int
-    damaged: int
-    memory_bytes: int | None
-
-    def __post_init__(self) -> None:
-        """Raise ValueError where no rate can be computed."""
-        pairs = [*self.free_step_seconds, *self.fed_step_seconds]
-        if len(self.free_step_seconds) != len(self.fed_step_seconds) or not pairs or min(pairs) <= 0:
-            raise ValueError("there are no pairs of step times")
-        if not self.alone or any(part.examples < 1 or part.seconds <= 0 for part in self.alone):
-            raise ValueError("there is no part of the pipeline alone that took time")
 
 
 @dataclass(frozen=True)
@@ -255,8 +224,9 @@ class PeakRates:
 class Answer:
     """How a request ended within the child, and what was measured before that.
 
-    `phases` are seconds by name; memory is in bytes, None where it is not known (`paradnn.worker.memory`); `latencies`
-    are seconds of single steps, `load` what a scenario gave. An `ok` has a measurement, or peak rates if asked for.
+    `phases` are seconds by name; memory is in bytes, None where it is not known (`paradnn.worker.memory`);
+    `latencies` are seconds of single steps, `load` what a scenario gave, `epochs` those of a training. An `ok` has a
+    measurement, or peak rates if asked for.
     """
 
     outcome: str
@@ -268,6 +238,7 @@ class Answer:
     measurement: Measurement | None = None
     latencies: list[float] | None = None
     load: Load | None = None
+    epochs: list[Epoch] | None = None
     input: InputMeasurement | None = None
     profile: Profile | NoProfile | None = None
     peak_rates: PeakRates | None = None
@@ -343,8 +314,8 @@ class Exited:
     max_resident_bytes: int
 
 
-Event = Ready | Failed | Refused | Started | PhaseBegun | Result | Exited
+Event = Ready | Failed | Refused | Started | PhaseBegun | EpochEnded | Result | Exited
 
 #: Events by the name that they have on the pipe.
 EVENTS: dict[str, type[Event]] = {"ready": Ready, "failed": Failed, "refused": Refused, "started": Started}
-EVENTS |= {"phase": PhaseBegun, "result": Result, "exited": Exited}
+EVENTS |= {"phase": PhaseBegun, "epoch": EpochEnded, "result": Result, "exited": Exited}

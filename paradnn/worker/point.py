@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, cast
 
 import keras
 
@@ -26,9 +26,13 @@ from paradnn.worker.data import synthetic_batch
 from paradnn.worker.device_layout import DeviceLayout, layout_of
 from paradnn.worker.energy import EnergyMeter, open_meter
 from paradnn.worker.fork_server import Report
-from paradnn.worker.frameworks import Framework, Step, Unavailable, distributed
+from paradnn.worker.frameworks import Framework, LearningStep, Step, Unavailable, distributed
 from paradnn.worker.input.opening import open_feed, reads_files
-from paradnn.worker.measure import NotFinite, Protocol, Run, measure_steps
+from paradnn.worker.latencies import single_latencies
+from paradnn.worker.learning.examples import read_examples
+from paradnn.worker.learning.learn import Learner, NotReached
+from paradnn.worker.learning.messages import Epoch
+from paradnn.worker.measure import NotFinite, Protocol, Run, epochs_as_blocks, measure_steps
 from paradnn.worker.memory import MemoryMeter, Taken
 from paradnn.worker.messages import Answer, Contention, Measurement, NoProfile, Profile, Timing
 from paradnn.worker.models import Workload, build
@@ -42,10 +46,6 @@ from paradnn.worker.serving.sizes import compile_service
 __all__ = ["answer_request"]
 
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
-
-#: Synchronised steps for the latency quantiles: at least so many (p99 needs a hundred), at most so long.
-_LATENCY_STEPS = 200
-_LATENCY_SECONDS = 10.0
 
 
 def answer_request(request: Mapping[str, Any], framework: Framework, report: Report) -> Answer:
@@ -74,6 +74,8 @@ class _Run:
             if self._request.get("task") == "ceilings":
                 rates = measure_peak_rates(self._request, self._framework, self._phases)
                 self._answer = replace(self._answer, peak_rates=rates)
+            elif self._request.get("task") == "learn":
+                self._learn()
             else:
                 self._measure()
             self._answer = replace(self._answer, outcome="ok")
@@ -104,7 +106,6 @@ class _Run:
         point, framework, phases, group = self._request, self._framework, self._phases, self._group
         with phases("build"):
             workload, step = _prepare(point, framework)
-            parameters = sum(math.prod(v.shape) for v in workload.model.trainable_variables)
             if group:
                 step = GroupStep(step, group)
         with phases("input") if reads_files(point) else contextlib.nullcontext():
@@ -118,9 +119,10 @@ class _Run:
             group.compiled()
         run = fed.run if fed else step.run
         timing, meter, contention = self._time(run, step)
-        native = has_instructions(point["precision"]) if point["platform"]["name"] == "cpu" else None
         energy = meter.joules(), meter.source
-        measurement = Measurement(parameters, compilation, types, native, first_loss, timing, *energy, contention)
+        measurement = Measurement(
+            _parameters(workload), compilation, types, self._native(), first_loss, timing, *energy, contention
+        )
         self._answer = replace(self._answer, measurement=measurement)
         if service:
             with phases("load"):
@@ -137,6 +139,47 @@ class _Run:
         if point["measure"]["profile"] or point["measure"]["keep_trace"]:
             with phases("profile", replace(self._answer, outcome="ok")):
                 self._answer = replace(self._answer, profile=self._profile(step, timing))
+
+    def _learn(self) -> None:
+        """Build, compile, then train to the target: every epoch is a block of steps, and told as it ends."""
+        point, phases = self._request, self._phases
+        with phases("build"):
+            workload, step = _prepare(point, self._framework)
+        with phases("input"):
+            examples = read_examples(point["learning_set"], workload.inputs[0].shape)
+            synthetic = synthetic_batch(workload, point["batch_size"], point["seed"])
+            learner = Learner(cast("LearningStep", step), examples, point, synthetic)
+        with phases("compile"):
+            compilation, _ = compile_steps(learner)
+            types = product_types(step)
+            learner.restart()
+        self._memory.compiled()
+        meter, counter, watch = self._meter(), _CompilationCounter(step), ContentionWatch()
+        with phases("learn"):
+            counter.start()
+            watch.start()
+            try:
+                learner.learn(meter, self._tell)
+            finally:
+                watch.stop()
+        epochs = self._answer.epochs or []
+        timing = counter.judged(epochs_as_blocks(epochs))
+        spent = [epoch.joules for epoch in epochs if epoch.joules is not None]
+        energy = (sum(spent) if spent else None), meter.source
+        measurement = Measurement(
+            _parameters(workload), compilation, types, self._native(), None, timing, *energy, watch.seen
+        )
+        self._answer = replace(self._answer, measurement=measurement)
+        self._note_memory()
+
+    def _tell(self, epochs: list[Epoch]) -> None:
+        self._answer = replace(self._answer, epochs=epochs)
+        self._phases.report(epochs[-1])
+
+    def _native(self) -> bool | None:
+        """Whether the processor has instructions for products in the point's precision; None if not known."""
+        point = self._request
+        return has_instructions(point["precision"]) if point["platform"]["name"] == "cpu" else None
 
     def _time(self, run: Run, step: Step) -> tuple[Timing, EnergyMeter, Contention | None]:
         """The timed blocks, with the meter and what disturbed them: all three start with the blocks."""
@@ -180,7 +223,7 @@ class _Run:
             self._note_memory()  # what empties the caches is none of the model's memory
             cold = Caches()
         with self._phases("latency"):
-            return _latencies(run, self._request["measure"]["max_seconds"], cold.empty if cold else None)
+            return single_latencies(run, self._request["measure"]["max_seconds"], cold.empty if cold else None)
 
     def _note_memory(self) -> None:
         """The peaks so far are those of the point."""
@@ -207,6 +250,10 @@ class _Run:
         return replace(profile, devices=self._layout.local_devices)
 
 
+def _parameters(workload: Workload) -> int:
+    return sum(math.prod(variable.shape) for variable in workload.model.trainable_variables)
+
+
 def _step_seconds(timing: Timing) -> float:
     return statistics.median(timing.blocks) / timing.steps_per_block
 
@@ -221,6 +268,8 @@ def _ending(error: Exception, framework: Framework, phase: str) -> tuple[str, st
         return "overload", str(error)
     if isinstance(error, NotFinite):
         return "nan", str(error)
+    if isinstance(error, NotReached):
+        return "timeout", str(error)
     reason = f"{phase}: {_line(error)}"
     if isinstance(error, MemoryError):
         return "oom_host", reason
@@ -275,39 +324,19 @@ class _CompilationCounter:
         return replace(timing, steady=False, steady_reason=reason)
 
 
-def _latencies(
-    run: Callable[[int], float | None], longest: float, before: Callable[[], None] | None = None
-) -> list[float]:
-    """Seconds of single synchronised steps, for no longer than `longest` seconds, the cap of the measurement.
-
-    `before` is called before each of them, outside what is timed.
-    """
-    seconds: list[float] = []
-    begin = now = time.perf_counter()
-    while len(seconds) < _LATENCY_STEPS and now - begin < min(_LATENCY_SECONDS, longest):
-        if before:
-            before()
-            now = time.perf_counter()
-        run(1)
-        end = time.perf_counter()
-        seconds.append(end - now)
-        now = end
-    return seconds
-
-
 class _Phases:
     """Says which phase the point is in, and how long each took."""
 
     def __init__(self, report: Report) -> None:
         self.current = "start"
         self.seconds: dict[str, float] = {}
-        self._report = report
+        self.report = report
 
     @contextlib.contextmanager
     def __call__(self, name: str, answer: Answer | None = None) -> Iterator[None]:
         if name != self.current:
             self.current = name
-            self._report(name, answer)
+            self.report(name, answer)
         start = time.perf_counter()
         try:
             yield

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # importing Keras belongs to `load`, where a failure is repor
     from paradnn.worker.device_layout import DeviceLayout
     from paradnn.worker.models import Workload
 
-__all__ = ["NAMES", "FeedableStep", "Framework", "Step", "Unavailable", "distributed", "load"]
+__all__ = ["NAMES", "FeedableStep", "Framework", "LearningStep", "Step", "Unavailable", "distributed", "load"]
 
 NAMES = ("tensorflow", "jax", "torch")
 #: Those with a module of steps over several devices.
@@ -53,6 +53,19 @@ class FeedableStep(Step, Protocol):
 
     def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
         """As `run`, each step on arguments of its own: (inputs, targets), in inference (inputs,)."""
+
+
+class LearningStep(FeedableStep, Protocol):
+    """A training step that also takes NumPy arrays, and shows what it has learnt (`paradnn.worker.learning`)."""
+
+    def values(self) -> list[Any]:
+        """Copies of all variables as NumPy arrays: the model's, then the optimizer's."""
+
+    def assign(self, values: Sequence[Any]) -> None:
+        """Let the variables have `values`, as `values()` gave them."""
+
+    def outputs(self, inputs: Sequence[Any]) -> Any:
+        """What the model says of `inputs`, as a NumPy array; compiled as the step is."""
 
 
 class Framework(Protocol):

@@ -18,6 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import jax
 import jax.numpy as jnp
 import keras
+import numpy as np
 
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.models import Workload
@@ -129,21 +130,23 @@ class CompiledStep:
         eager: bool,
         outputs: Any = None,
     ) -> None:
-        self._model = workload.model
+        self._model, self._device = workload.model, device
+        self._forward = _inference_step(workload)
         self._training = optimizer is not None
         self._eager = eager
         groups = [self._model.trainable_variables, self._model.non_trainable_variables]
         donated: tuple[int, ...] = ()
         self._constants: tuple[Any, ...] = (inputs,)
         if optimizer is None:
-            self.function = _inference_step(workload)
+            self.function = self._forward
         else:
             groups.append(optimizer.variables)
             self.function, self._constants = _training_step(workload, optimizer), (inputs, targets)
             donated = (0, 1, 2)
         self._variables = groups
-        self._state = tuple([jax.device_put(variable.value, device) for variable in group] for group in groups)
+        self._place()
         if not eager:
+            self._forward = jax.jit(self._forward)
             shardings = {} if outputs is None else {"out_shardings": outputs}
             self.function = jax.jit(self.function, donate_argnums=donated, **shardings)
 
@@ -158,6 +161,33 @@ class CompiledStep:
                 *self._state, loss = self.function(*self._state, *self._constants)
             # The loss comes out of the same program as the last update: reading it waits for all.
             return float(loss)
+
+    def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
+        with jax.disable_jit() if self._eager else contextlib.nullcontext():
+            for _ in range(steps):
+                inputs, targets = (jax.device_put(list(arrays), self._device) for arrays in take())
+                *self._state, loss = self.function(*self._state, inputs, targets)
+            return float(loss)
+
+    def outputs(self, inputs: Sequence[Any]) -> Any:
+        with jax.disable_jit() if self._eager else contextlib.nullcontext():
+            return np.asarray(self._forward(*self._state[:2], jax.device_put(list(inputs), self._device)))
+
+    def values(self) -> list[Any]:
+        # Copies, since the next step overwrites these in place.
+        return [np.array(value) for group in self._state for value in group]
+
+    def assign(self, values: Sequence[Any]) -> None:
+        rest = iter(values)
+        for group in self._variables:
+            for variable in group:
+                variable.assign(next(rest))
+        self._place()
+
+    def _place(self) -> None:
+        """Take the state from the Keras variables."""
+        device = self._device
+        self._state = tuple([jax.device_put(variable.value, device) for variable in group] for group in self._variables)
 
     def write_back(self) -> None:
         """Let the Keras variables have the values that the steps computed; their first ones were donated."""

@@ -64,17 +64,20 @@ class TensorFlow:
         with self._placed():
             inputs, targets = ([tf.identity(tf.constant(array)) for array in arrays] for arrays in batch)
             inputs = workload.prepare(inputs)
+            variables: list[Any] = []
             arguments: tuple[Any, ...] = (*inputs, *targets)
             compiled = point["compile"] != "eager"
             if point["mode"] == "train":
                 optimizer = make_optimizer(point["optimizer"], point["precision"])
                 optimizer.build(workload.model.trainable_variables)
                 function = _training_step(workload, optimizer, dense=point["compile"] == "xla")
+                variables = [*workload.model.variables, *optimizer.variables]
             else:
                 function, arguments = inference_step(workload, compiled), tuple(inputs)
+        forward = inference_step(workload, compiled)
         if compiled:
-            function = tf.function(function, jit_compile=_jit(point["compile"]))
-        return CompiledStep(function, arguments, self._placed, point)
+            function, forward = (tf.function(each, jit_compile=_jit(point["compile"])) for each in (function, forward))
+        return CompiledStep(function, arguments, self._placed, point, variables, forward)
 
     def make_kernel(self, name: str, size: int, precision: str, compile: str) -> Callable[[int], None]:
         with self._placed():
@@ -129,8 +132,17 @@ class TensorFlow:
 class CompiledStep:
     """A function over a batch that stays on the device, of flat arguments: nested ones take longer to pass."""
 
-    def __init__(self, function: Any, arguments: tuple[Any, ...], placed: Any, point: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        function: Any,
+        arguments: tuple[Any, ...],
+        placed: Any,
+        point: Mapping[str, Any],
+        variables: Sequence[Any] = (),
+        forward: Any = None,
+    ) -> None:
         self.function = function
+        self._variables, self._forward = variables, forward
         self.arguments = arguments
         self._placed = placed
         self._training = point["mode"] == "train"
@@ -153,6 +165,17 @@ class CompiledStep:
                 output = function(*itertools.chain.from_iterable(take()))
             value = wait_for(output)
         return float(value) if self._training else None
+
+    def values(self) -> list[Any]:
+        return [variable.numpy().copy() for variable in self._variables]
+
+    def assign(self, values: Sequence[Any]) -> None:
+        for variable, value in zip(self._variables, values, strict=True):
+            variable.assign(value)
+
+    def outputs(self, inputs: Sequence[Any]) -> Any:
+        with self._placed():
+            return self._forward(*inputs)[-1].numpy()
 
     def compilations(self) -> int:
         # XLA compiles a function once each time it is traced, since no shape is left open.

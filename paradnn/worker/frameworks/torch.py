@@ -83,13 +83,18 @@ class Torch:
             compute = _compiled(compute, point["compile"], self._device)
         if not training:
             return _Step(compute, inputs, self._device, point)
+        forward = _outputs_of(workload)
         optimizer = make_optimizer(point["optimizer"], point["precision"])
         optimizer.build(workload.model.trainable_variables)
         update = _update_of(workload, optimizer)
         # Loss scaling decides on the host at every step, between what could be compiled.
         if point["compile"] != "eager" and point["precision"] != "float16":
             update = _compiled(update, point["compile"], self._device)
-        return _Step(_training_step(workload, compute, optimizer, update), inputs, self._device, point)
+        if point["compile"] != "eager":
+            forward = _compiled(forward, point["compile"], self._device)
+        step = _Step(_training_step(workload, compute, optimizer, update), inputs, self._device, point)
+        step.learns((inputs, targets), [*workload.model.variables, *optimizer.variables], forward)
+        return step
 
     def make_kernel(self, name: str, size: int, precision: str, compile: str) -> Callable[[int], None]:
         dtype, device = getattr(torch, precision), self._device
@@ -158,6 +163,31 @@ class _Step:
                 function(batch)
             _wait(self._device)
         return None
+
+    def learns(self, batch: Sequence[Sequence[Any]], variables: Sequence[Any], forward: Any) -> None:
+        """What a step that is fed needs: its batch, in place of which others are put, and its model."""
+        self._batches, self._variables, self._forward = batch, variables, forward
+
+    def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
+        # The targets are part of what was compiled: batches go where the first one is.
+        for _ in range(steps):
+            for places, arrays in zip(self._batches, take(), strict=True):
+                for place, array in zip(places, arrays, strict=True):
+                    place.copy_(torch.from_numpy(array))
+            loss = self.function(self._batch)
+        return float(loss)
+
+    def values(self) -> list[Any]:
+        return [variable.value.detach().cpu().numpy().copy() for variable in self._variables]
+
+    def assign(self, values: Sequence[Any]) -> None:
+        for variable, value in zip(self._variables, values, strict=True):
+            variable.assign(value)
+
+    def outputs(self, inputs: Sequence[Any]) -> Any:
+        arrays = [torch.from_numpy(array).to(self._device) for array in inputs]
+        with torch.no_grad():
+            return self._forward(arrays[0] if len(arrays) == 1 else arrays).detach().float().cpu().numpy()
 
     def compilations(self) -> int:
         # Of frames: what cannot be compiled, or no more often, took its time too.

@@ -1,0 +1,166 @@
+"""How long it takes to train to an accuracy: scores over seeds, epochs over batch sizes, platforms against each other.
+
+A score is MLPerf Training's: the fastest and the slowest of the runs are left out, the rest averaged; a run that did
+not reach its target is slower than any that did. Two runs or one are averaged as they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.stats import t
+
+from analysis.methods.columns import hyperparameters
+from analysis.methods.quantiles import Estimate
+from analysis.methods.regression import NotEnoughData
+from analysis.store.frame import families
+
+__all__ = ["PLATFORM", "PlatformRatio", "TimeToAccuracy", "olympic_mean", "time_to_accuracy"]
+
+#: What makes a platform of two runs: the machine, and the software on it.
+PLATFORM = ("device", "environment_id", "framework.name", "software.name")
+_PREFIXES = ("optimizer.", "data.", "learn.", "platform.")
+#: What is recorded with a setting and leaves its score as it is.
+_ASIDE = ("platform.price_per_hour", "learn.epochs_after")
+
+
+@dataclass(frozen=True)
+class PlatformRatio:
+    """Two platforms over the settings that reached their target on both: geometric means of slower / faster."""
+
+    faster: str
+    slower: str
+    settings: int
+    seconds: float
+    epochs: float
+
+
+@dataclass(frozen=True)
+class TimeToAccuracy:
+    """`scores` has a row for each setting on each platform: `family`, `platform`, `choice` (what varies besides the
+    batch size, in words), `batch_size`, `runs`, `reached`, `seconds` with `seconds_low` and `seconds_high`, `epochs`,
+    `examples_per_second`, `below` (runs that fell below the target later), and `joules` and `cost` where known.
+    """
+
+    scores: pd.DataFrame
+    ratios: tuple[PlatformRatio, ...]
+    run_ids: tuple[str, ...]
+
+
+def olympic_mean(values: Sequence[float]) -> Estimate:
+    """The mean without the smallest and the largest value (of fewer than three: of all), and its 95% interval.
+
+    Infinite values are runs that never ended: more than one of them leaves the mean infinite. The interval is Tukey
+    and McLaughlin's for a trimmed mean (Sankhya A 25, 1963): the standard deviation is that of the winsorised values,
+    s / ((1 - 2/n) sqrt(n)), with n - 3 degrees of freedom; NaN where none are left, so it takes four values, or two
+    where none is dropped.
+    """
+    ordered = sorted(values)
+    count = len(ordered)
+    dropped = 1 if count >= 3 else 0
+    kept = ordered[dropped : count - dropped]
+    mean = math.fsum(kept) / len(kept) if math.isfinite(kept[-1]) else math.inf
+    degrees = len(kept) - 1
+    if degrees < 1 or not math.isfinite(mean):
+        return Estimate(mean, math.nan, math.nan)
+    winsorised = [kept[0]] * dropped + kept + [kept[-1]] * dropped
+    error = float(np.std(winsorised, ddof=1)) / ((1 - 2 * dropped / count) * math.sqrt(count))
+    half = float(t.ppf(0.975, degrees)) * error
+    return Estimate(mean, mean - half, mean + half)
+
+
+def time_to_accuracy(frame: pd.DataFrame, prices: Mapping[str, float] | None = None) -> TimeToAccuracy:
+    """Score every setting of the runs that learn; a setting is all but seed and replicate.
+
+    `prices` are those of an hour by device; a run's own `platform.price_per_hour` is taken where there is none.
+    Raises NotEnoughData where no run learns.
+    """
+    learns = frame["best_accuracy"].notna() if "best_accuracy" in frame else pd.Series(False, index=frame.index)
+    runs = frame[learns].copy()
+    if runs.empty:
+        raise NotEnoughData("no run trains to an accuracy; measure some: python -m paradnn.train task=learn")
+    for name in ("seconds_to_target", "epochs_to_target", "examples_to_target", "epochs_below_target"):
+        if name not in runs:
+            runs[name] = math.nan
+    named = [name for name in runs.columns if str(name).startswith(_PREFIXES) and name not in _ASIDE]
+    keys = [name for name in (*PLATFORM, "family", *hyperparameters(runs), *named) if name in runs]
+    keys = list(dict.fromkeys(keys))
+    choices = [name for name in keys if name not in (*PLATFORM, "batch_size", "family")]
+    words = {
+        family: [name for name in choices if rows[name].nunique(dropna=False) > 1]
+        for family, rows in runs.groupby("family")
+    }
+    places = [name for name in PLATFORM if name in runs]
+    shown = [name for name in places if name != "environment_id" and runs[name].nunique(dropna=False) > 1]
+    rows = []
+    for _, group in runs.groupby(keys, dropna=False, sort=False):
+        first = group.iloc[0]
+        platform = ", ".join(str(first[name]) for name in dict.fromkeys(["device", *shown]) if name in runs)
+        told = [name for name in words[first["family"]] if pd.notna(first[name])]
+        choice = ", ".join(f"{_word(name)}={first[name]}" for name in told)
+        row = {"family": first["family"], "platform": platform, "choice": choice, **_score(group, prices or {})}
+        rows.append(row | {"batch_size": first.get("batch_size"), "_place": tuple(map(str, first[places]))})
+    scores = pd.DataFrame(rows)
+    order = {name: place for place, name in enumerate(families(scores))}
+    scores = scores.sort_values(
+        ["family", "platform", "choice", "batch_size"],
+        key=lambda column: column.map(order) if column.name == "family" else column,
+        ignore_index=True,
+    )
+    return TimeToAccuracy(scores.drop(columns="_place"), _ratios(scores), tuple(runs["run_id"]))
+
+
+def _word(name: str) -> str:
+    """A column as it is said: data for data.name, nodes for model.nodes."""
+    group, _, key = name.rpartition(".")
+    return group if key == "name" else key
+
+
+def _score(group: pd.DataFrame, prices: Mapping[str, float]) -> dict[str, float]:
+    seconds = group["seconds_to_target"].fillna(math.inf)
+    score = olympic_mean(seconds.tolist())
+    reached = group[np.isfinite(seconds)]
+    epochs = olympic_mean(group["epochs_to_target"].fillna(math.inf).tolist())
+    rates = reached["examples_to_target"] / reached["seconds_to_target"]
+    found = {
+        "runs": len(group),
+        "reached": len(reached),
+        "seconds": score.value,
+        "seconds_low": score.low,
+        "seconds_high": score.high,
+        "epochs": epochs.value,
+        "epochs_low": epochs.low,
+        "epochs_high": epochs.high,
+        "examples_per_second": float(rates.median()) if len(rates) else math.nan,
+        "best_accuracy": float(group["best_accuracy"].median()),
+        "below": int((reached["epochs_below_target"] > 0).sum()),
+    }
+    if "energy_to_target_joules" in group and group["energy_to_target_joules"].notna().any():
+        found["joules"] = olympic_mean(group["energy_to_target_joules"].fillna(math.inf).tolist()).value
+    price = prices.get(str(group["device"].iloc[0]))
+    if price is None and "platform.price_per_hour" in group:
+        own = float(pd.to_numeric(group["platform.price_per_hour"], errors="coerce").iloc[0])
+        price = own if math.isfinite(own) else None
+    return found if price is None else found | {"cost": price * score.value / 3600}
+
+
+def _ratios(scores: pd.DataFrame) -> tuple[PlatformRatio, ...]:
+    """Each pair of platforms over the settings that both have."""
+    whole = scores[np.isfinite(scores["seconds"])]
+    found = []
+    sides = dict(iter(whole.groupby("_place")))
+    for one, other in itertools.combinations(sides, 2):
+        both = sides[one].merge(sides[other], on=["family", "choice", "batch_size"], suffixes=("_a", "_b"))
+        if both.empty:
+            continue
+        seconds, epochs = (float(np.exp(np.log(both[f"{n}_b"] / both[f"{n}_a"]).mean())) for n in ("seconds", "epochs"))
+        names = both["platform_a"].iloc[0], both["platform_b"].iloc[0]
+        if seconds < 1:
+            names, seconds, epochs = (names[1], names[0]), 1 / seconds, 1 / epochs
+        found.append(PlatformRatio(*names, len(both), seconds, epochs))
+    return tuple(found)

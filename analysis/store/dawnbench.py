@@ -1,0 +1,182 @@
+"""Logging DAWNBench's training entries as runs that learn.
+
+    python -m analysis import-dawnbench DIR
+    python -m analysis time-to-accuracy --experiment dawnbench
+
+DIR is a clone of github.com/stanford-futuredata/dawn-bench-entries. Each series (a .tsv beside a .json) becomes one run
+with its whole curve; the time to the threshold is that of the first entry which reaches it, as its README says.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from analysis.store.load import load
+from analysis.store.writer import open_experiment, writing
+from paradnn.errors import DataError
+from paradnn.store.address import address_of
+from paradnn.store.protocols import PUBLISHED
+from paradnn.store.schema import SCHEMA_VERSION
+
+__all__ = ["EXPERIMENT", "TASKS", "Imported", "Series", "import_dawnbench", "read_series"]
+
+#: Where the runs go: apart from one's own, which share neither models nor data with them.
+EXPERIMENT = "dawnbench"
+#: The metric of each task as its column is called, the threshold in it, and what of it is 1.
+TASKS = {"CIFAR10": ("top1Accuracy", 94.0, 100.0), "ImageNet": ("top5Accuracy", 93.0, 100.0)}
+TASKS["SQuAD"] = ("f1Score", 0.75, 1.0)
+
+
+@dataclass(frozen=True)
+class Series:
+    """One entry: epochs, hours since the start and the task's metric after each of them; `about` is its .json."""
+
+    task: str
+    name: str
+    epochs: Sequence[float]
+    hours: Sequence[float]
+    metric: Sequence[float]
+    about: dict[str, Any]
+
+    @property
+    def reached(self) -> int | None:
+        """The place of the first entry at the task's threshold or above it."""
+        threshold = TASKS[self.task][1]
+        return next((place for place, value in enumerate(self.metric) if value >= threshold), None)
+
+    @property
+    def below(self) -> int:
+        """How many entries after that are below the threshold."""
+        reached = self.reached
+        return 0 if reached is None else sum(value < TASKS[self.task][1] for value in self.metric[reached:])
+
+    @property
+    def price(self) -> float | None:
+        """Dollars an hour, where the entry says so."""
+        price = self.about.get("costPerHour")
+        return float(price) if isinstance(price, (int, float)) and price > 0 else None
+
+    def metrics(self) -> dict[str, float]:
+        """What `task=learn` would have recorded."""
+        scale, reached = TASKS[self.task][2], self.reached
+        found = {"best_accuracy": max(self.metric) / scale, "epochs": self.epochs[-1]}
+        if reached is not None:
+            found |= {"seconds_to_target": self.hours[reached] * 3600, "epochs_to_target": self.epochs[reached]}
+            found["epochs_below_target"] = float(self.below)
+        return found
+
+
+@dataclass(frozen=True)
+class Imported:
+    """All series, how many of them were logged now, and what could not be read."""
+
+    series: tuple[Series, ...]
+    logged: int
+    damaged: tuple[str, ...]
+
+
+def read_series(folder: Path) -> tuple[list[Series], list[str]]:
+    """The series of all tasks, and the files that hold none, with the reason. DataError for a folder of another kind.
+
+    An entry that counts its epochs from 0 has one more of them at each line.
+    """
+    found: list[Series] = []
+    damaged: list[str] = []
+    for task in TASKS:
+        for path in sorted((folder / task / "train").glob("*.tsv")):
+            try:
+                found.append(_series(task, path))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                damaged.append(f"{path.name}: {type(error).__name__}: {error}")
+    if not found:
+        raise DataError(
+            f"{folder}: holds no series of DAWNBench; give a clone of stanford-futuredata/dawn-bench-entries"
+        )
+    return found, damaged
+
+
+def _series(task: str, path: Path) -> Series:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = [row for row in csv.DictReader(file, delimiter="\t") if any(row.values())]
+    columns = {name: [float(row[name]) for row in rows] for name in ("epoch", "hours", TASKS[task][0])}
+    if not rows or not all(map(math.isfinite, [value for values in columns.values() for value in values])):
+        raise ValueError("has no numbers")
+    epochs = [value + (columns["epoch"][0] == 0) for value in columns["epoch"]]
+    about = path.with_suffix(".json")
+    content = json.loads(about.read_text(encoding="utf-8-sig")) if about.is_file() else {}
+    return Series(task, path.stem, epochs, columns["hours"], columns[TASKS[task][0]], content)
+
+
+def import_dawnbench(folder: Path, tracking_uri: str | None = None, experiment: str = EXPERIMENT) -> Imported:
+    """Log the series that the store does not hold yet, one run each."""
+    series, damaged = read_series(folder)
+    client, experiment_id = open_experiment(tracking_uri, experiment)
+    uri = address_of(tracking_uri).uri
+    stored = load(uri, experiments=experiment, tags={"source": "dawnbench"})
+    present = set(stored["point_id"]) if "point_id" in stored else set()
+    todo = [entry for entry in series if _point_id(entry) not in present]
+    with writing(uri):
+        for entry in todo:
+            _log(client, experiment_id, entry)
+    return Imported(tuple(series), len(todo), tuple(damaged))
+
+
+def _point_id(entry: Series) -> str:
+    return hashlib.sha256(f"dawnbench {entry.task} {entry.name}".encode()).hexdigest()[:16]
+
+
+def _log(client: Any, experiment_id: str, entry: Series) -> None:
+    """One run with the curve; its outcome is written last."""
+    from mlflow.entities import Metric, Param, RunTag
+
+    _, threshold, scale = TASKS[entry.task]
+    begun = _milliseconds(str(entry.about.get("timestamp", "")))
+    device, model = (str(entry.about.get(name) or "(not said)") for name in ("hardware", "model"))
+    author = entry.about.get("author", "(not said)")
+    tags = {
+        "kind": "point",
+        "schema_version": SCHEMA_VERSION,
+        "source": "dawnbench",
+        "point_id": _point_id(entry),
+        "environment_id": hashlib.sha256(device.encode()).hexdigest()[:16],
+        "protocol_id": PUBLISHED,
+        "replicate": "0",
+        "device": device,
+        "mlflow.note.content": f"DAWNBench, {entry.task} training: {model} by {author}.",
+    }
+    run_id = client.create_run(experiment_id, start_time=begun, tags=tags, run_name=entry.name).info.run_id
+    curve = [
+        Metric(name, value, begun + round(3.6e6 * hours), step)
+        for step, (hours, accuracy) in enumerate(zip(entry.hours, entry.metric, strict=True), 1)
+        for name, value in (("heldout_accuracy", accuracy / scale), ("learning_seconds", 3600 * hours))
+    ]
+    for start in range(0, len(curve), 1000):
+        client.log_batch(run_id, metrics=curve[start : start + 1000])
+    params = {"task": "learn", "model.name": model, "data.name": entry.task, "learn.target": f"{threshold / scale:g}"}
+    params |= {"framework.name": str(entry.about.get("framework") or "(not said)"), "mode": "train", "seed": "0"}
+    params |= {} if entry.price is None else {"platform.price_per_hour": f"{entry.price:g}"}
+    outcome = "timeout" if entry.reached is None else "ok"
+    client.log_batch(
+        run_id,
+        metrics=[Metric(name, value, begun, 0) for name, value in entry.metrics().items()],
+        params=[Param(name, value) for name, value in params.items()],
+        tags=[RunTag("outcome", outcome)],
+    )
+    end = begun + round(3.6e6 * entry.hours[-1])
+    client.set_terminated(run_id, "FINISHED" if outcome == "ok" else "FAILED", end)
+
+
+def _milliseconds(day: str) -> int:
+    """Unix milliseconds of a day as entries write it; the first day of DAWNBench where they do not."""
+    try:
+        return round(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() * 1000)
+    except ValueError:
+        return _milliseconds("2017-08-14")

@@ -1,0 +1,121 @@
+"""`time-to-accuracy`: how long training to an accuracy takes, over seeds, batch sizes and platforms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from analysis.format import short
+from analysis.options import Options, option
+from analysis.prices import read_prices
+from analysis.summaries.gate import gated
+from analysis.summaries.result import Paragraph, Result
+from paradnn.config.words import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from analysis.methods.time_to_accuracy import TimeToAccuracy
+
+__all__ = ["TimeToAccuracyOptions", "TimeToAccuracyResult", "time_to_accuracy"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeToAccuracyOptions(Options):
+    """What an hour costs."""
+
+    command = "time-to-accuracy"
+
+    price: tuple[tuple[str, str], ...] = option(
+        (),
+        "what an hour of a device costs, several times if you like; adds the cost to the target",
+        metavar="DEVICE=PRICE",
+        several="repeat",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class TimeToAccuracyResult(Result):
+    """The score of every setting on every platform."""
+
+    found: TimeToAccuracy
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row for each setting on each platform."""
+        return self.found.scores
+
+    @property
+    def drawable(self) -> bool:
+        """Whether any setting with a batch size has a score."""
+        scores = self.found.scores
+        return bool((np.isfinite(scores["seconds"]) & scores["batch_size"].notna()).any())
+
+    def _figure(self) -> Figure:
+        from analysis.figures.time_to_accuracy import draw_time_to_accuracy
+
+        return draw_time_to_accuracy(self.found)
+
+    def _paragraphs(self) -> Iterator[Paragraph]:
+        for (family, platform), rows in self.found.scores.groupby(["family", "platform"], sort=False):
+            yield _describe(f"{family} on {platform}", rows)
+        for ratio in self.found.ratios:
+            yield Paragraph(
+                f"{ratio.faster} reaches the target {ratio.seconds:.3g}x as fast as {ratio.slower}, which takes "
+                f"{ratio.epochs:.3g}x its epochs (geometric means over {counted(ratio.settings, 'setting')})."
+            )
+        yield Paragraph(
+            "A score is the mean over seeds without the fastest and the slowest (of fewer than three: of all); a run "
+            "that did not reach its target is the slowest. Intervals are 95%, over seeds."
+        )
+
+
+@gated
+def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions | None = None) -> TimeToAccuracyResult:
+    """Score the runs that train to an accuracy. NotEnoughData where none does."""
+    from analysis.methods.time_to_accuracy import time_to_accuracy as analyse
+
+    options = options or TimeToAccuracyOptions()
+    found = analyse(frame, read_prices(options.price, frame))
+    return TimeToAccuracyResult(found=found, sources=found.run_ids)
+
+
+def _describe(name: str, rows: pd.DataFrame) -> Paragraph:
+    reached = rows[np.isfinite(rows["seconds"])]
+    runs = counted(int(rows["runs"].sum()), "run")
+    head = f"{name}: {runs} of {counted(len(rows), 'setting')}"
+    if len(reached):
+        best = reached.loc[reached["seconds"].idxmin()]
+        head += f"; fastest to the target {_setting(best)}, in {_score(best)}."
+    else:
+        head += "; none has a score."
+    below = int(rows["below"].sum())
+    points = [f"{_setting(row)}: {_score(row)}" for _, row in rows.iterrows()]
+    if below:
+        points.append(f"{counted(below, 'run')} fell below the target after reaching it.")
+    return Paragraph(head, tuple(points))
+
+
+def _setting(row: pd.Series) -> str:
+    known = row["batch_size"] is not None and row["batch_size"] == row["batch_size"]
+    batch = [f"batch size {row['batch_size']:g}"] if known else []
+    return ", ".join(filter(None, [*batch, str(row["choice"])])) or "as it is"
+
+
+def _score(row: pd.Series) -> str:
+    """Seconds with their interval, epochs, cost; or how many did not get there."""
+    if not np.isfinite(row["seconds"]):
+        return f"no score, {row['reached']} of {row['runs']} reached it; best {row['best_accuracy']:.4f} in the median"
+    interval = f" ({row['seconds_low']:.4g} to {row['seconds_high']:.4g})" if np.isfinite(row["seconds_low"]) else ""
+    text = f"{row['seconds']:.4g} s{interval}, {row['epochs']:.3g} epochs"
+    if row["reached"] < row["runs"]:
+        text += f", {row['reached']} of {row['runs']} reached it"
+    if "cost" in row and row["cost"] == row["cost"]:
+        text += f", cost {row['cost']:.3g}"
+    if "joules" in row and np.isfinite(row["joules"]):
+        text += f", {short(row['joules'], 'J')}"
+    return text

@@ -1,0 +1,63 @@
+"""DAWNBench's files, written here as its README describes them, and what becomes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from analysis.__main__ import main
+from analysis.store.dawnbench import read_series
+from paradnn.errors import DataError
+from tests.conftest import Store
+
+
+def written(folder: Path) -> Path:
+    for task in ("CIFAR10", "ImageNet", "SQuAD"):
+        (folder / task / "train").mkdir(parents=True)
+    cifar, imagenet = folder / "CIFAR10" / "train", folder / "ImageNet" / "train"
+    (cifar / "one.tsv").write_text(
+        "\ufeffepoch\thours\ttop1Accuracy\n1\t0.5\t90\n2\t1.0\t94.0\n3\t1.5\t93.9\n4\t2\t94.1\n"
+    )
+    about = {"model": "ResNet 9", "hardware": "V100", "costPerHour": 3.0, "timestamp": "2018-11-06"}
+    (cifar / "one.json").write_text(json.dumps(about))
+    (cifar / "broken.tsv").write_text("epoch\thours\ttop1Accuracy\n1\tsoon\t90\n")
+    (imagenet / "two.tsv").write_text("hours\tepoch\ttop1Accuracy\ttop5Accuracy\n1\t0\t70\t92\n2\t1\t75\t93.5\n")
+    (imagenet / "two.json").write_text(json.dumps(about | {"costPerHour": None, "model": "ResNet 50"}))
+    (folder / "SQuAD" / "train" / "three.tsv").write_text("epoch\tf1Score\thours\n1\t0.7\t1\n2\t0.74\t3\n")
+    return folder
+
+
+def test_times_are_those_of_the_first_entry_at_the_threshold(tmp_path: Path) -> None:
+    found, damaged = read_series(written(tmp_path))
+    assert [(entry.name, entry.reached, entry.below) for entry in found] == [
+        ("one", 1, 1),
+        ("two", 1, 0),
+        ("three", None, 0),
+    ]
+    assert found[0].metrics()["seconds_to_target"] == 3600
+    # Epochs that are counted from 0 were two when the second had ended.
+    assert found[1].metrics()["epochs_to_target"] == 2
+    assert damaged == ["broken.tsv: ValueError: could not convert string to float: 'soon'"]
+
+
+def test_they_are_logged_once_and_scored_with_their_prices(
+    tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = written(tmp_path / "entries")
+    assert main(["import-dawnbench", str(folder), "--store", store.uri]) == 0
+    out = capsys.readouterr().out
+    assert "3 series logged" in out
+    assert "one: 1.00 h to the threshold, 1 entry below it later" in out
+    assert main(["import-dawnbench", str(folder), "--store", store.uri]) == 0
+    assert "0 series logged, 3 were there already" in capsys.readouterr().out
+    assert main(["time-to-accuracy", "--store", store.uri, "--experiment", "dawnbench"]) == 0
+    out = capsys.readouterr().out
+    assert "ResNet 9 on V100" in out
+    assert "cost 3" in out
+
+
+def test_a_folder_of_another_kind_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no series of DAWNBench"):
+        read_series(tmp_path)

@@ -1,0 +1,105 @@
+"""Scores over planted trainings, beside SciPy's trimmed mean and plain arithmetic."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import mstats, ttest_1samp
+
+from analysis.methods.regression import NotEnoughData
+from analysis.methods.time_to_accuracy import olympic_mean, time_to_accuracy
+from analysis.summaries.time_to_accuracy import TimeToAccuracyOptions
+from analysis.summaries.time_to_accuracy import time_to_accuracy as summarise
+from paradnn.errors import ConfigError
+
+
+def trained(seconds: float, seed: int = 0, batch_size: int = 64, device: str = "A", **more: Any) -> dict[str, Any]:
+    reached = math.isfinite(seconds)
+    return {
+        "run_id": f"{device}-{batch_size}-{seed}",
+        "family": "fc",
+        "device": device,
+        "environment_id": device,
+        "batch_size": batch_size,
+        "seed": seed,
+        "model.nodes": 128,
+        "learn.target": 0.97,
+        "best_accuracy": 0.98 if reached else 0.9,
+        "seconds_to_target": seconds if reached else math.nan,
+        "epochs_to_target": seconds / 2 if reached else math.nan,
+        "examples_to_target": 1000 * seconds if reached else math.nan,
+        "epochs_below_target": 1.0 if seed == 1 else 0.0,
+        "outcome": "ok" if reached else "timeout",
+        **more,
+    }
+
+
+def frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize("count", [4, 5, 8, 20])
+def test_the_score_and_its_interval_are_those_of_a_trimmed_mean(count: int) -> None:
+    values = np.random.default_rng(count).gamma(5, size=count)
+    score = olympic_mean(values.tolist())
+    assert score.value == pytest.approx(float(mstats.trimmed_mean(values, (1 / count, 1 / count))))
+    interval = mstats.trimmed_mean_ci(values, (1 / count, 1 / count))
+    assert (score.low, score.high) == pytest.approx(tuple(map(float, interval)), rel=1e-4)
+
+
+def test_few_runs_are_averaged_as_they_are() -> None:
+    assert olympic_mean([3.0])[0] == 3.0
+    two = olympic_mean([3.0, 5.0])
+    assert (two.low, two.high) == pytest.approx(tuple(ttest_1samp([3.0, 5.0], 0).confidence_interval()), rel=1e-4)
+    three = olympic_mean([3.0, 100.0, 5.0])
+    assert three.value == 5.0
+    assert math.isnan(three.low)
+
+
+def test_one_run_that_never_ends_is_left_out_and_two_are_not() -> None:
+    assert olympic_mean([1.0, 2.0, 3.0, math.inf]).value == 2.5
+    assert olympic_mean([1.0, 2.0, math.inf, math.inf]).value == math.inf
+    assert olympic_mean([1.0, math.inf]).value == math.inf
+
+
+def test_settings_are_scored_over_seeds_and_platforms_compared() -> None:
+    rows = [trained(10.0 + seed, seed, batch, "A") for seed in range(5) for batch in (32, 64)]
+    rows += [trained(5.0 + seed / 2, seed, batch, "B") for seed in range(5) for batch in (32, 64)]
+    found = time_to_accuracy(frame(rows), {"A": 3.6})
+    assert found.scores["seconds"].tolist() == [12.0, 12.0, 6.0, 6.0]
+    assert found.scores["reached"].tolist() == [5] * 4
+    assert found.scores["cost"].tolist()[:2] == pytest.approx([0.012, 0.012])
+    assert found.scores["below"].tolist() == [1] * 4
+    [ratio] = found.ratios
+    assert (ratio.faster, ratio.slower, ratio.settings) == ("B", "A", 2)
+    assert (ratio.seconds, ratio.epochs) == pytest.approx((2.0, 2.0))
+
+
+def test_a_setting_is_all_but_the_seed() -> None:
+    rows = [trained(10.0, seed, **{"optimizer.learning_rate": rate}) for seed in range(3) for rate in (0.1, 0.01)]
+    found = time_to_accuracy(frame(rows))
+    assert found.scores["choice"].tolist() == ["learning_rate=0.01", "learning_rate=0.1"]
+    assert found.scores["runs"].tolist() == [3, 3]
+
+
+def test_it_is_said_in_words_and_drawn() -> None:
+    rows = [trained(10.0 + seed, seed, batch) for seed in range(4) for batch in (32, 64)]
+    rows += [trained(math.inf, seed, 128) for seed in range(4)]
+    result = summarise(frame(rows), TimeToAccuracyOptions(price=(("A", "36"),)))
+    text = result.text()
+    assert "fc on A: 12 runs of 3 settings; fastest to the target batch size 32, in 11.5 s" in text
+    assert "batch size 128: no score, 0 of 4 reached it; best 0.9000 in the median" in text
+    assert "cost 0.115" in text
+    both = result.figure().axes
+    assert [axes.get_title(loc="left") for axes in both] == ["Time to the target", "Epochs to the target"]
+    with pytest.raises(ConfigError, match="no run is of that device"):
+        summarise(frame(rows), TimeToAccuracyOptions(price=(("C", "36"),)))
+
+
+def test_runs_of_steps_alone_are_not_enough() -> None:
+    with pytest.raises(NotEnoughData, match="task=learn"):
+        time_to_accuracy(frame([trained(1.0)]).drop(columns="best_accuracy"))

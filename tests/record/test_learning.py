@@ -1,0 +1,81 @@
+"""What a run holds of planted epochs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from paradnn.config.outcome import PointResult
+from paradnn.config.point import Point, read_point
+from paradnn.costs.point import costs_of
+from paradnn.hardware.environment import Environment
+from paradnn.record.learning import learning_words
+from paradnn.record.record import Record, make_record
+from paradnn.worker.learning.messages import Epoch
+from paradnn.worker.messages import Answer
+
+ACCURACIES = (0.5, 0.9, 0.97, 0.96, 0.98)
+
+
+def learner(**learn: Any) -> Point:
+    model = {"name": "fc", "layers": 2, "nodes": 32, "input_size": 64, "output_size": 10}
+    config = {"model": model, "batch_size": 64, "task": "learn", "data": {"name": "digits"}}
+    return read_point({**config, "learn": {"target": 0.97, **learn}})
+
+
+def epochs(joules: float | None = None) -> list[Epoch]:
+    """An epoch of 22 steps takes 2 s and 0.5 s of evaluation."""
+    return [
+        Epoch(number, 22, 1000.0 + 2.5 * number, 2.0, 0.5, 0.2, 0.3, accuracy, joules)
+        for number, accuracy in enumerate(ACCURACIES, 1)
+    ]
+
+
+def recorded(point: Point, answer: Answer) -> Record:
+    result = PointResult(answer.outcome, answer.reason, answer)
+    environment, costs = Environment("a processor", {}, {}, {}), costs_of(point)
+    return make_record(point, environment, costs, [result], tags={}, peaks={}, load=None, start_time=0, end_time=1)
+
+
+def test_the_first_crossing_counts_and_what_came_after_is_kept() -> None:
+    record = recorded(learner(), Answer("timeout", "too long", {}, epochs=epochs(joules=3.0)))
+    expected = {
+        "seconds_to_target": 6.0,
+        "epochs_to_target": 3,
+        "steps_to_target": 66,
+        "examples_to_target": 66 * 64,
+        "energy_to_target_joules": 9.0,
+        "best_accuracy": 0.98,
+        "epochs": 5,
+        "epochs_below_target": 1,
+        "evaluation_seconds": 2.5,
+    }
+    assert {name: record.metrics[name] for name in expected} == pytest.approx(expected)
+    assert learning_words(record.metrics) == (
+        "target reached in 6.000 s, 3 epochs, 66 steps; "
+        "best accuracy 0.9800 in 5 epochs, 1 of them below the target after it was reached"
+    )
+
+
+def test_evaluation_counts_where_it_is_asked_for() -> None:
+    record = recorded(learner(evaluate_inside=True), Answer("timeout", "too long", {}, epochs=epochs()))
+    assert record.metrics["seconds_to_target"] == pytest.approx(7.5)
+    assert "energy_to_target_joules" not in record.metrics
+    assert record.history[-1].metrics["learning_seconds"] == pytest.approx(12.5)
+
+
+def test_every_epoch_is_a_step_of_the_curve() -> None:
+    record = recorded(learner(), Answer("timeout", "too long", {}, epochs=epochs()))
+    assert [(moment.step, moment.metrics["heldout_accuracy"]) for moment in record.history] == list(
+        enumerate(ACCURACIES, 1)
+    )
+    assert [moment.time for moment in record.history] == [1_002_500, 1_005_000, 1_007_500, 1_010_000, 1_012_500]
+    assert len(record.artifacts["epochs.json"]["epochs"]) == 5
+
+
+def test_a_target_that_was_not_reached_leaves_no_time_to_it() -> None:
+    record = recorded(learner(target=0.99), Answer("timeout", "too long", {}, epochs=epochs()))
+    assert record.outcome == "timeout"
+    assert "seconds_to_target" not in record.metrics
+    assert learning_words(record.metrics) == "best accuracy 0.9800 in 5 epochs"

@@ -1,0 +1,164 @@
+"""Training to a target with a model of plain NumPy: what counts, when it ends, and what is left of warming up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
+
+from paradnn.worker.energy import EnergyMeter
+from paradnn.worker.learning.examples import Examples, Part
+from paradnn.worker.learning.learn import Learner, NotReached, judge
+from paradnn.worker.learning.messages import Epoch
+from paradnn.worker.measure import NotFinite, epochs_as_blocks
+
+FEATURES, CLASSES = 8, 4
+
+
+class Softmax:
+    """Softmax regression by gradient descent, as a step that learns."""
+
+    def __init__(self, rate: float = 0.5) -> None:
+        self.weights, self.rate, self.seen = np.zeros((FEATURES, CLASSES)), rate, []
+
+    def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float:
+        for _ in range(steps):
+            [inputs], [classes] = take()
+            self.seen.append(inputs)
+            scores = np.exp(inputs @ self.weights)
+            shares = scores / scores.sum(axis=1, keepdims=True)
+            loss = -np.log(shares[np.arange(len(classes)), classes]).mean()
+            self.weights = self.weights - self.rate * inputs.T @ (shares - np.eye(CLASSES)[classes]) / len(classes)
+        return float(loss)
+
+    def values(self) -> list[Any]:
+        return [self.weights.copy()]
+
+    def assign(self, values: Sequence[Any]) -> None:
+        [self.weights] = values
+
+    def outputs(self, inputs: Sequence[Any]) -> Any:
+        assert len(inputs[0]) == 64, "whatever is left over, no shape but one is compiled"
+        return inputs[0] @ self.weights
+
+
+def examples(seed: int = 0) -> Examples:
+    random = np.random.default_rng(seed)
+    centres = 1.2 * random.standard_normal((CLASSES, FEATURES))
+
+    def part(count: int) -> Part:
+        classes = random.integers(0, CLASSES, count).astype("int32")
+        return Part((centres[classes] + random.standard_normal((count, FEATURES))).astype("float32"), classes)
+
+    return Examples(part(500), part(64))
+
+
+def learner(step: Any, **settings: Any) -> Learner:
+    usual = {"metric": "accuracy", "target": 0.8, "epochs": 40, "epochs_after": 0, "evaluate_inside": False}
+    point = {"batch_size": 32, "seed": 3, "learn": {**usual, **settings}}
+    drawn = np.random.default_rng(9).standard_normal((32, FEATURES)).astype("float32")
+    return Learner(step, examples(), point, ([drawn], [np.zeros(32, "int32")]))
+
+
+def learnt(step: Any, **settings: Any) -> list[Epoch]:
+    told: list[list[Epoch]] = []
+    learner(step, **settings).learn(EnergyMeter("none"), told.append)
+    assert [len(epochs) for epochs in told] == list(range(1, len(told) + 1))
+    return told[-1]
+
+
+def test_the_judge_agrees_with_scikit_learn() -> None:
+    random = np.random.default_rng(0)
+    logits, part = random.standard_normal((300, 7)), Part(np.zeros((300, 1)), random.integers(0, 7, 300))
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    accuracy, loss = judge(logits, part)
+    assert accuracy == accuracy_score(part.classes, logits.argmax(axis=1))
+    assert loss == pytest.approx(log_loss(part.classes, shares, labels=range(7)))
+    assert judge(logits, part, 5)[0] == top_k_accuracy_score(part.classes, logits, k=5, labels=range(7))
+
+
+def test_who_says_the_same_of_all_classes_or_nothing_knows_none() -> None:
+    part = Part(np.zeros((4, 1)), np.array([0, 1, 0, 1]))
+    assert judge(np.zeros((4, 2)), part)[0] == 0
+    assert judge(np.full((4, 2), np.nan), part)[0] == 0
+
+
+def test_it_ends_with_the_first_epoch_at_the_target_and_counts_its_steps() -> None:
+    epochs = learnt(Softmax())
+    assert all(epoch.accuracy < 0.8 for epoch in epochs[:-1])
+    assert epochs[-1].accuracy >= 0.8
+    assert {epoch.steps for epoch in epochs} == {500 // 32}
+    assert [epoch.number for epoch in epochs] == list(range(1, len(epochs) + 1))
+    assert len(learnt(Softmax(), epochs_after=4)) == len(epochs) + 4
+
+
+def test_an_epoch_takes_every_example_once_in_another_order_each_time() -> None:
+    step = Softmax()
+    learnt(step, target=0.5, epochs_after=1)
+    whole = {row.tobytes() for row in examples().training.inputs}
+    epochs = [np.concatenate(step.seen[start : start + 15]) for start in (0, 15)]
+    for epoch in epochs:
+        rows = [row.tobytes() for row in epoch]
+        assert len(rows) == len(set(rows)) == 480
+        assert set(rows) <= whole
+    assert not np.array_equal(*epochs)
+
+
+def test_what_it_saw_before_the_clock_leaves_nothing_behind() -> None:
+    fresh, warmed = Softmax(), Softmax()
+    first = learner(warmed)
+    first.run(5)
+    assert warmed.weights.any()
+    first.restart()
+    assert not warmed.weights.any()
+    told: list[list[Epoch]] = []
+    first.learn(EnergyMeter("none"), told.append)
+    assert [e.accuracy for e in told[-1]] == [e.accuracy for e in learnt(fresh)]
+    assert np.array_equal(fresh.weights, warmed.weights)
+
+
+def test_it_learns_what_scikit_learn_learns() -> None:
+    step, held = Softmax(), examples()
+    learnt(step, target=0.0, epochs_after=60)
+    model = LogisticRegression(C=np.inf).fit(held.training.inputs, held.training.classes)
+    assert learner(step).evaluate()[0] == pytest.approx(
+        model.score(held.heldout.inputs, held.heldout.classes), abs=0.05
+    )
+
+
+def test_a_target_that_is_never_reached_is_told_with_the_best() -> None:
+    told: list[list[Epoch]] = []
+    with pytest.raises(NotReached, match=r"at best in 3 epochs \(learn.epochs\), learn.target=1.0"):
+        learner(Softmax(), target=1.0, epochs=3).learn(EnergyMeter("none"), told.append)
+    assert len(told[-1]) == 3
+
+
+def test_a_loss_that_is_not_finite_ends_it_with_its_curve() -> None:
+    told: list[list[Epoch]] = []
+    with np.errstate(all="ignore"), pytest.raises(NotFinite, match="at the end of epoch 1"):
+        learner(Softmax(rate=1e6)).learn(EnergyMeter("none"), told.append)
+    assert len(told[-1]) == 1
+
+
+def test_energy_is_that_of_the_steps_or_of_the_evaluation_too() -> None:
+    spent = iter(range(1000))
+
+    def meter() -> EnergyMeter:
+        return EnergyMeter("rapl", lambda: [(float(next(spent)), math.inf)])
+
+    told: list[list[Epoch]] = []
+    learner(Softmax(), target=0.0).learn(meter(), told.append)
+    learner(Softmax(), target=0.0, evaluate_inside=True).learn(meter(), told.append)
+    assert [epochs[0].joules for epochs in told] == [1.0, 2.0]
+
+
+def test_epochs_are_blocks_of_steps() -> None:
+    epochs = learnt(Softmax(), target=0.5, epochs_after=3)
+    timing = epochs_as_blocks(epochs)
+    assert timing.blocks == [epoch.train_seconds for epoch in epochs]
+    assert (timing.steps_per_block, timing.final_loss) == (15, epochs[-1].train_loss)
