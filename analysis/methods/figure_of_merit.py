@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from analysis.methods.pairing import direction, join_columns
+from analysis.methods.joining import join_columns
+from analysis.methods.pairing import direction
 from analysis.methods.regression import NotEnoughData
 from analysis.store.frame import is_ok
 from paradnn.errors import ConfigError

@@ -44,7 +44,7 @@ def check_learn(point: Any) -> None:
             raise ConfigError("data", data.name, "is a set to learn from", "add task=learn, or use data=synthetic")
         return
     if isinstance(model, Kernel):
-        raise ConfigError("task", LEARN, f"model={model.name} is one operation, which learns nothing", "choose a model")
+        raise ConfigError("task", LEARN, "the model is one operation, which learns nothing", "choose a model")
     if not isinstance(data, Arrays):
         sets = ", ".join(SETS)
         raise ConfigError("data", data.name, "has no held-out examples to learn for", f"choose one of {sets}")

@@ -144,6 +144,7 @@ class CompiledStep:
             self.function, self._constants = _training_step(workload, optimizer), (inputs, targets)
             donated = (0, 1, 2)
         self._variables = groups
+        self._state: Sequence[list[Any]] = ()
         self._place()
         if not eager:
             self._forward = jax.jit(self._forward)
