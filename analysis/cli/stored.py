@@ -163,7 +163,7 @@ def import_dawnbench(options: DawnbenchOptions, selection: Selection) -> None:
 
     experiment = _one_experiment(selection, EXPERIMENT)
     done = log_series(Path(options.dir), selection.written, experiment)
-    for line in done.damaged:
+    for line in done.runs.left_out:
         print(f"damaged: {line}", file=sys.stderr)
     for entry in done.series:
         place = entry.reached
@@ -171,8 +171,8 @@ def import_dawnbench(options: DawnbenchOptions, selection: Selection) -> None:
         later = f", {'1 entry' if entry.below == 1 else f'{entry.below} entries'} below it later" if entry.below else ""
         print(f"{entry.task} {entry.name}: {text}{later}")
     below = sum(entry.below > 0 for entry in done.series)
-    there = len(done.series) - done.logged
-    print(f"{done.logged} series logged, {there} were there already; {below} fall below their threshold later")
+    counts = f"{done.runs.logged} series logged, {done.runs.present} were there already"
+    print(f"{counts}; {below} fall below their threshold later")
     print(f"Score them: python -m analysis time-to-accuracy --experiment {shlex.quote(experiment)}")
 
 

@@ -144,7 +144,7 @@ def _score(group: pd.DataFrame, prices: Mapping[str, float]) -> dict[str, float]
         found["joules"] = olympic_mean(group["energy_to_target_joules"].fillna(math.inf).tolist()).value
     price = prices.get(str(group["device"].iloc[0]))
     if price is None and "platform.price_per_hour" in group:
-        own = float(pd.to_numeric(group["platform.price_per_hour"], errors="coerce").iloc[0])
+        [own, *_] = pd.to_numeric(group["platform.price_per_hour"], errors="coerce").to_numpy(float, na_value=math.nan)
         price = own if math.isfinite(own) else None
     return found if price is None else found | {"cost": price * score.value / 3600}
 

@@ -10,7 +10,6 @@ with its whole curve; the time to the threshold is that of the first entry which
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import math
 from collections.abc import Sequence
@@ -19,12 +18,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from analysis.store.load import load
-from analysis.store.writer import open_experiment, writing
+from analysis.store import publication
+from analysis.store.publication import Moment, Publication, PublishedRun, digest, log_publications
 from paradnn.errors import DataError
-from paradnn.store.address import address_of
 from paradnn.store.protocols import PUBLISHED
-from paradnn.store.schema import SCHEMA_VERSION
 
 __all__ = ["EXPERIMENT", "TASKS", "Imported", "Series", "import_dawnbench", "read_series"]
 
@@ -33,6 +30,10 @@ EXPERIMENT = "dawnbench"
 #: The metric of each task as its column is called, the threshold in it, and what of it is 1.
 TASKS = {"CIFAR10": ("top1Accuracy", 94.0, 100.0), "ImageNet": ("top5Accuracy", 93.0, 100.0)}
 TASKS["SQuAD"] = ("f1Score", 0.75, 1.0)
+_ABOUT = (
+    "DAWNBench's training entries for {} (github.com/stanford-futuredata/dawn-bench-entries), with their curves; see "
+    "docs/learning.md."
+)
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,10 @@ class Series:
 
 @dataclass(frozen=True)
 class Imported:
-    """All series, how many of them were logged now, and what could not be read."""
+    """All series, and what became of them."""
 
     series: tuple[Series, ...]
-    logged: int
-    damaged: tuple[str, ...]
+    runs: publication.Imported
 
 
 def read_series(folder: Path) -> tuple[list[Series], list[str]]:
@@ -118,60 +118,42 @@ def _series(task: str, path: Path) -> Series:
 def import_dawnbench(folder: Path, tracking_uri: str | None = None, experiment: str = EXPERIMENT) -> Imported:
     """Log the series that the store does not hold yet, one run each."""
     series, damaged = read_series(folder)
-    client, experiment_id = open_experiment(tracking_uri, experiment)
-    uri = address_of(tracking_uri).uri
-    stored = load(uri, experiments=experiment, tags={"source": "dawnbench"})
-    present = set(stored["point_id"]) if "point_id" in stored else set()
-    todo = [entry for entry in series if _point_id(entry) not in present]
-    with writing(uri):
-        for entry in todo:
-            _log(client, experiment_id, entry)
-    return Imported(tuple(series), len(todo), tuple(damaged))
-
-
-def _point_id(entry: Series) -> str:
-    return hashlib.sha256(f"dawnbench {entry.task} {entry.name}".encode()).hexdigest()[:16]
-
-
-def _log(client: Any, experiment_id: str, entry: Series) -> None:
-    """One run with the curve; its outcome is written last."""
-    from mlflow.entities import Metric, Param, RunTag
-
-    _, threshold, scale = TASKS[entry.task]
-    begun = _milliseconds(str(entry.about.get("timestamp", "")))
-    device, model = (str(entry.about.get(name) or "(not said)") for name in ("hardware", "model"))
-    author = entry.about.get("author", "(not said)")
-    tags = {
-        "kind": "point",
-        "schema_version": SCHEMA_VERSION,
-        "source": "dawnbench",
-        "point_id": _point_id(entry),
-        "environment_id": hashlib.sha256(device.encode()).hexdigest()[:16],
-        "protocol_id": PUBLISHED,
-        "replicate": "0",
-        "device": device,
-        "mlflow.note.content": f"DAWNBench, {entry.task} training: {model} by {author}.",
-    }
-    run_id = client.create_run(experiment_id, start_time=begun, tags=tags, run_name=entry.name).info.run_id
-    curve = [
-        Metric(name, value, begun + round(3.6e6 * hours), step)
-        for step, (hours, accuracy) in enumerate(zip(entry.hours, entry.metric, strict=True), 1)
-        for name, value in (("heldout_accuracy", accuracy / scale), ("learning_seconds", 3600 * hours))
+    publications = [
+        Publication(f"published, DAWNBench {task}", _ABOUT.format(task), _milliseconds(""), [*map(_run, entries)])
+        for task in TASKS
+        if (entries := [entry for entry in series if entry.task == task])
     ]
-    for start in range(0, len(curve), 1000):
-        client.log_batch(run_id, metrics=curve[start : start + 1000])
-    params = {"task": "learn", "model.name": model, "data.name": entry.task, "learn.target": f"{threshold / scale:g}"}
-    params |= {"framework.name": str(entry.about.get("framework") or "(not said)"), "mode": "train", "seed": "0"}
-    params |= {} if entry.price is None else {"platform.price_per_hour": f"{entry.price:g}"}
-    outcome = "timeout" if entry.reached is None else "ok"
-    client.log_batch(
-        run_id,
-        metrics=[Metric(name, value, begun, 0) for name, value in entry.metrics().items()],
-        params=[Param(name, value) for name, value in params.items()],
-        tags=[RunTag("outcome", outcome)],
+    return Imported(tuple(series), log_publications(publications, tracking_uri, experiment, damaged))
+
+
+def _run(entry: Series) -> PublishedRun:
+    _, threshold, scale = TASKS[entry.task]
+    device, model, author, framework = (
+        str(entry.about.get(name) or "(not said)") for name in ("hardware", "model", "author", "framework")
     )
-    end = begun + round(3.6e6 * entry.hours[-1])
-    client.set_terminated(run_id, "FINISHED" if outcome == "ok" else "FAILED", end)
+    params = {"task": "learn", "model.name": model, "data.name": entry.task, "learn.target": f"{threshold / scale:g}"}
+    params |= {"framework.name": framework, "mode": "train", "seed": "0"}
+    params |= {} if entry.price is None else {"platform.price_per_hour": f"{entry.price:g}"}
+    curve = [
+        Moment(step, 3600 * hours, {"heldout_accuracy": accuracy / scale, "learning_seconds": 3600 * hours})
+        for step, (hours, accuracy) in enumerate(zip(entry.hours, entry.metric, strict=True), 1)
+    ]
+    return PublishedRun(
+        point_id=digest("dawnbench", entry.task, entry.name),
+        name=entry.name,
+        params=params,
+        tags={
+            "environment_id": digest("dawnbench", device),
+            "protocol_id": PUBLISHED,
+            "replicate": "0",
+            "device": device,
+            "mlflow.note.content": f"DAWNBench, {entry.task} training: {model} by {author}.",
+        },
+        metrics=entry.metrics(),
+        outcome="timeout" if entry.reached is None else "ok",
+        curve=curve,
+        start_ms=_milliseconds(str(entry.about.get("timestamp", ""))),
+    )
 
 
 def _milliseconds(day: str) -> int:

@@ -1,6 +1,6 @@
 """Logging published measurements as runs, beside one's own: each once, however often they are imported.
 
-A `Publication` is read from files elsewhere (`analysis.store.archive`, `analysis.store.deepbench`) and checked before
+A `Publication` is read from files elsewhere (`analysis.store.archive`, `deepbench`, `dawnbench`) and checked before
 the first run is logged. Its runs are children of one run of its name.
 """
 
@@ -21,7 +21,7 @@ from paradnn.store.schema import SCHEMA_VERSION
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Imported", "Publication", "PublishedRun", "Table", "digest", "log_publications"]
+__all__ = ["Imported", "Moment", "Publication", "PublishedRun", "Table", "digest", "log_publications"]
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,20 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Moment:
+    """What was measured so many seconds after the start of a run, at a step of its metrics."""
+
+    step: int
+    seconds: float
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class PublishedRun:
     """One published measurement as a run holds it; `point_id` is the same for the same entry of the same file.
 
-    `tables` by file name. A run that lacks one of `metrics`, of an earlier import, gains it, and the tables with it.
+    `tables` by file name; `curve` is what was measured on the way; `start_ms` where it is known when the run began, in
+    Unix milliseconds. A run that lacks one of `metrics`, of an earlier import, gains it, and the tables with it.
     """
 
     point_id: str
@@ -47,6 +57,8 @@ class PublishedRun:
     outcome: str = "ok"
     reason: str = ""
     tables: Mapping[str, Table] = field(default_factory=dict)
+    curve: Sequence[Moment] = ()
+    start_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +112,8 @@ def log_publications(
                     known += 1
                     completed += _complete(client, run, parent, held.loc[[run.point_id]].iloc[0])
                     continue
-                _log(client, experiment_id, run, parent, publication.published_ms)
+                start = publication.published_ms if run.start_ms is None else run.start_ms
+                _log(client, experiment_id, run, parent, start)
                 logged += 1
                 if progress is not None:
                     progress(logged, total)
@@ -127,6 +140,8 @@ def _parent(client: Any, experiment_id: str, publication: Publication) -> str:
 
 
 _SHARED = {"schema_version": SCHEMA_VERSION, "source": "published"}
+#: As many as MLflow takes at once.
+_MOST_METRICS = 1000
 
 
 def _complete(client: Any, run: PublishedRun, parent: str, found: pd.Series) -> bool:
@@ -158,10 +173,18 @@ def _log(client: Any, experiment_id: str, run: PublishedRun, parent: str, start:
     tags = {**_SHARED, "kind": "point", "point_id": run.point_id, "mlflow.parentRunId": parent, **run.tags}
     run_id = client.create_run(experiment_id, start_time=start, tags=tags, run_name=run.name).info.run_id
     _log_tables(client, run_id, run)
+    curve = [
+        Metric(key, value, start + round(1e3 * moment.seconds), moment.step)
+        for moment in run.curve
+        for key, value in moment.metrics.items()
+    ]
+    for begin in range(0, len(curve), _MOST_METRICS):
+        client.log_batch(run_id, metrics=curve[begin : begin + _MOST_METRICS])
     client.log_batch(
         run_id,
         metrics=[Metric(key, value, now, 0) for key, value in run.metrics.items()],
         params=[Param(key, value) for key, value in run.params.items()],
         tags=[RunTag(key, value) for key, value in (("reason", run.reason), ("outcome", run.outcome)) if value],
     )
-    client.set_terminated(run_id, "FINISHED" if run.outcome == "ok" else "FAILED", start)
+    end = start + round(1e3 * run.curve[-1].seconds) if run.curve else start
+    client.set_terminated(run_id, "FINISHED" if run.outcome == "ok" else "FAILED", end)
