@@ -58,7 +58,7 @@ def olympic_mean(values: Sequence[float]) -> Estimate:
     Infinite values are runs that never ended: more than one of them leaves the mean infinite. The interval is Tukey
     and McLaughlin's for a trimmed mean (Sankhya A 25, 1963): the standard deviation is that of the winsorised values,
     s / ((1 - 2/n) sqrt(n)), with n - 3 degrees of freedom; NaN where none are left, so it takes four values, or two
-    where none is dropped.
+    where none is dropped. It reaches no lower than 0, where no time does.
     """
     ordered = sorted(values)
     count = len(ordered)
@@ -71,7 +71,7 @@ def olympic_mean(values: Sequence[float]) -> Estimate:
     winsorised = [kept[0]] * dropped + kept + [kept[-1]] * dropped
     error = float(np.std(winsorised, ddof=1)) / ((1 - 2 * dropped / count) * math.sqrt(count))
     half = float(t.ppf(0.975, degrees)) * error
-    return Estimate(mean, mean - half, mean + half)
+    return Estimate(mean, max(0.0, mean - half), mean + half)
 
 
 def time_to_accuracy(frame: pd.DataFrame, prices: Mapping[str, float] | None = None) -> TimeToAccuracy:
