@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,6 @@ import pytest
 from analysis.__main__ import main
 from analysis.store.dawnbench import read_series
 from paradnn.errors import DataError
-from tests.conftest import Store
 
 
 def written(folder: Path) -> Path:
@@ -43,16 +43,16 @@ def test_times_are_those_of_the_first_entry_at_the_threshold(tmp_path: Path) -> 
 
 
 def test_they_are_logged_once_and_scored_with_their_prices(
-    tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, blank_store: Callable[[Path], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = written(tmp_path / "entries")
-    assert main(["import-dawnbench", str(folder), "--store", store.uri]) == 0
+    folder, store = written(tmp_path / "entries"), blank_store(tmp_path / "mlflow.db")
+    assert main(["import-dawnbench", str(folder), "--store", store]) == 0
     out = capsys.readouterr().out
     assert "3 series logged" in out
     assert "one: 1.00 h to the threshold, 1 entry below it later" in out
-    assert main(["import-dawnbench", str(folder), "--store", store.uri]) == 0
+    assert main(["import-dawnbench", str(folder), "--store", store]) == 0
     assert "0 series logged, 3 were there already" in capsys.readouterr().out
-    assert main(["time-to-accuracy", "--store", store.uri, "--experiment", "dawnbench"]) == 0
+    assert main(["time-to-accuracy", "--store", store, "--experiment", "dawnbench"]) == 0
     out = capsys.readouterr().out
     assert "ResNet 9 on V100" in out
     assert "cost 3" in out
