@@ -144,8 +144,8 @@ def _score(group: pd.DataFrame, prices: Mapping[str, float]) -> dict[str, float]
         found["joules"] = olympic_mean(group["energy_to_target_joules"].fillna(math.inf).tolist()).value
     price = prices.get(str(group["device"].iloc[0]))
     if price is None and "platform.price_per_hour" in group:
-        own = float(pd.to_numeric(group["platform.price_per_hour"], errors="coerce").iloc[0])
-        price = own if math.isfinite(own) else None
+        own = group["platform.price_per_hour"].iloc[0]
+        price = None if pd.isna(own) else float(own)
     return found if price is None else found | {"cost": price * score.value / 3600}
 
 
