@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from analysis.figures.style import colour_of, figure, finish, marker_of
 from analysis.methods.time_to_accuracy import TimeToAccuracy
@@ -23,6 +24,7 @@ def draw_time_to_accuracy(found: TimeToAccuracy) -> Figure:
         batches = sorted({int(size) for size in found.scores["batch_size"].dropna()})
         axes.set_xticks(batches, [str(size) for size in batches])
         axes.set_xticks([], minor=True)
+        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.yaxis.set_minor_formatter(lambda value, _: f"{value:g}")
     handles, labels = both[0].get_legend_handles_labels()

@@ -58,7 +58,7 @@ def olympic_mean(values: Sequence[float]) -> Estimate:
     Infinite values are runs that never ended: more than one of them leaves the mean infinite. The interval is Tukey
     and McLaughlin's for a trimmed mean (Sankhya A 25, 1963): the standard deviation is that of the winsorised values,
     s / ((1 - 2/n) sqrt(n)), with n - 3 degrees of freedom; NaN where none are left, so it takes four values, or two
-    where none is dropped.
+    where none is dropped. It reaches no lower than 0, where no time does.
     """
     ordered = sorted(values)
     count = len(ordered)
@@ -71,7 +71,7 @@ def olympic_mean(values: Sequence[float]) -> Estimate:
     winsorised = [kept[0]] * dropped + kept + [kept[-1]] * dropped
     error = float(np.std(winsorised, ddof=1)) / ((1 - 2 * dropped / count) * math.sqrt(count))
     half = float(t.ppf(0.975, degrees)) * error
-    return Estimate(mean, mean - half, mean + half)
+    return Estimate(mean, max(0.0, mean - half), mean + half)
 
 
 def time_to_accuracy(frame: pd.DataFrame, prices: Mapping[str, float] | None = None) -> TimeToAccuracy:
@@ -144,8 +144,8 @@ def _score(group: pd.DataFrame, prices: Mapping[str, float]) -> dict[str, float]
         found["joules"] = olympic_mean(group["energy_to_target_joules"].fillna(math.inf).tolist()).value
     price = prices.get(str(group["device"].iloc[0]))
     if price is None and "platform.price_per_hour" in group:
-        [own, *_] = pd.to_numeric(group["platform.price_per_hour"], errors="coerce").to_numpy(float, na_value=math.nan)
-        price = own if math.isfinite(own) else None
+        own = group["platform.price_per_hour"].iloc[0]
+        price = None if pd.isna(own) else float(own)
     return found if price is None else found | {"cost": price * score.value / 3600}
 
 

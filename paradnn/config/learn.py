@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paradnn.config.data import SETS, Arrays
-from paradnn.config.families.kernels import Kernel
+from paradnn.config.families import FAMILIES
 from paradnn.config.fields import option, read
 from paradnn.errors import ConfigError
 
@@ -43,8 +43,8 @@ def check_learn(point: Any) -> None:
         if isinstance(data, Arrays):
             raise ConfigError("data", data.name, "is a set to learn from", "add task=learn, or use data=synthetic")
         return
-    if isinstance(model, Kernel):
-        raise ConfigError("task", LEARN, "the model is one operation, which learns nothing", "choose a model")
+    if FAMILIES[model.name].is_kernel:
+        raise ConfigError("task", LEARN, f"model={model.name} is one operation, which learns nothing", "choose a model")
     if not isinstance(data, Arrays):
         sets = ", ".join(SETS)
         raise ConfigError("data", data.name, "has no held-out examples to learn for", f"choose one of {sets}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,9 +43,9 @@ def test_times_are_those_of_the_first_entry_at_the_threshold(tmp_path: Path) -> 
 
 
 def test_they_are_logged_once_and_scored_with_their_prices(
-    tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, blank_store: Callable[[Path], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = written(tmp_path / "entries")
+    folder, store = written(tmp_path / "entries"), blank_store(tmp_path / "mlflow.db")
     assert main(["import-dawnbench", str(folder), "--store", store]) == 0
     out = capsys.readouterr().out
     assert "3 series logged" in out

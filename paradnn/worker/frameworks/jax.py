@@ -144,8 +144,7 @@ class CompiledStep:
             self.function, self._constants = _training_step(workload, optimizer), (inputs, targets)
             donated = (0, 1, 2)
         self._variables = groups
-        self._state: Sequence[list[Any]] = ()
-        self._place()
+        self._state: Any = self._placed()
         if not eager:
             self._forward = jax.jit(self._forward)
             shardings = {} if outputs is None else {"out_shardings": outputs}
@@ -183,12 +182,12 @@ class CompiledStep:
         for group in self._variables:
             for variable in group:
                 variable.assign(next(rest))
-        self._place()
+        self._state = self._placed()
 
-    def _place(self) -> None:
-        """Take the state from the Keras variables."""
+    def _placed(self) -> Any:
+        """The values of the Keras variables, group by group, where the state is."""
         device = self._device
-        self._state = tuple([jax.device_put(variable.value, device) for variable in group] for group in self._variables)
+        return tuple([jax.device_put(variable.value, device) for variable in group] for group in self._variables)
 
     def write_back(self) -> None:
         """Let the Keras variables have the values that the steps computed; their first ones were donated."""
