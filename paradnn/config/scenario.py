@@ -101,7 +101,7 @@ def as_scenario(point: PointT) -> PointT:
         return point
     name_of_model = given.model.name
     if isinstance(given.model, Kernel):
-        reason = f"model={name_of_model} is one operation, which nobody queries"
+        reason = f"model={name_of_model} is one operation, which is not queried"
         raise ConfigError("scenario", name, reason, "choose another model")
     for key, value, usual, why in (
         ("mode", given.mode, "inference", "is for inference"),

@@ -74,7 +74,7 @@ def test_a_run_names_its_scenario_as_the_command_line_does() -> None:
             {"keys": {"rate": 0.01}},
             "server.rate=0.01: makes server.min_queries=100 take 10,000 s; ask for more, or raise measure.timeout=1800",
         ),
-        ({"model": {"name": "gemm"}}, "scenario=server: model=gemm is one operation, which nobody queries"),
+        ({"model": {"name": "gemm"}}, "scenario=server: model=gemm is one operation, which is not queried"),
         ({"model": {"name": "residual"}, "data": {"name": "images"}}, "data=images: scenario=server takes queries"),
     ],
 )

@@ -42,7 +42,7 @@ class Learner:
         self.steps = len(examples.training) // point["batch_size"]
 
     def run(self, steps: int) -> float | None:
-        """As `Step.run`: steps on the synthetic batch, each placed on the device anew, as those of an epoch are."""
+        """As `Step.run`: steps on the synthetic batch, each placed on the device again, as those of an epoch are."""
         return self._step.feed(steps, lambda: self._synthetic)
 
     def compilations(self) -> int:

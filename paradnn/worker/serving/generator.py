@@ -2,7 +2,7 @@
 
 It is told by a byte on standard input to begin, and writes two 64-bit numbers to standard output for each query: when
 it was to come and when it was issued, nanoseconds on the monotonic clock, which all processes of a host share. It
-never waits for whoever reads: what the pipe does not take is written with a later query.
+never waits for its reader: what the pipe does not take is written with a later query.
 
 Between queries it sleeps, and does not spin: a process that spins would have a core of the machine that is measured.
 The kernel is asked to wake it on time (no timer slack, real-time priority where that is allowed). How late it was is in
