@@ -1,9 +1,9 @@
 """The whole space that some runs are part of: what was measured of it, and a row for every point that was not.
 
 Runs of a sweep that was a sample, or that chose its own points, tell of more points than they are. The space is the
-grid that the values of the runs span, or one that is given. A row that was not measured stands in for the run that there
-might have been: the same environment, protocol and session, other sizes. Memory grows with every size: what a failure
-excludes is out of memory here as well, and what lies between fitting and failing goes by a regression.
+grid that the values of the runs span, or one that is given. A row that was not measured stands in for the run that
+there might have been: the same environment, protocol and session, other sizes. Memory grows with every size: what a
+failure excludes is out of memory here as well, and what lies between fitting and failing goes by a regression.
 """
 
 from __future__ import annotations
