@@ -31,6 +31,7 @@ POOLING = {
     "compare": [f"device={SIDES[0]}", f"device={SIDES[1]}"],
     "scaling": [],
     "infeed": [],
+    "figure-of-merit": [],
     "software": ["--by", "version.tensorflow"],
     "claims": ["--only", "7"],
 }
@@ -78,8 +79,8 @@ def answer(name: str, *options: str) -> Result:
 
 
 def test_every_command_that_analyses_is_here() -> None:
-    """But those that count runs or models, and the breakdown, which is tested with the report."""
-    others = {"runs", "parameters", "breakdown"}
+    """But those that count runs or models, the breakdown, which is tested with the report, and what needs other runs."""
+    others = {"runs", "parameters", "breakdown", "extrapolate", "time-to-accuracy"}
     assert set(POOLING) == {command.name for command in COMMANDS if command.analyse} - others
 
 

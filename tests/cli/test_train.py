@@ -49,7 +49,7 @@ def test_every_configuration_says_how_to_run_it() -> None:
         ("model.nodes=0", "model.nodes=0: must be at least 1; choose a larger value"),
         ("batch_size=-1", "batch_size=-1: must be at least 1; choose a larger value"),
         ("precision=int3", "precision=int3: no such choice; choose one of float32, bfloat16, float16"),
-        ("model=foo", "model=foo: no such option; choose one of bottleneck, conv2d, densenet121, fc"),
+        ("model=foo", "model=foo: no such option; choose one of bottleneck, conv2d, densenet121, elem"),
         ("model.nodes=1,2", "model.nodes=1,2: several values are a sweep; add -m"),
         ("model.nodes=[1", "model.nodes"),
         ("experiment=quick", "experiment=quick: describes a sweep; add -m"),
@@ -68,7 +68,7 @@ def test_every_configuration_says_how_to_run_it() -> None:
             "model.nodes=64: no key of model=lstm, whose keys are model.layers, model.embedding_size, "
             "model.sequence_length, model.vocab_size; it belongs to model=fc",
         ),
-        ("data.path=/tmp", "data.path=/tmp: no key of data=synthetic, which has none; it belongs to data=images, dat"),
+        ("data.path=/tmp", "data.path=/tmp: no key of data=synthetic, which has none; it belongs to data=cifar10, dat"),
         ("server.rate=5", "server.rate=5: is a key of scenario=server; add scenario=server"),
         ("scenario=server", "mode=train: scenario=server is for inference; set mode=inference"),
         ("modle=fc", "modle=fc: no such key; did you mean model? "),

@@ -38,7 +38,7 @@ def test_cores_are_written_in_one_way() -> None:
 
 def test_without_cores_and_cold_caches_a_point_is_the_one_it_always_was() -> None:
     request = request_of(point())
-    for key in ("replicate", "software", "devices", "transport"):
+    for key in ("replicate", "software", "devices", "transport", "scenario", "task"):
         del request[key]
     measure = request.pop("measure")
     del request["platform"]["cores"]
