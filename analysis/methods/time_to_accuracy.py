@@ -83,7 +83,8 @@ def time_to_accuracy(frame: pd.DataFrame, prices: Mapping[str, float] | None = N
     learns = frame["best_accuracy"].notna() if "best_accuracy" in frame else pd.Series(False, index=frame.index)
     runs = frame[learns].copy()
     if runs.empty:
-        raise NotEnoughData("no run trains to an accuracy; measure some: python -m paradnn.train task=learn")
+        command = "python -m paradnn.train task=learn model.input_size=64 model.output_size=10"
+        raise NotEnoughData(f"no run trains to an accuracy; measure one: {command}")
     for name in ("seconds_to_target", "epochs_to_target", "examples_to_target", "epochs_below_target"):
         if name not in runs:
             runs[name] = math.nan
