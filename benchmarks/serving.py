@@ -102,18 +102,28 @@ def main() -> None:
         theory = load / (1 - load) / 2 * service * 1e3
         late = sorted((issued - due) / 1e6 for due, issued in zip(log.scheduled, log.issued, strict=True))
         ours = {share: percentile(log.latencies(), share / 100) / 1e6 for share in _SHARES}
-        theirs = by_loadgen(load / service, len(log), service)
+        by_oracle = by_loadgen(load / service, len(log), service)
         print(
             f"{load:4}  {len(log):7}  {wait:9.3f}  {exact:5.3f}  {theory:5.3f}   "
             f"{percentile(late, 0.5):.3f}, {percentile(late, 0.99):.3f}, {late[-1]:.3f}   "
-            + "   ".join(", ".join(f"{each[share]:.3f}" for share in _SHARES) for each in (ours, theirs))
-            + "   " + ", ".join(f"{ours[share] / theirs[share]:.3f}" for share in _SHARES),
+            + "   ".join(", ".join(f"{each[share]:.3f}" for share in _SHARES) for each in (ours, by_oracle))
+            + "   "
+            + ", ".join(f"{ours[share] / by_oracle[share]:.3f}" for share in _SHARES),
             flush=True,
-        )  # fmt: skip
+        )
     settings = {
-        "rate": "peak", "latency_ms": 5e3 * service, "percentile": 99.0, "confidence": 0.99, "min_seconds": seconds,
-        "min_queries": 100, "batch": 1, "delay_ms": 0.0, "instances": 1, "precision": 0.05, "seed": LOADGEN_SEED,
-    }  # fmt: skip
+        "rate": "peak",
+        "latency_ms": 5e3 * service,
+        "percentile": 99.0,
+        "confidence": 0.99,
+        "min_seconds": seconds,
+        "min_queries": 100,
+        "batch": 1,
+        "delay_ms": 0.0,
+        "instances": 1,
+        "precision": 0.05,
+        "seed": LOADGEN_SEED,
+    }
     for seed in (LOADGEN_SEED, 1):
         begin = time.monotonic()
         load_of = measure_load(

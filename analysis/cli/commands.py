@@ -96,7 +96,7 @@ COMMANDS: tuple[Command, ...] = (
         summary="log DAWNBench's 69 training entries as runs that learn",
         description="Log the series of DAWNBench's training entries, with their curves, into an experiment of their\n"
         "own (dawnbench, unless --experiment names another). Times to the threshold are recomputed from\n"
-        "the series, and those that fall below it later are told. What is there is not logged again.",
+        "the series, and those that fall below it later are listed. What is there is not logged again.",
         example="python -m analysis import-dawnbench ../dawn-bench-entries",
         act=import_dawnbench,
         selects=False,

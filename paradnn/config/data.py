@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -88,14 +89,14 @@ class Counts(NamedTuple):
     classes: int
 
 
-class Arrays:
+class Arrays(ABC):
     """A set to learn from (`task=learn`), which is held in memory."""
 
     name: str
 
+    @abstractmethod
     def counts(self) -> Counts:
         """How many examples there are."""
-        raise NotImplementedError
 
     def check(self, model: Any) -> None:
         """ConfigError where `model`, the options of a family, cannot take these examples."""

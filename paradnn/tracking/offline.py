@@ -158,7 +158,7 @@ class OfflineTracker:
                 os.replace(made, path)
 
     def tell(self, claim: Claim, moments: Sequence[Moment]) -> None:
-        """Nobody looks at files before they are there."""
+        """Files are looked at when they are there: epochs of an open point are not kept."""
 
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
         run_id = claim.run_id if claim.run_id.startswith("point-") else f"point-{uuid.uuid4().hex}"

@@ -60,7 +60,7 @@ __all__ = [
 #:   2  what was measured is nested in the answer; every message is validated; requests bear the version.
 #:   3  a measurement says what disturbed it, which steps compiled, and of memory what the steps took.
 #:   4  an answer holds what a scenario gave.
-#:   5  epochs are told as they end.
+#:   5  epochs are sent as they end.
 PROTOCOL_VERSION = 5
 
 

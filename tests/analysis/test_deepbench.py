@@ -119,11 +119,11 @@ def test_ones_own_run_of_the_same_point_is_compared_and_placed(
         writer.run(params, {"step_time_ms": 0.076, "examples_per_second": 1 / 0.076e-3}, point_id=point_id(own))
     assert main(["import-deepbench", str(folder_of(tmp_path / "results")), "--store", uri]) == 0
     frame = load(uri, family="gemm")
-    theirs = frame[frame["device"] == "NVIDIA V100"]
-    pairs = pair(theirs, frame[frame["source"] == "measured"])
+    v100 = frame[frame["device"] == "NVIDIA V100"]
+    pairs = pair(v100, frame[frame["source"] == "measured"])
     assert pairs["speedup"].tolist() == [pytest.approx(2.0)]
     assert pairs["model.n"].tolist() == [16]
-    placed = roofline(theirs, find_hardware)
+    placed = roofline(v100, find_hardware)
     assert placed.roofs[0].peak == 15.7e12
     assert len(placed.points) == 2
 

@@ -114,7 +114,7 @@ def test_a_planted_step_lies_within_its_interval(batch_size: int) -> None:
 
 
 def test_a_profile_says_what_else_runs_and_what_is_covered() -> None:
-    """A hundred small operations that move 1 MB each, and one whose bytes nobody knows."""
+    """A hundred small operations that move 1 MB each, and one whose bytes are unknown."""
     found = fit_kernels(planted(), "Test CPU", {"precision": "float32"})
     rows = [
         ("MatMul", "matmul", 9, 1e6, 0.5),

@@ -101,15 +101,15 @@ def test_published_pairs_are_those_of_the_files(tmp_path: Path) -> None:
 
 def test_replicates_are_brought_to_medians_with_welchs_interval() -> None:
     rng = np.random.default_rng(1)
-    ours, theirs = 300 * rng.lognormal(0, 0.05, (6, 4)), 200 * rng.lognormal(0, 0.02, (6, 3))
-    pairs = pair(side(ours, "A"), side(theirs, "B"))
+    ours, side_b = 300 * rng.lognormal(0, 0.05, (6, 4)), 200 * rng.lognormal(0, 0.02, (6, 3))
+    pairs = pair(side(ours, "A"), side(side_b, "B"))
     assert list(pairs)[-len(RESULT_COLUMNS) :] == list(RESULT_COLUMNS)
     order = np.lexsort((np.arange(6) // 3, np.arange(6) % 3))  # by batch size within layers
     places = pairs.sort_values(["model.layers", "batch_size"])
-    np.testing.assert_allclose(places["speedup"], (np.median(ours, 1) / np.median(theirs, 1))[order])
+    np.testing.assert_allclose(places["speedup"], (np.median(ours, 1) / np.median(side_b, 1))[order])
     np.testing.assert_allclose(places["a_spread"], (ours.std(1, ddof=1) / ours.mean(1))[order])
     for (_, row), point in zip(places.iterrows(), order, strict=True):
-        test = stats.ttest_ind(np.log(ours[point]), np.log(theirs[point]), equal_var=False)
+        test = stats.ttest_ind(np.log(ours[point]), np.log(side_b[point]), equal_var=False)
         low, high = np.exp(test.confidence_interval(0.95))
         assert (row["speedup_low"], row["speedup_high"]) == pytest.approx((low, high))
         assert row["p_value"] == pytest.approx(test.pvalue)
@@ -191,8 +191,8 @@ def test_what_sets_the_sides_apart_is_not_joined_on() -> None:
 
 def test_precisions_on_both_sides_are_paired_with_their_own() -> None:
     both = [side([[rate], [rate]], f"A{rate}", precision=kind) for kind, rate in (("float32", 1), ("bfloat16", 6))]
-    theirs = [side([[2.0], [2]], f"B{kind}", precision=kind) for kind in ("float32", "bfloat16")]
-    pairs = pair(pd.concat(both).assign(device="A"), pd.concat(theirs).assign(device="B"))
+    side_b = [side([[2.0], [2]], f"B{kind}", precision=kind) for kind in ("float32", "bfloat16")]
+    pairs = pair(pd.concat(both).assign(device="A"), pd.concat(side_b).assign(device="B"))
     assert dict(zip(pairs["precision"], pairs["speedup"], strict=True)) == {"float32": 0.5, "bfloat16": 3.0}
 
 
@@ -225,13 +225,13 @@ def test_families_of_one_side_do_not_stand_in_the_way_of_others() -> None:
     alone = side([[5.0], [6]], "A").assign(family="lstm", run_id=["l1", "l2"], batch_size=64)
     alone["model.layers"] = None
     mixed = pd.concat([side([[3.0], [4]]), alone.assign(**{"model.embedding_size": [50, 200]})], ignore_index=True)
-    theirs = side([[2.0], [2]], "B")
-    for pairs, name, other in ((pair(mixed, theirs), "a", "b"), (pair(theirs, mixed), "b", "a")):
+    side_b = side([[2.0], [2]], "B")
+    for pairs, name, other in ((pair(mixed, side_b), "a", "b"), (pair(side_b, mixed), "b", "a")):
         assert pairs["family"].tolist() == ["fc", "fc"]
         assert (pairs.attrs[f"unpaired_{name}"], pairs.attrs[f"unpaired_{other}"]) == (2, 0)
         assert pairs.attrs["alone"] == {name: ("lstm",), other: ()}
         assert "model.embedding_size" not in pairs.attrs["differ"]
-    assert pair(mixed, theirs)["speedup"].tolist() == [1.5, 2.0]
+    assert pair(mixed, side_b)["speedup"].tolist() == [1.5, 2.0]
 
 
 def test_points_without_a_counterpart_need_not_be_replicates() -> None:

@@ -36,8 +36,19 @@ def test_a_closed_point_is_the_one_of_before() -> None:
 
 
 def test_every_key_makes_another_point() -> None:
-    changes = {"rate": 50.0, "latency_ms": 1.0, "percentile": 90.0, "confidence": 0.9, "min_seconds": 1.0,
-               "min_queries": 5, "batch": 3, "delay_ms": 2.0, "instances": 2, "precision": 0.1, "seed": 1}  # fmt: skip
+    changes = {
+        "rate": 50.0,
+        "latency_ms": 1.0,
+        "percentile": 90.0,
+        "confidence": 0.9,
+        "min_seconds": 1.0,
+        "min_queries": 5,
+        "batch": 3,
+        "delay_ms": 2.0,
+        "instances": 2,
+        "precision": 0.1,
+        "seed": 1,
+    }
     assert set(changes) == {entry.name for entry in dataclasses.fields(Server)}
     points = [point(), *(point(keys={key: value}) for key, value in changes.items()), point("offline"), point("closed")]
     assert len({point_id(entry) for entry in points}) == len(points)

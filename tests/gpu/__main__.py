@@ -60,7 +60,7 @@ def _ask(given: argparse.Namespace) -> int:
         )
         return 2
     result = Result(given.out or given.folder / "result.json", given.platform)
-    result.save()  # who interrupts the first question is told of a file, too
+    result.save()  # so that an interrupted first question leaves a file, too
     with tempfile.TemporaryDirectory(prefix="gpu-", ignore_cleanup_errors=True) as folder:
         # Frameworks keep caches at home, which may be read-only or another's.
         os.environ["HOME"] = folder

@@ -40,9 +40,15 @@ def planted(seed: int, count: int = 2_000) -> QueryLog:
 
 def record(point: Point, loads: list[Load], outcome: str = "ok", reason: str | None = None) -> Record:
     measurement = Measurement(
-        costs_of(point).parameters, Compilation([1.0], [1], None), {}, None, None,
-        Timing(1, [Trial(1, 0.1)], [0.1], [0.1] * 6, True, "", None), None, "unavailable",
-    )  # fmt: skip
+        costs_of(point).parameters,
+        Compilation([1.0], [1], None),
+        {},
+        None,
+        None,
+        Timing(1, [Trial(1, 0.1)], [0.1], [0.1] * 6, True, "", None),
+        None,
+        "unavailable",
+    )
     results = [
         PointResult(outcome, reason, Answer(outcome, reason, {"load": 1.0}, measurement=measurement, load=load), {})
         for load in loads

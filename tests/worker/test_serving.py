@@ -95,7 +95,7 @@ def test_a_pause_shows_in_every_latency_that_it_delayed() -> None:
     assert len(delayed) > 10
     for index in delayed:
         assert log.ended[index] - log.scheduled[index] >= begin + 200 * MS - times[index]
-    # Nobody waited before it.
+    # None waited before it.
     assert max(log.latencies()[:900]) < 10 * MS
 
 
@@ -180,7 +180,7 @@ def test_a_generator_never_waits_for_its_reader_and_says_how_late_it_was() -> No
         clock.now += round(seconds * 1e9) + 50_000  # woken late
 
     def write(pending: bytearray) -> int:
-        room = 0 if clock.now < 40 * MS else len(pending)  # a pipe that nobody reads for 40 ms
+        room = 0 if clock.now < 40 * MS else len(pending)  # a pipe that is not read for 40 ms
         taken.extend(pending[:room])
         return room
 
@@ -230,9 +230,12 @@ def planted_search(peak: float, unlucky: Sequence[float] = (), most: int = 100) 
         return rate <= peak
 
     found = find_peak(
-        probe, lambda rate: (not any(rate > worse for worse in unlucky), rate), 1_000.0, 0.05,
+        probe,
+        lambda rate: (not any(rate > worse for worse in unlucky), rate),
+        1_000.0,
+        0.05,
         lambda _: len(probes) < most,
-    )  # fmt: skip
+    )
     return found.rate or 0.0, found.high, len(probes), found.held
 
 

@@ -1,6 +1,6 @@
 """`python -m paradnn.worker.serving.generator RATE SEED SECONDS QUERIES`: a process that issues queries by schedule.
 
-It is told by a byte on standard input to begin, and writes two 64-bit numbers to standard output for each query: when
+A byte on standard input starts it, and it writes two 64-bit numbers to standard output for each query: when
 it was to come and when it was issued, nanoseconds on the monotonic clock, which all processes of a host share. It
 never waits for its reader: what the pipe does not take is written with a later query.
 

@@ -20,7 +20,7 @@ _LIMITS, _LEAST = 20, 2_000_000_000
 
 @dataclass(frozen=True)
 class Limit:
-    """A share of all queries, as 0.99, is to take no longer than `latency` ns; `confidence` that it is so."""
+    """A share of all queries, as 0.99, is to take no longer than `latency` ns; `confidence` of the verdict."""
 
     latency: int
     share: float

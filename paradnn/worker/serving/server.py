@@ -48,7 +48,7 @@ class Policy:
 class Server:
     """Serves what comes, until none comes any more, one waits for too long, or `enough` is true.
 
-    `run(queries)` serves so many at once and returns when they are done. `enough(scheduled, ended)` is told of
+    `run(queries)` serves so many at once and returns when they are done. `enough(scheduled, ended)` is called with
     every batch when its queries were to come, and its end, ns.
     """
 

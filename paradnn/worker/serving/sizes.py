@@ -31,7 +31,7 @@ def batch_sizes(largest: int) -> list[int]:
 def compile_service(
     scenario: str, settings: Mapping[str, Any], batch_size: int, step: Step, make: Callable[[int], Step]
 ) -> Callable[[float], Service]:
-    """What serves the queries of `scenario`, all compiled, once it is told how long `step` takes, of `batch_size`.
+    """What serves the queries of `scenario`, all compiled, once it knows how long `step` takes, of `batch_size`.
 
     `make(size)` makes the step of another size. A query of a stream is the whole batch; offline, all batches but the
     last are full, and that one is padded.
