@@ -17,8 +17,6 @@ __all__ = ["contradictions"]
 FLOPS_MARGIN = 0.1
 #: Bytes that a small step may find in heap that was free before, so that its process does not grow.
 FREE_HEAP = 4 * 2**20
-#: Where so much of the step has no known operation, FLOPs that are missing contradict nothing.
-UNSEEN_SHARE = 0.5
 
 
 def contradictions(point: Point, costs: Costs, metrics: Mapping[str, float], answer: Answer) -> list[str]:
@@ -39,7 +37,7 @@ def contradictions(point: Point, costs: Costs, metrics: Mapping[str, float], ans
         problems.append(f"the shares of the profile sum to {shares + metrics['profile_unexplained_share']:.4f}")
     ratio = metrics.get("profile_flops_ratio")
     if ratio is not None:
-        least, most = _sound_ratios(point, metrics)
+        least, most = _sound_ratios(point)
         if not least <= ratio <= most:
             problems.append(f"the profile's FLOPs are {ratio:.3f} times the analytic ones")
     peak = metrics.get("step_memory_bytes")
@@ -48,12 +46,11 @@ def contradictions(point: Point, costs: Costs, metrics: Mapping[str, float], ans
     return problems
 
 
-def _sound_ratios(point: Point, metrics: Mapping[str, float]) -> tuple[float, float]:
+def _sound_ratios(point: Point) -> tuple[float, float]:
     """How much of the analytic FLOPs a sound profile shows at least and at most.
 
-    No bound below where products may be missing: TensorFlow does not trace a kernel that it knows to be cheap
-    (some thousand cycles), its work is in the unexplained share; XLA multiplies elementwise what is a product over
-    nothing, a weight's gradient of one example, and multiplies no padding where an image is smaller than its kernel.
+    No bound below where products may be missing: XLA multiplies elementwise what is a product over nothing, a weight's
+    gradient of one example, and multiplies no padding where an image is smaller than its kernel.
     None above for depthwise convolutions' gradients, which XLA's CPU compiler computes for all pairs of channels.
     """
     by_xla = point.compile == "xla" or (point.framework.name == "jax" and point.compile != "eager")
@@ -62,8 +59,6 @@ def _sound_ratios(point: Point, metrics: Mapping[str, float]) -> tuple[float, fl
     # What XLA leaves out of a convolution's gradient is a larger share without other layers.
     small = small or point.model.name == "conv2d"
     missing = point.model.name in ("sparse_gemm", "sparse_fc")  # no profiler knows how many elements are stored
-    missing = (
-        missing or metrics["profile_unexplained_share"] > UNSEEN_SHARE or (by_xla and (small or point.batch_size == 1))
-    )
+    missing = missing or (by_xla and (small or point.batch_size == 1))
     dense = by_xla and point.platform.name == "cpu" and point.mode == "train" and point.model.name == "mobilenet"
     return 0.0 if missing else 1 - FLOPS_MARGIN, math.inf if dense else 1 + FLOPS_MARGIN

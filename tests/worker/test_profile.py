@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import math
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from paradnn.worker.point import POLICIES
 from paradnn.worker.precision import shares
 from paradnn.worker.profile import device, protos
 from paradnn.worker.profile.run import count_command_buffers, profile_steps
+from paradnn.worker.profile.table import REMAINDER
 from paradnn.worker.profile.timeline import Event, attribute
 from tests.worker.counter import counted_flops
 from tests.worker.families import BATCH, MODELS
@@ -30,14 +32,16 @@ OPTIMIZER = {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum":
 ATTENTION = {"transformer", "gpt", "vit"}
 
 
-def profile(family: str, compile: str, precision: str = "float32", mode: str = "train", keep: bool = False) -> Any:
-    """The tables of a real step, and its traced function."""
+def profile(
+    family: str, compile: str, precision: str = "float32", mode: str = "train", keep: bool = False, before: int = 2
+) -> Any:
+    """The tables of a real step, which ran so often before, and its traced function."""
     keras.config.set_dtype_policy(POLICIES[precision])
     framework = TensorFlow()
     workload = build(MODELS[family])
     point = {"compile": compile, "precision": precision, "mode": mode, "optimizer": OPTIMIZER}
     step = framework.make_step(workload, synthetic_batch(workload, BATCH, 0), point)
-    step.run(2)
+    step.run(before)
     begin = time.perf_counter()
     step.run(3)
     return profile_steps(framework, step, (time.perf_counter() - begin) / 3, keep), step
@@ -70,6 +74,17 @@ def test_tables_agree_with_the_analytic_costs(family: str, compile: str) -> None
     assert all(row["flops_per_second"] == row["flops"] / row["self_seconds"] for row in known)
     categories = {row["category"] for row in known}
     assert "convolution" in categories if family in ("residual", "bottleneck") else "matmul" in categories
+
+
+@pytest.mark.parametrize("family", ["fc", "gpt"])
+def test_operations_that_proved_cheap_are_counted_like_all(family: str) -> None:
+    """After some runs TensorFlow takes an operation of few microseconds for inexpensive, and traces it no more."""
+    early, late = (
+        Counter({row["type"]: row["count"] for row in profile(family, "graph", before=count)[0].operation_types.rows()})
+        for count in (2, 500)
+    )
+    assert late == early
+    assert min(count for kind, count in late.items() if kind != REMAINDER) >= 1
 
 
 @pytest.mark.parametrize("family", ["fc", "residual", "bottleneck", "gpt"])

@@ -19,9 +19,9 @@ from paradnn.worker.profile.table import make_profile
 
 __all__ = ["count_command_buffers", "profile_steps"]
 
-#: The stretch lasts about this long, within these counts of steps.
+#: The stretch lasts about this long, within these counts of steps: after some 80 TensorFlow traces no cheap operation.
 _SECONDS = 0.25
-_FEWEST, _MOST = 3, 200
+_FEWEST, _MOST = 3, 60
 #: A step as long as this is profiled once: its shares will not change.
 _LONG_STEP = 5.0
 #: Steps under the profiler may take so much longer, and reading the trace takes time too.
