@@ -188,11 +188,12 @@ def _within(operations: Sequence[Operation], kernels: Kernels, random: np.random
     """(n, draws) seconds of each operation once, within a step."""
     found = np.zeros((len(operations), _DRAWS))
     step = kernels.models["elementwise"].step if "elementwise" in kernels.models else 0.0
+    call = min(model.dispatch for model in kernels.models.values())
     for kind, model in kernels.models.items():
         places = [place for place, operation in enumerate(operations) if operation.kind == kind]
         if places:
-            drawn = model.predict([operations[place] for place in places]).draws(_DRAWS, random)
-            found[places] = np.maximum(np.exp(drawn) - model.dispatch, 0.0) + step
+            drawn = model.predict_uncalled([operations[place] for place in places]).draws(_DRAWS, random)
+            found[places] = np.exp(drawn) + model.dispatch - call + step
     return found
 
 

@@ -18,7 +18,7 @@ of sizes, or peculiar to a shape.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import logsumexp
@@ -90,8 +90,18 @@ class OperationTimes:
 
     def predict(self, operations: Sequence[Operation]) -> Prediction:
         """The logarithms of their seconds, each as a kernel of its own; all must be of this kind."""
+        return self.process.predict(self._inputs(operations))
+
+    def predict_uncalled(self, operations: Sequence[Operation]) -> Prediction:
+        """As `predict`, without the time of the call: the share that the line gives to the rest. To subtract the call
+        would leave the noise of calls, which is more than a small operation takes."""
+        inputs = self._inputs(operations)
+        found, (called, _) = self.process.predict(inputs), inputs.columns["dispatch"]
+        return replace(found, mean=found.mean + np.log1p(-np.minimum(called, 1 - 1e-9)))
+
+    def _inputs(self, operations: Sequence[Operation]) -> Inputs:
         work = _work(operations, self.peak, self.bandwidth)
-        return self.process.predict(_inputs(work, _coordinates(operations), operations, self.line))
+        return _inputs(work, _coordinates(operations), operations, self.line)
 
     @property
     def left_out(self) -> LeftOut:

@@ -53,21 +53,23 @@ def point(model: dict[str, Any], batch_size: int = 100, **columns: Any) -> dict[
     return {"family": "fc", "batch_size": batch_size, "precision": "float32", "mode": "train", **model, **columns}
 
 
-def planted() -> pd.DataFrame:
-    """A platform whose products and elementwise operations follow a roofline with a call."""
+def planted(noise: float = 0.0, start: float = 0.0) -> pd.DataFrame:
+    """A platform whose products and elementwise operations follow a roofline with a call; a product takes `start`
+    seconds more, and all vary by `noise`."""
     random = np.random.default_rng(0)
     shapes = [
         (*map(int, size), variant)
         for variant in ("nn", "tn", "nt")
         for size in np.exp(random.uniform(np.log(10), np.log(2000), (25, 3)))
     ]
-    products = kernels(shapes, [1e3 * (CALL + seconds(gemm(*shape))) for shape in shapes])
+    products = kernels(shapes, [1e3 * (CALL + start + seconds(gemm(*shape))) for shape in shapes])
     sizes = [(elements, chain) for elements in (10, 10**3, 10**4, 10**5, 10**6) for chain in (1, 30)]
     chains = [kernel_operation({"name": "elementwise", "elements": e, "operations": o}, 1, "float32") for e, o in sizes]
     times = [1e3 * (CALL + one.calls * STEP + one.bytes / BANDWIDTH) for one in chains]
     columns = pd.DataFrame(sizes, columns=["model.elements", "model.operations"])
     given = {"family": "elementwise", "batch_size": 1, "mode": "inference", "step_time_ms": times}
-    return pd.concat([products, runs(columns, **given)], ignore_index=True)
+    both = pd.concat([products, runs(columns, **given)], ignore_index=True)
+    return both.assign(step_time_ms=both["step_time_ms"] * np.exp(noise * random.standard_normal(len(both))))
 
 
 def gemm(m: int, n: int, k: int, variant: str) -> Any:
@@ -129,6 +131,32 @@ def test_a_profile_says_what_else_runs_and_what_is_covered() -> None:
     assert other["seconds"] == pytest.approx(100 * (STEP + 1e6 / BANDWIDTH), rel=0.3)
     assert step.covered == pytest.approx(0.8)
     assert step.not_modelled == {"Odd": pytest.approx(0.15), "(no operation)": pytest.approx(0.05)}
+
+
+def test_small_operations_do_not_add_up_the_noise_of_calls() -> None:
+    """A thousand of a hundred bytes: each kernel's call varies by as much as such an operation takes."""
+    found = fit_kernels(planted(noise=0.04), "Test CPU", {"precision": "float32"})
+    table = pd.DataFrame(
+        {"type": ["Mul"], "category": ["elementwise"], "count": [1000], "bytes": [1e5], "share": [1.0]}
+    )
+    step = step_of(point(LARGE), found, table)
+    other = step.operations[step.operations["layer"] == "Mul"].iloc[0]
+    assert other["seconds"] == pytest.approx(1000 * STEP, rel=0.3)
+
+
+def test_what_a_product_takes_to_begin_is_no_part_of_the_call() -> None:
+    """A library's own preparations happen in every product of a step, the call once."""
+    start, small = 1e-4, {"model.layers": 8, "model.nodes": "16", "model.input_size": 16, "model.output_size": 16}
+    found = fit_kernels(planted(start=start), "Test CPU", {"precision": "float32"})
+    products = model_operations(
+        {key.removeprefix("model."): int(value) for key, value in small.items()} | {"name": "fc"},
+        batch_size=4,
+        precision="float32",
+        mode="train",
+    )
+    table = pd.DataFrame({"type": ["Mul"], "category": ["elementwise"], "count": [1], "bytes": [1e2], "share": [1.0]})
+    step = step_of(point(small, 4), found, table)
+    assert step.seconds == pytest.approx(CALL + len(products) * (start + STEP), rel=0.3)
 
 
 def test_predicted_stands_beside_measured_where_the_run_is_of_the_device() -> None:
