@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
+from analysis.store.past import WORK, costs_of
 from paradnn.costs import model_costs, model_operations, prefill_costs
 
 #: Width 4, two heads, 11 words, 9 positions: a block has 60, 20, 80 and 68 weights and biases, a normalisation 8.
@@ -105,3 +107,11 @@ def test_only_a_language_model_generates() -> None:
         step(model={"name": "fc", "layers": 1, "nodes": 4, "input_size": 4, "output_size": 4})
     with pytest.raises(ValueError, match="not told as a list of operations"):
         model_operations(GPT, batch_size=1, precision="float32", mode="generate")
+
+
+def test_stored_runs_cost_what_their_points_do() -> None:
+    """Prediction and planning from a store count a run's work again, from its keys."""
+    keys = {f"model.{name}": value for name, value in GPT.items() if name != "name"}
+    keys |= {f"generate.{name}": value for name, value in LENGTHS.items()}
+    frame = pd.DataFrame([{"family": "gpt", "batch_size": BATCH, "mode": "generate", **keys}])
+    assert costs_of(frame).iloc[0].to_dict() == {name: getattr(step(), name) for name in WORK}
