@@ -53,7 +53,7 @@ def test_lengths_are_part_of_the_identity_and_of_the_name() -> None:
         ),
         ({"generate": {"prompt": 0}}, "generate.prompt=0: must be at least 1; choose a larger value"),
         ({"generate": {"tokens": 0}}, "generate.tokens=0: must be at least 1; choose a larger value"),
-        ({"generate": {"token": 1}}, "generate.token=1: no such key; did you mean generate.tokens?"),
+        ({"generate": {"token": 1}}, "generate.token=1: no such key; did you mean tokens?"),
         ({"mode": "inference"}, "generate.prompt=60: is for mode=generate; add mode=generate, or leave it out"),
         (
             {"model": {"name": "fc"}},

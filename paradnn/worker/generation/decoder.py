@@ -121,8 +121,8 @@ class _Generation:
 
     def decode(self) -> Any:
         """Logits (batch, vocab_size) of what follows the last token."""
-        place = ops.convert_to_tensor(self._place)
-        x = self._blocks(ops.convert_to_tensor(self._token), place)
+        place = self._place + 0  # as it is now
+        x = self._blocks(self._token.value, place)
         after = place + 1
         self._place.assign(ops.where(after < self._length, after, self._prompt))
         return self._choose(x)
