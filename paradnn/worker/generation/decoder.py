@@ -153,7 +153,9 @@ class _Generation:
             self._write(cache, ops.transpose(rows, (0, 2, 1, 3)), place)
         if place is None:
             product = getattr(ops, "dot_product_attention", plain_attention)
-            mixed = product(query, key, value, is_causal=True)
+            # PyTorch chooses a fused kernel by itself; Keras' asking whether it may cannot be compiled.
+            own = {"flash_attention": False} if keras.backend.backend() == "torch" else {}
+            mixed = product(query, key, value, is_causal=True, **own)
         else:
             mixed = ops.transpose(
                 self._look_back(ops.transpose(query, (0, 2, 1, 3)), keys, values, place), (0, 2, 1, 3)

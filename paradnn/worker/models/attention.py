@@ -40,8 +40,8 @@ class SelfAttention:
 
     def __call__(self, x: Any, causal: bool = False) -> Any:
         """(batch, tokens, width) -> the same; `causal`: no token sees what follows."""
-        parts = (_heads(part, self.heads) for part in ops.split(self.joint(x), 3, axis=-1))
-        return self.last(_mixed(*parts, causal=causal))
+        query, key, value = (_heads(part, self.heads) for part in ops.split(self.joint(x), 3, axis=-1))
+        return self.last(_mixed(query, key, value, causal))
 
 
 def attend(
@@ -63,8 +63,8 @@ def attend(
         return SelfAttention(width, heads, use_bias, deviation)(x, causal)
     query = _dense(width, deviation, use_bias)(x)
     key, value = ops.split(_dense(2 * width, deviation, use_bias)(memory), 2, axis=-1)
-    mixed = _mixed(*(_heads(part, heads) for part in (query, key, value)), causal=causal)
-    return _dense(width, deviation, use_bias)(mixed)
+    query, key, value = (_heads(part, heads) for part in (query, key, value))
+    return _dense(width, deviation, use_bias)(_mixed(query, key, value, causal))
 
 
 def _mixed(query: Any, key: Any, value: Any, causal: bool) -> Any:
