@@ -34,7 +34,7 @@ __all__ = [
 #: precision the first two differ by a constant factor, so what depends on what is the same.
 DEFAULT_METRICS = ("flops_utilization", "flops_per_second", "examples_per_second")
 #: Hyperparameters that are not of the model itself, in the order they are listed in.
-_RUN = ("batch_size", "precision", "compile", "mode", "devices", "transport")
+_RUN = ("batch_size", "precision", "compile", "mode", "generate.prompt", "generate.tokens", "devices", "transport")
 #: Settings that also change what is measured, though they are no hyperparameters.
 _SETTINGS = ("optimizer.", "platform.", "framework.", "data.", "software.")
 

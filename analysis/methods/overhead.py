@@ -19,7 +19,7 @@ from paradnn.store.metrics import PHASES
 __all__ = ["MEASURING_PHASES", "OVERHEAD_PHASES", "Overhead", "phase_overhead"]
 
 #: What a point is run for: its speed, and in inference the latency of single steps.
-MEASURING_PHASES = ("measure", "latency", "load", "learn")
+MEASURING_PHASES = ("prefill", "measure", "latency", "load", "learn")
 #: What this tool itself costs; the rest is the model's own (build, compile, warm-up) or asked for (profile).
 OVERHEAD_PHASES = ("schedule", "start", "record")
 

@@ -84,8 +84,8 @@ def _points(population: Population) -> pd.DataFrame:
 
 
 def _fastest(points: pd.DataFrame) -> pd.DataFrame:
-    """Each model at its fastest setting."""
-    model = ["family", *(name for name in map(str, points.columns) if name.startswith("model."))]
+    """Each model at its fastest setting; a token is not an example of another mode, so what generates is by itself."""
+    model = ["family", *(name for name in map(str, points.columns) if name.startswith(("model.", "generate.")))]
     fastest = points.sort_values("examples_per_second", ascending=False, kind="stable").drop_duplicates(model)
     return points.loc[points.index.isin(fastest.index)]
 
@@ -194,7 +194,9 @@ def model_name(values: Mapping[Any, Any]) -> str:
         size = options(**{**known, "name": family}).size
     except (ParadnnError, TypeError, ValueError, AttributeError):
         return family
-    return f"{family} {size}".strip()
+    lengths = [values.get(f"generate.{name}", pd.NA) for name in ("prompt", "tokens")]
+    generated = f" generate {int(lengths[0])}+{int(lengths[1])}" if all(map(pd.notna, lengths)) else ""
+    return f"{family} {size}".strip() + generated
 
 
 def _option(value: Any) -> Any:

@@ -26,7 +26,7 @@ __all__ = ["WORK", "costs_of", "is_key", "past_runs", "rates_of", "table_of"]
 
 #: Keys of a point that identify what is computed, where and with what; how it is timed is none of it.
 _KEYS = ("batch_size", "precision", "compile", "mode", "devices", "transport")
-_GROUPS = ("model.", "optimizer.", "platform.", "framework.", "data.", "software.")
+_GROUPS = ("model.", "generate.", "optimizer.", "platform.", "framework.", "data.", "software.")
 
 #: What arithmetic says of a point, as metrics of runs.
 WORK = ("parameters", "flops_per_step", "bytes_per_step", "memory_lower_bound_bytes")
@@ -44,7 +44,7 @@ def costs_of(points: pd.DataFrame) -> pd.DataFrame:
 
     A key that the points lack counts as what the original suite had: training, float32, RMSprop, one device.
     """
-    names = [name for name in points if str(name).startswith(("model.", "optimizer.")) or name in _KEYS]
+    names = [name for name in points if str(name).startswith(("model.", "generate.", "optimizer.")) or name in _KEYS]
     texts = _texts(points[names])
     rows = [
         _work(family, frozenset(row.items())) for family, row in zip(points["family"].astype("str"), texts, strict=True)
@@ -140,6 +140,8 @@ def _work(family: str, keys: frozenset[tuple[str, str]]) -> tuple[float, ...]:
             optimizer=row.get("optimizer.name", "rmsprop"),
             momentum=row.get("optimizer.momentum", Optimizer().momentum),
             devices=row.get("devices", 1),
+            prompt=row.get("generate.prompt", 0),
+            tokens=row.get("generate.tokens", 0),
         )
     except (KeyError, TypeError, ValueError, ZeroDivisionError):  # no such model, or one of another version
         return (np.nan,) * len(WORK)

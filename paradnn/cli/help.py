@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from paradnn.config import point as config
 from paradnn.config.data import INPUTS
 from paradnn.config.families import FAMILIES
+from paradnn.config.generate import Generate
 from paradnn.config.learn import Learn
 from paradnn.config.paths import CONFIG
 from paradnn.config.scenario import SCENARIOS
@@ -67,7 +68,7 @@ def help_text() -> str:
 
 def documented_keys() -> dict[str, list[tuple[str, str]]]:
     """Heading -> keys with their defaults, as in batch_size=256, and what they mean."""
-    found = {"Keys": list(_keys(config.Point, "", skip=("model", "load", "learn")))}
+    found = {"Keys": list(_keys(config.Point, "", skip=("model", "load", "learn", "generate")))}
     for options in dict.fromkeys(family.options for family in FAMILIES.values()):
         names = ", ".join(name for name, family in FAMILIES.items() if family.options is options)
         found[f"Keys of model={names}"] = list(_keys(options, "model.", skip=("name",)))
@@ -76,6 +77,7 @@ def documented_keys() -> dict[str, list[tuple[str, str]]]:
             found[f"Keys of data={name}"] = list(_keys(data, "data.", skip=("name",)))
     for name, load in SCENARIOS.items():
         found[f"Keys of scenario={name}"] = list(_keys(load, f"{name}.", skip=()))
+    found["Keys of mode=generate"] = list(_keys(Generate, "generate.", skip=()))
     found["Keys of task=learn"] = list(_keys(Learn, "learn.", skip=()))
     found["Keys of a sweep and of the tracking store"] = list(_keys(config.Settings, "", skip=()))
     return found
@@ -90,8 +92,8 @@ def known_keys() -> list[str]:
         keys += _dotted(data, "data.")
     for name, load in SCENARIOS.items():
         keys += _dotted(load, f"{name}.")
-    keys += _dotted(Learn, "learn.")
-    return sorted({*keys} - {"load", "learn"})
+    keys += [*_dotted(Learn, "learn."), *_dotted(Generate, "generate.")]
+    return sorted({*keys} - {"load", "learn", "generate"})
 
 
 def _dotted(cls: type, prefix: str) -> Iterator[str]:

@@ -87,10 +87,11 @@ def request_of(point: Point) -> dict[str, Any]:
 
 
 def _named(point: Point) -> dict[str, Any]:
-    """The point as plain values, the keys of its scenario under the scenario's name, those of no task left out."""
+    """The point as plain values, the keys of its scenario under the scenario's name; what it has none of left out."""
     parts = asdict(point)
-    if parts["learn"] is None:
-        del parts["learn"]
+    for group in ("learn", "generate"):
+        if parts[group] is None:
+            del parts[group]
     load = parts.pop("load")
     return parts if load is None else {**parts, point.scenario: load}
 

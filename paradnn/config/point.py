@@ -16,6 +16,7 @@ from paradnn.config.data import INPUTS, Data, Synthetic, check_input, with_whole
 from paradnn.config.families import FAMILIES, Model
 from paradnn.config.families.kernels import as_kernel
 from paradnn.config.fields import memory_bytes, option, read
+from paradnn.config.generate import GENERATE, Generate, check_generate, read_generate
 from paradnn.config.learn import LEARN, STEP, Learn, check_learn, read_learn
 from paradnn.config.outcome import OUTCOMES
 from paradnn.config.scenario import CLOSED, SCENARIOS, Load, as_scenario, read_load
@@ -184,7 +185,12 @@ class Point:
         "graph (tf.function, jax.jit, torch.compile), xla (jit_compile; jax.jit) or eager",
         choices=("graph", "xla", "eager"),
     )
-    mode: str = option("train", "a training step, or a forward pass alone", choices=("train", "inference"))
+    mode: str = option(
+        "train",
+        "a training step, a forward pass alone, or tokens one after the other (docs/generation.md)",
+        choices=("train", "inference", GENERATE),
+    )
+    generate: Generate | None = None
     task: str = option(
         STEP, "what is measured: a step, or learning to an accuracy (docs/learning.md)", choices=(STEP, LEARN)
     )
@@ -264,7 +270,7 @@ def read_point(config: Mapping[str, Any]) -> Point:
     if not isinstance(model, Mapping) or not isinstance(name, str) or name not in FAMILIES:
         raise ConfigError("model.name", name, "no such family", f"choose one of {', '.join(FAMILIES)}")
     given: dict[str, Any] = {"model": read(FAMILIES[name].options, model, "model"), "data": _read_data(config)}
-    given |= {"load": read_load(config), "learn": read_learn(config)}
+    given |= {"load": read_load(config), "learn": read_learn(config), GENERATE: read_generate(config)}
     rest = {key: config[key] for key in POINT_KEYS if key not in (*given, *SCENARIOS) and key in config}
     if rest.get("batch_size") == LARGEST:
         raise ConfigError("batch_size", LARGEST, "is what python -m paradnn.train searches for", "give numbers here")
@@ -280,6 +286,7 @@ def read_point(config: Mapping[str, Any]) -> Point:
             "choose a batch_size that is a multiple of devices: each gets as many examples",
         )
     check_learn(point)
+    check_generate(point)
     check_latency(point)
     check_processes(point.measure)
     point = replace(point, platform=_with_cores(point))

@@ -13,9 +13,10 @@ gradient is not computed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from paradnn.costs.attention import gpt_layers, transformer_layers, vit_layers
+from paradnn.costs.attention import decode_layers, gpt_layers, prefill_layers, transformer_layers, vit_layers
 from paradnn.costs.cnn import cnn_layers
 from paradnn.costs.fc import fc_layers
 from paradnn.costs.kernels import KERNELS, kernel_costs
@@ -30,7 +31,7 @@ from paradnn.costs.vision import (
     squeezenet_layers,
 )
 
-__all__ = ["Costs", "example_sizes", "layer_count", "model_costs", "model_operations"]
+__all__ = ["Costs", "example_sizes", "layer_count", "model_costs", "model_operations", "prefill_costs"]
 
 _LAYERS: dict[str, Callable[[Mapping[str, Any]], Sequence[Layer]]] = {
     "fc": fc_layers,
@@ -62,11 +63,16 @@ def model_costs(
     optimizer: str,
     momentum: float = 0.9,
     devices: int = 1,
+    prompt: int = 0,
+    tokens: int = 0,
 ) -> Costs:
     """Costs of one step of `model` (a validated mapping with its `name`).
 
-    `precision` is float32, bfloat16 or float16, `mode` train or inference, `optimizer` rmsprop, momentum, sgd or adam.
-    With a `momentum` of 0 Keras' RMSprop and SGD keep no velocity.
+    `precision` is float32, bfloat16 or float16, `mode` train, inference or generate, `optimizer` rmsprop, momentum, sgd
+    or adam. With a `momentum` of 0 Keras' RMSprop and SGD keep no velocity.
+
+    A step of a generation, of `tokens` after a `prompt`, makes a token of each example; its memory is also that of
+    reading the prompt (`prefill_costs`). ValueError for a family that generates none.
 
     `batch_size` is that of the step over all `devices`, which divide it evenly. FLOPs, traffic and memory are those of
     all devices together: each has weights and optimizer variables of its own, and reads and writes them; what the
@@ -74,13 +80,35 @@ def model_costs(
     """
     if model["name"] in KERNELS:
         return kernel_costs(model, batch_size, precision)
+    if mode == "generate":
+        _check_generates(model)
+        step = sum_costs(decode_layers(model, prompt + tokens), batch_size, precision, mode, slots=0)
+        first = prefill_costs(model, batch_size=batch_size, precision=precision, prompt=prompt, tokens=tokens)
+        memory = max(step.memory_lower_bound_bytes, first.memory_lower_bound_bytes)
+        return replace(step, memory_lower_bound_bytes=memory)
     slots = _SLOTS[optimizer] - (1 if momentum == 0 and optimizer in ("rmsprop", "momentum") else 0)
     one = sum_costs(_LAYERS[model["name"]](model), batch_size // devices, precision, mode, slots=slots)
     return one.times(devices)
 
 
+def prefill_costs(model: Mapping[str, Any], *, batch_size: int, precision: str, prompt: int, tokens: int) -> Costs:
+    """Costs of reading a batch of prompts into a cache that has room for `tokens` more, and of the first of these."""
+    _check_generates(model)
+    return sum_costs(prefill_layers(model, prompt, prompt + tokens), batch_size, precision, "generate", slots=0)
+
+
+def _check_generates(model: Mapping[str, Any]) -> None:
+    if model["name"] != "gpt":
+        raise ValueError(f"{model['name']} generates no tokens")
+
+
 def model_operations(model: Mapping[str, Any], *, batch_size: int, precision: str, mode: str) -> list[Counted]:
-    """The matrix products and convolutions of one step of `model`, in the order of its layers; of no kernel."""
+    """The matrix products and convolutions of one step of `model`, in the order of its layers; of no kernel.
+
+    `mode` is train or inference; ValueError for a generation, whose operations `analysis` extrapolates to no device.
+    """
+    if mode == "generate":
+        raise ValueError("a step of a generation is not told as a list of operations")
     return product_operations(_LAYERS[model["name"]](model), batch_size, precision, mode)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from paradnn.costs.fc import dense
 from paradnn.costs.layers import Layer, Multiply
 
-__all__ = ["gpt_layers", "transformer_layers", "vit_layers"]
+__all__ = ["decode_layers", "gpt_layers", "prefill_layers", "transformer_layers", "vit_layers"]
 
 
 def transformer_layers(model: Mapping[str, Any]) -> list[Layer]:
@@ -48,6 +48,38 @@ def gpt_layers(model: Mapping[str, Any]) -> list[Layer]:
     ]
 
 
+def prefill_layers(model: Mapping[str, Any], prompt: int, length: int) -> list[Layer]:
+    """The model of `gpt_layers` that reads a prompt into a cache of `length` places, and says what follows it.
+
+    Of the prompt's tokens the last alone has logits.
+    """
+    return _generation(model, _cached_attention(prompt, prompt, length, model["width"], model["heads"]), prompt)
+
+
+def decode_layers(model: Mapping[str, Any], length: int) -> list[Layer]:
+    """The same model for one token after others, which looks back over a cache of `length` places.
+
+    With N weights in products a token takes 2 N FLOPs and 4 x length x width more in each layer, as Kaplan et al. 2020
+    (Scaling laws for neural language models, table 1) count them; a step reads every weight once for the whole batch
+    and for each of its examples a cache of 2 x length x width in each layer, as Pope et al. 2022 (Efficiently scaling
+    transformer inference, section 2) count the traffic. Places that are not written yet are read and multiplied like
+    the others, since no shape is open; the choice of the likeliest token is left out.
+    """
+    return _generation(model, _cached_attention(1, length, length, model["width"], model["heads"]), 1)
+
+
+def _generation(model: Mapping[str, Any], attention: list[Layer], tokens: int) -> list[Layer]:
+    """Layers of `gpt_layers` over so many tokens, whose last one has logits; positions are read for these alone."""
+    width, positions = model["width"], model["sequence_length"]
+    return [
+        _lookup(tokens, width, model["vocab_size"]),
+        Layer("positions", parameters=tokens * width),
+        Layer("other positions", parameters=(positions - tokens) * width, rows=0),
+        *_blocks(tokens, width, model["heads"], model["layers"], attention, last=1),
+        _tied_logits(1, width, model["vocab_size"]),
+    ]
+
+
 def vit_layers(model: Mapping[str, Any]) -> list[Layer]:
     """Patches with class token and positions, pre-norm blocks, and an output from the class token."""
     width, channels = model["width"], 3 * model["patch"] ** 2
@@ -68,19 +100,27 @@ def vit_layers(model: Mapping[str, Any]) -> list[Layer]:
     return [embedding, *blocks, dense("logits", width, model["output_size"], is_last=True)]
 
 
-def _blocks(tokens: int, width: int, heads: int, count: int) -> list[Layer]:
-    """Pre-norm blocks and the normalisation after the last: each normalisation but the first adds what was made."""
+def _blocks(
+    tokens: int, width: int, heads: int, count: int, products: list[Layer] | None = None, last: int | None = None
+) -> list[Layer]:
+    """Pre-norm blocks and the normalisation after the last: each normalisation but the first adds what was made.
+
+    products: those of attention, by default of all tokens with each other. last: so many tokens are normalised at last.
+    """
     first = _normalisation(tokens, width, added=False)
     middle = _normalisation(tokens, width, hands_on=True)
-    work = [*_attention(tokens, width, heads), middle, *_feed_forward(tokens, width, 4 * width), middle]
-    return [first, *(work * count)[:-1], _normalisation(tokens, width)]
+    work = [*_attention(tokens, width, heads, products=products), middle]
+    work += [*_feed_forward(tokens, width, 4 * width), middle]
+    return [first, *(work * count)[:-1], _normalisation(last or tokens, width)]
 
 
-def _attention(tokens: int, width: int, heads: int, bias: bool = True) -> list[Layer]:
+def _attention(
+    tokens: int, width: int, heads: int, bias: bool = True, products: list[Layer] | None = None
+) -> list[Layer]:
     """Self-attention: one product makes query, key and value."""
     return [
         dense("query_key_value", width, 3 * width, tokens=tokens, bias=bias),
-        _products(tokens, width, heads),
+        *(products or [_products(tokens, width, heads)]),
         dense("attended", width, width, tokens=tokens, bias=bias),
     ]
 
@@ -104,6 +144,22 @@ def _products(tokens: int, width: int, heads: int) -> Layer:
             Multiply(tokens, tokens, width // heads, own=heads),
         ),
     )
+
+
+def _cached_attention(tokens: int, keys: int, length: int, width: int, heads: int) -> list[Layer]:
+    """Keys and values of new tokens go into a cache of `length` places; the tokens attend to so many keys.
+
+    Where there are more keys than new ones they are the cache's.
+    """
+    attention = Layer(
+        "attention",
+        macs=2 * tokens * keys * width,
+        read=tokens * width + 2 * keys * width,
+        written=tokens * width,
+        held=2 * length * width,
+        products=(Multiply(tokens, width // heads, keys, own=heads), Multiply(tokens, keys, width // heads, own=heads)),
+    )
+    return [Layer("cache", read=2 * tokens * width, written=2 * tokens * width), attention]
 
 
 def _feed_forward(tokens: int, width: int, hidden: int) -> list[Layer]:

@@ -53,6 +53,7 @@ class Layer:
     reread: its own outputs that the backward pass reads, such as states.
     again: inputs that the backward pass reads again, by default all of them.
     kept: what must exist when the forward pass is over, in the least form from which elementwise work gives the rest.
+    held: what stays from one step to the next, such as a cache of keys and values; it may be read as well.
     is_first: reads the batch, whose gradient is not needed. is_last: writes the logits. targets: numbers of the
     batch that the loss compares its outputs with.
     products: what does the multiply-accumulates, but for depthwise convolutions, which are no matrix product.
@@ -73,6 +74,7 @@ class Layer:
     reread: int = 0
     again: int | None = None
     kept: int = 0
+    held: int = 0
     is_first: bool = False
     is_last: bool = False
     targets: int = 0
@@ -81,7 +83,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of one step: counts, FLOP and bytes; `flops_per_step` is forward and, in training, backward."""
+    """Costs of one step: counts, FLOP and bytes; `flops_per_step` is forward and, in training, backward.
+
+    cache_bytes: what stays from one step of a generation to the next, part of the memory.
+    """
 
     parameters: int
     non_trainable_parameters: int
@@ -90,6 +95,7 @@ class Costs:
     flops_per_step: int
     bytes_per_step: int
     memory_lower_bound_bytes: int
+    cache_bytes: int = 0
 
     def times(self, devices: int) -> Costs:
         """Of so many devices with a step like this each; the parameters stay those of one model."""
@@ -124,8 +130,8 @@ def sum_costs(layers: Sequence[Layer], batch_size: int, precision: str, mode: st
     work: in training the end of the forward pass, with weights, optimizer variables, batch, targets, what products,
     convolutions, poolings, lookups and recurrences made and the backward pass needs, and one tensor of the logits'
     size, they or their gradient; in inference the largest of inputs and outputs of one product, with weights and
-    batch. Attention's scores are left out, since a fused kernel makes them again. Other gradients, workspaces, copies
-    and the framework itself come on top.
+    batch. A generation keeps its weights in `precision` and holds its cache as well. Attention's scores are left out,
+    since a fused kernel makes them again. Other gradients, workspaces, copies and the framework itself come on top.
     """
     training, width = mode == "train", COMPUTE_BYTES[precision]
     forward = 2 * batch_size * sum(layer.macs for layer in layers)
@@ -134,7 +140,8 @@ def sum_costs(layers: Sequence[Layer], batch_size: int, precision: str, mode: st
     fixed = sum(layer.fixed_parameters for layer in layers)
     batch = _FULL_BYTES * batch_size * sum(layer.read for layer in layers if layer.is_first)
     traffic = sum(_forward_bytes(layer, batch_size, width) for layer in layers)
-    memory = _FULL_BYTES * (parameters + fixed) + batch
+    cache = width * batch_size * sum(layer.held for layer in layers)
+    memory = (width if mode == "generate" else _FULL_BYTES) * (parameters + fixed) + batch + cache
     if training:
         classes = _FULL_BYTES * batch_size * sum(layer.targets for layer in layers)
         traffic += classes + sum(_training_bytes(layer, batch_size, width, slots) for layer in layers)
@@ -150,6 +157,7 @@ def sum_costs(layers: Sequence[Layer], batch_size: int, precision: str, mode: st
         flops_per_step=forward + backward,
         bytes_per_step=traffic,
         memory_lower_bound_bytes=memory,
+        cache_bytes=cache,
     )
 
 
@@ -186,5 +194,5 @@ def _training_bytes(layer: Layer, batch_size: int, width: int, slots: int) -> in
 
 def _live_bytes(layer: Layer, width: int) -> int:
     """Bytes per example that exist beside the batch while `layer` runs: a product writes over none of its inputs."""
-    inputs = 0 if layer.is_first or not layer.macs else layer.read
+    inputs = 0 if layer.is_first or not layer.macs else max(0, layer.read - layer.held)
     return max((inputs + layer.written) * width, layer.written * _FULL_BYTES if layer.is_last else 0)

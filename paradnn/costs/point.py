@@ -9,10 +9,10 @@ from typing import Any
 from paradnn.config.families import Model
 from paradnn.config.fields import memory_bytes
 from paradnn.config.point import Point
-from paradnn.costs import Costs, model_costs
+from paradnn.costs import Costs, model_costs, prefill_costs
 from paradnn.hardware.environment import available_memory
 
-__all__ = ["costs_of", "exceeds_memory", "memory_limit"]
+__all__ = ["costs_of", "exceeds_memory", "memory_limit", "prefill_costs_of"]
 
 #: The share of free memory that a point may take when `measure.memory_limit` is auto.
 _SAFE_SHARE = 0.9
@@ -28,7 +28,15 @@ def costs_of(point: Point) -> Costs:
         optimizer=point.optimizer.name,
         momentum=point.optimizer.momentum,
         devices=point.devices,
+        **(asdict(point.generate) if point.generate else {}),
     )
+
+
+def prefill_costs_of(point: Point) -> Costs:
+    """The analytic costs of reading the prompts of a point that generates."""
+    assert point.generate
+    lengths = asdict(point.generate)
+    return prefill_costs(asdict(point.model), batch_size=point.batch_size, precision=point.precision, **lengths)
 
 
 @lru_cache(maxsize=65536)

@@ -71,7 +71,7 @@ def _parts(table: Table) -> Array:
     chips = np.where(table.text("platform.name") == "cpu", 1.0, table.number("devices"))
     work = (table.costs / table.peaks)[:, :2].T / chips / np.array([[_FLOPS_EFFICIENCY], [_BYTES_EFFICIENCY]])
     dispatch = np.array([_DISPATCH.get(name, _DISPATCH["graph"]) for name in table.text("compile")])
-    dispatch = dispatch / np.where(table.text("mode") == "inference", 3.0, 1.0)
+    dispatch = dispatch / np.where(table.text("mode") == "train", 1.0, 3.0)
     # Batches come from the host, unless one synthetic batch stays on the device.
     feed = np.where(table.text("data.name") == "synthetic", table.peaks[:, 1], _FEED)
     batch = table.number("batch_size") * table.examples.T * _NUMBER_BYTES / feed

@@ -38,7 +38,7 @@ BETWEEN = "between"
 #: Phases that a point's time limit does not see.
 _OUTSIDE = ("schedule", "record", BETWEEN)
 #: Phases that follow from the step time alone.
-_ARITHMETIC = ("warmup", "measure", "latency", "load", "learn")
+_ARITHMETIC = ("prefill", "warmup", "measure", "latency", "load", "learn")
 #: Seconds of a phase where nothing is known: at least, a layer, a parameter, where the point is profiled (drawing the
 #: figure); compile and profile beyond their steps.
 _TYPICAL = {
@@ -155,7 +155,11 @@ def _add_steps(phases: dict[str, Array], step: Array, points: Table, extra: Arra
     phases["compile"] = phases["compile"] + step
     phases["warmup"] = warmup_seconds(blocks, settings, extra)
     phases["measure"] = measure_seconds(blocks, settings)
-    inference = points.text("mode") == "inference"
+    generating = (points.text("mode") == "generate")[:, None]
+    if generating.any():
+        # Prompts are timed as decode steps are: blocks of the same seconds, unless one is longer than a block.
+        phases["prefill"] = np.where(generating, phases["warmup"] + phases["measure"], 0.0)
+    inference = points.text("mode") != "train"
     if inference.any():
         # A scenario's queries come in place of the single steps. How long a search takes is not known before it.
         load = np.nansum([points.number(f"{name}.min_seconds") for name in SCENARIOS], axis=0)[:, None]

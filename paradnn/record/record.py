@@ -21,6 +21,7 @@ from paradnn.config.words import counted
 from paradnn.costs import Costs
 from paradnn.hardware.environment import Environment
 from paradnn.record.breakdown_figure import point_figure
+from paradnn.record.generation import generation_artifacts, generation_metrics, generation_tags, generation_words
 from paradnn.record.learning import Moment, curve, learning_metrics, learning_words
 from paradnn.record.load import load_artifacts, load_metrics, load_tags, load_words, loads
 from paradnn.record.load_figure import load_figure
@@ -64,6 +65,8 @@ def run_name(point: Point) -> str:
     """A name a person recognises in a list: family, size, batch, and what is not the default."""
     words = [point.model.name, point.model.size, f"b{point.batch_size}", point.precision, point.platform.name]
     words += [word for word, usual in ((point.compile, "graph"), (point.mode, "train")) if word != usual]
+    if point.generate:
+        words.append(f"{point.generate.prompt}+{point.generate.tokens}")
     if point.load:
         words.append(point.scenario + (f" {_rate(point.load)}" if isinstance(point.load, Server) else ""))
     if point.data.name != "synthetic":
@@ -153,6 +156,7 @@ def make_record(
     history = [moment for answer in answers if point.learn for moment in curve(point.learn, answer.epochs or ())]
     if outcome in ("ok", "overload"):  # the load is lost, not the steps
         metrics |= measured_metrics(point, costs, answers, peaks) | load_metrics(point, answers)
+        metrics |= generation_metrics(point, costs, answers, metrics)
         problems = [problem for answer in answers for problem in contradictions(point, costs, metrics, answer)]
         # What ceilings say of emulation, in numbers, is in the tags that the run was begun with.
         tags = _measured_tags(point, answers) | tags
@@ -195,7 +199,7 @@ def _measured_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
     # A profile knows how often a loop ran.
     seen = answer.profile.product_types if isinstance(answer.profile, Profile) else {}
     tags |= precision_tags(seen or measured[0].product_types, point.precision, measured[0].native_products)
-    tags |= load_tags(point, answers)
+    tags |= load_tags(point, answers) | generation_tags(answers)
     if answer.profile:
         tags |= profile_tags(answer.profile)
     if isinstance(answer.profile, Profile):
@@ -233,7 +237,7 @@ def _artifacts(
     if processes := [_process(result) for result in results if result.answer and result.answer.measurement]:
         artifacts["blocks.json"] = {"unit": "s", "processes": processes}
     answers = [result.answer for result in results if result.answer]
-    artifacts |= load_artifacts(answers)
+    artifacts |= load_artifacts(answers) | generation_artifacts(answers)
     if loads(answers):
         artifacts["latency.png"] = image(load_figure(run_name(point), point.load, answers))
     answer = results[0].answer
@@ -265,7 +269,7 @@ def _description(
     tags: Mapping[str, str],
 ) -> str:
     """What a person reading the run in the UI sees first (Markdown)."""
-    mode = "training step" if point.mode == "train" else "forward pass"
+    mode = {"train": "training step", "inference": "forward pass"}.get(point.mode, "token of each example")
     what = (
         f"One {mode} of **{run_name(point)}** ({metrics['parameters']:,.0f} parameters) on {environment.device}, "
         f"{point.framework.name} {environment.software.get(point.framework.name, '')}, compile={point.compile}."
@@ -283,6 +287,7 @@ def _description(
     waits = f", {metrics['infeed_fraction']:.0%} of it waiting for input" if "infeed_gain" in metrics else ""
     steady = "steady" if tags["steady"] == "true" else f"not steady: {tags['steady_reason']}"
     load = f"\n\nLoad: {words}." if (words := load_words(metrics, tags)) else ""
+    load += f"\n\nGeneration: {words}." if (words := generation_words(metrics)) else ""
     return (
         f"{what}\n\n**{metrics['examples_per_second']:,.1f} examples/s**{interval}, "
         f"{metrics['step_time_ms']:.3f} ms a step{waits}, {metrics['flops_per_second'] / 1e9:,.2f} GFLOP/s{used}; "

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paradnn.config.words import counted
+from paradnn.record.generation import generation_words
 from paradnn.record.learning import learning_words
 from paradnn.record.load import load_words
 from paradnn.session.console import standard_output
@@ -182,6 +183,9 @@ def _limit_lines(row: Row) -> list[str]:
         shares = [share for share in (50, 90, 99) if f"latency_p{share}_ms" in metrics]
         quantiles = ", ".join(f"p{share} {metrics[f'latency_p{share}_ms']:.3f} ms" for share in shares)
         lines.append(f"  latency      {quantiles}")
+    if generated := generation_words(metrics):
+        names = ("generation", "", "")
+        lines += [f"  {name:<12} {text}" for name, text in zip(names, generated.split("; "), strict=False)]
     if load := load_words(metrics, row.tags):
         lines += [f"  {name:<12} {text}" for name, text in zip(("load", "", ""), load.split("; "), strict=False)]
     leading = [(key.removeprefix("op_share."), value) for key, value in metrics.items() if key.startswith("op_share.")][

@@ -17,6 +17,7 @@ PHASES = (
     "build",
     "input",
     "compile",
+    "prefill",
     "warmup",
     "measure",
     "latency",
@@ -88,6 +89,39 @@ _ALL = (
     Metric("failed_queries_per_second", "1/s", None, "load", "lowest rate above it at which it was not"),
     Metric("generator_late_p99_ms", "ms", "lower", "load", "99th percentile of how late queries were issued"),
     Metric("generator_late_max_ms", "ms", "lower", "load", "latest that a query was issued after its scheduled time"),
+    # A generation (docs/generation.md), whose step is one token of each example
+    *(
+        Metric(f"time_to_first_token{end}_ms", "ms", "lower", "generation", f"reading the prompts{words}")
+        for end, words in (("", ", median block"), ("_low", ": lower end, 95%"), ("_high", ": upper end, 95%"))
+    ),
+    *(
+        Metric(f"time_per_output_token{end}_ms", "ms", "lower", "generation", f"step_time{end}_ms of a generation")
+        for end in ("", "_low", "_high")
+    ),
+    *(
+        Metric(f"tokens_per_second{end}", "1/s", "higher", "generation", f"batch_size / decode step time{words}")
+        for end, words in (("", ""), ("_low", ": lower end, 95%"), ("_high", ": upper end, 95%"))
+    ),
+    *(
+        Metric(f"tokens_per_second_per_user{end}", "1/s", "higher", "generation", f"1 / decode step time{words}")
+        for end, words in (("", ""), ("_low", ": lower end, 95%"), ("_high", ": upper end, 95%"))
+    ),
+    Metric("generation_ms", "ms", "lower", "generation", "first token + (generate.tokens - 1) decode steps"),
+    Metric("prompt_tokens_per_second", "1/s", "higher", "generation", "tokens of all prompts / time to first token"),
+    Metric("cache_bytes", "B", None, "generation", "analytic bytes of keys and values of all layers and examples"),
+    Metric("decode_flops", "FLOP", None, "generation", "flops_per_step of a generation: a token of each example"),
+    Metric("decode_bytes", "B", None, "generation", "bytes_per_step of a generation: weights once, the cache"),
+    Metric(
+        "decode_bandwidth_fraction", "1", "higher", "generation", "decode_bytes / step time / peak_bytes_per_second"
+    ),
+    Metric("prefill_flops", "FLOP", None, "generation", "analytic matmul work of reading the prompts"),
+    Metric("prefill_bytes", "B", None, "generation", "analytic compulsory memory traffic of reading the prompts"),
+    Metric("prefill_intensity", "FLOP/B", None, "generation", "prefill_flops / prefill_bytes"),
+    Metric("prefill_flops_per_second", "FLOP/s", "higher", "generation", "prefill_flops / time to first token"),
+    Metric(
+        "prefill_flops_utilization", "1", "higher", "generation", "prefill_flops_per_second / peak_flops_per_second"
+    ),
+    Metric("prefill_compile_seconds", "s", "lower", "generation", "first runs of the prompts, until none compiled"),
     # Work
     Metric("parameters", "1", None, "work", "trainable parameters"),
     Metric("flops_per_step", "FLOP", None, "work", "analytic matmul and convolution work of one step"),

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
-from paradnn.worker.messages import Compilation
+from paradnn.worker.messages import Compilation, Timing
 
-__all__ = ["MOST_STEPS", "compile_steps"]
+__all__ = ["MOST_STEPS", "CompilationCounter", "compile_steps"]
 
 #: A step that compiles again every time ends the phase all the same.
 MOST_STEPS = 8
@@ -45,3 +46,23 @@ def compile_steps(step: Compiling, clock: Callable[[], float] = time.perf_counte
     if programs[-1]:
         notes.append(f"step {len(programs)} still compiled {programs[-1]} program(s)")
     return Compilation(seconds, programs, "; ".join(notes) or None), losses[0]
+
+
+class CompilationCounter:
+    """Whether anything was compiled while blocks were measured: then they time more than steps."""
+
+    def __init__(self, step: Compiling) -> None:
+        self._step = step
+        self._before = 0
+
+    def start(self) -> None:
+        """What is compiled from now on counts."""
+        self._before = self._step.compilations()
+
+    def judged(self, timing: Timing) -> Timing:
+        """`timing`, not steady where something was compiled since `start`."""
+        compiled = self._step.compilations() - self._before
+        if not compiled:
+            return timing
+        reason = f"the measured steps compiled {compiled} program(s); {timing.steady_reason}"
+        return replace(timing, steady=False, steady_reason=reason)

@@ -2,7 +2,7 @@
 
 One JSON object a line (`paradnn.worker.channel`). The driver writes requests to the worker's standard input:
 
-    {"protocol": 5, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
+    {"protocol": 6, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
 
 and reads events, each with a key `event`, from its standard output:
 
@@ -38,6 +38,7 @@ __all__ = [
     "Event",
     "Exited",
     "Failed",
+    "Generation",
     "InputMeasurement",
     "Measurement",
     "NoProfile",
@@ -61,7 +62,8 @@ __all__ = [
 #:   3  a measurement says what disturbed it, which steps compiled, and of memory what the steps took.
 #:   4  an answer holds what a scenario gave.
 #:   5  epochs are sent as they end.
-PROTOCOL_VERSION = 5
+#:   6  an answer holds what reading the prompts of a generation took.
+PROTOCOL_VERSION = 6
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,15 @@ class Measurement:
     energy_joules: float | None
     energy_source: str
     contention: Contention | None = None
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Of a generation what reading its prompts took, to the first token; `Measurement` is of the steps after it."""
+
+    prefill: Timing
+    compilation: Compilation
+    cache_bytes: int
 
 
 @dataclass(frozen=True)
@@ -225,8 +236,8 @@ class Answer:
     """How a request ended within the child, and what was measured before that.
 
     `phases` are seconds by name; memory is in bytes, None where it is not known (`paradnn.worker.memory`);
-    `latencies` are seconds of single steps, `load` what a scenario gave, `epochs` those of a training. An `ok` has a
-    measurement, or peak rates if asked for.
+    `latencies` are seconds of single steps, `load` what a scenario gave, `generation` what was measured of prompts,
+    `epochs` those of a training. An `ok` has a measurement, or peak rates if asked for.
     """
 
     outcome: str
@@ -238,6 +249,7 @@ class Answer:
     measurement: Measurement | None = None
     latencies: list[float] | None = None
     load: Load | None = None
+    generation: Generation | None = None
     epochs: list[Epoch] | None = None
     input: InputMeasurement | None = None
     profile: Profile | NoProfile | None = None

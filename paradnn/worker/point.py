@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any, cast
@@ -20,13 +19,14 @@ import keras
 
 from paradnn.worker.affinity import bind_cores
 from paradnn.worker.cold_caches import Caches
-from paradnn.worker.compiling import compile_steps
+from paradnn.worker.compiling import CompilationCounter, compile_steps
 from paradnn.worker.contention import ContentionWatch
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.device_layout import DeviceLayout, layout_of
 from paradnn.worker.energy import EnergyMeter, open_meter
 from paradnn.worker.fork_server import Report
 from paradnn.worker.frameworks import Framework, LearningStep, Step, Unavailable, distributed
+from paradnn.worker.generation.steps import prepare_generation
 from paradnn.worker.input.opening import open_feed, reads_files
 from paradnn.worker.latencies import single_latencies
 from paradnn.worker.learning.examples import read_examples
@@ -34,9 +34,10 @@ from paradnn.worker.learning.learn import Learner, NotReached
 from paradnn.worker.learning.messages import Epoch
 from paradnn.worker.measure import NotFinite, Protocol, Run, epochs_as_blocks, measure_steps
 from paradnn.worker.memory import MemoryMeter, Taken
-from paradnn.worker.messages import Answer, Contention, Measurement, NoProfile, Profile, Timing
+from paradnn.worker.messages import Answer, Contention, Generation, Measurement, NoProfile, Profile, Timing
 from paradnn.worker.models import Workload, build
 from paradnn.worker.peak_rates import measure_peak_rates
+from paradnn.worker.phases import Phases
 from paradnn.worker.precision import has_instructions, product_types
 from paradnn.worker.process_group import GroupStep, ProcessGroup, RankFailed, serve_steps
 from paradnn.worker.profile.run import profile_steps
@@ -62,7 +63,7 @@ class _Run:
     def __init__(self, request: Mapping[str, Any], framework: Framework, report: Report) -> None:
         self._request = request
         self._framework = framework
-        self._phases = _Phases(report)
+        self._phases = Phases(report)
         self._layout: DeviceLayout | None = None
         self._group: ProcessGroup | None = None
         self._memory = MemoryMeter()
@@ -76,6 +77,8 @@ class _Run:
                 self._answer = replace(self._answer, peak_rates=rates)
             elif self._request.get("task") == "learn":
                 self._learn()
+            elif self._request["mode"] == "generate":
+                self._generate()
             else:
                 self._measure()
             self._answer = replace(self._answer, outcome="ok")
@@ -118,7 +121,7 @@ class _Run:
         if group:
             group.compiled()
         run = fed.run if fed else step.run
-        timing, meter, contention = self._time(run, step)
+        timing, meter, contention = self._time(run, step, phases)
         energy = meter.joules(), meter.source
         measurement = Measurement(
             _parameters(workload), compilation, types, self._native(), first_loss, timing, *energy, contention
@@ -133,11 +136,15 @@ class _Run:
         if fed:
             with phases("balance"):
                 self._answer = replace(self._answer, input=fed.measure(timing))
+        self._look_closer(step, timing)
+
+    def _look_closer(self, step: Step, timing: Timing) -> None:
+        """What the point took of memory, then where the time of its steps goes, if so asked for."""
         # Before the profiler, whose buffers are none of the model's memory.
         if self._answer.peak_memory_bytes is None:
             self._note_memory()
-        if point["measure"]["profile"] or point["measure"]["keep_trace"]:
-            with phases("profile", replace(self._answer, outcome="ok")):
+        if self._request["measure"]["profile"] or self._request["measure"]["keep_trace"]:
+            with self._phases("profile", replace(self._answer, outcome="ok")):
                 self._answer = replace(self._answer, profile=self._profile(step, timing))
 
     def _learn(self) -> None:
@@ -154,7 +161,7 @@ class _Run:
             types = product_types(step)
             learner.restart()
         self._memory.compiled()
-        meter, counter, watch = self._meter(), _CompilationCounter(step), ContentionWatch()
+        meter, counter, watch = self._meter(), CompilationCounter(step), ContentionWatch()
         with phases("learn"):
             counter.start()
             watch.start()
@@ -172,6 +179,27 @@ class _Run:
         self._answer = replace(self._answer, measurement=measurement)
         self._note_memory()
 
+    def _generate(self) -> None:
+        """Build, compile, then time the phases one after the other: prompts that are read, and a token of each."""
+        point, phases = self._request, self._phases
+        with phases("build"):
+            _choose_types(point)
+            steps = prepare_generation(point, self._framework)
+        with phases("compile"):
+            reading, _ = compile_steps(steps.prefill)
+            compilation, _ = compile_steps(steps.decode)
+            types = product_types(steps.decode)
+        self._memory.compiled()
+        prefill, _, _ = self._time(steps.prefill.run, steps.prefill, lambda _: phases("prefill"))
+        self._answer = replace(self._answer, generation=Generation(prefill, reading, steps.decoder.cache_bytes))
+        timing, meter, contention = self._time(steps.decode.run, steps.decode, phases)
+        energy = meter.joules(), meter.source
+        measurement = Measurement(
+            _parameters(steps.decoder.decode), compilation, types, self._native(), None, timing, *energy, contention
+        )
+        self._answer = replace(self._answer, measurement=measurement, latencies=self._latencies(steps.decode.run))
+        self._look_closer(steps.decode, timing)
+
     def _tell(self, epochs: list[Epoch]) -> None:
         self._answer = replace(self._answer, epochs=epochs)
         self._phases.report(epochs[-1])
@@ -181,9 +209,11 @@ class _Run:
         point = self._request
         return has_instructions(point["precision"]) if point["platform"]["name"] == "cpu" else None
 
-    def _time(self, run: Run, step: Step) -> tuple[Timing, EnergyMeter, Contention | None]:
+    def _time(
+        self, run: Run, step: Step, phase: Callable[[str], contextlib.AbstractContextManager[None]]
+    ) -> tuple[Timing, EnergyMeter, Contention | None]:
         """The timed blocks, with the meter and what disturbed them: all three start with the blocks."""
-        meter, counter, watch = self._meter(), _CompilationCounter(step), ContentionWatch()
+        meter, counter, watch = self._meter(), CompilationCounter(step), ContentionWatch()
 
         def begin() -> None:
             counter.start()
@@ -191,7 +221,7 @@ class _Run:
             watch.start()
 
         protocol = Protocol.of(self._request["measure"])
-        timing = measure_steps(run, protocol, self._phases, before=begin, disturbed=watch.stop)
+        timing = measure_steps(run, protocol, phase, before=begin, disturbed=watch.stop)
         return counter.judged(timing), meter, watch.seen
 
     def _service(self, workload: Workload, step: Step) -> Callable[[float], Service] | None:
@@ -281,7 +311,7 @@ def _start_group(request: Mapping[str, Any], framework: Framework, layout: Devic
     """The other processes of a point: each builds the same step over its own devices, and serves it."""
 
     def serve(rank: int, channel: Connection) -> None:
-        phases, own = _Phases(lambda *_: None), distributed(framework, layout.of_rank(rank))
+        phases, own = Phases(lambda *_: None), distributed(framework, layout.of_rank(rank))
         meter = MemoryMeter()
         try:
             with phases("build"):
@@ -298,50 +328,17 @@ def _start_group(request: Mapping[str, Any], framework: Framework, layout: Devic
 
 def _prepare(point: Mapping[str, Any], framework: Framework) -> tuple[Workload, Step]:
     """The model from the point's seed, and the step with its batch in place."""
-    keras.utils.set_random_seed(point["seed"])
-    keras.config.set_dtype_policy(POLICIES[point["precision"]])
+    _choose_types(point)
     with framework.scope():
         workload = build(point["model"])
     return workload, framework.make_step(workload, synthetic_batch(workload, point["batch_size"], point["seed"]), point)
 
 
-class _CompilationCounter:
-    """Whether anything was compiled while blocks were measured: then they time more than steps."""
-
-    def __init__(self, step: Step) -> None:
-        self._step = step
-        self._before = 0
-
-    def start(self) -> None:
-        self._before = self._step.compilations()
-
-    def judged(self, timing: Timing) -> Timing:
-        """`timing`, not steady where something was compiled since `start`."""
-        compiled = self._step.compilations() - self._before
-        if not compiled:
-            return timing
-        reason = f"the measured steps compiled {compiled} program(s); {timing.steady_reason}"
-        return replace(timing, steady=False, steady_reason=reason)
-
-
-class _Phases:
-    """Says which phase the point is in, and how long each took."""
-
-    def __init__(self, report: Report) -> None:
-        self.current = "start"
-        self.seconds: dict[str, float] = {}
-        self.report = report
-
-    @contextlib.contextmanager
-    def __call__(self, name: str, answer: Answer | None = None) -> Iterator[None]:
-        if name != self.current:
-            self.current = name
-            self.report(name, answer)
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+def _choose_types(point: Mapping[str, Any]) -> None:
+    """The seed, and the types of weights and products; what only generates keeps its weights in the products' type."""
+    keras.utils.set_random_seed(point["seed"])
+    precision = point["precision"]
+    keras.config.set_dtype_policy(precision if point["mode"] == "generate" else POLICIES[precision])
 
 
 def _line(error: BaseException) -> str:

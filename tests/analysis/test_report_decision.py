@@ -106,6 +106,8 @@ def test_models_are_named_as_their_runs_are() -> None:
     assert model_name(known) == "residual 1-2-2-1x16 64px"
     assert model_name({"family": "fc", "model.layers": 4, "model.nodes": 256, "model.output_size": pd.NA}) == "fc 4x256"
     assert model_name({"family": "of tomorrow", "model.layers": 4}) == "of tomorrow"
+    generated = {"family": "gpt", "generate.prompt": 64.0, "generate.tokens": 8.0}
+    assert model_name(generated) == "gpt 4x256 h4 t128 generate 64+8"
 
 
 def test_quality_is_in_words() -> None:

@@ -205,4 +205,4 @@ def test_messages_need_only_the_standard_library() -> None:
 
 def test_a_request_is_checked() -> None:
     with pytest.raises(MessageError, match=r"request\.stderr is missing"):
-        read_message(Request, read_json(b'{"protocol": 5, "id": 1, "point": {}}'), "request")
+        read_message(Request, read_json(b'{"protocol": %d, "id": 1, "point": {}}' % PROTOCOL_VERSION), "request")

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from paradnn.config.point import read_point
 from paradnn.config.scenario import Server
 from paradnn.forecast.past_runs import PastRuns
 from paradnn.store.metrics import PHASES
@@ -40,6 +41,15 @@ def test_profiles_and_latencies_take_their_time() -> None:
     assert np.median(expected.phases["latency"][2]) == pytest.approx(
         min(10.0, 200 * np.median(expected.step[2])), rel=0.3
     )
+
+
+def test_the_prompts_of_a_generation_take_as_long_as_its_tokens() -> None:
+    config = {"model": {"name": "gpt"}, "batch_size": 4}
+    plain, generating = (read_point({**config, "mode": mode}) for mode in ("inference", "generate"))
+    phases = expected_times([], [plain, generating]).phases
+    assert np.all(phases["prefill"][0] == 0)
+    assert phases["prefill"][1] == pytest.approx(phases["warmup"][1] + phases["measure"][1])
+    assert np.all(phases["latency"][1] > 0)
 
 
 def test_a_pause_and_a_failed_run_between_two_points_are_no_overhead() -> None:

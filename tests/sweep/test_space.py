@@ -46,6 +46,7 @@ def plan_of(*arguments: str) -> Plan:
         ("real", 7, 6),
         ("kernels", 193, 3),
         ("extrapolation", 46, 14),
+        ("generation", 18, 1),
     ],
 )
 def test_presets_compose_to_the_stated_number_of_distinct_points(experiment: str, points: int, families: int) -> None:

@@ -24,6 +24,8 @@ LOSS_TOLERANCE = 2e-6
 #: After updates, which sum up what differs. Keras under TensorFlow also squares an embedding's gradient before it sums
 #: what falls to one row, where the others square the sum: some 4e-4 of a loss with Adam.
 LATER_LOSS_TOLERANCE = 5e-3
+#: Of a logit of some ten, with a cache and without.
+GENERATION_TOLERANCE = 1e-4
 #: A rectifier or a maximum that is this near to its kink may fall to either side of it by rounding alone.
 NUDGE = 1e-5
 #: Smooth gradients move by some 2e-4 of themselves when nudged so, those across a kink by a hundredth.
@@ -169,6 +171,17 @@ def test_two_devices_come_to_what_one_does(
             assert np.abs(found[after] - expected[after]).max() <= DISTRIBUTED_TOLERANCE * moved, after
         elif "/losses" in name:
             np.testing.assert_allclose(values, expected[name], rtol=DISTRIBUTED_LOSS_TOLERANCE, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("framework", "compile_mode"), [("jax", "graph"), ("jax", "eager"), ("torch", "eager"), ("torch", "graph")]
+)
+def test_tokens_from_a_cache_are_those_of_the_whole_model(framework: str, compile_mode: str, tmp_path: Path) -> None:
+    run_module("generated_tokens", framework, [framework, compile_mode, str(tmp_path / "found.npz")], tmp_path)
+    with np.load(tmp_path / "found.npz") as found:
+        np.testing.assert_array_equal(found["cached/tokens"], found["whole/tokens"])
+        np.testing.assert_allclose(found["cached/logits"], found["whole/logits"], atol=GENERATION_TOLERANCE)
+        assert len(set(found["cached/tokens"].ravel().tolist())) > 3
 
 
 @pytest.mark.parametrize(

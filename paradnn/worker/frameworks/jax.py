@@ -132,19 +132,23 @@ class CompiledStep:
     ) -> None:
         self._model, self._device = workload.model, device
         self._forward = _inference_step(workload)
-        self._training = optimizer is not None
+        self._training, self._carrying = optimizer is not None, workload.carried is not None
         self._eager = eager
         groups = [self._model.trainable_variables, self._model.non_trainable_variables]
         donated: tuple[int, ...] = ()
         self._constants: tuple[Any, ...] = (inputs,)
-        if optimizer is None:
+        if self._carrying:
+            self.function, donated = _carrying_step(workload), (1,)
+        elif optimizer is None:
             self.function = self._forward
         else:
             groups.append(optimizer.variables)
             self.function, self._constants = _training_step(workload, optimizer), (inputs, targets)
             donated = (0, 1, 2)
         self._variables = groups
-        self._state: Any = self._placed()
+        self._state: Any = self._placed() if workload.carried is None else workload.carried
+        if self._carrying and not self._state:
+            self._state += self._placed()
         if not eager:
             self._forward = jax.jit(self._forward)
             shardings = {} if outputs is None else {"out_shardings": outputs}
@@ -154,13 +158,20 @@ class CompiledStep:
         with jax.disable_jit() if self._eager else contextlib.nullcontext():
             if not self._training:
                 for _ in range(steps):
-                    output = self.function(*self._state, *self._constants)
+                    output = self.advance()
                 jax.block_until_ready(output)
                 return None
             for _ in range(steps):
                 *self._state, loss = self.function(*self._state, *self._constants)
             # The loss comes out of the same program as the last update: reading it waits for all.
             return float(loss)
+
+    def advance(self) -> Any:
+        """The outputs of one step of inference, which hands on what it carries."""
+        if not self._carrying:
+            return self.function(*self._state, *self._constants)
+        output, self._state[1] = self.function(*self._state, *self._constants)
+        return output
 
     def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
         with jax.disable_jit() if self._eager else contextlib.nullcontext():
@@ -250,6 +261,16 @@ def _inference_step(workload: Workload) -> Any:
         return outputs
 
     return inference_step
+
+
+def _carrying_step(workload: Workload) -> Any:
+    """(weights, other variables, inputs) -> outputs, and the other variables as they are then."""
+    model = workload.model
+
+    def carrying_step(weights: Any, others: Any, inputs: Any) -> Any:
+        return model.stateless_call(weights, others, inputs[0] if len(inputs) == 1 else inputs, training=False)
+
+    return carrying_step
 
 
 def _repeated_add(size: int, precision: str) -> Callable[[int], None]:

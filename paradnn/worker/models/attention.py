@@ -14,7 +14,34 @@ from typing import Any
 import numpy as np
 from keras import initializers, layers, ops
 
-__all__ = ["ClassToken", "Positions", "TiedEmbedding", "attend", "feed_forward", "final_logits", "plain_attention"]
+__all__ = [
+    "ClassToken",
+    "FeedForward",
+    "Positions",
+    "SelfAttention",
+    "TiedEmbedding",
+    "attend",
+    "feed_forward",
+    "final_logits",
+    "plain_attention",
+]
+
+
+class SelfAttention:
+    """Multi-head attention of tokens to each other. `joint` makes query, key and value, in that order; `last` mixes.
+
+    A head is width / heads wide. `deviation` is that of normal initial weights; None: Glorot's.
+    """
+
+    def __init__(self, width: int, heads: int, use_bias: bool = True, deviation: float | None = None) -> None:
+        self.joint = _dense(3 * width, deviation, use_bias)
+        self.last = _dense(width, deviation, use_bias)
+        self.heads = heads
+
+    def __call__(self, x: Any, causal: bool = False) -> Any:
+        """(batch, tokens, width) -> the same; `causal`: no token sees what follows."""
+        query, key, value = (_heads(part, self.heads) for part in ops.split(self.joint(x), 3, axis=-1))
+        return self.last(_mixed(query, key, value, causal))
 
 
 def attend(
@@ -33,14 +60,18 @@ def attend(
     """
     width = x.shape[-1]
     if memory is None:
-        query, key, value = ops.split(_dense(3 * width, deviation, use_bias)(x), 3, axis=-1)
-    else:
-        query = _dense(width, deviation, use_bias)(x)
-        key, value = ops.split(_dense(2 * width, deviation, use_bias)(memory), 2, axis=-1)
+        return SelfAttention(width, heads, use_bias, deviation)(x, causal)
+    query = _dense(width, deviation, use_bias)(x)
+    key, value = ops.split(_dense(2 * width, deviation, use_bias)(memory), 2, axis=-1)
     query, key, value = (_heads(part, heads) for part in (query, key, value))
+    return _dense(width, deviation, use_bias)(_mixed(query, key, value, causal))
+
+
+def _mixed(query: Any, key: Any, value: Any, causal: bool) -> Any:
+    """Query (batch, queries, heads, head), key and value (batch, keys, heads, head) -> (batch, queries, width)."""
     product = getattr(ops, "dot_product_attention", plain_attention)
-    mixed = product(query, key, value, is_causal=causal)  # (batch, queries, heads, width / heads)
-    return _dense(width, deviation, use_bias)(layers.Reshape((x.shape[1], width))(mixed))
+    mixed = product(query, key, value, is_causal=causal)
+    return layers.Reshape((query.shape[1], query.shape[2] * query.shape[3]))(mixed)
 
 
 def plain_attention(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
@@ -61,9 +92,21 @@ def _heads(x: Any, heads: int) -> Any:
     return layers.Reshape((x.shape[1], heads, x.shape[2] // heads))(x)
 
 
+class FeedForward:
+    """A hidden layer at every token; `deviation` as in `SelfAttention`."""
+
+    def __init__(self, width: int, hidden: int, activation: Any, deviation: float | None = None) -> None:
+        self._last = _dense(width, deviation)
+        self._hidden = _dense(hidden, deviation, activation=activation)
+
+    def __call__(self, x: Any) -> Any:
+        """(batch, tokens, width) -> the same."""
+        return self._last(self._hidden(x))
+
+
 def feed_forward(x: Any, hidden: int, activation: Any, deviation: float | None = None) -> Any:
-    """A hidden layer at every token: (batch, tokens, width) -> the same; `deviation` as in `attend`."""
-    return _dense(x.shape[-1], deviation)(_dense(hidden, deviation, activation=activation)(x))
+    """`FeedForward` of its own on x (batch, tokens, width)."""
+    return FeedForward(x.shape[-1], hidden, activation, deviation)(x)
 
 
 def _dense(units: int, deviation: float | None, use_bias: bool = True, activation: Any = None) -> layers.Layer:
@@ -115,9 +158,10 @@ class Positions(layers.Layer):  # type: ignore[misc]
             # No variable: frameworks would carry it through every step as if it could change.
             self._constant = ops.convert_to_tensor(sinusoids(*shape), dtype=self.compute_dtype)
 
-    def call(self, x: Any) -> Any:
-        """(batch, length, width) -> the same."""
-        return x + (self.table if self._learned else ops.convert_to_tensor(self._constant))
+    def call(self, x: Any, first: Any = None) -> Any:
+        """(batch, length, width) -> the same; `first`: x is (batch, n, width), its places are those from `first` on."""
+        table = self.table if self._learned else ops.convert_to_tensor(self._constant)
+        return x + (table if first is None else ops.take(table, first + ops.arange(x.shape[1]), axis=0))
 
 
 class ClassToken(layers.Layer):  # type: ignore[misc]

@@ -50,6 +50,9 @@ class Workload:
 
     A kernel's operands are not examples: `draw(generator, batch_size)` gives its inputs in place of `inputs`, and
     `prepare` makes operands of them, once, when they are on the device.
+
+    `carried` is a list where a step hands variables on to the next one, as a cache: the same one for workloads that
+    share them. JAX keeps the values of the variables in it, which there is no other place for.
     """
 
     model: keras.Model | Kernel
@@ -58,6 +61,7 @@ class Workload:
     loss: Callable[[Sequence[Any], Any], Any]
     draw: Callable[[np.random.Generator, int], list[np.ndarray]] | None = None
     prepare: Callable[[list[Any]], list[Any]] = list
+    carried: list[Any] | None = None
 
 
 def cross_entropy(targets: Sequence[Any], logits: Any) -> Any:

@@ -1,0 +1,194 @@
+"""Greedy generation with a key-value cache: the two phases of it as workloads that share weights and cache.
+
+`prefill` reads the prompts and makes the first token, `decode` makes a token from the one before. All shapes are fixed:
+the cache has room for prompt and output, each decode step reads the whole of it and masks what is not written yet, and
+its place is a variable, so that one program serves them all. Behind the last place it starts again after the prompt.
+Cache, token and place are variables of the model, so that no step waits for the host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+from keras import ops
+
+from paradnn.worker.models.attention import plain_attention
+from paradnn.worker.models.gpt import Block, Gpt
+from paradnn.worker.models.workload import ArraySpec, Workload
+
+__all__ = ["Decoder", "build_decoder"]
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """`prefill` has an input, the prompts (batch, prompt); `decode` has none. Both give logits (batch, vocab_size).
+
+    `model` is the same over whole sequences. cache_bytes: keys and values of all layers.
+    """
+
+    prefill: Workload
+    decode: Workload
+    model: keras.Model
+    cache_bytes: int
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """A function of its inputs where a model is expected, which changes `non_trainable_variables`."""
+
+    compute: Callable[..., Any]
+    trainable_variables: Sequence[keras.Variable]
+    non_trainable_variables: Sequence[keras.Variable]
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """All of them."""
+        return [*self.trainable_variables, *self.non_trainable_variables]
+
+    def __call__(self, inputs: Any, training: bool = False) -> Any:
+        """The outputs; what is no list of inputs is the only one."""
+        return self.compute() if isinstance(inputs, list) else self.compute(inputs)
+
+    def stateless_call(self, weights: Any, others: Any, inputs: Any, training: bool = False) -> Any:
+        """The outputs for variables of these values, and the non-trainable ones' values then."""
+        given = zip(self.variables, [*weights, *others], strict=True)
+        with keras.StatelessScope(state_mapping=list(given)) as scope:
+            outputs = self(inputs)
+        return outputs, [scope.get_current_value(variable) for variable in self.non_trainable_variables]
+
+
+def build_decoder(model: Mapping[str, Any], batch_size: int, prompt: int, tokens: int, compile: str) -> Decoder:
+    """The phases of `model` (options of the family gpt) for so many prompts; the dtype policy is the caller's."""
+    network = Gpt(model)
+    generation = _Generation(network, model, batch_size, prompt, prompt + tokens, by_xla=compile == "xla")
+    weights, state = network.model.trainable_variables, generation.variables
+    carried: list[Any] = []
+
+    def workload(compute: Callable[..., Any], *inputs: ArraySpec) -> Workload:
+        return Workload(_Phase(compute, weights, state), inputs, (), _no_loss, carried=carried)  # type: ignore[arg-type]
+
+    return Decoder(
+        prefill=workload(generation.prefill, ArraySpec((prompt,), "int32", model["vocab_size"])),
+        decode=workload(generation.decode),
+        model=network.model,
+        cache_bytes=sum(math.prod(cache.shape) * _item_bytes(cache) for cache in generation.caches),
+    )
+
+
+def _no_loss(targets: Sequence[Any], outputs: Any) -> Any:
+    raise TypeError("a generation has no loss")
+
+
+def _item_bytes(variable: keras.Variable) -> int:
+    return 4 if variable.dtype == "float32" else 2
+
+
+class _Generation:
+    """The layers of `network` at work on a cache of `length` places."""
+
+    def __init__(
+        self, network: Gpt, model: Mapping[str, Any], batch_size: int, prompt: int, length: int, by_xla: bool
+    ) -> None:
+        self._network, self._prompt, self._length, self._by_xla = network, prompt, length, by_xla
+        self._heads = model["heads"]
+        shape = (batch_size, self._heads, length, model["width"] // self._heads)
+        dtype = keras.config.dtype_policy().compute_dtype
+        self._keys, self._values = (
+            [_variable(shape, dtype, f"{name}_{number}") for number in range(len(network.blocks))]
+            for name in ("keys", "values")
+        )
+        self._place = _variable((), "int32", "place")
+        self._token = _variable((batch_size, 1), "int32", "token")
+
+    @property
+    def caches(self) -> list[keras.Variable]:
+        """Keys and values of every layer, each (batch, heads, length, width / heads)."""
+        return [*self._keys, *self._values]
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """What a step hands on to the next."""
+        return [*self.caches, self._place, self._token]
+
+    def prefill(self, prompts: Any) -> Any:
+        """Tokens (batch, prompt) -> logits (batch, vocab_size) of what follows the last."""
+        self._place.assign(ops.convert_to_tensor(self._prompt, "int32"))
+        return self._choose(self._blocks(prompts, None))
+
+    def decode(self) -> Any:
+        """Logits (batch, vocab_size) of what follows the last token."""
+        place = self._place + 0  # as it is now
+        x = self._blocks(self._token.value, place)
+        after = place + 1
+        self._place.assign(ops.where(after < self._length, after, self._prompt))
+        return self._choose(x)
+
+    def _blocks(self, tokens: Any, place: Any) -> Any:
+        """Tokens (batch, n) at `place`, or None: from the beginning -> (batch, n, width) after all blocks."""
+        network = self._network
+        x = network.positions(network.table(tokens), first=0 if place is None else place)
+        for number, block in enumerate(network.blocks):
+            x = x + self._attend(block, number, block.before_attention(x), place)
+            x = x + block.feed_forward(block.before_feed_forward(x))
+        return x
+
+    def _choose(self, x: Any) -> Any:
+        """The last token's logits, after the likeliest was noted."""
+        network = self._network
+        logits = ops.cast(network.table(network.last(x[:, -1]), reverse=True), "float32")
+        self._token.assign(ops.cast(ops.argmax(logits, axis=-1), "int32")[:, None])
+        return logits
+
+    def _attend(self, block: Block, number: int, x: Any, place: Any) -> Any:
+        """Of x (batch, n, width) to itself, or with a place to the cache up to it; its keys and values are cached."""
+        batch, count, width = x.shape
+        split = (batch, count, self._heads, width // self._heads)
+        query, key, value = (ops.reshape(part, split) for part in ops.split(block.attention.joint(x), 3, axis=-1))
+        keys, values = self._keys[number], self._values[number]
+        for cache, rows in ((keys, key), (values, value)):
+            self._write(cache, ops.transpose(rows, (0, 2, 1, 3)), place)
+        if place is None:
+            product = getattr(ops, "dot_product_attention", plain_attention)
+            # PyTorch chooses a fused kernel by itself; Keras' asking whether it may cannot be compiled.
+            own = {"flash_attention": False} if keras.backend.backend() == "torch" else {}
+            mixed = product(query, key, value, is_causal=True, **own)
+        else:
+            mixed = ops.transpose(
+                self._look_back(ops.transpose(query, (0, 2, 1, 3)), keys, values, place), (0, 2, 1, 3)
+            )
+        return block.attention.last(ops.reshape(mixed, (batch, count, width)))
+
+    def _look_back(self, query: Any, keys: keras.Variable, values: keras.Variable, place: Any) -> Any:
+        """Query (batch, heads, 1, head) over the places up to `place` -> the same; float32 softmax.
+
+        Keys and values lie as a product over heads takes them: no step moves the cache.
+        """
+        scores = ops.cast(ops.einsum("bhqd,bhkd->bhqk", query, keys.value), "float32") / math.sqrt(query.shape[-1])
+        scores = ops.where(ops.arange(self._length) <= place, scores, -1e30)
+        return ops.einsum("bhqk,bhkd->bhqd", ops.cast(ops.softmax(scores), query.dtype), values.value)
+
+    def _write(self, cache: keras.Variable, rows: Any, place: Any) -> None:
+        """Let `rows` (batch, heads, n, head) stand in the cache from `place` on (None: 0), the rest as it is.
+
+        In place: Keras' own `slice_update` copies the cache, but where XLA sees that nobody else reads it. TensorFlow
+        copies what was written to in part when it is read all the same; without XLA it has no other way.
+        """
+        count, first = rows.shape[2], 0 if place is None else place
+        backend = keras.backend.backend()
+        if backend == "torch":
+            cache.value.index_copy_(2, ops.cast(first + ops.arange(count), "int64"), rows)
+        elif backend == "tensorflow" and not self._by_xla:
+            cache.value[:, :, first : first + count].assign(rows)
+        else:
+            cache.assign(ops.slice_update(cache.value, [0, 0, first, 0], rows))
+
+
+def _variable(shape: tuple[int, ...], dtype: str, name: str) -> keras.Variable:
+    # Without autocast a variable's value is the framework's own, which can be written to in place.
+    return keras.Variable(
+        keras.initializers.Zeros(), shape=shape, dtype=dtype, trainable=False, autocast=False, name=name
+    )

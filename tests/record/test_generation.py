@@ -1,0 +1,100 @@
+"""What a run holds of planted phases of a generation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from paradnn.config.outcome import PointResult
+from paradnn.config.point import Point, read_point
+from paradnn.costs.point import costs_of, prefill_costs_of
+from paradnn.hardware.environment import Environment
+from paradnn.record.generation import generation_words
+from paradnn.record.record import Record, make_record
+from paradnn.worker.messages import Answer, Compilation, Generation, Measurement, Timing
+
+BANDWIDTH, PEAK = 1e10, 1e11
+
+
+def generator() -> Point:
+    return read_point({"model": {"name": "gpt"}, "batch_size": 4, "mode": "generate", "generate": {"tokens": 11}})
+
+
+def timing(step: float, steps: int) -> Timing:
+    """Thirty blocks about a step of so many seconds."""
+    blocks = [steps * step * (1 + 0.01 * (number % 3 - 1)) for number in range(30)]
+    return Timing(steps, [], blocks[:3], blocks, True, "no change", None)
+
+
+def recorded(point: Point, cache_bytes: int | None = None) -> Record:
+    costs, compilation = costs_of(point), Compilation([0.5, 0.1], [1, 0], None)
+    generation = Generation(timing(0.2, 1), compilation, costs.cache_bytes if cache_bytes is None else cache_bytes)
+    measurement = Measurement(costs.parameters, compilation, {}, None, None, timing(0.005, 20), None, "none")
+    answer = Answer("ok", None, {}, measurement=measurement, latencies=[0.006] * 200, generation=generation)
+    peaks = {"peak_bytes_per_second": BANDWIDTH, "peak_flops_per_second": PEAK}
+    return make_record(
+        point,
+        Environment("a processor", {}, {}, {}),
+        costs,
+        [PointResult("ok", None, answer)],
+        tags={},
+        peaks=peaks,
+        load=None,
+        start_time=0,
+        end_time=1,
+    )
+
+
+def test_a_step_is_a_token_of_each_example() -> None:
+    point = generator()
+    record, costs, first = recorded(point), costs_of(point), prefill_costs_of(point)
+    expected = {
+        "time_to_first_token_ms": 200.0,
+        "time_per_output_token_ms": 5.0,
+        "tokens_per_second": 800.0,
+        "tokens_per_second_per_user": 200.0,
+        "examples_per_second": 800.0,
+        "generation_ms": 250.0,
+        "prompt_tokens_per_second": 4 * 64 / 0.2,
+        "latency_p50_ms": 6.0,
+        "cache_bytes": 4 * 4 * 2 * (64 + 11) * 256 * 4,
+        "decode_bytes": costs.bytes_per_step,
+        "decode_bandwidth_fraction": costs.bytes_per_step / 0.005 / BANDWIDTH,
+        "prefill_intensity": first.flops_per_step / first.bytes_per_step,
+        "prefill_flops_utilization": first.flops_per_step / 0.2 / PEAK,
+        "prefill_compile_seconds": 0.6,
+    }
+    assert {name: record.metrics[name] for name in expected} == pytest.approx(expected)
+    for name in ("time_to_first_token_ms", "time_per_output_token_ms"):
+        low, high = (record.metrics[name.replace("_ms", f"_{end}_ms")] for end in ("low", "high"))
+        assert low < record.metrics[name] < high
+    for name in ("tokens_per_second", "tokens_per_second_per_user"):
+        assert record.metrics[f"{name}_low"] < record.metrics[name] < record.metrics[f"{name}_high"]
+    assert record.tags["checks"] == "passed"
+    assert record.tags["prefill_steady"] == "true"
+    assert len(record.artifacts["prefill.json"]["processes"][0]["prefill"]["blocks"]) == 30
+    assert "token of each example of **gpt" in record.description
+    assert generation_words(record.metrics) in record.description
+
+
+def test_a_cache_of_another_size_contradicts() -> None:
+    assert recorded(generator(), cache_bytes=5).tags["checks"].startswith("failed: the cache has 5 bytes, the analytic")
+
+
+def test_other_modes_have_none_of_it() -> None:
+    point = replace(generator(), mode="inference", generate=None)
+    answer = Answer("timeout", "too long", {})
+    record = make_record(
+        point,
+        Environment("a processor", {}, {}, {}),
+        costs_of(point),
+        [PointResult("timeout", "too long", answer)],
+        tags={},
+        peaks={},
+        load=None,
+        start_time=0,
+        end_time=1,
+    )
+    assert "cache_bytes" not in record.metrics
+    assert generation_words(record.metrics) == ""

@@ -1,0 +1,80 @@
+"""`python -m tests.worker.generated_tokens FRAMEWORK COMPILE OUT.npz`: tokens with a cache and without, same weights.
+
+Writes of both the tokens (steps, batch), and the logits (steps, batch, vocab) that chose them. Without a cache the
+whole model reads all tokens so far again for each new one, one operation after the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any
+
+import numpy as np
+
+from paradnn.worker import frameworks
+from tests.worker.families import MODELS
+from tests.worker.one_step import draw
+
+BATCH, PROMPT, TOKENS = 3, 5, 7
+MODEL = MODELS["gpt"]
+
+
+def point(compile_mode: str, precision: str = "float32") -> dict[str, Any]:
+    return {"mode": "generate", "compile": compile_mode, "precision": precision}
+
+
+def logits_of(framework: Any, step: Any) -> np.ndarray:
+    """One step's, as floats of 32 bits."""
+    if framework.name == "jax":
+        return np.asarray(step.advance())
+    if framework.name == "tensorflow":
+        return step.function(*step.arguments)[-1].numpy()
+    return step.function(step._batch).numpy(force=True)
+
+
+def generated(framework: Any, compile_mode: str) -> dict[str, np.ndarray]:
+    """The prompt is read, then TOKENS steps follow: the last of them is behind the place where the cache ends."""
+    from keras import ops
+
+    from paradnn.worker.data import synthetic_batch
+    from paradnn.worker.generation.decoder import build_decoder
+
+    decoder = build_decoder(MODEL, BATCH, PROMPT, TOKENS, compile_mode)
+    generator = np.random.default_rng(7)
+    for variable in decoder.model.trainable_variables:
+        variable.assign(2 * draw(variable, generator))
+    inputs, _ = synthetic_batch(decoder.prefill, BATCH, 1)
+    steps = [
+        framework.make_step(workload, (arrays, []), point(compile_mode))
+        for workload, arrays in ((decoder.prefill, inputs), (decoder.decode, []))
+    ]
+    with inference(framework):
+        cached = [logits_of(framework, steps[min(place, 1)]) for place in range(TOKENS + 1)]
+        sequence, whole = inputs[0], []
+        for _ in cached:
+            padded = np.zeros((BATCH, MODEL["sequence_length"]), "int32")
+            padded[:, : sequence.shape[1]] = sequence
+            logits = ops.convert_to_numpy(decoder.model(ops.convert_to_tensor(padded)))
+            whole.append(logits[:, sequence.shape[1] - 1])
+            sequence = np.hstack([sequence, whole[-1].argmax(-1)[:, None]])
+    found = {"cached/logits": np.array(cached), "whole/logits": np.array(whole)}
+    return found | {name.replace("logits", "tokens"): values.argmax(-1) for name, values in found.items()}
+
+
+def inference(framework: Any) -> Any:
+    if framework.name != "torch":
+        return contextlib.nullcontext()
+    import torch
+
+    return torch.inference_mode()
+
+
+def main(name: str, compile_mode: str, target: str) -> None:
+    framework = frameworks.load(name)
+    framework.open_device({"name": "cpu", "threads": None, "index": 0})
+    np.savez(target, **generated(framework, compile_mode))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,106 @@
+"""Generation with a cache against the whole model: tokens and logits, counted work, memory, outcomes of a point."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from paradnn.costs import model_costs, prefill_costs
+from paradnn.execution.pool import WorkerPool
+from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.worker_process import Limits
+from paradnn.worker.frameworks.tensorflow import TensorFlow
+from paradnn.worker.generation.decoder import build_decoder
+from tests.worker.counter import counted_flops
+from tests.worker.families import MODELS, POINT
+from tests.worker.generated_tokens import BATCH, PROMPT, TOKENS, generated
+
+#: Largest difference of a logit, whose sizes are up to some ten: sums of float32 in another order.
+TOLERANCE = 1e-4
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    yield
+    keras.config.set_dtype_policy("float32")
+    keras.backend.clear_session()
+
+
+@pytest.mark.parametrize("compile_mode", ["graph", "xla", "eager"])
+def test_tokens_are_those_of_the_whole_model(compile_mode: str) -> None:
+    found = generated(TensorFlow(), compile_mode)
+    np.testing.assert_array_equal(found["cached/tokens"], found["whole/tokens"])
+    np.testing.assert_allclose(found["cached/logits"], found["whole/logits"], atol=TOLERANCE)
+    # Tokens that were all the same would show little.
+    assert len(set(found["cached/tokens"].ravel().tolist())) > TOKENS
+    assert np.abs(found["whole/logits"]).max() > 1
+
+
+def test_work_is_that_of_tensorflows_counter() -> None:
+    decoder = build_decoder(MODELS["gpt"], BATCH, PROMPT, TOKENS, "graph")
+    lengths = {"prompt": PROMPT, "tokens": TOKENS}
+    costs = model_costs(
+        MODELS["gpt"], batch_size=BATCH, precision="float32", mode="generate", optimizer="sgd", **lengths
+    )
+    first = prefill_costs(MODELS["gpt"], batch_size=BATCH, precision="float32", **lengths)
+    prompts = tf.zeros((BATCH, PROMPT), "int32")
+    reading = tf.function(lambda: decoder.prefill.model(prompts)).get_concrete_function().graph
+    following = tf.function(lambda: decoder.decode.model([])).get_concrete_function().graph
+    assert counted_flops(reading) == first.forward_flops
+    assert counted_flops(following) == costs.forward_flops
+    assert decoder.cache_bytes == costs.cache_bytes
+    assert decoder.model.count_params() == costs.parameters
+
+
+def measured(pool: WorkerPool, framework: str = "tensorflow", **changes: Any) -> Any:
+    asked = {"mode": "generate", "model": MODELS["gpt"], "generate": {"prompt": PROMPT, "tokens": TOKENS}, **changes}
+    return pool.measure(
+        WorkerKey(sys.executable, framework, None, "cpu", ()), POINT | asked, Limits(200, None), lambda _: None
+    )
+
+
+@pytest.mark.parametrize(
+    ("compile_mode", "precision"), [("graph", "float32"), ("xla", "bfloat16"), ("graph", "float16")]
+)
+def test_a_point_has_both_phases(pool: WorkerPool, compile_mode: str, precision: str) -> None:
+    result = measured(pool, compile=compile_mode, precision=precision)
+    assert result.outcome == "ok", result.reason
+    answer, generation = result.answer, result.answer.generation
+    costs = model_costs(
+        MODELS["gpt"],
+        batch_size=POINT["batch_size"],
+        precision=precision,
+        mode="generate",
+        optimizer="sgd",
+        prompt=PROMPT,
+        tokens=TOKENS,
+    )
+    assert generation.cache_bytes == costs.cache_bytes
+    assert answer.measurement.parameters == costs.parameters
+    assert len(generation.prefill.blocks) >= 10
+    assert len(answer.measurement.timing.blocks) >= 10
+    assert set(answer.phases) >= {"build", "compile", "prefill", "warmup", "measure", "latency"}
+    assert len(answer.latencies) == 200
+    assert answer.measurement.compilation.programs[-1] == 0
+
+
+@pytest.mark.parametrize("compile_mode", ["graph", "xla"])
+def test_the_memory_bound_is_below_a_real_point(pool: WorkerPool, compile_mode: str) -> None:
+    """A cache of 64 MiB beside weights of 6: what a longer cache adds is there at least once."""
+    model = MODELS["gpt"] | {"width": 256, "layers": 2, "sequence_length": 2048}
+    lengths = ({"prompt": 32, "tokens": 32}, {"prompt": 32, "tokens": 2016})
+    peaks, bounds = [], []
+    for given in lengths:
+        result = measured(pool, model=model, generate=given, compile=compile_mode, batch_size=8)
+        assert result.outcome == "ok", result.reason
+        costs = model_costs(model, batch_size=8, precision="float32", mode="generate", optimizer="sgd", **given)
+        peaks.append(result.answer.step_memory_bytes)
+        bounds.append(costs.memory_lower_bound_bytes)
+    assert all(bound < peak for bound, peak in zip(bounds, peaks, strict=True))
+    assert bounds[1] - bounds[0] < peaks[1] - peaks[0]
