@@ -36,7 +36,10 @@ _UNITS = {
 
 
 def option(default: Any, text: str, **bounds: Any) -> Any:
-    """A dataclass field with help `text` and bounds: low, high, choices, length, prefixes, pattern, longest."""
+    """A dataclass field with help `text` and bounds.
+
+    They are low, high, choices, length, or_length, prefixes, pattern and longest.
+    """
     metadata = {"help": text, **bounds}
     if isinstance(default, (dict, list)):
         return dataclasses.field(default_factory=default.copy, metadata=metadata)
@@ -153,9 +156,10 @@ def _integers(value: Any, bounds: Mapping[str, Any], key: str) -> tuple[int, ...
     if not isinstance(value, (list, tuple)):
         number: int = _bounded(_integer(value, key), bounds, key)
         return (number,) * length
-    if len(value) != length:
-        example = ",".join(map(str, (3, 4, 6, 3)[:length]))
-        raise ConfigError(key, list(value), f"expects one number or {length}", f"write for example {key}=[{example}]")
+    if len(value) not in (length, bounds.get("or_length")):
+        example, other = ",".join(map(str, (3, 4, 6, 3)[:length])), f", {bounds['or_length']}" * ("or_length" in bounds)
+        wanted = f"expects one number{other} or {length}"
+        raise ConfigError(key, list(value), wanted, f"write for example {key}=[{example}]")
     return tuple(_bounded(_integer(entry, key), bounds, key) for entry in value)
 
 

@@ -61,7 +61,8 @@ __all__ = [
 #:   3  a measurement says what disturbed it, which steps compiled, and of memory what the steps took.
 #:   4  an answer holds what a scenario gave.
 #:   5  epochs are sent as they end.
-PROTOCOL_VERSION = 5
+#:   6  an epoch says whether the training was interrupted before it.
+PROTOCOL_VERSION = 6
 
 
 @dataclass(frozen=True)
