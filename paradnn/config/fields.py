@@ -156,9 +156,10 @@ def _integers(value: Any, bounds: Mapping[str, Any], key: str) -> tuple[int, ...
     if not isinstance(value, (list, tuple)):
         number: int = _bounded(_integer(value, key), bounds, key)
         return (number,) * length
-    if len(value) not in (length, bounds.get("or_length")):
-        example, other = ",".join(map(str, (3, 4, 6, 3)[:length])), f", {bounds['or_length']}" * ("or_length" in bounds)
-        wanted = f"expects one number{other} or {length}"
+    other: int | None = bounds.get("or_length")
+    if len(value) not in (length, other):
+        wanted = f"expects one number{f', {other}' if other else ''} or {length}"
+        example = ",".join(map(str, (3, 4, 6, 3)[:length]))
         raise ConfigError(key, list(value), wanted, f"write for example {key}=[{example}]")
     return tuple(_bounded(_integer(entry, key), bounds, key) for entry in value)
 

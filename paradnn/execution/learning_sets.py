@@ -136,7 +136,8 @@ def _decoded(paths: Sequence[Path], pixels: int) -> np.ndarray:
     for place, path in enumerate(paths):
         try:
             with Image.open(path) as picture:
-                found[place] = ImageOps.fit(picture.convert("RGB"), (pixels, pixels), Image.Resampling.BILINEAR)
+                square = ImageOps.fit(picture.convert("RGB"), (pixels, pixels), Image.Resampling.BILINEAR)
+            found[place] = np.asarray(square)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise DataError(f"{path}: cannot be decoded ({error}); remove it, or get it again") from None
     return found

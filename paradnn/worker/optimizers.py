@@ -13,7 +13,7 @@ from keras import ops
 __all__ = ["Course", "make_optimizer"]
 
 
-class Course(keras.optimizers.schedules.LearningRateSchedule):
+class Course(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
     """A learning rate over the steps of a training: it rises to `rate` in `rise` steps, and falls to 0 until `steps`.
 
     It falls along a line or half a cosine (`shape` linear or cosine), or stays (constant). The step from 0 counts as

@@ -1,8 +1,4 @@
-"""The test of reference points, beside what MLPerf's own checker says of the same files.
-
-Expected numbers are those of `RCP_Checker` in github.com/mlcommons/logging (mlperf_logging/rcp_checker, July 2025), given
-the points below as a file of its own; its bisection stops within 0.0001.
-"""
+"""The test of reference points, beside what MLPerf's own checker says of the same points, and its definition."""
 
 from __future__ import annotations
 
@@ -62,3 +58,22 @@ def test_every_way_that_it_can_end(batch_size: int, epochs: list[float], basis: 
 def test_who_passes_with_fewer_epochs_is_given_no_credit_for_it() -> None:
     assert judge(REFERENCE, 150, [14.8, 14.8, 14.8]).factor == pytest.approx(15 / 14.8)
     assert judge(REFERENCE, 150, [16.0, 16, 16]).factor == 1
+
+
+def test_it_is_what_mlperfs_checker_says() -> None:
+    """`RCP_Checker` of github.com/mlcommons/logging (7bbf792) for resnet, of which five runs are submitted; it bisects to
+    0.0001."""
+    epochs = {
+        400: [36, 37, 38, 38, 39, 39, 40, 40, 41, 44],
+        800: [37, 39, 39, 40, 40, 41, 41, 42, 43, 47],
+        1600: [45, 46, 46, 47, 47, 48, 48, 49, 50, 52],
+        3200: [47, 48, 49, 50, 50, 50, 51, 52, 53, 58],
+    }
+    points = [convergence(size, list(map(float, took))) for size, took in epochs.items()]
+    found = [(point.mean, point.least(5)) for point in points]
+    expected = ((39, 36.35), (40.625, 37.415), (47.625, 45.155), (50.375, 46.744))
+    assert found == [pytest.approx(pair, abs=1e-3) for pair in expected]
+    kept = prune(points)
+    assert [point.batch_size for point in kept] == [400, 800, 3200]
+    verdict = judge(kept, 1200, [42.0] * 5, reference_runs=10)
+    assert (verdict.expected, verdict.least) == pytest.approx((42.25, 39.125), abs=1e-3)

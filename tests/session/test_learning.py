@@ -96,8 +96,7 @@ def test_no_plan_is_made_of_trainings(store: Store) -> None:
 
 
 def test_a_language_model_learns_the_help_of_python(store: Store) -> None:
-    done = run(
-        ["paradnn.train", "task=learn", "data=topics", "model=gpt", "learn.target=0.15", "ceilings=false"], store
-    )
+    keys = ["task=learn", "data=topics", "model=gpt", "learn.target=0.15", "ceilings=false"]
+    done = run(["paradnn.train", *keys], store)
     assert done.returncode == 0, done.stderr
     assert "target reached in" in done.stdout

@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,7 +77,7 @@ class Checkpoint:
         self._took = self._ended - begin
 
 
-def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
+def _write(path: Path, arrays: dict[str, Any]) -> None:
     """One file whole or not at all, even where the machine goes down."""
     made = path.with_suffix(".part")
     try:

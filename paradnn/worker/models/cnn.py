@@ -30,7 +30,7 @@ Shortcut = Callable[[Any, int, int], Any]
 
 
 def build_cnn(model: Mapping[str, Any]) -> Workload:
-    """Inputs (batch, image_size, image_size, 3) float32, targets (batch,) classes; `blocks` are four numbers or three."""
+    """Inputs (batch, image_size, image_size, 3) float32, targets (batch,) classes; `blocks`: four numbers, or three."""
     block = _residual_block if model["name"] == "residual" else _bottleneck_block
     is_small = len(model["blocks"]) == 3
     shortcut = _padded if is_small else _projected
@@ -68,7 +68,7 @@ def _bottleneck_block(x: Any, width: int, stride: int, shortcut: Shortcut) -> An
 
 
 def _padded(x: Any, width: int, stride: int) -> Any:
-    """The block's input: of its pixels every second where the block takes strides, of its channels zeros for new ones."""
+    """The block's input: every second of its pixels where the block takes strides, zeros for channels that are new."""
     if stride > 1:
         x = x[:, ::stride, ::stride, :]
     return x if x.shape[-1] == width else ops.pad(x, [(0, 0), (0, 0), (0, 0), (0, width - x.shape[-1])])
