@@ -61,8 +61,7 @@ def test_who_passes_with_fewer_epochs_is_given_no_credit_for_it() -> None:
 
 
 def test_it_is_what_mlperfs_checker_says() -> None:
-    """`RCP_Checker` of github.com/mlcommons/logging (7bbf792) for resnet, of which five runs are submitted; it bisects to
-    0.0001."""
+    """`RCP_Checker` of github.com/mlcommons/logging (7bbf792) for resnet, of which five runs are submitted."""
     epochs = {
         400: [36, 37, 38, 38, 39, 39, 40, 40, 41, 44],
         800: [37, 39, 39, 40, 40, 41, 41, 42, 43, 47],

@@ -39,13 +39,19 @@ def test_digits_are_learnt_and_every_epoch_is_a_step_of_its_metric(store: Store)
     assert "Already in the store" in again.stdout
 
 
-def test_a_time_limit_keeps_the_curve(store: Store) -> None:
-    done = run([*LEARN, "learn.target=1", "learn.epochs=1000000", "measure.timeout=12"], store)
+def test_a_time_limit_keeps_the_curve_and_a_longer_one_goes_on(store: Store, tmp_path: Path) -> None:
+    keys = [*LEARN, "learn.target=1", "learn.epochs=1000000", f"tracking.folder={tmp_path}"]
+    done = run([*keys, "measure.timeout=12"], store)
     assert "timeout (over 12 s, in phase learn)" in done.stdout
     [point] = store.runs()
     assert (point["outcome"], point["status"]) == ("timeout", "FAILED")
     accuracy = curve(store, point["run_id"], "heldout_accuracy")
     assert len(accuracy) == store.values("latest_metrics", point["run_id"])["epochs"] >= 1
+    run([*keys, "measure.timeout=13"], store)
+    [later] = [entry for entry in store.runs() if entry["run_id"] != point["run_id"]]
+    kept = int(later["resumed_after_epoch"])
+    assert curve(store, later["run_id"], "heldout_accuracy")[:kept] == accuracy[:kept]
+    assert kept >= 1
 
 
 def test_files_that_are_not_there_or_damaged_are_told(store: Store, tmp_path: Path) -> None:
