@@ -101,10 +101,7 @@ def time_to_accuracy(frame: pd.DataFrame, prices: Mapping[str, float] | None = N
     keys = [name for name in (*PLATFORM, "family", *hyperparameters(runs), *named) if name in runs]
     keys = list(dict.fromkeys(keys))
     choices = [name for name in keys if name not in (*PLATFORM, "batch_size", "family")]
-    words = {
-        family: [name for name in choices if rows[name].nunique(dropna=False) > 1]
-        for family, rows in runs.groupby("family")
-    }
+    words = {family: _telling(rows, choices) for family, rows in runs.groupby("family")}
     places = [name for name in PLATFORM if name in runs]
     shown = [name for name in places if name != "environment_id" and runs[name].nunique(dropna=False) > 1]
     rows = []
@@ -124,6 +121,18 @@ def time_to_accuracy(frame: pd.DataFrame, prices: Mapping[str, float] | None = N
     )
     scores = _with_speedups(scores)
     return TimeToAccuracy(scores.drop(columns=["_place", "_epochs"]), _ratios(scores), tuple(runs["run_id"]))
+
+
+def _telling(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
+    """Those of `names` that tell settings apart which the others do not: an optimizer's name, not what it implies."""
+    kept: list[str] = []
+    count = 1
+    for name in sorted(names, key=lambda name: not name.endswith(".name")):
+        more = len(rows[[*kept, name]].drop_duplicates())
+        if more > count:
+            kept.append(name)
+            count = more
+    return [name for name in names if name in kept]
 
 
 def _word(name: str) -> str:

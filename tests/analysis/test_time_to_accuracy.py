@@ -86,6 +86,15 @@ def test_a_setting_is_all_but_the_seed() -> None:
     assert found.scores["runs"].tolist() == [3, 3]
 
 
+def test_what_an_optimizer_implies_is_not_said_beside_it() -> None:
+    kinds = {"adam": (0.999, 0.001), "sgd": (0.9, 0.1), "slow": (0.9, 0.01)}
+    rows = [
+        trained(10.0, **{"optimizer.decay": decay, "optimizer.learning_rate": rate, "optimizer.name": name})
+        for name, (decay, rate) in kinds.items()
+    ]
+    assert time_to_accuracy(frame(rows)).scores["choice"].tolist() == [f"optimizer={name}" for name in sorted(kinds)]
+
+
 def test_it_is_said_in_words_and_drawn() -> None:
     rows = [trained(10.0 + seed, seed, batch) for seed in range(4) for batch in (32, 64)]
     rows += [trained(math.inf, seed, 128) for seed in range(4)]
