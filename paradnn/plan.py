@@ -67,6 +67,7 @@ def _file(value: str) -> Path:
 
 def _plan(config: DictConfig, options: Options) -> int:
     """Forecast what measuring the configuration's points would take, and print it."""
+    from paradnn.config.learn import LEARN
     from paradnn.config.point import read_point, read_settings
     from paradnn.forecast.forecast import forecast
     from paradnn.forecast.history import open_history
@@ -86,6 +87,9 @@ def _plan(config: DictConfig, options: Options) -> int:
         if settings.sweep.grids:
             raise ConfigError("experiment", settings.sweep.name, "describes a sweep", "add -m")
         points = [read_point(content)]
+    if any(point.learn for point in points):
+        reason = "has no forecast: how many epochs a training takes is not known before"
+        raise ConfigError("task", LEARN, reason, "each takes measure.timeout at most; plan task=step for its steps")
     history = open_history(settings.tracking)
     expected = forecast(sweep_status(points, settings, history), settings, history)
     describe(expected, name, history.where, options.hosts, chunk)

@@ -14,11 +14,13 @@ from analysis.cli.stored import (
     DeepBenchOptions,
     ExportOptions,
     ImportOptions,
+    RcpOptions,
     export,
     import_archive,
     import_bundle,
     import_dawnbench,
     import_deepbench,
+    import_mlperf_rcp,
 )
 from analysis.options import Selection, option
 from analysis.store.conditions import select
@@ -99,6 +101,16 @@ COMMANDS: tuple[Command, ...] = (
         "the series, and those that fall below it later are listed. What is there is not logged again.",
         example="python -m analysis import-dawnbench ../dawn-bench-entries",
         act=import_dawnbench,
+        selects=False,
+    ),
+    Command(
+        RcpOptions,
+        summary="log MLPerf's reference convergence points as runs",
+        description="Log the reference convergence points of MLPerf Training and HPC, a run each, into an experiment\n"
+        "of their own (mlperf-rcp, unless --experiment names another), and say of each benchmark which of its\n"
+        "batch sizes decide. What is there is not logged again.",
+        example="python -m analysis import-mlperf-rcp ../logging",
+        act=import_mlperf_rcp,
         selects=False,
     ),
     Command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import sys
 from collections.abc import Callable
@@ -25,11 +26,13 @@ __all__ = [
     "DeepBenchOptions",
     "ExportOptions",
     "ImportOptions",
+    "RcpOptions",
     "export",
     "import_archive",
     "import_bundle",
     "import_dawnbench",
     "import_deepbench",
+    "import_mlperf_rcp",
 ]
 
 
@@ -80,6 +83,15 @@ class DawnbenchOptions(Arguments):
     command = "import-dawnbench"
 
     dir: str = option(text="a clone of stanford-futuredata/dawn-bench-entries", metavar="DIR", positional=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RcpOptions(Arguments):
+    """Where MLPerf's reference points are."""
+
+    command = "import-mlperf-rcp"
+
+    dir: str = option(text="a clone of mlcommons/logging", metavar="DIR", positional=True)
 
 
 def export(options: ExportOptions, selection: Selection) -> None:
@@ -174,6 +186,23 @@ def import_dawnbench(options: DawnbenchOptions, selection: Selection) -> None:
     counts = f"{done.runs.logged} series logged, {done.runs.present} were there already"
     print(f"{counts}; {below} fall below their threshold later")
     print(f"Score them: python -m analysis time-to-accuracy --experiment {shlex.quote(experiment)}")
+
+
+def import_mlperf_rcp(options: RcpOptions, selection: Selection) -> None:
+    """Log MLPerf's reference convergence points, and say of each benchmark which of its batch sizes decide."""
+    from analysis.methods.reference_points import convergence, prune
+    from analysis.store.rcp import EXPERIMENT, import_rcp
+
+    done = import_rcp(Path(options.dir), selection.written, _one_experiment(selection, EXPERIMENT))
+    for line in done.runs.left_out:
+        print(f"damaged: {line}", file=sys.stderr)
+    for (round_, benchmark), group in itertools.groupby(done.points, key=lambda point: (point.round, point.benchmark)):
+        points = list(group)
+        kept = prune(convergence(point.batch_size, point.took, point.dropped) for point in points)
+        shown = ", ".join(f"{point.batch_size:,} ({point.mean:.4g})" for point in kept)
+        print(f"{round_} {benchmark}: {counted(len(points), 'point')}, deciding {shown} {points[0].unit}")
+    counts = f"{counted(done.runs.logged, 'point')} logged, {done.runs.present} were there already"
+    print(f"{counts}; {counted(done.files, 'file')}, {len(done.runs.left_out)} damaged")
 
 
 def _entries(count: int) -> str:

@@ -15,7 +15,9 @@ __all__ = ["draw_time_to_accuracy"]
 
 def draw_time_to_accuracy(found: TimeToAccuracy) -> Figure:
     """Left the score over the batch size, right the epochs to the target; bars are 95% intervals over seeds."""
-    drawn, (both,) = figure(11.0, 4.8, 1, 2)
+    lines = found.scores.groupby(["family", "platform", "choice"], sort=False).ngroups
+    # The legend takes its room from the axes.
+    drawn, (both,) = figure(11.0, 4.8 + 0.25 * max(0, lines - 4), 1, 2)
     for axes, name, what in zip(both, ("seconds", "epochs"), ("seconds", "epochs"), strict=True):
         _lines(axes, found, name)
         axes.set(xscale="log", yscale="log")

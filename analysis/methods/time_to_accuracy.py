@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from scipy.stats import t
 
 from analysis.methods.columns import hyperparameters
 from analysis.methods.quantiles import Estimate
+from analysis.methods.reference_points import Verdict, convergence, judge, prune
 from analysis.methods.regression import NotEnoughData
 from analysis.store.frame import families
 
@@ -31,20 +33,28 @@ _ASIDE = ("platform.price_per_hour", "learn.epochs_after")
 
 @dataclass(frozen=True)
 class PlatformRatio:
-    """Two platforms over the settings that reached their target on both: geometric means of slower / faster."""
+    """Two platforms over the settings that reached their target on both: geometric means of slower / faster.
+
+    tested: settings of the faster one whose epochs were put to the test of reference points, which are the slower's;
+    passed: those that passed, the others took fewer epochs than chance explains.
+    """
 
     faster: str
     slower: str
     settings: int
     seconds: float
     epochs: float
+    tested: int
+    passed: int
 
 
 @dataclass(frozen=True)
 class TimeToAccuracy:
     """`scores` has a row for each setting on each platform: `family`, `platform`, `choice` (what varies besides the
     batch size, in words), `batch_size`, `runs`, `reached`, `seconds` with `seconds_low` and `seconds_high`, `epochs`,
-    `examples_per_second`, `below` (runs that fell below the target later), and `joules` and `cost` where known.
+    `examples_per_second`, `below` (runs that fell below the target later), and `joules` and `cost` where known;
+    `speedup` over the smallest batch size, and what reference points say of it, which are the other batch sizes of the
+    same setting: `least_epochs` (the fewest that pass, NaN where nothing is tested) and `passes`.
     """
 
     scores: pd.DataFrame
@@ -83,8 +93,7 @@ def time_to_accuracy(frame: pd.DataFrame, prices: Mapping[str, float] | None = N
     learns = frame["best_accuracy"].notna() if "best_accuracy" in frame else pd.Series(False, index=frame.index)
     runs = frame[learns].copy()
     if runs.empty:
-        command = "python -m paradnn.train task=learn model.input_size=64 model.output_size=10"
-        raise NotEnoughData(f"no run trains to an accuracy; measure one: {command}")
+        raise NotEnoughData("no run trains to an accuracy; measure one: python -m paradnn.train task=learn")
     for name in ("seconds_to_target", "epochs_to_target", "examples_to_target", "epochs_below_target"):
         if name not in runs:
             runs[name] = math.nan
@@ -92,10 +101,7 @@ def time_to_accuracy(frame: pd.DataFrame, prices: Mapping[str, float] | None = N
     keys = [name for name in (*PLATFORM, "family", *hyperparameters(runs), *named) if name in runs]
     keys = list(dict.fromkeys(keys))
     choices = [name for name in keys if name not in (*PLATFORM, "batch_size", "family")]
-    words = {
-        family: [name for name in choices if rows[name].nunique(dropna=False) > 1]
-        for family, rows in runs.groupby("family")
-    }
+    words = {family: _telling(rows, choices) for family, rows in runs.groupby("family")}
     places = [name for name in PLATFORM if name in runs]
     shown = [name for name in places if name != "environment_id" and runs[name].nunique(dropna=False) > 1]
     rows = []
@@ -113,7 +119,20 @@ def time_to_accuracy(frame: pd.DataFrame, prices: Mapping[str, float] | None = N
         key=lambda column: column.map(order) if column.name == "family" else column,
         ignore_index=True,
     )
-    return TimeToAccuracy(scores.drop(columns="_place"), _ratios(scores), tuple(runs["run_id"]))
+    scores = _with_speedups(scores)
+    return TimeToAccuracy(scores.drop(columns=["_place", "_epochs"]), _ratios(scores), tuple(runs["run_id"]))
+
+
+def _telling(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
+    """Those of `names` that tell settings apart which the others do not: an optimizer's name, not what it implies."""
+    kept: list[str] = []
+    count = 1
+    for name in sorted(names, key=lambda name: not name.endswith(".name")):
+        more = len(rows[[*kept, name]].drop_duplicates())
+        if more > count:
+            kept.append(name)
+            count = more
+    return [name for name in names if name in kept]
 
 
 def _word(name: str) -> str:
@@ -122,13 +141,15 @@ def _word(name: str) -> str:
     return group if key == "name" else key
 
 
-def _score(group: pd.DataFrame, prices: Mapping[str, float]) -> dict[str, float]:
+def _score(group: pd.DataFrame, prices: Mapping[str, float]) -> dict[str, Any]:
     seconds = group["seconds_to_target"].fillna(math.inf)
     score = olympic_mean(seconds.tolist())
     reached = group[np.isfinite(seconds)]
-    epochs = olympic_mean(group["epochs_to_target"].fillna(math.inf).tolist())
+    each = group["epochs_to_target"].fillna(math.inf).tolist()
+    epochs = olympic_mean(each)
     rates = reached["examples_to_target"] / reached["seconds_to_target"]
-    found = {
+    found: dict[str, Any] = {
+        "_epochs": tuple(each),
         "runs": len(group),
         "reached": len(reached),
         "seconds": score.value,
@@ -150,6 +171,29 @@ def _score(group: pd.DataFrame, prices: Mapping[str, float]) -> dict[str, float]
     return found if price is None else found | {"cost": price * score.value / 3600}
 
 
+def _with_speedups(scores: pd.DataFrame) -> pd.DataFrame:
+    """`scores` with each batch size's speedup over the smallest, and whether its epochs pass beside those around it."""
+    found = scores.assign(speedup=math.nan, least_epochs=math.nan, passes=True)
+    for _, rows in scores.groupby(["family", "_place", "choice"], sort=False):
+        whole = rows[np.isfinite(rows["seconds"]) & rows["batch_size"].notna()].sort_values("batch_size")
+        if whole.empty:
+            continue
+        found.loc[whole.index, "speedup"] = whole["seconds"].iloc[0] / whole["seconds"]
+        for place in whole.index[1:]:
+            verdict = _tested(whole.drop(index=place), whole.loc[place])
+            if verdict.basis == "interpolated":  # of the largest nothing is known beyond it
+                found.loc[place, "least_epochs"] = verdict.least
+                found.loc[place, "passes"] = verdict.passes
+    return found
+
+
+def _tested(reference: pd.DataFrame, row: pd.Series) -> Verdict:
+    """The test of reference points, which are rows of scores, for another row."""
+    points = [convergence(float(one["batch_size"]), one["_epochs"]) for _, one in reference.iterrows()]
+    finite = [point for point in points if math.isfinite(point.mean)]
+    return judge(prune(finite) if finite else [], float(row["batch_size"]), row["_epochs"])
+
+
 def _ratios(scores: pd.DataFrame) -> tuple[PlatformRatio, ...]:
     """Each pair of platforms over the settings that both have."""
     whole = scores[np.isfinite(scores["seconds"])]
@@ -163,5 +207,18 @@ def _ratios(scores: pd.DataFrame) -> tuple[PlatformRatio, ...]:
         names = both["platform_a"].iloc[0], both["platform_b"].iloc[0]
         if seconds < 1:
             names, seconds, epochs = (names[1], names[0]), 1 / seconds, 1 / epochs
-        found.append(PlatformRatio(*names, len(both), seconds, epochs))
+            one, other = other, one
+        tests = _comparisons(sides[other], sides[one])
+        found.append(PlatformRatio(*names, len(both), seconds, epochs, len(tests), sum(test.passes for test in tests)))
     return tuple(found)
+
+
+def _comparisons(reference: pd.DataFrame, rows: pd.DataFrame) -> list[Verdict]:
+    """The tests of all rows that have a batch size and reference points of the same setting to be tested with."""
+    settings = dict(iter(reference[reference["batch_size"].notna()].groupby(["family", "choice"])))
+    tests = [
+        _tested(settings[key], row)
+        for _, row in rows[rows["batch_size"].notna()].iterrows()
+        if (key := (row["family"], row["choice"])) in settings
+    ]
+    return [test for test in tests if math.isfinite(test.least)]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from analysis.methods.time_to_accuracy import TimeToAccuracy
+    from analysis.methods.time_to_accuracy import PlatformRatio, TimeToAccuracy
 
 __all__ = ["TimeToAccuracyOptions", "TimeToAccuracyResult", "time_to_accuracy"]
 
@@ -67,6 +67,7 @@ class TimeToAccuracyResult(Result):
             yield Paragraph(
                 f"{ratio.faster} reaches the target {ratio.seconds:.3g}x as fast as {ratio.slower}, which takes "
                 f"{ratio.epochs:.3g}x its epochs (geometric means over {counted(ratio.settings, 'setting')})."
+                + _verdicts(ratio)
             )
         yield Paragraph(
             "A score is the mean over seeds without the fastest and the slowest (of fewer than three: of all); a run "
@@ -95,9 +96,27 @@ def _describe(name: str, rows: pd.DataFrame) -> Paragraph:
         head += "; none has a score."
     below = int(rows["below"].sum())
     points = [f"{_setting(row)}: {_score(row)}" for _, row in rows.iterrows()]
+    for _, row in rows[~rows["passes"].astype(bool)].iterrows():
+        points.append(
+            f"{_setting(row)} took fewer epochs ({row['epochs']:.3g}) than the batch sizes around it allow "
+            f"({row['least_epochs']:.3g}, MLPerf's test of reference points): that is another training, or luck."
+        )
     if below:
         points.append(f"{counted(below, 'run')} fell below the target after reaching it.")
     return Paragraph(head, tuple(points))
+
+
+def _verdicts(ratio: PlatformRatio) -> str:
+    """What reference points say of the faster platform's epochs."""
+    if not ratio.tested:
+        return ""
+    if ratio.passed == ratio.tested:
+        return " Its epochs pass MLPerf's test of reference points, which are the slower one's."
+    failed = counted(ratio.tested - ratio.passed, "setting")
+    return (
+        f" In {failed} of {ratio.tested} it takes fewer epochs than the slower one's reference points allow (MLPerf's "
+        "test): that part of its lead is another training's, or luck."
+    )
 
 
 def _setting(row: pd.Series) -> str:
@@ -112,6 +131,8 @@ def _score(row: pd.Series) -> str:
         return f"no score, {row['reached']} of {row['runs']} reached it; best {row['best_accuracy']:.4f} in the median"
     interval = f" ({row['seconds_low']:.4g} to {row['seconds_high']:.4g})" if np.isfinite(row["seconds_low"]) else ""
     text = f"{row['seconds']:.4g} s{interval}, {row['epochs']:.3g} epochs"
+    if row["speedup"] == row["speedup"] and row["speedup"] != 1:
+        text += f", {row['speedup']:.3g}x as fast as the smallest batch size"
     if row["reached"] < row["runs"]:
         text += f", {row['reached']} of {row['runs']} reached it"
     if "cost" in row and row["cost"] == row["cost"]:

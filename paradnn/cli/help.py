@@ -43,6 +43,7 @@ Values are swept as a,b,c or range(1,9) or choice(...); lists are written model.
 _GROUPS = {
     "data": "where batches come from",
     "experiment": "presets: the axes of a whole sweep; needs -m",
+    "fit": "the input and the classes that a set to learn from has, chosen with the set and the model",
     "framework": "the framework below Keras",
     "learning": "a learning rate of its own, chosen with the model where it needs one",
     "measure": "the protocol of a point: how long, how often, and its limits",

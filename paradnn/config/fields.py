@@ -36,7 +36,10 @@ _UNITS = {
 
 
 def option(default: Any, text: str, **bounds: Any) -> Any:
-    """A dataclass field with help `text` and bounds: low, high, choices, length, prefixes, pattern, longest."""
+    """A dataclass field with help `text` and bounds.
+
+    They are low, high, choices, length, or_length, prefixes, pattern and longest.
+    """
     metadata = {"help": text, **bounds}
     if isinstance(default, (dict, list)):
         return dataclasses.field(default_factory=default.copy, metadata=metadata)
@@ -153,9 +156,11 @@ def _integers(value: Any, bounds: Mapping[str, Any], key: str) -> tuple[int, ...
     if not isinstance(value, (list, tuple)):
         number: int = _bounded(_integer(value, key), bounds, key)
         return (number,) * length
-    if len(value) != length:
+    other: int | None = bounds.get("or_length")
+    if len(value) not in (length, other):
+        wanted = f"expects one number{f', {other}' if other else ''} or {length}"
         example = ",".join(map(str, (3, 4, 6, 3)[:length]))
-        raise ConfigError(key, list(value), f"expects one number or {length}", f"write for example {key}=[{example}]")
+        raise ConfigError(key, list(value), wanted, f"write for example {key}=[{example}]")
     return tuple(_bounded(_integer(entry, key), bounds, key) for entry in value)
 
 

@@ -40,6 +40,8 @@ LATER_KEYS: Mapping[str, Any] = {
     "platform.cores": None,
     "scenario": "closed",
     "task": "step",
+    "learn.schedule": "constant",
+    "learn.warmup_epochs": 0,
 }
 
 

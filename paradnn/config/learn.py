@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paradnn.config.data import SETS, Arrays
 from paradnn.config.families import FAMILIES
 from paradnn.config.fields import option, read
+from paradnn.config.sets import SETS, Arrays
 from paradnn.errors import ConfigError
 
 __all__ = ["LEARN", "STEP", "Learn", "check_learn", "read_learn"]
@@ -29,6 +29,12 @@ class Learn:
     epochs: int = option(100, "give up after so many: outcome timeout", low=1, high=1_000_000)
     epochs_after: int = option(0, "train on for so many once the target is reached", low=0, high=1_000_000)
     evaluate_inside: bool = option(False, "whether evaluating is part of the time and energy to the target")
+    schedule: str = option(
+        "constant",
+        "what becomes of optimizer.learning_rate until learn.epochs: it stays, or falls to 0 (cosine, linear)",
+        choices=("constant", "cosine", "linear"),
+    )
+    warmup_epochs: int = option(0, "epochs in which the learning rate rises to optimizer.learning_rate", low=0)
 
 
 def read_learn(config: Mapping[str, Any]) -> Learn | None:
@@ -58,10 +64,13 @@ def check_learn(point: Any) -> None:
         if value != usual:
             more = "; sweep seed for more" if key == "measure.processes" else ""
             raise ConfigError(key, value, f"task=learn {why}", f"set {key}={str(usual).lower()}{more}")
-    data.check(model)
     if getattr(data, "path", "") is None:
         reason = f"data={data.name} is read from files"
         raise ConfigError("data.path", "null", reason, "name the folder that holds them")
-    if point.batch_size > (training := data.counts().training):
+    data.check(model)
+    if point.learn.warmup_epochs >= point.learn.epochs:
+        reason = f"leaves none of learn.epochs={point.learn.epochs}"
+        raise ConfigError("learn.warmup_epochs", point.learn.warmup_epochs, reason, "choose fewer")
+    if point.batch_size > (training := data.counts(model).training):
         reason = f"is more than the {training:,} training examples of data={data.name}"
         raise ConfigError("batch_size", point.batch_size, reason, "choose a smaller one")

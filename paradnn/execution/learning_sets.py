@@ -2,20 +2,22 @@
 than NumPy.
 
 Each is an .npz with `training`, `training_classes`, `heldout` and `heldout_classes`: examples (n, features), or
-pictures (n, pixels, pixels, channels), and their classes (n,).
+pictures (n, pixels, pixels, channels), and their classes (n,); or tokens (n, length) and those that follow each.
 """
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from paradnn.config.data import Cifar10, Cifar100, Data, Digits, Generated, Mnist
+from paradnn.config.data import Data
+from paradnn.config.picture_folder import list_pictures
+from paradnn.config.sets import Cifar10, Cifar100, Digits, Folder, Generated, Mnist, Topics
 from paradnn.errors import DataError
 from paradnn.execution.scratch import Scratch
 
@@ -38,8 +40,11 @@ class SetFiles:
         self._files: dict[tuple[Data, int], Path] = {}
 
     def path(self, data: Data, width: int) -> Path:
-        """The file of a set; `width` are the features of a generated one. Raises DataError where it cannot be read."""
-        key = (data, width if isinstance(data, Generated) else 0)
+        """The file of a set; `width`: features of a generated one, tokens of a text's examples.
+
+        Raises DataError where it cannot be read.
+        """
+        key = (data, width if isinstance(data, Generated | Topics) else 0)
         if key not in self._files:
             arrays: dict[str, Any] = dict(read_set(data, width))
             self._folder = self._folder or Scratch()
@@ -61,6 +66,10 @@ def read_set(data: Data, width: int = 0) -> Arrays:
         return _digits()
     if isinstance(data, Generated):
         return generate(data, width)
+    if isinstance(data, Topics):
+        return _topics(data, width)
+    if isinstance(data, Folder):
+        return _pictures(data)
     assert isinstance(data, Mnist | Cifar10 | Cifar100)
     folder = Path(data.path or "")
     if isinstance(data, Mnist):
@@ -91,6 +100,47 @@ def _digits() -> Arrays:
         "heldout": pictures[heldout],
         "heldout_classes": classes[heldout],
     }
+
+
+def _topics(data: Topics, length: int) -> Arrays:
+    """Windows of `length` tokens and of those that follow: the topics in the order of their names."""
+    from pydoc_data.topics import topics
+
+    text = "\n".join(topics[name] for name in sorted(topics)).encode("ascii", "replace")
+    if len(text) < data.training + data.heldout:
+        raise DataError(f"data={data.name}: this Python has {len(text):,} bytes of help topics; use another version")
+    tokens = np.frombuffer(text, np.uint8)
+    arrays: dict[str, np.ndarray] = {}
+    for part, start, count in (("training", 0, data.training), ("heldout", data.training, data.heldout)):
+        whole = (count - 1) // length * length
+        arrays[part] = tokens[start : start + whole].reshape(-1, length)
+        arrays[f"{part}_classes"] = tokens[start + 1 : start + 1 + whole].reshape(-1, length)
+    return arrays
+
+
+def _pictures(data: Folder) -> Arrays:
+    """The pictures of a folder in colour, the largest square in the middle of each scaled to data.pixels."""
+    files = list_pictures(data.path or "", data.heldout)
+    arrays: dict[str, np.ndarray] = {}
+    for part, entries in (("training", files.training), ("heldout", files.heldout)):
+        arrays[part] = _decoded([path for path, _ in entries], data.pixels)
+        arrays[f"{part}_classes"] = np.array([label for _, label in entries])
+    return arrays
+
+
+def _decoded(paths: Sequence[Path], pixels: int) -> np.ndarray:
+    """(files, pixels, pixels, 3) uint8."""
+    from PIL import Image, ImageOps
+
+    found = np.empty((len(paths), pixels, pixels, 3), np.uint8)
+    for place, path in enumerate(paths):
+        try:
+            with Image.open(path) as picture:
+                square = ImageOps.fit(picture.convert("RGB"), (pixels, pixels), Image.Resampling.BILINEAR)
+            found[place] = np.asarray(square)
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            raise DataError(f"{path}: cannot be decoded ({error}); remove it, or get it again") from None
+    return found
 
 
 def best_accuracy(distance: float, classes: int) -> float:

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paradnn.config.learn import Learn
+from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
 from paradnn.config.words import counted
-from paradnn.worker.learning.messages import Epoch
+from paradnn.worker.learning.messages import Epoch, last_epoch
 from paradnn.worker.messages import Answer
 
-__all__ = ["Moment", "curve", "learning_metrics", "learning_words"]
+__all__ = ["Moment", "curve", "has_ended", "learning_metrics", "learning_tags", "learning_words"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,20 @@ def learning_metrics(point: Point, answers: Sequence[Answer]) -> dict[str, float
     }
     joules = [epoch.joules for epoch in until if epoch.joules is not None]
     return metrics | ({"energy_to_target_joules": sum(joules)} if len(joules) == reached else {})
+
+
+def learning_tags(answers: Sequence[Answer]) -> dict[str, str]:
+    """After which epochs the training was interrupted, if it was."""
+    resumed = [str(epoch.number - 1) for answer in answers for epoch in answer.epochs or () if epoch.resumed]
+    return {"resumed_after_epoch": ", ".join(resumed)} if resumed else {}
+
+
+def has_ended(settings: Learn, result: PointResult) -> bool:
+    """Whether a training came to an end of its own: what was cut short, or never began, may go on another time."""
+    epochs = (result.answer.epochs if result.answer else None) or []
+    if result.outcome in ("ok", "nan"):
+        return True
+    return len(epochs) >= last_epoch(epochs, settings.target, settings.epochs, settings.epochs_after)
 
 
 def _counted(settings: Learn, epoch: Epoch) -> float:

@@ -22,7 +22,7 @@ from paradnn.costs import Costs
 from paradnn.hardware.environment import Environment
 from paradnn.record.breakdown_figure import point_figure
 from paradnn.record.generation import generation_artifacts, generation_metrics, generation_tags, generation_words
-from paradnn.record.learning import Moment, curve, learning_metrics, learning_words
+from paradnn.record.learning import Moment, curve, learning_metrics, learning_tags, learning_words
 from paradnn.record.load import load_artifacts, load_metrics, load_tags, load_words, loads
 from paradnn.record.load_figure import load_figure
 from paradnn.record.measured import cost_metrics, given, measured_metrics, measurements, memory_metrics, phase_metrics
@@ -153,6 +153,7 @@ def make_record(
     tags = {**tags, "outcome": outcome}
     answers = [result.answer for result in results if result.answer]
     metrics |= learning_metrics(point, answers)
+    tags |= learning_tags(answers)
     history = [moment for answer in answers if point.learn for moment in curve(point.learn, answer.epochs or ())]
     if outcome in ("ok", "overload"):  # the load is lost, not the steps
         metrics |= measured_metrics(point, costs, answers, peaks) | load_metrics(point, answers)

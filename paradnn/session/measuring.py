@@ -26,6 +26,7 @@ from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
 from paradnn.hardware.findings import Finding
+from paradnn.record.learning import has_ended
 from paradnn.record.profile_summary import profile_tags
 from paradnn.record.record import Record, point_tags, run_name
 from paradnn.session.course import Visit
@@ -185,6 +186,8 @@ class Measuring:
             return False
         if isinstance(claim, Finished):
             self._partial.remove(identity)
+            if claim.tags["outcome"] == "ok":  # what was cut short may be measured again, and go on
+                self._partial.remove_checkpoint(identity)
             self._summary.skipped[claim.tags["outcome"]] += 1
             self._reporter.skipped(self._summary.skipped, point.measure.processes)
             return True
@@ -240,6 +243,8 @@ class Measuring:
         self._open.remove(entry)
         if len(entry.results) > 1 and not entry.claim.repeats:
             self._partial.remove(entry.claim.identity)
+        if entry.point.learn and not entry.claim.repeats and has_ended(entry.point.learn, entry.results[-1]):
+            self._partial.remove_checkpoint(entry.claim.identity)
         self.drift.add(entry.steps())
         self._done(record, run_id, entry.wanted)
 
@@ -271,10 +276,13 @@ class Measuring:
 
         if point.learn:
             try:
-                path = self._sets.path(point.data, getattr(point.model, "input_size", 0))
+                width = getattr(point.model, "input_size", 0) or getattr(point.model, "sequence_length", 0)
+                path = self._sets.path(point.data, width)
             except DataError as error:
                 return PointResult("unavailable", str(error))
             request["learning_set"] = str(path)
+            if not entry.claim.repeats:
+                request["checkpoint"] = str(self._partial.checkpoint(entry.claim.identity))
         return self._pool.measure(WorkerKey.of(point), request, limits, news)
 
     @staticmethod

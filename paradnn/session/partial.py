@@ -1,4 +1,5 @@
-"""What some of a point's processes measured, kept as a file until the point is recorded: a killed driver loses none."""
+"""What is kept of a point as files until it is recorded, so that a killed driver loses none of it: what some of its
+processes measured, and how far its training is."""
 
 from __future__ import annotations
 
@@ -56,6 +57,17 @@ class PartialResults:
         with contextlib.suppress(OSError):
             self._path(identity).unlink(missing_ok=True)
 
+    def checkpoint(self, identity: Identity) -> Path:
+        """Where the worker keeps a training (`paradnn.worker.learning.checkpoint`)."""
+        return self._folder / f"training-{self._name(identity)}.npz"
+
+    def remove_checkpoint(self, identity: Identity) -> None:
+        """The training has ended."""
+        with contextlib.suppress(OSError):
+            self.checkpoint(identity).unlink(missing_ok=True)
+
     def _path(self, identity: Identity) -> Path:
-        name = f"{self._store}-{identity.point_id}-{identity.environment_id}-{identity.replicate}"
-        return self._folder / f"partial-{name}.json"
+        return self._folder / f"partial-{self._name(identity)}.json"
+
+    def _name(self, identity: Identity) -> str:
+        return f"{self._store}-{identity.point_id}-{identity.environment_id}-{identity.replicate}"

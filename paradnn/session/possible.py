@@ -9,8 +9,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from paradnn.config.data import Arrays
 from paradnn.config.point import Platform, Point
+from paradnn.config.sets import Arrays
 from paradnn.errors import ConfigError
 from paradnn.hardware.environment import missing_device
 from paradnn.worker.affinity import core_list, core_text

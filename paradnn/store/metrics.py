@@ -136,6 +136,7 @@ _ALL = (
     Metric("learning_seconds", "s", None, "learning", "time that counts, from the first step to the epoch's end"),
     Metric("seconds_to_target", "s", "lower", "learning", "the same, to the end of the first epoch with learn.target"),
     Metric("epochs_to_target", "1", "lower", "learning", "epochs until then"),
+    Metric("epochs_to_target_deviation", "1", None, "learning", "their standard deviation, of a reference point"),
     Metric("steps_to_target", "1", "lower", "learning", "steps until then"),
     Metric("examples_to_target", "1", "lower", "learning", "examples trained with until then"),
     Metric("energy_to_target_joules", "J", "lower", "learning", "energy of the package or board until then"),

@@ -62,7 +62,8 @@ __all__ = [
 #:   3  a measurement says what disturbed it, which steps compiled, and of memory what the steps took.
 #:   4  an answer holds what a scenario gave.
 #:   5  epochs are sent as they end.
-#:   6  an answer holds what reading the prompts of a generation took.
+#:   6  an answer holds what reading the prompts of a generation took; an epoch says whether the training was interrupted
+#:      before it.
 PROTOCOL_VERSION = 6
 
 

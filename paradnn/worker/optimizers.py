@@ -1,18 +1,50 @@
-"""The paper's three update rules, and Adam, as Keras optimizers, with loss scaling where the precision needs it."""
+"""The paper's three update rules, and Adam, as Keras optimizers, with loss scaling where the precision needs it, and
+learning rates that follow a course."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import keras
+from keras import ops
 
-__all__ = ["make_optimizer"]
+__all__ = ["Course", "make_optimizer"]
+
+
+class Course(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+    """A learning rate over the steps of a training: it rises to `rate` in `rise` steps, and falls to 0 until `steps`.
+
+    It falls along a line or half a cosine (`shape` linear or cosine), or stays (constant). The step from 0 counts as
+    the first of the rise, so that no step is lost. The same in Loshchilov and Hutter 2017, without restarts.
+    """
+
+    def __init__(self, rate: float, shape: str, rise: int, steps: int) -> None:
+        super().__init__()
+        self.rate, self.shape, self.rise, self.steps = rate, shape, rise, steps
+
+    def __call__(self, step: Any) -> Any:
+        """The rate of `step`, which is counted from 0."""
+        step = ops.cast(step, "float32")
+        share = ops.clip((step - self.rise) / max(1, self.steps - self.rise), 0.0, 1.0)
+        fallen = {"linear": 1.0 - share, "cosine": 0.5 * (1.0 + ops.cos(math.pi * share))}.get(self.shape, 1.0)
+        return self.rate * ops.minimum((step + 1.0) / max(1, self.rise), fallen)
+
+    def get_config(self) -> dict[str, Any]:
+        """As Keras asks for."""
+        return {"rate": self.rate, "shape": self.shape, "rise": self.rise, "steps": self.steps}
 
 
 def make_optimizer(settings: Mapping[str, Any], precision: str) -> keras.optimizers.Optimizer:
-    """The optimizer of `settings`; float16 is wrapped in dynamic loss scaling, since its gradients underflow."""
+    """The optimizer of `settings`; float16 is wrapped in dynamic loss scaling, since its gradients underflow.
+
+    A `course` in `settings` are the keywords of `Course`.
+    """
     name, rate = settings["name"], settings["learning_rate"]
+    course = settings.get("course", {})
+    if course and (course["shape"] != "constant" or course["rise"]):
+        rate = Course(rate, **course)
     if name == "rmsprop":
         optimizer = keras.optimizers.RMSprop(
             rate, rho=settings["decay"], momentum=settings["momentum"], epsilon=settings["epsilon"]

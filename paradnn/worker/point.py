@@ -30,7 +30,7 @@ from paradnn.worker.generation.steps import prepare_generation
 from paradnn.worker.input.opening import open_feed, reads_files
 from paradnn.worker.latencies import single_latencies
 from paradnn.worker.learning.examples import read_examples
-from paradnn.worker.learning.learn import Learner, NotReached
+from paradnn.worker.learning.learn import Learner, NotReached, with_course
 from paradnn.worker.learning.messages import Epoch
 from paradnn.worker.measure import NotFinite, Protocol, Run, epochs_as_blocks, measure_steps
 from paradnn.worker.memory import MemoryMeter, Taken
@@ -149,7 +149,7 @@ class _Run:
 
     def _learn(self) -> None:
         """Build, compile, then train to the target: every epoch is a block of steps, and told as it ends."""
-        point, phases = self._request, self._phases
+        point, phases = with_course(self._request), self._phases
         with phases("build"):
             workload, step = _prepare(point, self._framework)
         with phases("input"):

@@ -86,6 +86,15 @@ def test_a_setting_is_all_but_the_seed() -> None:
     assert found.scores["runs"].tolist() == [3, 3]
 
 
+def test_what_an_optimizer_implies_is_not_said_beside_it() -> None:
+    kinds = {"adam": (0.999, 0.001), "sgd": (0.9, 0.1), "slow": (0.9, 0.01)}
+    rows = [
+        trained(10.0, **{"optimizer.decay": decay, "optimizer.learning_rate": rate, "optimizer.name": name})
+        for name, (decay, rate) in kinds.items()
+    ]
+    assert time_to_accuracy(frame(rows)).scores["choice"].tolist() == [f"optimizer={name}" for name in sorted(kinds)]
+
+
 def test_it_is_said_in_words_and_drawn() -> None:
     rows = [trained(10.0 + seed, seed, batch) for seed in range(4) for batch in (32, 64)]
     rows += [trained(math.inf, seed, 128) for seed in range(4)]
@@ -103,3 +112,31 @@ def test_it_is_said_in_words_and_drawn() -> None:
 def test_runs_of_steps_alone_are_not_enough() -> None:
     with pytest.raises(NotEnoughData, match="task=learn"):
         time_to_accuracy(frame([trained(1.0)]).drop(columns="best_accuracy"))
+
+
+def epochs_at(batch_size: int, epochs: float, device: str = "A", seconds: float = 10.0) -> list[dict[str, Any]]:
+    spread = (-0.2, -0.1, 0.0, 0.1, 0.2)
+    return [
+        trained(seconds, seed, batch_size, device, epochs_to_target=epochs + more) for seed, more in enumerate(spread)
+    ]
+
+
+def test_a_speedup_by_fewer_epochs_than_its_neighbours_is_told() -> None:
+    rows = [*epochs_at(32, 10), *epochs_at(64, 11, seconds=6), *epochs_at(128, 6, seconds=2), *epochs_at(256, 20)]
+    scores = time_to_accuracy(frame(rows)).scores
+    assert scores["passes"].tolist() == [True, True, False, True]
+    assert scores["speedup"].tolist() == pytest.approx([1, 10 / 6, 5, 1])
+    assert scores["least_epochs"].notna().tolist() == [False, False, True, False], "64 is above, 256 has none above it"
+    text = summarise(frame(rows)).text()
+    assert "batch size 128 took fewer epochs (6) than the batch sizes around it allow (" in text
+    assert "1.67x as fast as the smallest batch size" in text
+
+
+def test_the_faster_platforms_epochs_are_tested_with_the_slowers() -> None:
+    rows = [row for batch in (32, 64) for row in epochs_at(batch, 10)]
+    same = [row for batch in (32, 64) for row in epochs_at(batch, 10, "B", 5)]
+    [ratio] = time_to_accuracy(frame(rows + same)).ratios
+    assert (ratio.faster, ratio.tested, ratio.passed) == ("B", 2, 2)
+    fewer = [row for batch, epochs in ((32, 5), (64, 10)) for row in epochs_at(batch, epochs, "B", 5)]
+    result = summarise(frame(rows + fewer))
+    assert "In 1 setting of 2 it takes fewer epochs than the slower one's reference points allow" in result.text()

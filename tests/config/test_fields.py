@@ -28,7 +28,7 @@ FC = {"model": {"name": "fc"}}
         ),
         ({"model": {"name": "fc", "nods": 3}}, "model.nods=3: no such key; did you mean nodes?"),
         ({"model": {"name": "foo"}}, "model.name=foo: no such family; choose one of fc, residual"),
-        ({"model": {"name": "residual", "blocks": [1, 2]}}, "model.blocks=[1, 2]: expects one number or 4"),
+        ({"model": {"name": "residual", "blocks": [1, 2]}}, "model.blocks=[1, 2]: expects one number, 3 or 4"),
         (
             {"model": {"name": "gpt", "width": 100, "heads": 12}},
             "model.width=100: is no multiple of model.heads=12; write for example 96, or heads that divide it",

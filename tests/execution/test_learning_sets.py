@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from sklearn.datasets import load_digits
 
-from paradnn.config.data import Cifar10, Cifar100, Digits, Generated, Mnist
+from paradnn.config.sets import Cifar10, Cifar100, Digits, Folder, Generated, Mnist, Topics
 from paradnn.errors import DataError
 from paradnn.execution.learning_sets import SetFiles, best_accuracy, generate, read_set
 from paradnn.worker.errors import Unavailable
-from paradnn.worker.learning.examples import read_examples
+from paradnn.worker.learning.examples import read_examples, training_count
 
 
 def test_every_digit_is_trained_with_or_held_out() -> None:
@@ -92,3 +93,42 @@ def test_a_file_is_made_once_and_fits_the_model(tmp_path: Path) -> None:
     assert not path.exists()
     with pytest.raises(Unavailable, match="the set to learn from cannot be read"):
         read_examples(str(path), (64,))
+
+
+def test_pictures_are_read_from_their_folders(tmp_path: Path) -> None:
+    colours = {"blue": (0, 0, 255), "red": (255, 0, 0)}
+    for name, colour in colours.items():
+        (tmp_path / name).mkdir()
+        for number in range(5):
+            # The middle square is of the colour; what is cut off is white.
+            wide = Image.new("RGB", (60, 20), "white")
+            wide.paste(colour, (20, 0, 40, 20))
+            wide.save(tmp_path / name / f"{number}.{'png' if number % 2 else 'jpg'}", quality=95)
+    arrays = read_set(Folder(path=str(tmp_path), pixels=4))
+    assert arrays["training"].shape == (8, 4, 4, 3)
+    assert arrays["training_classes"].tolist() == [0] * 4 + [1] * 4
+    assert arrays["heldout_classes"].tolist() == [0, 1]
+    middle = arrays["training"][:, 1:3, 1:3].astype(int).mean(axis=(1, 2))
+    wanted = [colours["blue"]] * 4 + [colours["red"]] * 4
+    assert np.abs(middle - wanted).max() < 30
+    Image.new("L", (9, 9), 200).save(tmp_path / "red" / "1.png")
+    assert (read_set(Folder(path=str(tmp_path), pixels=4))["training"][5] == 200).all(), "grey is three equal colours"
+    (tmp_path / "red" / "1.png").write_bytes(b"no picture")
+    with pytest.raises(DataError, match=r"red/1\.png: cannot be decoded .*; remove it, or get it again"):
+        read_set(Folder(path=str(tmp_path), pixels=4))
+
+
+def test_of_a_text_every_token_has_the_one_that_follows(tmp_path: Path) -> None:
+    files = SetFiles()
+    held = read_examples(str(files.path(Topics(), 50)), (50,))
+    for part, count in ((held.training, 360_000), (held.heldout, 40_000)):
+        assert part.inputs.shape == part.classes.shape == ((count - 1) // 50, 50)
+        assert part.inputs.dtype == part.classes.dtype == np.int32
+        whole = part.inputs.ravel()
+        assert np.array_equal(part.classes.ravel()[:-1], whole[1:])
+        assert whole.max() < Topics.vocabulary
+    words = bytes(held.training.inputs.astype("uint8").ravel()).decode()
+    assert "assert_stmt ::=" in words.replace('"', "")
+    assert training_count(str(files.path(Topics(), 50))) == len(held.training)
+    assert files.path(Topics(), 50) != files.path(Topics(), 20)
+    files.close()

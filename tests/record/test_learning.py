@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from paradnn.config.learn import Learn
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, read_point
 from paradnn.costs.point import costs_of
 from paradnn.hardware.environment import Environment
-from paradnn.record.learning import learning_words
+from paradnn.record.learning import has_ended, learning_words
 from paradnn.record.record import Record, make_record
 from paradnn.worker.learning.messages import Epoch
 from paradnn.worker.messages import Answer
@@ -79,3 +81,24 @@ def test_a_target_that_was_not_reached_leaves_no_time_to_it() -> None:
     assert record.outcome == "timeout"
     assert "seconds_to_target" not in record.metrics
     assert learning_words(record.metrics) == "best accuracy 0.9800 in 5 epochs"
+
+
+def test_a_training_that_was_resumed_says_so() -> None:
+    known = [replace(epoch, resumed=epoch.number in (3, 5)) for epoch in epochs()]
+    record = recorded(learner(), Answer("timeout", "too long", {}, epochs=known))
+    assert record.tags["resumed_after_epoch"] == "2, 4"
+    assert record.metrics["seconds_to_target"] == 6.0, "whichever process had them"
+    assert "resumed_after_epoch" not in recorded(learner(), Answer("timeout", "too long", {}, epochs=epochs())).tags
+
+
+def test_what_was_cut_short_may_go_on() -> None:
+    def ended(outcome: str, settings: Learn, count: int) -> bool:
+        answer = Answer(outcome, None, {}, epochs=epochs()[:count]) if count else None
+        return has_ended(settings, PointResult(outcome, None, answer))
+
+    assert not ended("crash", Learn(epochs=100), 2)
+    assert not ended("unavailable", Learn(epochs=100), 0)
+    assert not ended("timeout", Learn(epochs_after=3), 5), "one epoch after the target is missing"
+    assert ended("timeout", Learn(epochs=2), 2), "the target was not reached"
+    assert ended("crash", Learn(epochs_after=2), 5)
+    assert ended("nan", Learn(), 2)

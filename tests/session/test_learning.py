@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Store, run
+from tests.session.test_faults import driver, wait_for
 
 pytestmark = pytest.mark.framework
 
@@ -37,13 +39,19 @@ def test_digits_are_learnt_and_every_epoch_is_a_step_of_its_metric(store: Store)
     assert "Already in the store" in again.stdout
 
 
-def test_a_time_limit_keeps_the_curve(store: Store) -> None:
-    done = run([*LEARN, "learn.target=1", "learn.epochs=1000000", "measure.timeout=12"], store)
+def test_a_time_limit_keeps_the_curve_and_a_longer_one_goes_on(store: Store, tmp_path: Path) -> None:
+    keys = [*LEARN, "learn.target=1", "learn.epochs=1000000", f"tracking.folder={tmp_path}"]
+    done = run([*keys, "measure.timeout=12"], store)
     assert "timeout (over 12 s, in phase learn)" in done.stdout
     [point] = store.runs()
     assert (point["outcome"], point["status"]) == ("timeout", "FAILED")
     accuracy = curve(store, point["run_id"], "heldout_accuracy")
     assert len(accuracy) == store.values("latest_metrics", point["run_id"])["epochs"] >= 1
+    run([*keys, "measure.timeout=13"], store)
+    [later] = [entry for entry in store.runs() if entry["run_id"] != point["run_id"]]
+    kept = int(later["resumed_after_epoch"])
+    assert curve(store, later["run_id"], "heldout_accuracy")[:kept] == accuracy[:kept]
+    assert kept >= 1
 
 
 def test_files_that_are_not_there_or_damaged_are_told(store: Store, tmp_path: Path) -> None:
@@ -54,3 +62,47 @@ def test_files_that_are_not_there_or_damaged_are_told(store: Store, tmp_path: Pa
     assert "has no train-images-idx3-ubyte" in done.stdout
     alone = run(["paradnn.train", "learn.target=0.9"])
     assert "learn.target=0.9: is a key of task=learn; add task=learn" in alone.stderr
+
+
+def test_a_training_whose_driver_is_killed_goes_on(store: Store, tmp_path: Path) -> None:
+    keys = [*LEARN, "model.nodes=256", "learn.target=1", "learn.epochs=60", f"tracking.folder={tmp_path}"]
+    with driver(store, *keys[1:]) as process:
+        assert wait_for(lambda: [*tmp_path.glob("training-*.npz")])
+        time.sleep(0.5)  # some epochs later
+        process.kill()
+        process.wait()
+    assert [entry.get("outcome") for entry in store.runs()] == [None]
+    done = run(keys, store)
+    assert "timeout (accuracy 0." in done.stdout
+    [point] = [entry for entry in store.runs() if "outcome" in entry]
+    assert int(point["resumed_after_epoch"]) >= 1
+    accuracy = curve(store, point["run_id"], "heldout_accuracy")
+    assert [step for step, _ in accuracy] == list(range(1, 61))
+    assert not [*tmp_path.glob("training-*")], "what has ended is not kept"
+    # The same point from its beginning to its end.
+    again = run([*keys, "resume=false"], store)
+    assert "timeout (accuracy 0." in again.stdout
+    [whole] = [entry for entry in store.runs() if "outcome" in entry and entry["run_id"] != point["run_id"]]
+    assert curve(store, whole["run_id"], "heldout_accuracy") == accuracy
+    assert "resumed_after_epoch" not in whole
+
+
+def test_what_a_newcomer_types_first_learns(store: Store) -> None:
+    done = run(["paradnn.train", "task=learn", "ceilings=false", "model.nodes=64", "model.layers=1"], store)
+    assert done.returncode == 0, done.stderr
+    assert "target reached in" in done.stdout
+    [point] = store.runs()
+    assert point["steady"] == "true"
+
+
+def test_no_plan_is_made_of_trainings(store: Store) -> None:
+    done = run(["paradnn.plan", "task=learn"], store)
+    assert done.returncode == 2
+    assert "task=learn: has no forecast: how many epochs a training takes is not known before" in done.stderr
+
+
+def test_a_language_model_learns_the_help_of_python(store: Store) -> None:
+    keys = ["task=learn", "data=topics", "model=gpt", "learn.target=0.15", "ceilings=false"]
+    done = run(["paradnn.train", *keys], store)
+    assert done.returncode == 0, done.stderr
+    assert "target reached in" in done.stdout

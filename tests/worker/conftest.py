@@ -36,7 +36,7 @@ def without_protobuf(tmp_path: Path) -> Path:
 
 
 #: Files that need no framework; the others import it as soon as they are read.
-LIGHT = ("test_kineto.py", "test_measure.py")
+LIGHT = ("test_checkpoint.py", "test_kineto.py", "test_measure.py")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,8 @@ def examples(seed: int = 0) -> Examples:
 
 def learner(step: Any, **settings: Any) -> Learner:
     usual = {"metric": "accuracy", "target": 0.8, "epochs": 40, "epochs_after": 0, "evaluate_inside": False}
-    point = {"batch_size": 32, "seed": 3, "learn": {**usual, **settings}}
+    point = {"batch_size": 32, "seed": 3, "checkpoint": settings.pop("checkpoint", None)}
+    point |= {"learn": {**usual, **settings}}
     drawn = np.random.default_rng(9).standard_normal((32, FEATURES)).astype("float32")
     return Learner(step, examples(), point, ([drawn], [np.zeros(32, "int32")]))
 
@@ -86,6 +88,15 @@ def test_who_says_the_same_of_all_classes_or_nothing_knows_none() -> None:
     part = Part(np.zeros((4, 1)), np.array([0, 1, 0, 1]))
     assert judge(np.zeros((4, 2)), part)[0] == 0
     assert judge(np.full((4, 2), np.nan), part)[0] == 0
+
+
+def test_of_sequences_every_token_is_judged() -> None:
+    logits = np.random.default_rng(0).standard_normal((20, 6, 7))
+    classes = np.random.default_rng(1).integers(0, 7, (20, 6))
+    accuracy, loss = judge(logits, Part(classes, classes))
+    assert accuracy == accuracy_score(classes.ravel(), logits.argmax(axis=2).ravel())
+    shares = np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True)
+    assert loss == pytest.approx(log_loss(classes.ravel(), shares.reshape(-1, 7), labels=range(7)))
 
 
 def test_it_ends_with_the_first_epoch_at_the_target_and_counts_its_steps() -> None:
@@ -138,6 +149,27 @@ def test_a_target_that_is_never_reached_is_told_with_the_best() -> None:
     assert len(told[-1]) == 3
 
 
+def test_a_training_that_is_cut_short_goes_on_to_the_same_curve(tmp_path: Path) -> None:
+    class Killed(Exception):
+        pass
+
+    def until_the_third(epochs: list[Epoch]) -> None:
+        if len(epochs) == 3:
+            raise Killed
+
+    settings = {"target": 0.5, "epochs_after": 6, "checkpoint": str(tmp_path / "training.npz")}
+    with pytest.raises(Killed):
+        learner(Softmax(), **settings).learn(EnergyMeter("none"), until_the_third)
+    step, whole = Softmax(), Softmax()
+    told: list[list[Epoch]] = []
+    learner(step, **settings).learn(EnergyMeter("none"), told.append)
+    assert [len(epochs) for epochs in told] == list(range(1, len(told) + 1)), "earlier epochs are told again"
+    expected = learnt(whole, target=0.5, epochs_after=6)
+    assert [(e.accuracy, e.train_loss) for e in told[-1]] == [(e.accuracy, e.train_loss) for e in expected]
+    assert np.array_equal(step.weights, whole.weights)
+    assert sum(epoch.resumed for epoch in told[-1]) == 1
+
+
 def test_a_loss_that_is_not_finite_ends_it_with_its_curve() -> None:
     told: list[list[Epoch]] = []
     with np.errstate(all="ignore"), pytest.raises(NotFinite, match="at the end of epoch 1"):
@@ -160,5 +192,6 @@ def test_energy_is_that_of_the_steps_or_of_the_evaluation_too() -> None:
 def test_epochs_are_blocks_of_steps() -> None:
     epochs = learnt(Softmax(), target=0.5, epochs_after=3)
     timing = epochs_as_blocks(epochs)
+    assert timing.steady, "which nobody asks of a training"
     assert timing.blocks == [epoch.train_seconds for epoch in epochs]
     assert (timing.steps_per_block, timing.final_loss) == (15, epochs[-1].train_loss)

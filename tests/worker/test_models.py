@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras.src.ops.numpy import Pad
 
 from paradnn.costs import model_costs
 from paradnn.execution.pool import WorkerPool
@@ -63,6 +64,7 @@ FAMILIES = [
 ]
 RESNET50 = cnn("bottleneck", (3, 4, 6, 3), 64, 224, 1000)
 RESNET18 = cnn("residual", (2, 2, 2, 2), 64, 224, 1000)
+RESNET56 = cnn("residual", (9, 9, 9), 16, 32, 10)
 
 
 def label(model: dict[str, Any]) -> str:
@@ -76,7 +78,7 @@ def clean():
     keras.backend.clear_session()
 
 
-@pytest.mark.parametrize("model", [*FAMILIES, RESNET50, RESNET18], ids=label)
+@pytest.mark.parametrize("model", [*FAMILIES, RESNET50, RESNET18, RESNET56], ids=label)
 def test_parameters_are_keras_own(model: dict[str, Any]) -> None:
     built = build(model).model
     costs = model_costs(model, **STEP)
@@ -87,12 +89,15 @@ def test_parameters_are_keras_own(model: dict[str, Any]) -> None:
 def test_the_published_parameter_counts() -> None:
     assert model_costs(RESNET50, **STEP).parameters == 25_557_032
     assert model_costs(RESNET18, **STEP).parameters == 11_689_512
+    # 0.85M in He et al. 2016, Table 6: 55 convolutions, their normalisations, and 64 x 10 + 10 of the classifier.
+    assert model_costs(RESNET56, **STEP).parameters == 853_018
 
 
 def makers(tensor: Any) -> list[Any]:
-    """The stored tensors that `tensor` is made from: normalisation and addition happen where a rectifier reads."""
+    """The stored tensors that `tensor` is made from: normalisation and addition happen where a rectifier reads, and
+    channels of zeros are never stored."""
     operation = tensor._keras_history.operation
-    if isinstance(operation, (keras.layers.BatchNormalization, keras.layers.Add)):
+    if isinstance(operation, (keras.layers.BatchNormalization, keras.layers.Add, Pad)):
         inputs = operation.input if isinstance(operation.input, list) else [operation.input]
         return [maker for each in inputs for maker in makers(each)]
     return [tensor]
@@ -102,7 +107,7 @@ def elements(tensors: list[Any]) -> int:
     return sum(math.prod(tensor.shape[1:]) for tensor in tensors)
 
 
-@pytest.mark.parametrize("model", [model for model in [*FAMILIES, RESNET50] if "blocks" in model], ids=label)
+@pytest.mark.parametrize("model", [model for model in [*FAMILIES, RESNET50, RESNET56] if "blocks" in model], ids=label)
 def test_activations_are_those_of_keras_layers(model: dict[str, Any]) -> None:
     """Reads and writes of a forward pass, and what it leaves for the backward pass, from the built model's graph."""
     built = build(model).model

@@ -41,13 +41,21 @@ class FullyConnected:
 
 @dataclass(frozen=True)
 class Convolutional:
-    """A residual network: a stem, four groups of blocks whose width doubles, a classifier."""
+    """A residual network: a stem, groups of blocks whose width doubles, a classifier.
+
+    Four groups are He et al.'s form for ImageNet, three their form for pictures of 32 x 32 pixels.
+    """
 
     name: str = option(
         "residual", "residual (two convolutions a block) or bottleneck (three)", choices=("residual", "bottleneck")
     )
     blocks: tuple[int, ...] = option(
-        (1, 1, 1, 1), "blocks in each of the four groups: one number, or four (paper: 1..8)", low=1, high=1000, length=4
+        (1, 1, 1, 1),
+        "blocks in each of the four groups: one number, or four (paper: 1..8); three: the form for small images",
+        low=1,
+        high=1000,
+        length=4,
+        or_length=3,
     )
     filters: int = option(16, "filters of the first group; doubled in each that follows (paper: 16..64)", low=1)
     image_size: int = option(200, "height and width of the image (paper: 200..300)", low=8, high=100_000)
@@ -56,7 +64,7 @@ class Convolutional:
     @property
     def size(self) -> str:
         """Short description of the model's size."""
-        same = len(set(self.blocks)) == 1
+        same = len(set(self.blocks)) == 1 and len(self.blocks) == 4
         count = str(self.blocks[0]) if same else "-".join(map(str, self.blocks))
         return f"{count}x{self.filters} {self.image_size}px"
 

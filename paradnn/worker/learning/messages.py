@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Epoch", "EpochEnded"]
+__all__ = ["Epoch", "EpochEnded", "last_epoch"]
 
 
 @dataclass(frozen=True)
@@ -13,7 +14,7 @@ class Epoch:
 
     `ended` is in Unix seconds; seconds are those of its steps, and of the evaluation after them.
     `train_loss` is that of its last batch; `accuracy` and `heldout_loss` are over all held-out examples; `joules` were
-    taken in what counts, None where nothing counts them.
+    taken in what counts, None where nothing counts them; `resumed`: it is the first since the training was interrupted.
     """
 
     number: int
@@ -25,6 +26,16 @@ class Epoch:
     heldout_loss: float
     accuracy: float
     joules: float | None
+    resumed: bool = False
+
+
+def last_epoch(epochs: Sequence[Epoch], target: float, most: int, after: int) -> int:
+    """The number of the epoch that a training ends with, as far as `epochs` tell.
+
+    It is `after` epochs beyond the first whose accuracy is `target`; `most` where there is none yet.
+    """
+    reached = next((epoch.number for epoch in epochs if epoch.accuracy >= target), None)
+    return most if reached is None else reached + after
 
 
 @dataclass(frozen=True)

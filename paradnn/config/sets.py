@@ -1,0 +1,178 @@
+"""Sets to learn from (`data=...` of `task=learn`), typed, and what a model must be to learn from one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from paradnn.config.families import FAMILIES
+from paradnn.config.families.attention import LanguageModel
+from paradnn.config.families.synthetic import Recurrent
+from paradnn.config.fields import option
+from paradnn.config.picture_folder import list_pictures
+from paradnn.errors import ConfigError
+
+__all__ = ["SETS", "Arrays", "Cifar10", "Cifar100", "Counts", "Digits", "Folder", "Generated", "Mnist", "Set", "Topics"]
+
+
+class Counts(NamedTuple):
+    """Examples to train with and to judge with, and the classes that they are in."""
+
+    training: int
+    heldout: int
+    classes: int
+
+
+class Arrays(ABC):
+    """A set to learn from (`task=learn`), which is held in memory."""
+
+    name: str
+
+    @abstractmethod
+    def counts(self, model: Any) -> Counts:
+        """How many examples there are for `model`, the options of a family."""
+
+    def check(self, model: Any) -> None:
+        """ConfigError where `model`, the options of a family, cannot take these examples."""
+        classes, given = self.counts(model).classes, getattr(model, "output_size", None)
+        if given is None:
+            raise ConfigError("data", self.name, f"model={model.name} tells no classes apart", "choose another model")
+        if given < max(2, classes):
+            reason = f"data={self.name} has {classes} classes"
+            raise ConfigError("model.output_size", given, reason, f"set model.output_size={classes}")
+
+
+@dataclass(frozen=True)
+class Generated(Arrays):
+    """Classes around points that are equally far from each other, with normal noise: `best` is Bayes' accuracy."""
+
+    name: str = option("generated", "drawn examples whose best accuracy is known", choices=("generated",))
+    training: int = option(8000, "examples to train with", low=1, high=10_000_000)
+    heldout: int = option(2000, "examples to judge with", low=1, high=10_000_000)
+    classes: int = option(10, "classes, equally likely", low=2, high=10_000)
+    best: float = option(0.98, "the best accuracy that any rule can have on all that could be drawn", low=0.0, high=1.0)
+
+    def counts(self, model: Any) -> Counts:
+        """As the keys say."""
+        return Counts(self.training, self.heldout, self.classes)
+
+    def check(self, model: Any) -> None:
+        """As `Arrays.check`; each class takes a direction of its own."""
+        super().check(model)
+        if FAMILIES[model.name].data != "vectors":
+            raise ConfigError("data", self.name, f"model={model.name} takes no vectors", "choose model=fc")
+        if model.input_size < self.classes:
+            reason = f"is less than data.classes={self.classes}"
+            raise ConfigError("model.input_size", model.input_size, reason, "choose a larger one")
+        if not 1 / self.classes < self.best < 1:
+            reason = f"is not between the chance of a guess, {1 / self.classes:g}, and 1"
+            raise ConfigError("data.best", self.best, reason, "choose another one")
+
+
+class Pictures(Arrays):
+    """A set of square pictures, `pixels` high and wide, in so many `channels`."""
+
+    pixels: int
+    channels: ClassVar[int]
+    known: ClassVar[Counts]
+
+    def counts(self, model: Any) -> Counts:
+        """As everybody knows."""
+        return self.known
+
+    def check(self, model: Any) -> None:
+        """As `Arrays.check`; a model of images takes each pixel repeated."""
+        super().check(model)
+        takes, values = FAMILIES[model.name].data, self.pixels**2 * self.channels
+        if takes == "vectors" and model.input_size != values:
+            reason = f"an example of data={self.name} has {values} values"
+            raise ConfigError("model.input_size", model.input_size, reason, f"set model.input_size={values}")
+        if takes == "images" and model.image_size % self.pixels:
+            reason = f"data={self.name} has {self.pixels} x {self.pixels} pixels, which are repeated to fill an image"
+            raise ConfigError("model.image_size", model.image_size, reason, f"choose a multiple of {self.pixels}")
+
+
+@dataclass(frozen=True)
+class Digits(Pictures):
+    """The digits that come with scikit-learn; every fifth is held out."""
+
+    pixels, channels, known = 8, 1, Counts(1438, 359, 10)
+    name: str = option("digits", "handwritten digits of scikit-learn", choices=("digits",))
+
+
+@dataclass(frozen=True)
+class Mnist(Pictures):
+    """MNIST in its usual files."""
+
+    pixels, channels, known = 28, 1, Counts(60_000, 10_000, 10)
+    name: str = option("mnist", "MNIST from its files", choices=("mnist",))
+    path: str | None = option(None, "folder of train-images-idx3-ubyte and the three others, each perhaps as .gz")
+
+
+@dataclass(frozen=True)
+class Cifar10(Pictures):
+    """CIFAR-10 in its usual binary files."""
+
+    pixels, channels, known = 32, 3, Counts(50_000, 10_000, 10)
+    name: str = option("cifar10", "CIFAR-10 from its binary files", choices=("cifar10",))
+    path: str | None = option(None, "folder of data_batch_1.bin to data_batch_5.bin and test_batch.bin")
+
+
+@dataclass(frozen=True)
+class Cifar100(Pictures):
+    """CIFAR-100 in its usual binary files, with its hundred fine classes."""
+
+    pixels, channels, known = 32, 3, Counts(50_000, 10_000, 100)
+    name: str = option("cifar100", "CIFAR-100 from its binary files", choices=("cifar100",))
+    path: str | None = option(None, "folder of train.bin and test.bin")
+
+
+@dataclass(frozen=True)
+class Folder(Pictures):
+    """Pictures of the user's own, a folder for each class."""
+
+    channels = 3
+    name: str = option("folder", "pictures in a folder for each class", choices=("folder",))
+    path: str | None = option(
+        None, "folder with a sub-folder of jpg, jpeg or png for each class, or with train/ and val/ that have them"
+    )
+    pixels: int = option(32, "height and width to which the middle of a picture is scaled", low=1, high=4096)
+    heldout: float = option(0.2, "share of each class that is held out where there is no val/", low=0.0, high=1.0)
+
+    def counts(self, model: Any) -> Counts:
+        """As many as there are files; ConfigError where they are none."""
+        files = list_pictures(self.path or "", self.heldout)
+        return Counts(len(files.training), len(files.heldout), len(files.classes))
+
+
+@dataclass(frozen=True)
+class Topics(Arrays):
+    """The text of Python's help topics, a byte a token: a model of language learns which byte comes next."""
+
+    #: Bytes of it that are trained with, and that are held out; tokens are below `vocabulary`.
+    training, heldout, vocabulary = 360_000, 40_000, 128
+    name: str = option("topics", "the text of Python's help topics, for models of language", choices=("topics",))
+
+    def counts(self, model: Any) -> Counts:
+        """As many as there are windows of the model's sequence_length, each with the byte after it."""
+        length = model.sequence_length
+        return Counts((self.training - 1) // length, (self.heldout - 1) // length, self.vocabulary)
+
+    def check(self, model: Any) -> None:
+        """A model must say of each token which one comes next."""
+        if not isinstance(model, LanguageModel | Recurrent):
+            reason = f"model={model.name} says of no token which one comes next"
+            raise ConfigError("data", self.name, reason, "choose model=gpt, lstm, gru or rnn")
+        if model.vocab_size < self.vocabulary:
+            reason = f"data={self.name} has {self.vocabulary} different bytes"
+            raise ConfigError("model.vocab_size", model.vocab_size, reason, f"set model.vocab_size={self.vocabulary}")
+        if model.sequence_length >= self.heldout:
+            reason = f"data={self.name} has {self.heldout:,} bytes that are held out"
+            raise ConfigError("model.sequence_length", model.sequence_length, reason, "choose a shorter one")
+
+
+Set = Digits | Generated | Mnist | Cifar10 | Cifar100 | Folder | Topics
+#: By name: `task=learn` needs one, and no other task takes any.
+SETS: dict[str, type[Set]] = {"digits": Digits, "generated": Generated, "mnist": Mnist}
+SETS |= {"cifar10": Cifar10, "cifar100": Cifar100, "folder": Folder, "topics": Topics}

@@ -1,0 +1,87 @@
+"""The file that a training is kept in: whole or not there, and only as often as writing is cheap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paradnn.worker.learning.checkpoint import Checkpoint
+from paradnn.worker.learning.messages import Epoch, last_epoch
+
+VALUES = [np.arange(6, dtype="float32").reshape(2, 3), np.array(7, dtype="int64")]
+
+
+def epochs(*accuracies: float) -> list[Epoch]:
+    return [
+        Epoch(number, 22, 1000.0 + number, 2.0, 0.5, 0.2, 0.3, accuracy, None)
+        for number, accuracy in enumerate(accuracies, 1)
+    ]
+
+
+def test_what_was_kept_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "training.npz"
+    Checkpoint(str(path)).save(epochs(0.5, float("nan")), lambda: VALUES)
+    kept = Checkpoint(str(path)).load(VALUES)
+    assert kept
+    assert [entry.number for entry in kept.epochs] == [1, 2]
+    assert np.isnan(kept.epochs[1].accuracy)
+    assert all(np.array_equal(one, other) for one, other in zip(kept.values, VALUES, strict=True))
+    assert [entry.name for entry in path.parent.iterdir()] == ["training.npz"]
+
+
+def test_a_damaged_file_or_one_of_another_model_is_no_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "training.npz"
+    Checkpoint(str(path)).save(epochs(0.5), lambda: VALUES)
+    whole = path.read_bytes()
+    assert Checkpoint(str(path)).load([VALUES[0].T, VALUES[1]]) is None
+    assert Checkpoint(str(path)).load([*VALUES, VALUES[0]]) is None
+    for length in range(0, len(whole), 37):
+        path.write_bytes(whole[:length])
+        assert Checkpoint(str(path)).load(VALUES) is None
+    flipped = bytearray(whole)
+    flipped[whole.index(VALUES[0].tobytes()) + 5] ^= 1
+    path.write_bytes(flipped)
+    assert Checkpoint(str(path)).load(VALUES) is None
+    assert "no checkpoint, or a damaged one" in capsys.readouterr().err
+    assert Checkpoint(None).load(VALUES) is None
+
+
+def test_writing_takes_a_tenth_of_the_time_at_most(tmp_path: Path) -> None:
+    now = [0.0]
+    checkpoint = Checkpoint(str(tmp_path / "training.npz"), clock=lambda: now[0])
+
+    def written() -> bool:
+        before = now[0]
+
+        def slowly() -> list[np.ndarray]:
+            now[0] += 1.0
+            return VALUES
+
+        checkpoint.save(epochs(0.5), slowly)
+        return now[0] > before
+
+    assert written(), "the first epoch is kept however long it took"
+    found = []
+    for _ in range(4):
+        now[0] += 3.1  # an epoch
+        found.append(written())
+    assert found == [False, False, True, False]
+    now[0] += 9.1
+    assert written(), "an epoch of nine writes is kept"
+
+
+def test_a_disk_that_takes_nothing_ends_no_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    checkpoint = Checkpoint(str(tmp_path / "file" / "training.npz"))
+    for _ in range(2):
+        checkpoint.save(epochs(0.5), lambda: VALUES)
+    assert capsys.readouterr().err.count("no more checkpoints") == 1
+
+
+def test_the_last_epoch_is_as_far_behind_the_first_at_the_target() -> None:
+    assert last_epoch([], 0.9, 40, 3) == last_epoch(epochs(0.5, 0.8), 0.9, 40, 3) == 40
+    assert last_epoch(epochs(0.5, 0.9, 0.8), 0.9, 40, 3) == 5

@@ -1,0 +1,116 @@
+"""A training that is killed goes on where its checkpoint is, to the curve that it would have had; as many frameworks as
+are installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from paradnn.config.outcome import PointResult
+from paradnn.config.sets import Digits
+from paradnn.execution.learning_sets import SetFiles
+from paradnn.execution.pool import WorkerPool
+from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.worker_process import Limits
+from paradnn.worker.learning.messages import Epoch
+
+pytestmark = pytest.mark.framework
+
+FRAMEWORKS = [name for name in ("tensorflow", "jax", "torch") if importlib.util.find_spec(name)]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    with WorkerPool() as workers:
+        yield workers
+
+
+@pytest.fixture(scope="module")
+def digits() -> Iterator[str]:
+    files = SetFiles()
+    yield str(files.path(Digits(), 64))
+    files.close()
+
+
+def trained(
+    pool: WorkerPool,
+    framework: str,
+    digits: str,
+    checkpoint: Path | None = None,
+    news: Callable[[Any], None] = lambda _: None,
+    **changes: Any,
+) -> PointResult:
+    learn = {"metric": "accuracy", "target": 0.8, "epochs": 12, "epochs_after": 4, "evaluate_inside": False}
+    point = {
+        "task": "learn",
+        "model": {"name": "fc", "layers": 1, "nodes": 16, "input_size": 64, "output_size": 10},
+        "learn": {**learn, "schedule": "cosine", "warmup_epochs": 1},
+        "learning_set": digits,
+        "checkpoint": str(checkpoint) if checkpoint else None,
+        "batch_size": 128,
+        "precision": "float32",
+        "compile": "graph",
+        "mode": "train",
+        "seed": 3,
+        "platform": {"name": "cpu", "threads": None, "index": 0},
+        "optimizer": {"name": "adam", "learning_rate": 0.01, "decay": 0.999, "momentum": 0.9, "epsilon": 1e-8},
+        "measure": {"timeout": 200, "profile": False, "keep_trace": False},
+        **changes,
+    }
+    return pool.measure(WorkerKey(sys.executable, framework, None, "cpu", ()), point, Limits(200, None), news)
+
+
+def kill_at(number: int) -> Callable[[Any], None]:
+    """kill -9 for the process that trains, once so many epochs have ended."""
+
+    def news(event: Any) -> None:
+        if isinstance(event, Epoch) and event.number == number:
+            [worker] = [child for child in psutil.Process().children() if "paradnn.worker" in child.cmdline()]
+            for child in worker.children():
+                os.kill(child.pid, signal.SIGKILL)
+
+    return news
+
+
+def curve(result: PointResult) -> list[tuple[float, ...]]:
+    assert result.answer
+    assert result.answer.epochs
+    return [(epoch.number, epoch.accuracy, epoch.heldout_loss, epoch.train_loss) for epoch in result.answer.epochs]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_killed_training_goes_on_to_the_same_curve(framework: str, digits: str, tmp_path: Path) -> None:
+    with WorkerPool() as pool:
+        whole = trained(pool, framework, digits)
+        assert whole.outcome == "ok", whole.reason
+        path = tmp_path / "training.npz"
+        killed = trained(pool, framework, digits, path, kill_at(3))
+        assert killed.outcome == "crash"
+        assert path.is_file()
+        done = trained(pool, framework, digits, path)
+    assert done.outcome == "ok", done.reason
+    assert curve(done) == curve(whole)
+    [resumed] = [epoch for epoch in done.answer.epochs if epoch.resumed]
+    assert resumed.number > 1, "the first epoch is always kept"
+    earlier = {epoch.number: epoch.train_seconds for epoch in killed.answer.epochs}
+    kept = done.answer.epochs[: resumed.number - 1]
+    assert [epoch.train_seconds for epoch in kept] == [earlier[epoch.number] for epoch in kept]
+    assert done.answer.measurement.timing.steady
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_schedules_and_precisions_learn(pool: WorkerPool, digits: str, schedule: str, precision: str) -> None:
+    learn = {"metric": "accuracy", "target": 0.8, "epochs": 12, "epochs_after": 0, "evaluate_inside": False}
+    learn |= {"schedule": schedule, "warmup_epochs": 2}
+    done = trained(pool, FRAMEWORKS[0], digits, learn=learn, precision=precision)
+    assert done.outcome == "ok", done.reason
+    assert "steps compiled" not in done.answer.measurement.timing.steady_reason
