@@ -71,8 +71,11 @@ def load_metrics(point: Point, answers: Sequence[Answer]) -> dict[str, float]:
         for share in (50, 99):
             values = [percentile(process[name], share / 100) for process in each]
             metrics[f"{name}_p{share}_ms"] = statistics.fmean(values)
+    joules = [load.joules for load in given if load.joules is not None]
+    if len(joules) == len(given):
+        metrics["energy_per_query_joules"] = sum(joules) / metrics["queries"]
     if isinstance(point.load, Server):
-        return metrics | _schedule_metrics(point.load, given, logs)
+        return metrics | _schedule_metrics(point.load, given, logs, all(answer.outcome == "ok" for answer in answers))
     if isinstance(point.load, SingleStream):
         early = _early_stopping(point.load.percentile / 100, each[0]["latency"])
         metrics |= {} if early is None else {"latency_early_stopping_ms": early}
@@ -96,8 +99,10 @@ def _quantile(name: str, share: float, each: Sequence[Sequence[float]]) -> dict[
     return metrics
 
 
-def _schedule_metrics(load: Server, given: Sequence[Load], logs: Sequence[QueryLog]) -> dict[str, float]:
-    """What is known where queries come by a schedule."""
+def _schedule_metrics(
+    load: Server, given: Sequence[Load], logs: Sequence[QueryLog], finished: bool
+) -> dict[str, float]:
+    """What is known where queries come by a schedule; a search that has not `finished` found no peak."""
     in_time = [len(log) - _late(load, [entry])[-1] for entry, log in zip(given, logs, strict=True)]
     late = [(issued - due) / 1e6 for log in logs for due, issued in zip(log.scheduled, log.issued, strict=True)]
     rates = [entry.rate for entry in given if entry.rate is not None]
@@ -110,7 +115,7 @@ def _schedule_metrics(load: Server, given: Sequence[Load], logs: Sequence[QueryL
     if rates:
         metrics["scheduled_queries_per_second"] = statistics.fmean(rates)
     held = verdict(_late(load, given), load.percentile / 100, 1 - load.confidence)
-    if load.rate == "peak" and held and len(rates) == len(given):
+    if load.rate == "peak" and held and finished and len(rates) == len(given):
         metrics["peak_queries_per_second"] = statistics.geometric_mean(rates)
         failed = [
             min((probe.rate for probe in entry.probes if not probe.held and probe.rate > rate), default=None)

@@ -43,7 +43,7 @@ def measured_metrics(
     if measured[0].product_types:
         metrics["precision_share"] = measured[0].product_types.get(point.precision, 0.0)
     metrics |= _contention([entry.contention for entry in measured if entry.contention])
-    metrics |= _energy(measured) | _utilisation(metrics["flops_per_second"], costs, peaks)
+    metrics |= _energy(point, measured) | _utilisation(metrics["flops_per_second"], costs, peaks)
     if first.input:
         metrics |= balance_metrics(first.input, measured[0].timing.blocks, point.batch_size, point.platform.name)
     if isinstance(first.profile, Profile):
@@ -153,12 +153,13 @@ def _contention(each: Sequence[Contention]) -> dict[str, float]:
     return {name: statistics.fmean(values) for name, values in known.items() if values}
 
 
-def _energy(measured: Sequence[Measurement]) -> dict[str, float]:
+def _energy(point: Point, measured: Sequence[Measurement]) -> dict[str, float]:
     joules = [entry.energy_joules for entry in measured if entry.energy_joules is not None]
     if len(joules) < len(measured):
         return {}
     timings = [entry.timing for entry in measured]
-    return {"energy_per_step_joules": sum(joules) / sum(len(t.blocks) * t.steps_per_block for t in timings)}
+    step = sum(joules) / sum(len(timing.blocks) * timing.steps_per_block for timing in timings)
+    return {"energy_per_step_joules": step, "energy_per_example_joules": step / point.batch_size}
 
 
 def _utilisation(rate: float, costs: Costs, peaks: Mapping[str, float]) -> dict[str, float]:

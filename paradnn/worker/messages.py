@@ -61,7 +61,7 @@ __all__ = [
 #:   3  a measurement says what disturbed it, which steps compiled, and of memory what the steps took.
 #:   4  an answer holds what a scenario gave.
 #:   5  epochs are sent as they end.
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 
 @dataclass(frozen=True)
@@ -214,10 +214,11 @@ class ArrayRate:
 
 @dataclass(frozen=True)
 class PeakRates:
-    """What the machine does at most (`paradnn.worker.peak_rates`)."""
+    """What the machine does at most, and the power that it takes at rest (`paradnn.worker.peak_rates`)."""
 
     matmul: list[ProductRate]
     bandwidth: list[ArrayRate]
+    idle_watts: float | None = None
 
 
 @dataclass(frozen=True)

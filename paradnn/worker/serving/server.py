@@ -36,17 +36,21 @@ class Arrivals(Protocol):
 class Policy:
     """How queries are served: at most so many at once, after so long a wait for more (ns), by so many instances.
 
-    A query that has waited for `patience` ns ends the run: queries come faster than they are served.
+    A query that has waited for `patience` ns ends the run: queries come faster than they are served. No batch begins
+    after `until`, on the server's clock.
     """
 
     batch: int
     delay: int = 0
     instances: int = 1
     patience: int | None = None
+    until: int | None = None
 
 
 class Server:
-    """Serves what comes, until none comes any more, one waits for too long, or `enough` is true.
+    """Serves what comes, until none comes any more, one waits for too long, the time is up, or `enough` is true.
+
+    `overloaded` and `cut` say that one waited for too long, or that the time was up with queries yet to come.
 
     `run(queries)` serves so many at once and returns when they are done. `enough(scheduled, ended)` is called with
     every batch when its queries were to come, and its end, ns.
@@ -65,7 +69,7 @@ class Server:
         self._lock = threading.Lock()
         self._stopped = False
         self._error: BaseException | None = None
-        self.overloaded = False
+        self.overloaded = self.cut = False
 
     @property
     def waiting(self) -> int:
@@ -107,12 +111,16 @@ class Server:
         queue, policy = self._queue, self._policy
         while not self._stopped:
             queue.extend(self._arrivals.take())
+            now = self._clock()
+            if not queue and self._arrivals.ended:
+                break
+            if policy.until is not None and now >= policy.until:
+                self.cut = self._stopped = True
+                break
             if not queue:
-                if self._arrivals.ended:
-                    break
-                self._arrivals.wait(None)
+                self._arrivals.wait(policy.until)
                 continue
-            now, oldest = self._clock(), queue[0][0]
+            oldest = queue[0][0]
             if policy.patience is not None and now - oldest > policy.patience:
                 self.overloaded = self._stopped = True
                 break
