@@ -17,33 +17,19 @@ import pandas as pd
 from scipy import stats
 
 from analysis.prices import PRICE
+from paradnn.config.scenario import SCENARIOS
 
 __all__ = ["PLATFORM", "Task", "estimate", "interval_columns", "tasks", "words_of"]
 
 #: What makes a platform of two runs.
 PLATFORM = ("device", "environment_id", "framework.name", "software.name")
-_WORK = ("family", "model.", "mode", "task", "scenario", "data.", "learn.metric")
-_CONFIGURED = (
-    "family",
-    "model.",
-    "batch_size",
-    "precision",
-    "compile",
-    "mode",
-    "task",
-    "scenario",
-    "devices",
-    "transport",
-    "optimizer.",
-    "platform.",
-    "framework.",
-    "software.",
-    "data.",
-    "learn.",
-    "server.",
-    "single_stream.",
-    "multi_stream.",
-    "offline.",
+_WORK = ("family", "mode", "task", "scenario", "model.", "data.", "learn.metric")
+_LEARNT = ("data.", "learn.metric")
+#: What is configured: whole names, and groups of keys.
+_KEYS = ("family", "batch_size", "precision", "compile", "mode", "task", "scenario", "devices", "transport")
+_GROUPS = (
+    *("model.", "optimizer.", "platform.", "framework.", "software.", "data.", "learn."),
+    *(f"{name}." for name in SCENARIOS),
 )
 #: What is configured and leaves a choice as it is: how it is found out, not what it is; or what another key says too.
 _ASIDE = (
@@ -77,7 +63,7 @@ def tasks(frame: pd.DataFrame) -> list[Task]:
         learns = learns | frame["best_accuracy"].notna()
     found = []
     for learning, rows in frame.groupby(learns.to_numpy(dtype=bool)):
-        work = ("data.", "learn.metric") if learning else _WORK
+        work = _LEARNT if learning else _WORK
         keys = [name for name in _configured(rows) if name.startswith(work)]
         for values, part in rows.groupby(keys, dropna=False, sort=True) if keys else [((), rows)]:
             known = dict(zip(keys, values, strict=True))
@@ -90,8 +76,9 @@ def tasks(frame: pd.DataFrame) -> list[Task]:
 
 def _configured(rows: pd.DataFrame) -> list[str]:
     """The columns of the configuration that belong to a choice or to its task, and that any of the runs has."""
-    named = [name for name in map(str, rows.columns) if name.startswith(_CONFIGURED) and name not in _ASIDE]
-    return [name for name in named if not _ASKED.match(name) and rows[name].notna().any()]
+    named = [name for name in map(str, rows.columns) if name in _KEYS or name.startswith(_GROUPS)]
+    held = [name for name in named if name not in _ASIDE and not _ASKED.fullmatch(name)]
+    return [name for name in held if rows[name].notna().any()]
 
 
 def _task_name(known: dict[str, object], learning: bool) -> str:

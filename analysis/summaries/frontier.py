@@ -139,9 +139,7 @@ def _describe(one: Frontier, currency: str) -> Paragraph:
         points.append(f"and {len(rows) - _LISTED} more, see --csv")
     unknown = int(one.table[[f"{one.axes.x}_high", f"{one.axes.y}_high"]].isna().any(axis=1).sum())
     if unknown:
-        points.append(
-            f"{counted(unknown, 'choice')} without an interval: nothing is sure of those; measure replicates."
-        )
+        points.append(f"{counted(unknown, 'choice')} with an open interval: measure longer, or replicates.")
     if one.incomplete:
         points.append(f"{counted(one.incomplete, 'choice')} without one of the quantities left out.")
     return Paragraph(head, tuple(points))

@@ -92,6 +92,8 @@ def served(device: str, batch: int, rate: float, latency: float, width: float = 
         "server.rate": "peak",
         "server.batch": batch,
         "batch_size": batch,
+        "batch_size_per_device": float(batch),
+        "compile_seconds": rate / 7 + latency,
         "platform.name": "gpu",
         "outcome": "ok",
         "peak_queries_per_second": rate,
