@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator
 
 from analysis.figures.style import colour_of, figure, finish, marker_of
 from analysis.labels import label, unit_of
@@ -69,23 +70,18 @@ def _panel(axes: Axes, one: Frontier, platforms: Sequence[str], limits: Mapping[
     for name, scale in ((x, axes.set_xscale), (y, axes.set_yscale)):
         if not name.endswith(("accuracy", "fraction")) and (one.table[name] > 0).all():
             scale("log")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(_plain)
-        axis.set_minor_formatter(_plain if _is_narrow(one.table[x if axis is axes.xaxis else y]) else "")
-    axes.tick_params(which="minor", labelsize=7)
+            axis = axes.xaxis if name == x else axes.yaxis
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter(_plain)
+            axis.set_minor_formatter("")
     finish(axes, one.task, _named(x, currency), _named(y, currency))
 
 
-def _reach(row: pd.Series, metric: str) -> list[list[float]] | None:
+def _reach(row: pd.Series, metric: str) -> list[list[float]]:
+    """How far the interval reaches down and up; where it is open, not at all."""
     low, high = row[f"{metric}_low"], row[f"{metric}_high"]
-    if not (np.isfinite(low) and np.isfinite(high)):
-        return None
-    return [[max(0.0, row[metric] - low)], [max(0.0, high - row[metric])]]
-
-
-def _is_narrow(values: pd.Series) -> bool:
-    """Whether an axis in logarithms would have hardly a power of ten on it."""
-    return bool(values.min() > 0 and values.max() < 10 * values.min())
+    down, up = (distance if np.isfinite(distance) else 0.0 for distance in (row[metric] - low, high - row[metric]))
+    return [[max(0.0, down)], [max(0.0, up)]]
 
 
 def _named(metric: str, currency: str) -> str:

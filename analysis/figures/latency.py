@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
-from analysis.figures.style import COLOURS, MARKERS, figure, finish, quantity
+from analysis.figures.style import COLOURS, MARKERS, figure, finish
+from analysis.format import short
 from analysis.methods.latency import Curve
 from analysis.store.latencies import Distribution
 
@@ -30,9 +32,9 @@ def draw_latency(curves: Sequence[Curve], quantile: str, distributions: Mapping[
             _distribution(panels[1], one, distributions, look[0])
     panels[0].set(xscale="log", yscale="log")
     for axis in (panels[0].xaxis, panels[0].yaxis):
-        axis.set_major_formatter(quantity(""))
-        axis.set_minor_formatter(quantity(""))
-    panels[0].tick_params(which="minor", labelsize=7)
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(_plain)
+        axis.set_minor_formatter("")
     finish(
         panels[0], f"{quantile} over the rate; ring: knee, cross: not served", "queries/s", f"latency, {quantile} (ms)"
     )
@@ -63,7 +65,7 @@ def _distribution(axes: Axes, one: Curve, distributions: Mapping[str, Distributi
         if (found := distributions.get(row["run_id"])) is not None:
             # The last query has nothing beyond it, which a logarithm cannot show.
             beyond = np.maximum(1 - np.concatenate([[0.0], found.shares[:-1]]), 1e-9)
-            label = f"{row['rate']:.3g}/s"
+            label = f"{one.name}, {short(row['rate'], digits=3)}/s"
             axes.step(found.milliseconds, beyond, where="post", color=colour, label=label)
 
 
@@ -74,6 +76,11 @@ def _finish_distribution(axes: Axes, distributions: Mapping[str, Distribution]) 
     ticks = [0.5, *(10.0**-power for power in range(1, 7) if 10.0**-power >= least)]
     axes.set_yticks(ticks, [f"{100 * (1 - tick):.6g}%" for tick in ticks])
     axes.minorticks_off()
-    axes.xaxis.set_major_formatter(quantity(""))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(_plain)
     finish(axes, "At the highest rate that was served", "latency (ms)", "share of the queries that took no longer")
     axes.legend(frameon=False, fontsize=8, loc="lower right")
+
+
+def _plain(value: float, _: object) -> str:
+    return f"{value:,g}"

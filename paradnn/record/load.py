@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from paradnn.config.point import Point
 from paradnn.config.scenario import Server, SingleStream
-from paradnn.record.statistics import mean_interval
+from paradnn.record.statistics import mean_interval, quantile_ends
 from paradnn.worker.channel import plain
 from paradnn.worker.messages import Answer
-from paradnn.worker.serving.chance import events_factor, fewest_to_pass, quantile_ranks
+from paradnn.worker.serving.chance import fewest_to_pass
 from paradnn.worker.serving.limit import verdict
 from paradnn.worker.serving.load import percentile
 from paradnn.worker.serving.messages import Load
@@ -88,15 +88,8 @@ def _quantile(name: str, share: float, each: Sequence[Sequence[float]]) -> dict[
     if len(values) > 1:
         low, high = mean_interval(values)
         return {f"{name}_ms": statistics.geometric_mean(values), f"{name}_low_ms": low, f"{name}_high_ms": high}
-    metrics = {f"{name}_ms": values[0]}
-    above = list(accumulate(latency > values[0] for latency in each[0]))
-    ordered = sorted(each[0])
-    first, last = quantile_ranks(len(ordered), share, events_factor(above))
-    if first is not None:
-        metrics[f"{name}_low_ms"] = ordered[max(first, 0)]
-    if last is not None:
-        metrics[f"{name}_high_ms"] = ordered[last]
-    return metrics
+    ends = quantile_ends(each[0], values[0], share)
+    return {f"{name}_ms": values[0]} | {f"{name}_{end}_ms": limit for end, limit in ends.items()}
 
 
 def _schedule_metrics(

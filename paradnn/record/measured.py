@@ -11,7 +11,7 @@ from paradnn.config.point import Point
 from paradnn.costs import Costs
 from paradnn.record.input_pipeline import balance_metrics
 from paradnn.record.profile_summary import profile_metrics
-from paradnn.record.statistics import quantile, summarise
+from paradnn.record.statistics import quantile, quantile_ends, summarise
 from paradnn.store.metrics import PHASES
 from paradnn.worker.messages import Answer, Contention, InputMeasurement, Measurement, Profile, Timing
 
@@ -119,9 +119,14 @@ def _speed(point: Point, costs: Costs, timings: Sequence[Timing]) -> dict[str, f
 
 
 def _latency(times: Sequence[float]) -> dict[str, float]:
-    """Quantiles of single synchronised steps; p99 only of a hundred or more."""
-    shares = [share for share in (50, 90, 99) if len(times) >= (100 if share == 99 else 10)]
-    metrics = {f"latency_p{share}_ms": quantile(times, share / 100) * 1e3 for share in shares}
+    """Quantiles of single synchronised steps with their intervals; p99 only of a hundred or more."""
+    metrics = {}
+    for share in (50, 90, 99):
+        if len(times) >= (100 if share == 99 else 10):
+            value = quantile(times, share / 100)
+            ends = quantile_ends(times, value, share / 100)
+            metrics[f"latency_p{share}_ms"] = value * 1e3
+            metrics |= {f"latency_p{share}_{end}_ms": limit * 1e3 for end, limit in ends.items()}
     return metrics | ({"latency_steps": float(len(times))} if times else {})
 
 
