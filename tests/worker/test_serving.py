@@ -293,3 +293,27 @@ def test_a_load_that_the_time_cuts_keeps_its_queries(scenario: str, keys: dict[s
         measure_load(scenario, {**keys, **more}, service, seconds_left=1.5, meter=EnergyMeter("unavailable"))
     assert len(ending.value.load.log()) > 0
     assert ending.value.load.joules is None
+
+
+def test_every_instance_is_prepared_before_the_first_query_comes() -> None:
+    clock, events = Clock(), []
+    server = Server(
+        Schedule(clock, [0, MS, 2 * MS]),
+        lambda queries: events.append(queries),
+        Policy(batch=1, instances=3),
+        clock,
+        begin=lambda: events.append("begin"),
+        prepare=(1, 2, 4),
+    )
+    log = server.serve()
+    assert events == [1, 2, 4, 1, 2, 4, "begin", 1, 1, 1]
+    assert len(log) == 3
+
+
+def test_an_instance_that_cannot_be_prepared_ends_the_run() -> None:
+    def broken(queries: int) -> None:
+        raise MemoryError
+
+    server = Server(Schedule(Clock(), [0]), broken, Policy(1, instances=2), Clock(), prepare=(1,))
+    with pytest.raises(MemoryError):
+        server.serve()

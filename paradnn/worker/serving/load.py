@@ -71,13 +71,14 @@ class _Run:
 class Service:
     """A model that serves: `run(queries)` so many at once, up to `batch`, of which it does `capacity` a second at most.
 
-    single_seconds: what one takes alone.
+    single_seconds: what one takes alone. sizes: the batches that it has compiled.
     """
 
     run: Callable[[int], object]
     batch: int
     capacity: float
     single_seconds: float
+    sizes: tuple[int, ...] = ()
 
 
 def measure_load(
@@ -200,9 +201,13 @@ class _ScheduledRuns:
     def _run(self, rate: float, seconds: float, queries: int, watch: LimitWatch | None = None) -> _Run:
         """What was served at `rate`, and why it was not what was asked for."""
         with Generated(rate, self._settings["seed"], seconds, queries) as arrivals:
-            server = Server(arrivals, self._service.run, self._policy, time.monotonic_ns, watch)
-            arrivals.begin()
-            self._meter.start()
+
+            def begin() -> None:
+                arrivals.begin()
+                self._meter.start()
+
+            service, clock = self._service, time.monotonic_ns
+            server = Server(arrivals, service.run, self._policy, clock, watch, begin, service.sizes)
             log = server.serve()
             joules = self._meter.joules()
         if server.cut:
