@@ -1,29 +1,109 @@
-"""What an hour of a device costs, as it is given on the command line."""
+"""What an hour costs: prices of the command line, of a table, or as runs recorded them; and what they make of runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+from analysis.options import option
+from paradnn.config.price import load_prices, positive_price
 from paradnn.errors import ConfigError
+from paradnn.store.prices import COSTS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["read_prices"]
+__all__ = ["PRICE", "PriceList", "price_option", "priced", "read_prices"]
+
+#: The column of what an hour costs.
+PRICE = "platform.price_per_hour"
 
 
-def read_prices(given: Sequence[tuple[str, str]], frame: pd.DataFrame) -> dict[str, float]:
-    """Prices of an hour by device; ConfigError for what is no price, and for a device that no run has."""
-    prices = {}
+def price_option(adds: str, **how: Any) -> Any:
+    """The option of every command that knows prices; `adds` is what it does with them."""
+    return option(
+        (),
+        f"what an hour costs: 'V100=2.48', a device or host, or the name of a table in conf/price; repeatable: {adds}. "
+        "It wins over what runs recorded",
+        metavar="DEVICE=PRICE",
+        several="repeat",
+        **how,
+    )
+
+
+@dataclass(frozen=True)
+class PriceList:
+    """Prices of an hour by device or host, later ones over earlier ones; what they are in and where they are from."""
+
+    per_hour: Mapping[str, float] = field(default_factory=dict)
+    currency: str | None = None
+    origin: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.per_hour)
+
+
+def read_prices(given: Sequence[str], frame: pd.DataFrame) -> PriceList:
+    """Prices by device or host; ConfigError for what is no price, for a device that no run has, and for tables in
+    different currencies. What a table has of other devices is passed over."""
+    prices: dict[str, float] = {}
+    tables = []
     known = sorted(set(frame["device"].dropna()))
-    for device, price in given:
-        if device not in known:
-            raise ConfigError("--price", device, "no run is of that device", f"name one of {', '.join(known)}")
-        try:
-            prices[device] = float(price)
-        except ValueError:
-            prices[device] = float("nan")
-        if not 0 < prices[device] < float("inf"):
-            raise ConfigError("--price", f"{device}={price}", "is no price", "write for example 'V100=2.48', an hour")
-    return prices
+    hosts = set(frame["host"].dropna()) if "host" in frame else set()
+    for words in given:
+        name, sign, price = words.rpartition("=")
+        if not sign:
+            tables.append((words, load_prices(words, "--price")))
+            prices |= {place: float(text) for place, text in tables[-1][1].per_hour.items()}
+            continue
+        if name not in known and name not in hosts:
+            raise ConfigError("--price", name, "no run is of that device", f"name one of {', '.join(known)}")
+        prices[name] = positive_price("--price", words, price)
+    currencies = {table.currency for _, table in tables if table.currency}
+    if len(currencies) > 1:
+        named = ", ".join(name for name, _ in tables)
+        raise ConfigError("--price", named, f"are in {' and '.join(sorted(currencies))}", "give tables of one currency")
+    usable = {name: price for name, price in prices.items() if name in known or name in hosts}
+    if tables and not usable:
+        devices = "; ".join(", ".join(table.per_hour) for _, table in tables)
+        raise ConfigError(
+            "--price", tables[0][0], f"has prices of {devices or 'nothing'}", f"runs are of {', '.join(known)}"
+        )
+    return PriceList(
+        usable, next(iter(currencies), None), "; ".join(table.origin for _, table in tables if table.origin)
+    )
+
+
+def priced(frame: pd.DataFrame, prices: PriceList) -> pd.DataFrame:
+    """The frame with what its runs cost, by `paradnn.store.prices`: the metrics of COSTS, with their intervals where
+    those of what they follow from are known, and PRICE. A given price wins over that of a run."""
+    import numpy as np
+    import pandas as pd
+
+    def column(name: str) -> pd.Series:
+        values = frame[name] if name in frame else pd.Series(np.nan, index=frame.index)
+        return values.astype("float64")
+
+    given = frame["device"].map(prices.per_hour)
+    if "host" in frame:
+        given = given.fillna(frame["host"].map(prices.per_hour))
+    if "devices" in frame and "platform.name" in frame:
+        # Devices of a CPU are cores of one host; others are chips, and each has its price.
+        chips = frame["devices"].astype("float64").where(frame["platform.name"].ne("cpu"), 1.0).fillna(1.0)
+        given = given.astype("float64") * chips
+    price = given.astype("float64").fillna(column(PRICE))
+    found = {PRICE: price}
+    ok = frame["outcome"].eq("ok").fillna(False).astype(bool)
+    for cost in COSTS:
+        amount = column(cost.of[0])
+        for name in cost.of[1:]:
+            amount = amount.fillna(column(name))
+        usable = price.where(ok | cost.learning)
+        found[cost.name] = cost.value(usable, amount.where(amount > 0))
+        for end, source in (("low", cost.low), ("high", cost.high)):
+            if source:
+                found[f"{cost.name}_{end}"] = cost.value(usable, column(source).where(column(source) > 0))
+    result = frame.drop(columns=[name for name in found if name in frame]).assign(**found)
+    result.attrs = dict(frame.attrs)
+    return result

@@ -29,7 +29,10 @@ FLOORS = (
 )
 #: What `analysis` shares with the driver: faults, the look of figures, machines, where the store is, what can be run,
 #: what memory excludes.
-CONFIG = ("config.families", "config.identity", "config.outcome", "config.paths", "config.point", "config.words")
+CONFIG = (
+    *("config.families", "config.identity", "config.outcome", "config.paths", "config.point", "config.price"),
+    *("config.scenario", "config.words"),
+)
 #: ... and what a point costs, how long its step takes, and which points a sweep has.
 FORECAST = ("forecast.operation_times", "forecast.past_runs", "forecast.predict", "forecast.process", "forecast.table")
 SHARED = (

@@ -30,8 +30,10 @@ from analysis.summaries.claims import ClaimsOptions, check_claims
 from analysis.summaries.compare import CompareOptions, compare
 from analysis.summaries.extrapolate import ExtrapolateOptions, extrapolate
 from analysis.summaries.figure_of_merit import FigureOfMeritOptions, figure_of_merit
+from analysis.summaries.frontier import FrontierOptions, frontier
 from analysis.summaries.heatmap import HeatmapOptions, heatmap
 from analysis.summaries.infeed import InfeedOptions, infeed
+from analysis.summaries.latency import LatencyOptions, latency
 from analysis.summaries.memory import MemoryOptions, memory
 from analysis.summaries.overhead import OverheadOptions, overhead
 from analysis.summaries.parameters import ParametersOptions, parameters, read_models
@@ -276,6 +278,26 @@ COMMANDS: tuple[Command, ...] = (
         "other over the settings that both have. --price adds what it costs.",
         example="python -m analysis time-to-accuracy --family fc --figure accuracy.png",
         analyse=time_to_accuracy,
+        draws=True,
+    ),
+    Command(
+        FrontierOptions,
+        summary="what no other choice beats in cost, latency, throughput or accuracy, and which to choose",
+        description="Put choices of platform and configuration that do the same work beside each other: cost against\n"
+        "latency (a quantile of served queries, the median of closed runs), cost against accuracy of what\n"
+        "learns; throughput in place of cost without prices. Each choice is on the frontier, beaten or, as\n"
+        "far as the intervals say, undecided. With --limit it says which to take.",
+        example="python -m analysis frontier --price google_2019 --limit latency_p99_ms=15 --figure frontier.png",
+        analyse=frontier,
+        draws=True,
+    ),
+    Command(
+        LatencyOptions,
+        summary="latency over the rate of queries, by policy, with the knee",
+        description="A quantile of the latency over the rates of scenario=server, a curve for each policy and device:\n"
+        "where its knee is, from which rate on queries were not served, and how latencies are distributed.",
+        example="python -m analysis latency --where server.delay_ms=0 --figure latency.png",
+        analyse=latency,
         draws=True,
     ),
     Command(

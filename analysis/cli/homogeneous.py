@@ -122,6 +122,8 @@ def _label(population: Population, every: Sequence[Population]) -> str:
     same = [each for each in every if each.device == population.device]
     if len({each.value("environment_id") for each in same}) > 1:
         words.append(f"environment {(population.value('environment_id') or '(none)')[:8]}")
+    if len({each.value("task") for each in every}) > 1:
+        words.append(f"task {population.value('task') or '(none)'}")
     if len(same) < len(every):
         words.insert(0, population.device)
     return ", ".join(words)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from analysis.cli.selection import load_chosen
 from analysis.options import Options, Selection, command_line, option
-from analysis.prices import read_prices
+from analysis.prices import price_option, read_prices
 from paradnn.config.words import counted
 from paradnn.errors import StoreError
 
@@ -32,13 +32,7 @@ class ReportOptions(Options):
         flag="--for",
         group="page",
     )
-    price: tuple[tuple[str, str], ...] = option(
-        (),
-        "what an hour of a device costs, such as 'V100=2.48', repeatable: adds the cost of a million examples",
-        metavar="DEVICE=PRICE",
-        several="repeat",
-        group="page",
-    )
+    price: tuple[str, ...] = price_option("adds the cost of a million examples", group="page")
     out: str = option("report.html", "the page to write (default: report.html)", metavar="FILE")
 
 

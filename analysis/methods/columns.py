@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from analysis.prices import PRICE
 from analysis.store.frame import families, is_ok
+from paradnn.config.scenario import SCENARIOS
 from paradnn.errors import ConfigError
 from paradnn.store.metrics import METRICS
 
@@ -34,9 +36,27 @@ __all__ = [
 #: precision the first two differ by a constant factor, so what depends on what is the same.
 DEFAULT_METRICS = ("flops_utilization", "flops_per_second", "examples_per_second")
 #: Hyperparameters that are not of the model itself, in the order they are listed in.
-_RUN = ("batch_size", "precision", "compile", "mode", "generate.prompt", "generate.tokens", "devices", "transport")
+_RUN = (
+    "batch_size",
+    "precision",
+    "compile",
+    "mode",
+    "generate.prompt",
+    "generate.tokens",
+    "devices",
+    "transport",
+    "scenario",
+)
 #: Settings that also change what is measured, though they are no hyperparameters.
-_SETTINGS = ("optimizer.", "platform.", "framework.", "data.", "software.")
+_SETTINGS = (
+    "optimizer.",
+    "platform.",
+    "framework.",
+    "data.",
+    "software.",
+    "learn.",
+    *(f"{name}." for name in SCENARIOS),
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +96,7 @@ def hyperparameters(frame: pd.DataFrame) -> list[str]:
 
 def settings(frame: pd.DataFrame) -> list[str]:
     """Columns of the configuration that are no hyperparameters but may change speed, and vary among these runs."""
-    named = [name for name in frame.columns if str(name).startswith(_SETTINGS)]
+    named = [name for name in frame.columns if str(name).startswith(_SETTINGS) and name != PRICE]
     return [name for name in named if frame[name].nunique(dropna=False) > 1]
 
 

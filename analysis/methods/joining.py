@@ -7,24 +7,27 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.prices import PRICE
+from paradnn.config.scenario import SCENARIOS
 from paradnn.errors import ConfigError
 
 __all__ = ["describes", "given_columns", "is_place", "join_columns", "shown", "values_of"]
 
 # What is computed, and where and with what. Of the second only what both sides share takes part in a pair's identity.
-_POINT = ("batch_size", "precision", "compile", "mode", "devices", "transport")
-_POINT_PREFIXES = ("model.", "generate.", "optimizer.", "data.")
+_POINT = ("batch_size", "precision", "compile", "mode", "devices", "transport", "task", "scenario")
+_POINT_PREFIXES = ("model.", "generate.", "optimizer.", "data.", "learn.", *(f"{name}." for name in SCENARIOS))
 _PLACE_PREFIXES = ("platform.", "framework.", "software.")
-_NEVER = ("model.name", "platform.index")
+_NEVER = ("model.name", "platform.index", PRICE)
 
 
 def join_columns(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str, tuple[str, str]]]:
     """The columns that identify a point, and those that set the two sides apart (column -> values of A, values of B).
 
-    A point is identified by family, model.*, generate.*, optimizer.*, data.*, batch_size, precision, compile, mode,
-    devices and transport; where both sides share a value also by device, platform.*, framework.* and software.*. Left
-    out is what sets the sides apart: a column with one value in A and another one in B, or that one side lacks
-    altogether. How a run was timed (measure.*), tracked, seeded or repeated identifies no point.
+    A point is identified by family, model.*, optimizer.*, data.*, batch_size, precision, compile, mode, devices,
+    transport, task, scenario and generate with their keys; where both sides share a value also by device, platform.*,
+    framework.* and software.*. Left out is what sets the sides apart: a column with one value in A and another one in
+    B, or that one side lacks altogether. How a run was timed (measure.*), tracked, seeded or repeated identifies no
+    point.
     """
     keys, differ = ["family"], {}
     for name in [column for column in a.columns if column in b]:

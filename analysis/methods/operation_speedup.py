@@ -51,6 +51,8 @@ _IDENTITY = (
     "mode",
     "devices",
     "transport",
+    "task",
+    "scenario",
     # When and where it was measured, for `analysis.methods.sessions`.
     "start_time",
     "sweep_id",

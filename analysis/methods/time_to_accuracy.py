@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,9 @@ from analysis.methods.columns import hyperparameters
 from analysis.methods.quantiles import Estimate
 from analysis.methods.reference_points import Verdict, convergence, judge, prune
 from analysis.methods.regression import NotEnoughData
+from analysis.prices import PRICE
 from analysis.store.frame import families
+from paradnn.store.prices import COST_TO_TARGET
 
 __all__ = ["PLATFORM", "PlatformRatio", "TimeToAccuracy", "olympic_mean", "time_to_accuracy"]
 
@@ -28,7 +30,7 @@ __all__ = ["PLATFORM", "PlatformRatio", "TimeToAccuracy", "olympic_mean", "time_
 PLATFORM = ("device", "environment_id", "framework.name", "software.name")
 _PREFIXES = ("optimizer.", "data.", "learn.", "platform.")
 #: What is recorded with a setting and leaves its score as it is.
-_ASIDE = ("platform.price_per_hour", "learn.epochs_after")
+_ASIDE = (PRICE, "learn.epochs_after")
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,10 @@ def olympic_mean(values: Sequence[float]) -> Estimate:
     return Estimate(mean, max(0.0, mean - half), mean + half)
 
 
-def time_to_accuracy(frame: pd.DataFrame, prices: Mapping[str, float] | None = None) -> TimeToAccuracy:
+def time_to_accuracy(frame: pd.DataFrame) -> TimeToAccuracy:
     """Score every setting of the runs that learn; a setting is all but seed and replicate.
 
-    `prices` are those of an hour by device; a run's own `platform.price_per_hour` is taken where there is none.
-    Raises NotEnoughData where no run learns.
+    It costs what `platform.price_per_hour` says. Raises NotEnoughData where no run learns.
     """
     learns = frame["best_accuracy"].notna() if "best_accuracy" in frame else pd.Series(False, index=frame.index)
     runs = frame[learns].copy()
@@ -110,7 +111,7 @@ def time_to_accuracy(frame: pd.DataFrame, prices: Mapping[str, float] | None = N
         platform = ", ".join(str(first[name]) for name in dict.fromkeys(["device", *shown]) if name in runs)
         told = [name for name in words[first["family"]] if pd.notna(first[name])]
         choice = ", ".join(f"{_word(name)}={first[name]}" for name in told)
-        row = {"family": first["family"], "platform": platform, "choice": choice, **_score(group, prices or {})}
+        row = {"family": first["family"], "platform": platform, "choice": choice, **_score(group)}
         rows.append(row | {"batch_size": first.get("batch_size"), "_place": tuple(map(str, first[places]))})
     scores = pd.DataFrame(rows)
     order = {name: place for place, name in enumerate(families(scores))}
@@ -141,7 +142,7 @@ def _word(name: str) -> str:
     return group if key == "name" else key
 
 
-def _score(group: pd.DataFrame, prices: Mapping[str, float]) -> dict[str, Any]:
+def _score(group: pd.DataFrame) -> dict[str, Any]:
     seconds = group["seconds_to_target"].fillna(math.inf)
     score = olympic_mean(seconds.tolist())
     reached = group[np.isfinite(seconds)]
@@ -164,11 +165,8 @@ def _score(group: pd.DataFrame, prices: Mapping[str, float]) -> dict[str, Any]:
     }
     if "energy_to_target_joules" in group and group["energy_to_target_joules"].notna().any():
         found["joules"] = olympic_mean(group["energy_to_target_joules"].fillna(math.inf).tolist()).value
-    price = prices.get(str(group["device"].iloc[0]))
-    if price is None and "platform.price_per_hour" in group:
-        own = group["platform.price_per_hour"].iloc[0]
-        price = None if pd.isna(own) else float(own)
-    return found if price is None else found | {"cost": price * score.value / 3600}
+    price = group[PRICE].dropna() if PRICE in group else pd.Series(dtype="float64")
+    return found | {"cost": COST_TO_TARGET.value(float(price.iloc[0]), score.value)} if len(price) else found
 
 
 def _with_speedups(scores: pd.DataFrame) -> pd.DataFrame:

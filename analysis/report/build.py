@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pandas as pd
 
 from analysis.options import Selection, command_line
+from analysis.prices import PriceList, priced
 from analysis.report.comparisons import compare_populations
 from analysis.report.findings import highlights
 from analysis.report.html import ui_address
-from analysis.report.outline import Item, Missing, outline
+from analysis.report.outline import Item, Missing, across, outline
 from analysis.report.page import Audience, Content, render
 from analysis.report.populations import Population, split
 from analysis.report.sections import Chapter, Context, Section, run_section
@@ -38,16 +39,17 @@ def make_report(
     selection: Selection,
     pool: bool = False,
     audience: Audience = "both",
-    prices: Mapping[str, float] | None = None,
+    prices: PriceList | None = None,
     made: str = "",
     progress: Callable[[str], None] | None = None,
 ) -> str:
     """The page of the runs that a selection chose, as `analysis.store.load.load` gives them.
 
-    `audience` is for whom it is, `prices` are those of an hour by device, in any currency. `made` is the date that the
+    `audience` is for whom it is, `prices` are those of an hour, over what runs recorded. `made` is the date that the
     page names (now, unless given); `progress` gets a word for each step.
     """
-    show = progress or (lambda _: None)
+    show, prices = progress or (lambda _: None), prices or PriceList()
+    frame = priced(frame, prices)
     context = Context(selection.store, pool, audience != "manager")
     if selection.store:
         selection = replace(selection, store=tuple(map(without_secrets, selection.store)))
@@ -57,6 +59,9 @@ def make_report(
     show("comparisons")
     comparisons, not_compared = ([], []) if pool else compare_populations(shown, frame, selection, context)
     shared, lacking = _versions(shown, frame, selection, context)
+    common = [run_section(item, frame, selection, "all", "all runs", context) for item in across(frame) if context.draw]
+    shared += [one for one in common if isinstance(one, Section)]
+    lacking += [one for one in common if isinstance(one, Missing)]
     show("claims")
     claims, silent = _claims(frame, selection, context)
     missing += [*lacking, *not_compared, *([claims] if isinstance(claims, Missing) and not silent else [])]
@@ -69,7 +74,7 @@ def make_report(
             address=context.store[0] if context.store else None,
             store=", ".join(each.public for each in stores),
             made=made or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            command=_command(selection, pool, audience, prices or {}),
+            command=_command(selection, pool, audience, prices),
             ui=ui_address(store.uri),
             ui_command=f"python -m paradnn.ui --store {shlex.quote(store.public)}",
             chapters=chapters,
@@ -81,7 +86,6 @@ def make_report(
             verdict=verdicts(chapters, comparisons),
             findings=highlights(chapters),
             left_out=_left_out(populations, context),
-            prices=prices or {},
             whole=shlex.join(["python", "-m", "analysis", "export", "runs.csv", *command_line(selection)]),
         )
     )
@@ -101,11 +105,11 @@ def _analyse(
     return chapters, missing
 
 
-def _command(selection: Selection, pool: bool, audience: Audience, prices: Mapping[str, float]) -> str:
+def _command(selection: Selection, pool: bool, audience: Audience, prices: PriceList) -> str:
     """The command line that makes the same page."""
     words = [*command_line(selection), *(["--pool"] if pool else [])]
     words += ["--for", audience] if audience != "both" else []
-    words += [word for name, price in prices.items() for word in ("--price", f"{name}={price:g}")]
+    words += [word for name, price in prices.per_hour.items() for word in ("--price", f"{name}={price:g}")]
     return shlex.join(["python", "-m", "analysis", "report", *words])
 
 

@@ -22,7 +22,7 @@ __all__ = ["Comparison", "compare_populations", "side_of"]
 _TRIED = 12  # pairs of populations that are tried
 _SHOWN = 6  # comparisons that are in the page
 _TELLING = ("software.name", "host", "environment_id", "protocol_id")
-_IDENTITY = ("device", "environment_id", "protocol_id", "schema_version")
+_IDENTITY = ("device", "environment_id", "protocol_id", "schema_version", "task")
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,10 @@ from analysis.report.remedies import remedy, sweep_of
 from analysis.store.frame import families
 from analysis.summaries.boxplot import BoxplotOptions, boxplot
 from analysis.summaries.breakdown import BreakdownOptions, breakdown
+from analysis.summaries.frontier import FrontierOptions, frontier
 from analysis.summaries.heatmap import HeatmapOptions, heatmap
 from analysis.summaries.infeed import InfeedOptions, infeed
+from analysis.summaries.latency import LatencyOptions, latency
 from analysis.summaries.memory import MemoryOptions, memory
 from analysis.summaries.overhead import OverheadOptions, overhead
 from analysis.summaries.parameters import ParametersOptions, parameters
@@ -29,7 +31,7 @@ from analysis.summaries.sensitivity import SensitivityOptions, sensitivity
 from analysis.summaries.software import SoftwareOptions, software
 from paradnn.config.families import FAMILIES, Family
 
-__all__ = ["Item", "Missing", "outline"]
+__all__ = ["Item", "Missing", "across", "outline"]
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,27 @@ def outline(population: Population) -> list[Item | Missing]:
         replace(item, remedy=remedy(item.options.command, population)) if isinstance(item, Item) else item
         for item in items
     ]
+
+
+def across(frame: pd.DataFrame) -> Iterator[Item]:
+    """What is asked of all systems together, where users were served or something was learnt."""
+    scheduled = "scheduled_queries_per_second" in frame and frame["scheduled_queries_per_second"].notna().any()
+    if scheduled:
+        yield Item(
+            latency,
+            LatencyOptions(),
+            "Latency over the rate of queries",
+            "Ring: the knee, above which latency grows faster than the rate. Cross: queries came faster than they were "
+            "served. Dotted: the highest rate that held its limit.",
+        )
+    learns = "best_accuracy" in frame and frame["best_accuracy"].notna().any()
+    if scheduled or learns or (frame["mode"].eq("inference").any() if "mode" in frame else False):
+        yield Item(
+            frontier,
+            FrontierOptions(),
+            "What to choose",
+            "The line joins what no other choice beats. Filled: surely so; hollow: undecided; grey: beaten.",
+        )
 
 
 def _around_the_step(rows: pd.DataFrame) -> list[Item]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,7 +38,7 @@ _ANSWERS = {Answer.SUPPORTED: "supported", Answer.REFUTED: "refuted", Answer.NOT
 @dataclass(frozen=True)
 class Content:
     """All that the page shows. `ui` is the address of the MLflow UI or empty, `ui_command` opens it elsewhere;
-    `whole` writes all runs, `silent` are the claims without data, `prices` are those of an hour by device."""
+    `whole` writes all runs, `silent` are the claims without data."""
 
     title: str
     audience: Audience
@@ -57,7 +57,6 @@ class Content:
     verdict: Sequence[Finding]
     findings: Sequence[Finding]
     left_out: Sequence[str]
-    prices: Mapping[str, float]
     whole: str
 
 
@@ -89,7 +88,7 @@ def _head(content: Content) -> str:
 
 
 def _results(content: Content) -> str:
-    results = results_table([one.population for one in content.chapters], content.prices, content.whole)
+    results = results_table([one.population for one in content.chapters], content.whole)
     return f'<section id="results"><h2>Results</h2>{results}</section>'
 
 

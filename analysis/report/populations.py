@@ -17,7 +17,7 @@ _KEYS = ("device", *IDENTITY)
 
 @dataclass(frozen=True)
 class Population:
-    """Runs of one device, environment, protocol and schema.
+    """Runs of one device, environment, protocol, schema and task.
 
     `key` is unique in the page, `name` sets the population apart from the others in words, `selection` chooses its
     runs from the store.
@@ -120,6 +120,8 @@ def _narrowed(selection: Selection, rows: pd.DataFrame, frame: pd.DataFrame, key
             selection = replace(selection, device=values[0])
         elif key == "protocol_id" and "protocol" in rows:
             selection = replace(selection, protocol=_values(rows, "protocol")[0])
+        elif key == "task":
+            selection = replace(selection, where=(*selection.where, f"task={values[0]}"))
         else:
             selection = replace(selection, tag=(*selection.tag, (key, values[0])))
         chosen = matching

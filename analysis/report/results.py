@@ -45,10 +45,10 @@ class _Row(NamedTuple):
         return self.number("examples_per_second")
 
 
-def results_table(populations: Sequence[Population], prices: Mapping[str, float], whole: str) -> str:
+def results_table(populations: Sequence[Population], whole: str) -> str:
     """The measured points as HTML, and what was not measured in a sentence.
 
-    `prices` are those of an hour by device; `whole` is the command that writes every run.
+    `whole` is the command that writes every run.
     """
     points = [(population, _points(population)) for population in populations]
     count = sum(len(table) for _, table in points)
@@ -57,15 +57,15 @@ def results_table(populations: Sequence[Population], prices: Mapping[str, float]
     note = _left_out(populations)
     rows = [row for population, table in points for row in _rows(population, table.head(CAP))][:CAP]
     if count <= _SHOWN:
-        return _table(rows, populations, prices, "Measured points") + note
+        return _table(rows, populations, "Measured points") + note
     spanning = _spanning([row for population, table in points for row in _rows(population, _fastest(table))])
     title = "The smallest, the middle and the largest model of each family, at its fastest setting"
     caption = f"{CAP} of {counted(count, 'point')}" if count > CAP else f"all {count} points"
     cut = f'<p class="note">{text(f"The first {CAP} of {count:,}; all of them: {whole}")}</p>'
     return (
-        f"<p>{title}.</p>{_table(spanning, populations, prices, title)}"
+        f"<p>{title}.</p>{_table(spanning, populations, title)}"
         f"<details><summary>Table: {text(caption)}</summary>{cut if count > CAP else ''}"
-        f"{_table(rows, populations, prices, 'Measured points')}</details>{note}"
+        f"{_table(rows, populations, 'Measured points')}</details>{note}"
     )
 
 
@@ -110,7 +110,7 @@ def _spanning(rows: Sequence[_Row]) -> list[_Row]:
     return found
 
 
-def _table(rows: Sequence[_Row], populations: Sequence[Population], prices: Mapping[str, float], caption: str) -> str:
+def _table(rows: Sequence[_Row], populations: Sequence[Population], caption: str) -> str:
     """The rows without the columns that none of them fills."""
     varied = [
         name for name in _SETTINGS if len({str(value) for row in rows if _known(value := row.values.get(name))}) > 1
@@ -126,7 +126,7 @@ def _table(rows: Sequence[_Row], populations: Sequence[Population], prices: Mapp
         "a million examples": [Cell(duration(_MILLION / row.throughput), _MILLION / row.throughput) for row in rows],
         "peak memory": [_memory(row) for row in rows],
         "energy of a million": [_energy(row) for row in rows],
-        "cost of a million": [_cost(row, prices) for row in rows],
+        "cost of a million": [_cost(row) for row in rows],
         "quality": [Cell(quality(row.values, row.population.published)) for row in rows],
     }
     filled = {name: cells for name, cells in columns.items() if any(cell != _NONE for cell in cells)}
@@ -162,11 +162,9 @@ def _energy(row: _Row) -> Cell:
     return Cell(f"{joules / 3.6e6:.3g} kWh", joules) if joules > 0 else _NONE
 
 
-def _cost(row: _Row, prices: Mapping[str, float]) -> Cell:
-    if row.population.device not in prices:
-        return _NONE
-    cost = prices[row.population.device] / 3600 * _MILLION / row.throughput
-    return Cell(f"{cost:.3g}", cost)
+def _cost(row: _Row) -> Cell:
+    cost = row.number("cost_per_million_examples")
+    return Cell(f"{cost:.3g}", cost) if cost > 0 else _NONE
 
 
 def _rate(value: float) -> str:

@@ -50,8 +50,9 @@ CORE = (
     "outcome",
 )
 
-#: What runs must share to be one population: hardware and software, how they were timed, and what a run holds.
-IDENTITY = ("environment_id", "protocol_id", "schema_version")
+#: What runs must share to be one population: hardware and software, how they were timed, what a run holds, and whether
+#: it times a step or a training, whose steps wait for real batches.
+IDENTITY = ("environment_id", "protocol_id", "schema_version", "task")
 
 #: Tags that are not text.
 _TYPED_TAGS = ("replicate", "steady", "contended")
@@ -186,6 +187,8 @@ def require_homogeneous(frame: pd.DataFrame, keys: Sequence[str] = IDENTITY, poo
 
 
 def _option(key: str) -> str:
+    if key == "task":
+        return "--where task=..."
     return "--protocol ..." if key == "protocol_id" else f"--tag {key}=..."
 
 

@@ -180,8 +180,17 @@ def load_table(run_id: str, name: str, tracking_uri: str | Sequence[str] | None 
 def load_tables(frame: pd.DataFrame, name: str, tracking_uri: str | Sequence[str] | None = None) -> pd.DataFrame:
     """The artifact tables of many runs below each other, with their `run_id` as first column.
 
-    Runs without such a table are passed over. Tables in local folders and bundles are read directly; others are
-    fetched eight at a time.
+    Runs without such a table are passed over. Raises DataError for a damaged table.
+    """
+    files = load_files(frame, name, tracking_uri)
+    found = [_labelled(_parse(text.decode(), f"{name} of run {run_id}"), run_id) for run_id, text in files.items()]
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame({"run_id": pd.Series(dtype="str")})
+
+
+def load_files(frame: pd.DataFrame, name: str, tracking_uri: str | Sequence[str] | None = None) -> dict[str, bytes]:
+    """Run id -> the content of an artifact; runs without it are passed over.
+
+    Files in local folders and bundles are read directly; others are fetched eight at a time.
     """
     stores = frame["store"] if "store" in frame else [None] * len(frame)
     given = _stores(tracking_uri)
@@ -193,19 +202,17 @@ def load_tables(frame: pd.DataFrame, name: str, tracking_uri: str | Sequence[str
     if any(uri.startswith("mlflow-artifacts:") and not address_of(store).is_server for _, uri, store in rows):
         raise StoreError(f"{name}: a tracking server keeps these files; give its address instead of the database's")
 
-    def fetch(row: tuple[str, str, str | None]) -> pd.DataFrame | None:
+    def fetch(row: tuple[str, str, str | None]) -> tuple[str, bytes | None]:
         run_id, uri, store = row
         try:
-            table = _table(uri, run_id, name, store)
+            return run_id, read_artifact(uri, run_id, name, store)
         except StoreError:
-            return None
-        return None if table is None else _labelled(table, run_id)
+            return run_id, None
 
     near = [row for row in rows if _is_near(row[1])]
     with ThreadPoolExecutor(8) as pool:
-        tables = [*map(fetch, near), *pool.map(fetch, (row for row in rows if not _is_near(row[1])))]
-    found = [table for table in tables if table is not None]
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame({"run_id": pd.Series(dtype="str")})
+        files = [*map(fetch, near), *pool.map(fetch, (row for row in rows if not _is_near(row[1])))]
+    return {run_id: content for run_id, content in files if content is not None}
 
 
 def _is_near(artifact_uri: str) -> bool:

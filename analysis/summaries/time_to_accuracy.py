@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from analysis.format import short
-from analysis.options import Options, option
-from analysis.prices import read_prices
+from analysis.options import Options
+from analysis.prices import price_option, priced, read_prices
 from analysis.summaries.gate import gated
 from analysis.summaries.result import Paragraph, Result
 from paradnn.config.words import counted
@@ -30,12 +30,7 @@ class TimeToAccuracyOptions(Options):
 
     command = "time-to-accuracy"
 
-    price: tuple[tuple[str, str], ...] = option(
-        (),
-        "what an hour of a device costs, several times if you like; adds the cost to the target",
-        metavar="DEVICE=PRICE",
-        several="repeat",
-    )
+    price: tuple[str, ...] = price_option("adds the cost to the target")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -81,7 +76,7 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions | None 
     from analysis.methods.time_to_accuracy import time_to_accuracy as analyse
 
     options = options or TimeToAccuracyOptions()
-    found = analyse(frame, read_prices(options.price, frame))
+    found = analyse(priced(frame, read_prices(options.price, frame)))
     return TimeToAccuracyResult(found=found, sources=found.run_ids)
 
 

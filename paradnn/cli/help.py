@@ -55,6 +55,7 @@ _GROUPS = {
     "step": "what the model fixes of a step, chosen with it",
     "task": "what is measured: a step, or learning to an accuracy",
     "tracking": "where runs are recorded",
+    "price": "what an hour of a device costs (docs/cost.md)",
 }
 
 

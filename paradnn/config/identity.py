@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from paradnn.config.point import Measure, Point
@@ -22,6 +22,7 @@ __all__ = [
     "request_of",
     "texts",
     "told",
+    "unpriced",
 ]
 
 #: Keys of `measure` that bound a point without changing what is measured.
@@ -38,6 +39,7 @@ LATER_KEYS: Mapping[str, Any] = {
     "measure.max_processes": 30,
     "measure.cold_caches": False,
     "platform.cores": None,
+    "platform.price_per_hour": None,
     "scenario": "closed",
     "task": "step",
     "learn.schedule": "constant",
@@ -61,11 +63,16 @@ def digest(value: Any, length: int = 16) -> str:
 
 
 def point_id(point: Point) -> str:
-    """Hash of what is measured and how; software and hardware are the environment's, limits are no part of it."""
-    parts = _named(point)
+    """Hash of what is measured and how; software and hardware are the environment's, limits and prices no part."""
+    parts = _named(unpriced(point))
     for key in ("replicate", "software", "measure"):
         parts.pop(key)
     return digest([told(parts), _protocol(point.measure)])
+
+
+def unpriced(point: Point) -> Point:
+    """The point without its price, which changes nothing that is measured."""
+    return replace(point, platform=replace(point.platform, price_per_hour=None))
 
 
 def protocol_id(measure: Measure) -> str:

@@ -19,6 +19,7 @@ from paradnn.config.fields import memory_bytes, option, read
 from paradnn.config.generate import GENERATE, Generate, check_generate, read_generate
 from paradnn.config.learn import LEARN, STEP, Learn, check_learn, read_learn
 from paradnn.config.outcome import OUTCOMES
+from paradnn.config.price import Prices, check_prices
 from paradnn.config.scenario import CLOSED, SCENARIOS, Load, as_scenario, read_load
 from paradnn.config.sweep import Largest, Sweep, check_design
 from paradnn.errors import ConfigError
@@ -95,6 +96,9 @@ class Platform:
         "cores of the host that a point on one device is bound to, as in '0-3,6'; null: all that may be used",
         low=0,
         pattern=(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*", "write numbers and ranges of them, as in '0-3,6'"),
+    )
+    price_per_hour: float | None = option(
+        None, "what an hour of it costs, recorded and no part of the point; null: as price= says", low=1e-9, high=1e9
     )
 
 
@@ -255,6 +259,7 @@ class Settings:
     tracking: Tracking = field(default_factory=Tracking)
     sweep: Sweep = field(default_factory=Sweep)
     largest: Largest = field(default_factory=Largest)
+    price: Prices = field(default_factory=Prices)
 
 
 #: What `batch_size` may be instead of a number where it is searched for.
@@ -306,6 +311,7 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
         raise ConfigError(unknown[0], config[unknown[0]], "no such key", "see python -m paradnn.train --help")
     settings = read(Settings, {key: config[key] for key in SETTINGS_KEYS if key in config}, "")
     check_design(settings.sweep)
+    check_prices(settings.price)
     return settings
 
 

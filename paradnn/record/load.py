@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from paradnn.config.point import Point
 from paradnn.config.scenario import Server, SingleStream
-from paradnn.record.statistics import mean_interval
+from paradnn.record.statistics import mean_interval, quantile_ends
 from paradnn.worker.channel import plain
 from paradnn.worker.messages import Answer
-from paradnn.worker.serving.chance import events_factor, fewest_to_pass, quantile_ranks
+from paradnn.worker.serving.chance import fewest_to_pass
 from paradnn.worker.serving.limit import verdict
 from paradnn.worker.serving.load import percentile
 from paradnn.worker.serving.messages import Load
@@ -71,8 +71,11 @@ def load_metrics(point: Point, answers: Sequence[Answer]) -> dict[str, float]:
         for share in (50, 99):
             values = [percentile(process[name], share / 100) for process in each]
             metrics[f"{name}_p{share}_ms"] = statistics.fmean(values)
+    joules = [load.joules for load in given if load.joules is not None]
+    if len(joules) == len(given):
+        metrics["energy_per_query_joules"] = sum(joules) / metrics["queries"]
     if isinstance(point.load, Server):
-        return metrics | _schedule_metrics(point.load, given, logs)
+        return metrics | _schedule_metrics(point.load, given, logs, all(answer.outcome == "ok" for answer in answers))
     if isinstance(point.load, SingleStream):
         early = _early_stopping(point.load.percentile / 100, each[0]["latency"])
         metrics |= {} if early is None else {"latency_early_stopping_ms": early}
@@ -85,19 +88,14 @@ def _quantile(name: str, share: float, each: Sequence[Sequence[float]]) -> dict[
     if len(values) > 1:
         low, high = mean_interval(values)
         return {f"{name}_ms": statistics.geometric_mean(values), f"{name}_low_ms": low, f"{name}_high_ms": high}
-    metrics = {f"{name}_ms": values[0]}
-    above = list(accumulate(latency > values[0] for latency in each[0]))
-    ordered = sorted(each[0])
-    first, last = quantile_ranks(len(ordered), share, events_factor(above))
-    if first is not None:
-        metrics[f"{name}_low_ms"] = ordered[max(first, 0)]
-    if last is not None:
-        metrics[f"{name}_high_ms"] = ordered[last]
-    return metrics
+    ends = quantile_ends(each[0], values[0], share)
+    return {f"{name}_ms": values[0]} | {f"{name}_{end}_ms": limit for end, limit in ends.items()}
 
 
-def _schedule_metrics(load: Server, given: Sequence[Load], logs: Sequence[QueryLog]) -> dict[str, float]:
-    """What is known where queries come by a schedule."""
+def _schedule_metrics(
+    load: Server, given: Sequence[Load], logs: Sequence[QueryLog], finished: bool
+) -> dict[str, float]:
+    """What is known where queries come by a schedule; a search that has not `finished` found no peak."""
     in_time = [len(log) - _late(load, [entry])[-1] for entry, log in zip(given, logs, strict=True)]
     late = [(issued - due) / 1e6 for log in logs for due, issued in zip(log.scheduled, log.issued, strict=True)]
     rates = [entry.rate for entry in given if entry.rate is not None]
@@ -110,7 +108,7 @@ def _schedule_metrics(load: Server, given: Sequence[Load], logs: Sequence[QueryL
     if rates:
         metrics["scheduled_queries_per_second"] = statistics.fmean(rates)
     held = verdict(_late(load, given), load.percentile / 100, 1 - load.confidence)
-    if load.rate == "peak" and held and len(rates) == len(given):
+    if load.rate == "peak" and held and finished and len(rates) == len(given):
         metrics["peak_queries_per_second"] = statistics.geometric_mean(rates)
         failed = [
             min((probe.rate for probe in entry.probes if not probe.held and probe.rate > rate), default=None)

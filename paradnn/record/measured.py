@@ -11,7 +11,7 @@ from paradnn.config.point import Point
 from paradnn.costs import Costs
 from paradnn.record.input_pipeline import balance_metrics
 from paradnn.record.profile_summary import profile_metrics
-from paradnn.record.statistics import quantile, summarise
+from paradnn.record.statistics import quantile, quantile_ends, summarise
 from paradnn.store.metrics import PHASES
 from paradnn.worker.messages import Answer, Contention, InputMeasurement, Measurement, Profile, Timing
 
@@ -43,7 +43,7 @@ def measured_metrics(
     if measured[0].product_types:
         metrics["precision_share"] = measured[0].product_types.get(point.precision, 0.0)
     metrics |= _contention([entry.contention for entry in measured if entry.contention])
-    metrics |= _energy(measured) | _utilisation(metrics["flops_per_second"], costs, peaks)
+    metrics |= _energy(point, measured) | _utilisation(metrics["flops_per_second"], costs, peaks)
     if first.input:
         metrics |= balance_metrics(first.input, measured[0].timing.blocks, point.batch_size, point.platform.name)
     if isinstance(first.profile, Profile):
@@ -119,9 +119,14 @@ def _speed(point: Point, costs: Costs, timings: Sequence[Timing]) -> dict[str, f
 
 
 def _latency(times: Sequence[float]) -> dict[str, float]:
-    """Quantiles of single synchronised steps; p99 only of a hundred or more."""
-    shares = [share for share in (50, 90, 99) if len(times) >= (100 if share == 99 else 10)]
-    metrics = {f"latency_p{share}_ms": quantile(times, share / 100) * 1e3 for share in shares}
+    """Quantiles of single synchronised steps with their intervals; p99 only of a hundred or more."""
+    metrics = {}
+    for share in (50, 90, 99):
+        if len(times) >= (100 if share == 99 else 10):
+            value = quantile(times, share / 100)
+            ends = quantile_ends(times, value, share / 100)
+            metrics[f"latency_p{share}_ms"] = value * 1e3
+            metrics |= {f"latency_p{share}_{end}_ms": limit * 1e3 for end, limit in ends.items()}
     return metrics | ({"latency_steps": float(len(times))} if times else {})
 
 
@@ -153,12 +158,13 @@ def _contention(each: Sequence[Contention]) -> dict[str, float]:
     return {name: statistics.fmean(values) for name, values in known.items() if values}
 
 
-def _energy(measured: Sequence[Measurement]) -> dict[str, float]:
+def _energy(point: Point, measured: Sequence[Measurement]) -> dict[str, float]:
     joules = [entry.energy_joules for entry in measured if entry.energy_joules is not None]
     if len(joules) < len(measured):
         return {}
     timings = [entry.timing for entry in measured]
-    return {"energy_per_step_joules": sum(joules) / sum(len(t.blocks) * t.steps_per_block for t in timings)}
+    step = sum(joules) / sum(len(timing.blocks) * timing.steps_per_block for timing in timings)
+    return {"energy_per_step_joules": step, "energy_per_example_joules": step / point.batch_size}
 
 
 def _utilisation(rate: float, costs: Costs, peaks: Mapping[str, float]) -> dict[str, float]:

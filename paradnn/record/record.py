@@ -30,6 +30,7 @@ from paradnn.record.profile_summary import TABLES, precision_tags, profile_artif
 from paradnn.record.self_checks import contradictions
 from paradnn.store.address import without_secrets
 from paradnn.store.metrics import metric
+from paradnn.store.prices import costs as priced_costs
 from paradnn.store.schema import SCHEMA_VERSION
 from paradnn.worker.channel import plain
 from paradnn.worker.messages import Answer, Contention, Profile, Timing
@@ -155,13 +156,16 @@ def make_record(
     metrics |= learning_metrics(point, answers)
     tags |= learning_tags(answers)
     history = [moment for answer in answers if point.learn for moment in curve(point.learn, answer.epochs or ())]
-    if outcome in ("ok", "overload"):  # the load is lost, not the steps
+    last = results[-1].answer
+    if outcome in ("ok", "overload") or (outcome == "timeout" and last and last.load):  # the load is cut, not the steps
         metrics |= measured_metrics(point, costs, answers, peaks) | load_metrics(point, answers)
         metrics |= generation_metrics(point, costs, answers, metrics)
         problems = [problem for answer in answers for problem in contradictions(point, costs, metrics, answer)]
         # What ceilings say of emulation, in numbers, is in the tags that the run was begun with.
         tags = _measured_tags(point, answers) | tags
         tags["checks"] = "passed" if not problems else "failed: " + "; ".join(dict.fromkeys(problems))
+    if price := point.platform.price_per_hour:
+        metrics |= priced_costs(price, outcome == "ok", {**_last(history), **metrics}.get)
     if reason:
         tags["reason"] = without_secrets(reason)
     for name in {name for each in (metrics, *(moment.metrics for moment in history)) for name in each}:
@@ -179,6 +183,11 @@ def make_record(
         description=_description(point, environment, outcome, reason, metrics, tags),
         history=history,
     )
+
+
+def _last(history: Sequence[Moment]) -> Mapping[str, float]:
+    """The metrics of the last epoch."""
+    return history[-1].metrics if history else {}
 
 
 def _ending(results: Sequence[PointResult]) -> tuple[str, str | None]:

@@ -6,10 +6,12 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from paradnn.worker.series import block_interval
+from paradnn.worker.serving.chance import events_factor, quantile_ranks
 
-__all__ = ["Summarised", "mean_interval", "quantile", "summarise", "t_quantile"]
+__all__ = ["Summarised", "mean_interval", "quantile", "quantile_ends", "summarise", "t_quantile"]
 
 #: 97.5% quantiles of Student's t for 1 to 6 degrees of freedom.
 _T = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469)
@@ -41,6 +43,16 @@ def quantile(values: Sequence[float], share: float) -> float:
     below = math.floor(position)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+
+
+def quantile_ends(values: Sequence[float], value: float, share: float) -> dict[str, float]:
+    """ "low" and "high" of the 95% interval of a quantile `value` of values in the order of their measurement, each
+    where there is one: order statistics, with what neighbours have in common taken off their number."""
+    above = list(accumulate(entry > value for entry in values))
+    ordered = sorted(values)
+    first, last = quantile_ranks(len(ordered), share, events_factor(above))
+    low = {} if first is None else {"low": ordered[max(first, 0)]}
+    return low if last is None else {**low, "high": ordered[last]}
 
 
 def t_quantile(degrees: int) -> float:

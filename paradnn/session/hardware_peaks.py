@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from paradnn.config.identity import Identity, digest, texts, told
+from paradnn.config.identity import Identity, digest, texts, told, unpriced
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
 from paradnn.execution.pool import WorkerPool
@@ -24,6 +24,7 @@ from paradnn.execution.worker_process import Limits
 from paradnn.hardware.environment import Environment, available_memory
 from paradnn.hardware.specifications import find_hardware
 from paradnn.record.breakdown_figure import ceilings_figure
+from paradnn.record.measured import given
 from paradnn.record.record import Record, image, version_tags
 from paradnn.store.schema import CEILINGS_OUTCOME, SCHEMA_VERSION, outcome_of
 from paradnn.tracking.base import ClaimedElsewhere, Finished, Tracker
@@ -54,18 +55,22 @@ _MARGIN = 0.05
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The ceilings of one environment: precision -> FLOP/s, and B/s of main memory; `run_id` is where they stand."""
+    """The ceilings of one environment: precision -> FLOP/s, and B/s of main memory; `run_id` is where they stand.
+
+    idle_watts: power at rest, None where there is no counter.
+    """
 
     run_id: str
     flops_per_second: Mapping[str, float]
     bytes_per_second: float | None
+    idle_watts: float | None = None
 
     @classmethod
     def of(cls, run_id: str, metrics: Mapping[str, float]) -> Ceilings:
         """The ceilings in a run's metrics."""
         prefix = "peak_flops_per_second."
         peaks = {key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)}
-        return cls(run_id, peaks, metrics.get("peak_bytes_per_second"))
+        return cls(run_id, peaks, metrics.get("peak_bytes_per_second"), metrics.get("idle_watts"))
 
     def emulated(self, precision: str) -> float | None:
         """How fast 16-bit products are against float32's where they are slower: the platform emulates them."""
@@ -75,7 +80,7 @@ class Ceilings:
 
 def ceilings_identity(point: Point, environment: Environment) -> Identity:
     """What the ceilings for `point` are called: they depend on device, threads and framework settings alone."""
-    point = single_device(point, environment)
+    point = single_device(unpriced(point), environment)
     parts = {"ceilings": _VERSION, "platform": asdict(point.platform), "framework": asdict(point.framework)}
     return Identity(digest(told(parts)), environment.environment_id, 0)
 
@@ -120,6 +125,7 @@ def device_peaks(point: Point, environment: Environment, ceilings: Ceilings | No
     if ceilings:
         peaks["peak_flops_per_second"] = ceilings.flops_per_second.get(point.precision)
         peaks["peak_bytes_per_second"] = ceilings.bytes_per_second
+        peaks["idle_watts"] = ceilings.idle_watts
     if hardware := find_hardware(environment.device, int(environment.hardware["cores"])):
         peaks["spec_flops_per_second"] = hardware.peak_flops.get(point.precision)
         peaks["spec_bytes_per_second"] = hardware.bandwidth
@@ -272,7 +278,7 @@ def _metrics(rates: PeakRates) -> dict[str, float]:
         metrics[f"peak_bytes_per_second.{_size(row.array_bytes)}"] = row.bytes_per_second
     if rates.bandwidth and rates.bandwidth[-1].array_bytes == ARRAY_BYTES[-1]:
         metrics["peak_bytes_per_second"] = rates.bandwidth[-1].bytes_per_second
-    return metrics
+    return metrics | given("idle_watts", rates.idle_watts)
 
 
 def _description(environment: Environment, metrics: Mapping[str, float]) -> str:

@@ -27,6 +27,7 @@ from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
 from paradnn.hardware.findings import Finding
 from paradnn.record.learning import has_ended
+from paradnn.record.prices import price_tags, priced
 from paradnn.record.profile_summary import profile_tags
 from paradnn.record.record import Record, point_tags, run_name
 from paradnn.session.course import Visit
@@ -196,7 +197,9 @@ class Measuring:
             time.sleep(random.uniform(0.2, 1.0))  # else all would come back together
             return False
         known = replace(environment, findings=(*environment.findings, *self.findings))
-        entry = OpenPoint(point, known, ceilings, claim, tags, costs_of(point), reference, longest=longest)
+        with_price = priced(point, self._settings.price, environment)
+        tags |= price_tags(point, with_price, self._settings.price)
+        entry = OpenPoint(with_price, known, ceilings, claim, tags, costs_of(point), reference, longest=longest)
         entry.excluded = excluded
         if not claim.repeats:
             self._take_up(entry)

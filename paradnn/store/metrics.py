@@ -144,6 +144,21 @@ _ALL = (
     Metric("epochs", "1", None, "learning", "epochs of the whole training"),
     Metric("epochs_below_target", "1", "lower", "learning", "epochs below learn.target after it was reached"),
     Metric("evaluation_seconds", "s", "lower", "learning", "what all evaluations took"),
+    # What it costs (docs/cost.md), in the currency of the prices
+    Metric(
+        "cost_per_million_examples", "currency", "lower", "cost", "price of an hour / 3600 * 1e6 / examples_per_second"
+    ),
+    Metric(
+        "cost_per_million_queries", "currency", "lower", "cost", "the same of queries: at the peak, else as scheduled"
+    ),
+    Metric("cost_per_million_tokens", "currency", "lower", "cost", "the same of tokens_per_second"),
+    Metric("cost_to_target", "currency", "lower", "cost", "price of an hour / 3600 * seconds_to_target"),
+    Metric("cost_of_learning", "currency", "lower", "cost", "the same of learning_seconds, to the end of the training"),
+    Metric("energy_per_example_joules", "J", "lower", "cost", "energy_per_step_joules / batch_size"),
+    Metric("energy_per_query_joules", "J", "lower", "cost", "energy of the package or board under load / queries"),
+    Metric(
+        "idle_watts", "W", None, "cost", "power of the package or board while the worker rested, before the ceilings"
+    ),
     # Against the platform's limits
     Metric("flops_utilization", "1", "higher", "limits", "flops_per_second / measured matmul peak of this precision"),
     Metric("flops_utilization_spec", "1", "higher", "limits", "flops_per_second / the specification's peak"),

@@ -62,8 +62,8 @@ __all__ = [
 #:   3  a measurement says what disturbed it, which steps compiled, and of memory what the steps took.
 #:   4  an answer holds what a scenario gave.
 #:   5  epochs are sent as they end.
-#:   6  an answer holds what reading the prompts of a generation took; an epoch says whether the training was interrupted
-#:      before it.
+#:   6  an answer holds what reading the prompts of a generation took, and whether a load was cut short; an epoch says
+#:      whether the training was interrupted before it.
 PROTOCOL_VERSION = 6
 
 
@@ -226,10 +226,11 @@ class ArrayRate:
 
 @dataclass(frozen=True)
 class PeakRates:
-    """What the machine does at most (`paradnn.worker.peak_rates`)."""
+    """What the machine does at most, and the power that it takes at rest (`paradnn.worker.peak_rates`)."""
 
     matmul: list[ProductRate]
     bandwidth: list[ArrayRate]
+    idle_watts: float | None = None
 
 
 @dataclass(frozen=True)

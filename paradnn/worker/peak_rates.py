@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from paradnn.worker.energy import EnergyMeter, open_meter
 from paradnn.worker.measure import Protocol, measure_steps
 from paradnn.worker.messages import ArrayRate, PeakRates, ProductRate
 
@@ -31,16 +32,31 @@ ARRAY_BYTES = tuple(2**exponent for exponent in range(14, 30, 2))
 _PROTOCOL = Protocol(min_seconds=0.25, min_blocks=5, max_seconds=2.0, block_seconds=0.03, warmup_seconds=0.3)
 #: A size whose single product would take longer than this is left out.
 _LONGEST = 0.5
+#: Seconds at rest, many times what a counter takes between two of its values (NVML's: 0.1 s).
+_REST = 3.0
 
 
 def measure_peak_rates(request: Mapping[str, Any], framework: Framework, phase: Callable[[str], Any]) -> PeakRates:
-    """Matmul and bandwidth rates, with arrays that fit in the request's `memory_bytes`."""
+    """Power at rest, then matmul and bandwidth rates, with arrays that fit in the request's `memory_bytes`."""
     memory = request["memory_bytes"]
+    with phase("idle"):
+        idle = _idle_watts(open_meter(request["platform"]["name"], int(request["platform"]["index"])))
     with phase("matmul"):
         matmul = [row for precision in _PRECISIONS for row in _matmul(framework, precision, memory)]
     with phase("bandwidth"):
         bandwidth = [_bandwidth(framework, size) for size in ARRAY_BYTES if 4 * size < memory]
-    return PeakRates(matmul, bandwidth)
+    return PeakRates(matmul, bandwidth, idle)
+
+
+def _idle_watts(meter: EnergyMeter) -> float | None:
+    """Power while this process rests; None, at once, where there is no counter."""
+    meter.start()
+    if meter.joules() is None:
+        return None
+    begin = time.perf_counter()
+    time.sleep(_REST)
+    joules = meter.joules()
+    return None if joules is None else joules / (time.perf_counter() - begin)
 
 
 def _matmul(framework: Framework, precision: str, memory: int) -> list[ProductRate]:

@@ -41,7 +41,7 @@ from paradnn.worker.phases import Phases
 from paradnn.worker.precision import has_instructions, product_types
 from paradnn.worker.process_group import GroupStep, ProcessGroup, RankFailed, serve_steps
 from paradnn.worker.profile.run import profile_steps
-from paradnn.worker.serving.load import Overload, Service, measure_load
+from paradnn.worker.serving.load import NotServed, OutOfTime, Service, measure_load
 from paradnn.worker.serving.sizes import compile_service
 
 __all__ = ["answer_request"]
@@ -240,9 +240,9 @@ class _Run:
         scenario = self._request["scenario"]
         left = self._request["measure"]["timeout"] - sum(self._phases.seconds.values())
         try:
-            load = measure_load(scenario, self._request[scenario], service, left)
-        except Overload as overload:
-            self._answer = replace(self._answer, load=overload.load)
+            load = measure_load(scenario, self._request[scenario], service, left, self._meter())
+        except NotServed as ending:
+            self._answer = replace(self._answer, load=ending.load)
             raise
         self._answer = replace(self._answer, load=load)
 
@@ -294,8 +294,8 @@ def _ending(error: Exception, framework: Framework, phase: str) -> tuple[str, st
         return error.outcome, error.reason
     if isinstance(error, Unavailable):
         return "unavailable", str(error)
-    if isinstance(error, Overload):
-        return "overload", str(error)
+    if isinstance(error, NotServed):
+        return "timeout" if isinstance(error, OutOfTime) else "overload", str(error)
     if isinstance(error, NotFinite):
         return "nan", str(error)
     if isinstance(error, NotReached):

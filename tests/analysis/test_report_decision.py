@@ -13,6 +13,7 @@ import pytest
 
 from analysis.cli import main
 from analysis.options import Selection
+from analysis.prices import PriceList, priced
 from analysis.report import make_report
 from analysis.report.outline import Item, outline
 from analysis.report.populations import Population, split
@@ -132,7 +133,8 @@ def test_results_have_the_time_and_the_price_of_a_million_examples() -> None:
         steady=True,
     )
     (one,) = split(rows, Selection())
-    page = results_table([one], {"Test CPU": 3.6}, "")
+    (priced_one,) = split(priced(rows, PriceList({"Test CPU": 3.6})), Selection())
+    page = results_table([priced_one], "")
     assert page.count("<tr>") == 5
     # 1,000,000 / 1,000 a second at 3.6 an hour; 3.6 J a step of 32 examples are 0.03125 kWh a million.
     first = re.findall(r"<td[^>]*>([^<]*)</td>", page.split("<tr>")[2])
@@ -146,13 +148,13 @@ def test_results_have_the_time_and_the_price_of_a_million_examples() -> None:
         "1",
         "steady, single process",
     ]
-    assert "cost" not in results_table([one], {}, "")
+    assert "cost" not in results_table([one], "")
 
 
 def test_many_points_are_folded_and_three_models_of_each_family_stand_open() -> None:
     rows = measured()
     (one,) = split(rows, Selection())
-    page = results_table([one], {}, "python -m analysis export runs.csv")
+    page = results_table([one], "python -m analysis export runs.csv")
     open_part, folded = page.split("<details>")
     assert open_part.count("<tr>") == 1 + 3
     assert folded.count("<tr>") == 1 + len(rows)

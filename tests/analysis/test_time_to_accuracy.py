@@ -12,6 +12,7 @@ from scipy.stats import mstats, ttest_1samp
 
 from analysis.methods.regression import NotEnoughData
 from analysis.methods.time_to_accuracy import olympic_mean, time_to_accuracy
+from analysis.prices import PriceList, priced
 from analysis.summaries.time_to_accuracy import TimeToAccuracyOptions
 from analysis.summaries.time_to_accuracy import time_to_accuracy as summarise
 from paradnn.errors import ConfigError
@@ -69,7 +70,7 @@ def test_one_run_that_never_ends_is_left_out_and_two_are_not() -> None:
 def test_settings_are_scored_over_seeds_and_platforms_compared() -> None:
     rows = [trained(10.0 + seed, seed, batch, "A") for seed in range(5) for batch in (32, 64)]
     rows += [trained(5.0 + seed / 2, seed, batch, "B") for seed in range(5) for batch in (32, 64)]
-    found = time_to_accuracy(frame(rows), {"A": 3.6})
+    found = time_to_accuracy(priced(frame(rows), PriceList({"A": 3.6})))
     assert found.scores["seconds"].tolist() == [12.0, 12.0, 6.0, 6.0]
     assert found.scores["reached"].tolist() == [5] * 4
     assert found.scores["cost"].tolist()[:2] == pytest.approx([0.012, 0.012])
@@ -98,7 +99,7 @@ def test_what_an_optimizer_implies_is_not_said_beside_it() -> None:
 def test_it_is_said_in_words_and_drawn() -> None:
     rows = [trained(10.0 + seed, seed, batch) for seed in range(4) for batch in (32, 64)]
     rows += [trained(math.inf, seed, 128) for seed in range(4)]
-    result = summarise(frame(rows), TimeToAccuracyOptions(price=(("A", "36"),)))
+    result = summarise(frame(rows), TimeToAccuracyOptions(price=("A=36",)))
     text = result.text()
     assert "fc on A: 12 runs of 3 settings; fastest to the target batch size 32, in 11.5 s" in text
     assert "batch size 128: no score, 0 of 4 reached it; best 0.9000 in the median" in text
@@ -106,7 +107,7 @@ def test_it_is_said_in_words_and_drawn() -> None:
     both = result.figure().axes
     assert [axes.get_title(loc="left") for axes in both] == ["Time to the target", "Epochs to the target"]
     with pytest.raises(ConfigError, match="no run is of that device"):
-        summarise(frame(rows), TimeToAccuracyOptions(price=(("C", "36"),)))
+        summarise(frame(rows), TimeToAccuracyOptions(price=("C=36",)))
 
 
 def test_runs_of_steps_alone_are_not_enough() -> None:

@@ -17,7 +17,7 @@ from paradnn.config.outcome import PointResult
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
-from paradnn.worker.channel import MessageError, encode, plain, read_event, read_json, read_message
+from paradnn.worker.channel import MessageError, encode, plain, read_event, read_message
 from paradnn.worker.messages import (
     PROTOCOL_VERSION,
     Answer,
@@ -205,4 +205,4 @@ def test_messages_need_only_the_standard_library() -> None:
 
 def test_a_request_is_checked() -> None:
     with pytest.raises(MessageError, match=r"request\.stderr is missing"):
-        read_message(Request, read_json(b'{"protocol": %d, "id": 1, "point": {}}' % PROTOCOL_VERSION), "request")
+        read_message(Request, {"protocol": PROTOCOL_VERSION, "id": 1, "point": {}}, "request")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from hdrh.histogram import HdrHistogram
 
 from paradnn.config.outcome import PointResult
-from paradnn.config.point import Point, read_point
+from paradnn.config.point import Platform, Point, read_point
 from paradnn.costs.point import costs_of
 from paradnn.hardware.environment import Environment
 from paradnn.record.record import Record, file_content, make_record
@@ -141,3 +142,25 @@ def test_nothing_is_lost_of_a_load_that_could_not_be_served() -> None:
     assert "queries.parquet" in made.artifacts
     nothing = record(asked(latency_ms=0.1), [Load(None, 0.003, QueryLog().packed(), [])], "overload", "too long")
     assert "queries" not in nothing.metrics
+
+
+def test_a_load_that_was_cut_keeps_its_queries_and_finds_no_peak() -> None:
+    load = Load(200.0, 0.003, planted(11).packed(), [Probe(200.0, 700, 0, 1.0, 0.01, True, None)], 50.0)
+    made = record(asked(latency_ms=60.0), [load], "timeout", "server.rate=200: measure.timeout left time for 2,000")
+    assert (made.outcome, made.metrics["queries"]) == ("timeout", 2000.0)
+    assert {"queries.parquet", "latency.hdr", "latency.png"} <= set(made.artifacts)
+    assert "peak_queries_per_second" not in made.metrics
+    assert made.metrics["energy_per_query_joules"] == pytest.approx(0.025)
+
+
+def test_what_it_costs_is_recorded_with_its_price() -> None:
+    point = replace(asked(rate=200), platform=Platform(price_per_hour=0.72))
+    made = record(point, [Load(200.0, 0.003, planted(12).packed(), [])])
+    assert made.params["platform.price_per_hour"] == "0.72"
+    # 5,000 seconds of a million queries at 200 a second; 25,000 of examples, four in a step of 0.1 s.
+    assert made.metrics["cost_per_million_queries"] == pytest.approx(1.0)
+    assert made.metrics["cost_per_million_examples"] == pytest.approx(5.0)
+    assert not any(
+        name.startswith("cost")
+        for name in record(asked(rate=200), [Load(200.0, 0.003, planted(12).packed(), [])]).metrics
+    )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import time
 from array import array
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
+from paradnn.worker.energy import EnergyMeter
 from paradnn.worker.serving.arrivals import AllAtOnce, OneByOne
 from paradnn.worker.serving.generator import RECORD, issue
-from paradnn.worker.serving.load import late_reason, percentile
+from paradnn.worker.serving.load import OutOfTime, Service, late_reason, measure_load, percentile
 from paradnn.worker.serving.peak import find_peak
 from paradnn.worker.serving.queries import QueryLog
 from paradnn.worker.serving.schedule import LOADGEN_SEED, arrivals
@@ -258,3 +260,60 @@ def test_a_search_ends_where_nothing_holds_and_where_time_does() -> None:
     rate, failed, probes, held = planted_search(800.0, most=2)
     assert (probes, held) == (2, True)
     assert rate <= 800 < failed
+
+
+def test_no_batch_begins_once_the_time_is_up() -> None:
+    times = [place * 10 * MS for place in range(100)]
+    log, server = serve(times, lambda *_: 4 * MS, Policy(1, until=205 * MS))
+    assert (len(log), server.cut, server.overloaded) == (21, True, False)
+    # One that begins in time is served, and one that ends in time is not cut.
+    assert max(log.ended) == 204 * MS
+    assert not serve(times[:20], lambda *_: 4 * MS, Policy(1, until=205 * MS))[1].cut
+    # Nor does the server sleep over its end where the next query is far away.
+    late = serve([0, 10_000 * MS], lambda *_: MS, Policy(1, until=50 * MS))[1]
+    assert late.cut
+
+
+@pytest.mark.parametrize(
+    ("scenario", "keys"),
+    [
+        ("single_stream", {"min_seconds": 60.0, "min_queries": 1}),
+        ("offline", {"min_seconds": 0.0, "min_queries": 1_000_000}),
+        ("server", {"rate": 200.0, "min_seconds": 60.0, "min_queries": 1, "latency_ms": 1000.0, "percentile": 99.0}),
+    ],
+)
+def test_a_load_that_the_time_cuts_keeps_its_queries(scenario: str, keys: dict[str, object]) -> None:
+    more = (
+        {"confidence": 0.99, "delay_ms": 0.0, "instances": 1, "seed": 1, "precision": 0.05}
+        if scenario == "server"
+        else {}
+    )
+    service = Service(lambda queries: time.sleep(0.001), batch=2, capacity=2000.0, single_seconds=0.001)
+    with pytest.raises(OutOfTime, match=r"measure\.timeout left time for") as ending:
+        measure_load(scenario, {**keys, **more}, service, seconds_left=1.5, meter=EnergyMeter("unavailable"))
+    assert len(ending.value.load.log()) > 0
+    assert ending.value.load.joules is None
+
+
+def test_every_instance_is_prepared_before_the_first_query_comes() -> None:
+    clock, events = Clock(), []
+    server = Server(
+        Schedule(clock, [0, MS, 2 * MS]),
+        lambda queries: events.append(queries),
+        Policy(batch=1, instances=3),
+        clock,
+        begin=lambda: events.append("begin"),
+        prepare=(1, 2, 4),
+    )
+    log = server.serve()
+    assert events == [1, 2, 4, 1, 2, 4, "begin", 1, 1, 1]
+    assert len(log) == 3
+
+
+def test_an_instance_that_cannot_be_prepared_ends_the_run() -> None:
+    def broken(queries: int) -> None:
+        raise MemoryError
+
+    server = Server(Schedule(Clock(), [0]), broken, Policy(1, instances=2), Clock(), prepare=(1,))
+    with pytest.raises(MemoryError):
+        server.serve()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
 
 from paradnn.worker.serving.arrivals import AllAtOnce, Generated, OneByOne
 from paradnn.worker.serving.limit import Limit, LimitWatch
@@ -14,7 +14,7 @@ from paradnn.worker.serving.peak import Found, find_peak
 from paradnn.worker.serving.queries import QueryLog
 from paradnn.worker.serving.server import Arrivals, Policy, Server
 
-__all__ = ["Overload", "Service", "late_reason", "measure_load", "percentile"]
+__all__ = ["Meter", "NotServed", "OutOfTime", "Overload", "Service", "late_reason", "measure_load", "percentile"]
 
 #: At the percentile that a scenario is about, a generator may be late by this share of the latency, or by so many ns.
 _LATE_SHARE, _LATE_ALWAYS = 0.1, 1_000_000
@@ -25,46 +25,89 @@ _SLACK = 1.1
 #: A probe lasts no longer than this unless its verdict needs it; starting and ending a run takes so long at most.
 _PROBE_SECONDS, _AROUND_SECONDS = 60.0, 5.0
 
-_Run = tuple[QueryLog, str | None]
+#: What is left of the time when a load is ended: for its queries to reach the driver.
+_LEFT_SECONDS = 1.0
+
 Number = TypeVar("Number", int, float)
 
 
-class Overload(Exception):
-    """The load that was asked for could not be issued, or not be served; `load` is what was measured of it."""
+class NotServed(Exception):
+    """What was asked for did not all come or was not all served; `load` is what was measured of it."""
 
     def __init__(self, reason: str, load: Load) -> None:
         super().__init__(reason)
         self.load = load
 
 
+class Overload(NotServed):
+    """The load that was asked for could not be issued, or not be served."""
+
+
+class OutOfTime(NotServed):
+    """`measure.timeout` would have ended the process with queries yet to come."""
+
+
+class Meter(Protocol):
+    """Counts energy (`paradnn.worker.energy.EnergyMeter`)."""
+
+    def start(self) -> None:
+        """From now on."""
+
+    def joules(self) -> float | None:
+        """Since then; None where there is no counter."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What was served, why it was not what was asked for, whether that is since the time was up; energy in J."""
+
+    log: QueryLog
+    problem: str | None = None
+    cut: bool = False
+    joules: float | None = None
+
+
 @dataclass(frozen=True)
 class Service:
     """A model that serves: `run(queries)` so many at once, up to `batch`, of which it does `capacity` a second at most.
 
-    single_seconds: what one takes alone.
+    single_seconds: what one takes alone. sizes: the batches that it has compiled.
     """
 
     run: Callable[[int], object]
     batch: int
     capacity: float
     single_seconds: float
+    sizes: tuple[int, ...] = ()
 
 
-def measure_load(scenario: str, settings: Mapping[str, Any], service: Service, seconds_left: float) -> Load:
-    """Let `scenario` ask, with the keys of its group; a search of the peak takes `seconds_left` at most.
-
-    Raises Overload.
-    """
-    if scenario == "server":
-        runs = _ScheduledRuns(settings, service)
-        return runs.peak(seconds_left) if settings["rate"] == "peak" else runs.single(float(settings["rate"]))
+def measure_load(
+    scenario: str, settings: Mapping[str, Any], service: Service, seconds_left: float, meter: Meter
+) -> Load:
+    """Let `scenario` ask, with the keys of its group, for `seconds_left` at most. Raises NotServed."""
     clock = time.monotonic_ns
+    # A batch that has begun is served.
+    usable = seconds_left - _LEFT_SECONDS - service.batch / service.capacity
+    until = clock() + int(usable * 1e9)
+    if scenario == "server":
+        runs = _ScheduledRuns(settings, service, until, meter)
+        return runs.peak() if settings["rate"] == "peak" else runs.single(float(settings["rate"]))
     arrivals: Arrivals = OneByOne(clock, settings["min_seconds"], settings["min_queries"])
     if scenario == "offline":
         expected = int(_SLACK * settings["min_seconds"] * service.capacity)
         arrivals = AllAtOnce(clock, max(settings["min_queries"], expected))
-    log = Server(arrivals, service.run, Policy(service.batch), clock).serve()
-    return Load(None, service.single_seconds, log.packed(), [])
+    server = Server(arrivals, service.run, Policy(service.batch, until=until), clock)
+    meter.start()
+    log = server.serve()
+    load = Load(None, service.single_seconds, log.packed(), [], meter.joules())
+    if server.cut:
+        raise OutOfTime(_cut_reason(f"scenario={scenario}", log), load)
+    return load
+
+
+def _cut_reason(what: str, log: QueryLog) -> str:
+    words = f"{what}: measure.timeout left time for {len(log):,} queries in {log.seconds():.1f} s"
+    return f"{words}; raise it, or ask for fewer seconds or queries"
 
 
 def percentile(values: Sequence[Number], share: float) -> Number:
@@ -89,38 +132,37 @@ def late_reason(log: QueryLog, share: float, rate: float) -> str | None:
 class _ScheduledRuns:
     """Runs of `scenario=server`, each with a generator of its own."""
 
-    def __init__(self, settings: Mapping[str, Any], service: Service) -> None:
-        self._settings, self._service = settings, service
+    def __init__(self, settings: Mapping[str, Any], service: Service, until: int, meter: Meter) -> None:
+        self._settings, self._service, self._until, self._meter = settings, service, until, meter
         self._seconds, self._queries = float(settings["min_seconds"]), int(settings["min_queries"])
         self._limit = Limit(int(settings["latency_ms"] * 1e6), settings["percentile"] / 100, settings["confidence"])
         patience = max(_PATIENCE * self._limit.latency, int(_PATIENCE_SECONDS * 1e9))
         delay = int(settings["delay_ms"] * 1e6)
-        self._policy = Policy(service.batch, delay, settings["instances"], patience)
+        self._policy = Policy(service.batch, delay, settings["instances"], patience, until)
         self._probe_seconds = min(self._seconds, _PROBE_SECONDS)
         self._probe_queries = 2 * self._limit.fewest
         self._probes: list[Probe] = []
 
     def single(self, rate: float) -> Load:
-        """At one rate. Raises Overload."""
-        log, problem = self._run(rate, self._seconds, self._queries)
-        return self._checked(rate, log, problem)
+        """At one rate. Raises NotServed."""
+        return self._checked(rate, self._run(rate, self._seconds, self._queries))
 
-    def peak(self, seconds_left: float) -> Load:
-        """At the highest rate that holds the limit. Raises Overload."""
+    def peak(self) -> Load:
+        """At the highest rate that holds the limit. Raises NotServed."""
         alone = self._service.single_seconds
         if alone * 1e9 > self._limit.latency:
             reason = f"server.latency_ms={self._settings['latency_ms']:g}: even a single query takes longer"
             reason += f": {alone * 1e3:.3g} ms; raise the limit, or choose a smaller model"
-            return self._checked(None, QueryLog(), reason)
-        end = time.monotonic() + seconds_left
+            return self._checked(None, _Run(QueryLog(), reason))
+        end = self._until / 1e9
         precision, capacity = self._settings["precision"], self._service.capacity
         found: Found[_Run] = find_peak(
             self._probe, self._full, capacity, precision, lambda rate: time.monotonic() + self._needed(rate) < end
         )
-        log, problem = found.run or (QueryLog(), None)
-        if not found.held:
-            problem = f"server.rate=peak: {self._nothing(found.rate, problem)}"
-        return self._checked(found.rate, log, problem)
+        run = found.run or _Run(QueryLog())
+        if not found.held and not run.cut:
+            run = replace(run, problem=f"server.rate=peak: {self._nothing(found.rate, run.problem)}")
+        return self._checked(found.rate, run)
 
     def _nothing(self, rate: float | None, problem: str | None) -> str:
         """Why the search found no rate; `rate` is that of the last run of full length, `problem` what it lacked."""
@@ -140,39 +182,48 @@ class _ScheduledRuns:
 
     def _probe(self, rate: float) -> bool:
         watch = LimitWatch(self._limit)
-        log, problem = self._run(rate, self._probe_seconds, self._probe_queries, watch)
-        return self._note(rate, log, False if problem else watch.look(), problem)
+        run = self._run(rate, self._probe_seconds, self._probe_queries, watch)
+        return self._note(rate, run, False if run.problem else watch.look())
 
     def _full(self, rate: float) -> tuple[bool, _Run]:
-        log, problem = self._run(rate, self._seconds, self._queries)
-        held = False if problem else self._limit.verdict(log.latencies())
-        return self._note(rate, log, held, problem), (log, problem)
+        run = self._run(rate, self._seconds, self._queries)
+        held = False if run.problem else self._limit.verdict(run.log.latencies())
+        return self._note(rate, run, held), run
 
-    def _note(self, rate: float, log: QueryLog, held: bool | None, problem: str | None) -> bool:
+    def _note(self, rate: float, run: _Run, held: bool | None) -> bool:
         """Keep a probe; whether it held."""
-        latencies = log.latencies()
+        log, latencies = run.log, run.log.latencies()
         late = sum(latency > self._limit.latency for latency in latencies)
         latency = percentile(latencies, self._limit.share) / 1e9 if latencies else 0.0
-        self._probes.append(Probe(rate, len(log), late, log.seconds(), latency, held, problem))
+        self._probes.append(Probe(rate, len(log), late, log.seconds(), latency, held, run.problem))
         return held is True
 
     def _run(self, rate: float, seconds: float, queries: int, watch: LimitWatch | None = None) -> _Run:
         """What was served at `rate`, and why it was not what was asked for."""
         with Generated(rate, self._settings["seed"], seconds, queries) as arrivals:
-            server = Server(arrivals, self._service.run, self._policy, time.monotonic_ns, watch)
-            arrivals.begin()
+
+            def begin() -> None:
+                arrivals.begin()
+                self._meter.start()
+
+            service, clock = self._service, time.monotonic_ns
+            server = Server(arrivals, service.run, self._policy, clock, watch, begin, service.sizes)
             log = server.serve()
+            joules = self._meter.joules()
+        if server.cut:
+            return _Run(log, _cut_reason(f"server.rate={rate:g}", log), True, joules)
         if not server.overloaded:
-            return log, late_reason(log, self._limit.share, rate)
+            return _Run(log, late_reason(log, self._limit.share, rate), joules=joules)
         served = len(log) / log.seconds() if log else 0.0
-        return log, (
+        problem = (
             f"server.rate={rate:g}: queries come faster than they are served: {served:,.1f} a second were, and after "
             f"{log.seconds():.1f} s {server.waiting:,} waited"
         )
+        return _Run(log, problem, joules=joules)
 
-    def _checked(self, rate: float | None, log: QueryLog, problem: str | None) -> Load:
-        """The load; raises Overload with it where there was a problem."""
-        load = Load(rate, self._service.single_seconds, log.packed(), self._probes)
-        if problem:
-            raise Overload(problem, load)
+    def _checked(self, rate: float | None, run: _Run) -> Load:
+        """The load; raises NotServed with it where there was a problem."""
+        load = Load(rate, self._service.single_seconds, run.log.packed(), self._probes, run.joules)
+        if run.problem:
+            raise (OutOfTime if run.cut else Overload)(run.problem, load)
         return load

@@ -31,12 +31,14 @@ class Load:
     """What a scenario gave: the queries (`QueryLog.packed`), and the probes before them, in their order.
 
     rate: queries/s that were asked for; None where no schedule asks. single_seconds: what one query takes alone.
+    joules: energy while they were served, None where it is not counted.
     """
 
     rate: float | None
     single_seconds: float
     queries: str
     probes: list[Probe]
+    joules: float | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError where the queries cannot be read."""

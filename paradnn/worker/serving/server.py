@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,20 +36,25 @@ class Arrivals(Protocol):
 class Policy:
     """How queries are served: at most so many at once, after so long a wait for more (ns), by so many instances.
 
-    A query that has waited for `patience` ns ends the run: queries come faster than they are served.
+    A query that has waited for `patience` ns ends the run: queries come faster than they are served. No batch begins
+    after `until`, on the server's clock.
     """
 
     batch: int
     delay: int = 0
     instances: int = 1
     patience: int | None = None
+    until: int | None = None
 
 
 class Server:
-    """Serves what comes, until none comes any more, one waits for too long, or `enough` is true.
+    """Serves what comes, until none comes any more, one waits for too long, the time is up, or `enough` is true.
+
+    `overloaded` and `cut` say that one waited for too long, or that the time was up with queries yet to come.
 
     `run(queries)` serves so many at once and returns when they are done. `enough(scheduled, ended)` is called with
     every batch when its queries were to come, and its end, ns.
+    Before `begin` lets queries come, each instance beyond the first serves as many at once as `prepare` has.
     """
 
     def __init__(
@@ -59,13 +64,16 @@ class Server:
         policy: Policy,
         clock: Callable[[], int],
         enough: Callable[[list[int], int], bool] | None = None,
+        begin: Callable[[], None] | None = None,
+        prepare: Sequence[int] = (),
     ) -> None:
         self._arrivals, self._run, self._policy, self._clock, self._enough = arrivals, run, policy, clock, enough
+        self._begin, self._prepare = begin, prepare
         self._queue: deque[tuple[int, int]] = deque()
         self._lock = threading.Lock()
         self._stopped = False
         self._error: BaseException | None = None
-        self.overloaded = False
+        self.overloaded = self.cut = False
 
     @property
     def waiting(self) -> int:
@@ -75,15 +83,30 @@ class Server:
     def serve(self) -> QueryLog:
         """Serve; the queries that were served, in the order in which they were to come."""
         logs = [QueryLog() for _ in range(self._policy.instances)]
-        others = [threading.Thread(target=self._instance, args=(log,), daemon=True) for log in logs[1:]]
-        for thread in others:
-            thread.start()
+        ready = threading.Semaphore(0)
+        others = [threading.Thread(target=self._other, args=(log, ready), daemon=True) for log in logs[1:]]
+        with self._lock:
+            for thread in others:  # one by one: two that compile at once would take each other's time
+                thread.start()
+                ready.acquire()
+            if self._begin and not self._error:
+                self._begin()
         self._instance(logs[0])
         for thread in others:
             thread.join()
         if self._error:
             raise self._error
         return QueryLog.merged(logs)
+
+    def _other(self, log: QueryLog, ready: threading.Semaphore) -> None:
+        """An instance in a thread of its own, for which PyTorch compiles again: what Keras knows is a thread's own."""
+        try:
+            for queries in self._prepare:
+                self._run(queries)
+        except BaseException as error:  # raised again where the server was asked to serve
+            self._error, self._stopped = error, True
+        ready.release()
+        self._instance(log)
 
     def _instance(self, log: QueryLog) -> None:
         try:
@@ -107,12 +130,16 @@ class Server:
         queue, policy = self._queue, self._policy
         while not self._stopped:
             queue.extend(self._arrivals.take())
+            now = self._clock()
+            if not queue and self._arrivals.ended:
+                break
+            if policy.until is not None and now >= policy.until:
+                self.cut = self._stopped = True
+                break
             if not queue:
-                if self._arrivals.ended:
-                    break
-                self._arrivals.wait(None)
+                self._arrivals.wait(policy.until)
                 continue
-            now, oldest = self._clock(), queue[0][0]
+            oldest = queue[0][0]
             if policy.patience is not None and now - oldest > policy.patience:
                 self.overloaded = self._stopped = True
                 break

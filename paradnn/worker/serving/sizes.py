@@ -47,7 +47,7 @@ def compile_service(
         return steps[bisect.bisect_left(sizes, queries)].run(1)
 
     def service(step_seconds: float) -> Service:
-        return Service(run, sizes[-1], sizes[-1] / step_seconds, _single_seconds(lambda: run(1)))
+        return Service(run, sizes[-1], sizes[-1] / step_seconds, _single_seconds(lambda: run(1)), tuple(sizes))
 
     return service
 

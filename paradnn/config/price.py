@@ -1,0 +1,80 @@
+"""What an hour of a device or of a host costs: a table that the user keeps, as a file of `conf/price` or anywhere."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from paradnn.config.fields import option, read
+from paradnn.config.paths import CONFIG
+from paradnn.errors import ConfigError
+
+__all__ = ["Prices", "check_prices", "load_prices", "positive_price", "price_tables"]
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Prices of an hour, by the name of a device or of a host, in one currency."""
+
+    currency: str | None = option(None, "what prices are in, such as USD", longest=40)
+    date: str | None = option(None, "of when they are", longest=40)
+    source: str | None = option(None, "where they are from", longest=400)
+    per_hour: Mapping[str, str] = option({}, "device or host -> what an hour of it costs", prefixes=("",))
+
+    def of(self, device: str, host: str) -> float | None:
+        """The price of a device, else of its host; None where neither is in the table."""
+        found = self.per_hour.get(device, self.per_hour.get(host))
+        return None if found is None else float(found)
+
+    @property
+    def origin(self) -> str:
+        """Where and of when the prices are, as far as that is known."""
+        return ", ".join(filter(None, (self.source, self.date)))
+
+
+def positive_price(key: str, shown: str, price: str) -> float:
+    """A price that was written; ConfigError for what is none."""
+    try:
+        number = float(price)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise ConfigError(key, shown, "is no price", "write for example 'V100=2.48', an hour")
+    return number
+
+
+def check_prices(prices: Prices, key: str = "price") -> None:
+    """ConfigError for the first price of a table that is none."""
+    for name, price in prices.per_hour.items():
+        positive_price(f"{key}.per_hour", f"{name}={price}", price)
+
+
+def price_tables() -> list[str]:
+    """The names of the tables in `conf/price`."""
+    return sorted(path.stem for path in (CONFIG / "price").glob("*.yaml") if path.stem != "none")
+
+
+def load_prices(name: str, key: str) -> Prices:
+    """The table `name` of `conf/price`, or of a YAML file; ConfigError, naming `key`, where it is missing or wrong."""
+    path = Path(name).expanduser() if name.endswith((".yaml", ".yml")) else CONFIG / "price" / f"{name}.yaml"
+    known = price_tables()
+    try:
+        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = (
+            f"did you mean {close[0]}?" if close else f"write DEVICE=PRICE, a file.yaml, or one of {', '.join(known)}"
+        )
+        raise ConfigError(key, name, "is neither a price nor a table of prices", hint) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(key, name, f"is no YAML file ({reason})", "see conf/price/none.yaml") from None
+    prices = read(Prices, content, key)
+    check_prices(prices, key)
+    return prices

@@ -1,0 +1,32 @@
+"""The price of the hour in which a point is measured: its own, else that of its device or host in the user's table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from paradnn.config.point import Point
+from paradnn.config.price import Prices
+from paradnn.hardware.environment import Environment
+
+__all__ = ["price_tags", "priced"]
+
+
+def priced(point: Point, prices: Prices, environment: Environment) -> Point:
+    """The point with its price where one is known. Each of several devices of a host costs as much as one, but for a
+    CPU, whose devices are cores of one host."""
+    if point.platform.price_per_hour is not None:
+        return point
+    price = prices.of(environment.device, str(environment.host["host"]))
+    if price is None:
+        return point
+    chips = 1 if point.platform.name == "cpu" else point.devices
+    return replace(point, platform=replace(point.platform, price_per_hour=chips * price))
+
+
+def price_tags(given: Point, point: Point, prices: Prices) -> dict[str, str]:
+    """What the price of `point` is in, and where it is from if not from the point as it was `given`."""
+    if point.platform.price_per_hour is None:
+        return {}
+    tags = {"price_currency": prices.currency} if prices.currency else {}
+    from_table = given.platform.price_per_hour is None and prices.origin
+    return tags | ({"price_source": prices.origin} if from_table else {})

@@ -1,0 +1,247 @@
+"""Frontiers of planted choices, beside brute force over the corners of their intervals."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import FrontierOptions, frontier
+from analysis.methods.frontier import Box, Standing, efficient, standings
+from analysis.methods.frontiers import frontiers
+from analysis.methods.regression import NotEnoughData
+from analysis.summaries.frontier import FrontierResult
+from paradnn.errors import ConfigError, HeterogeneousError
+
+ON, UNDECIDED, BEATEN = Standing.ON, Standing.UNDECIDED, Standing.BEATEN
+
+
+def boxed(*choices: tuple[float, float, float, float]) -> Box:
+    """Choices as (low, high, low, high) of two quantities, the value in the middle."""
+    low, high = np.array([choice[::2] for choice in choices]), np.array([choice[1::2] for choice in choices])
+    return Box((low + high) / 2, low, high)
+
+
+def by_hand(box: Box) -> list[Standing]:
+    """Every choice at every corner, against all others at every corner."""
+
+    def dominated(point: tuple[float, ...], others: list[tuple[float, ...]]) -> bool:
+        return any(all(a <= b for a, b in zip(other, point, strict=True)) and other != point for other in others)
+
+    found = []
+    corners = [list(itertools.product(*zip(box.low[i], box.high[i], strict=True))) for i in range(len(box.low))]
+    for place in range(len(corners)):
+        others = itertools.product(*(each for other, each in enumerate(corners) if other != place))
+        verdicts = {dominated(mine, list(theirs)) for theirs in others for mine in corners[place]}
+        found.append(UNDECIDED if len(verdicts) > 1 else BEATEN if verdicts == {True} else ON)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_standings_are_those_of_brute_force(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    middle, half = generator.integers(0, 6, (4, 2)), generator.integers(0, 2, (4, 2))
+    box = Box(middle.astype(float), (middle - half).astype(float), (middle + half).astype(float))
+    assert standings(box) == by_hand(box)
+
+
+def test_a_known_frontier_is_found() -> None:
+    box = boxed((1, 2, 9, 10), (5, 5.5, 5, 5.5), (9, 10, 1, 2), (7, 8, 7, 8), (4.5, 6, 4.5, 6))
+    assert standings(box) == [ON, UNDECIDED, ON, BEATEN, UNDECIDED]
+    assert efficient(box).tolist() == [True, True, True, False, True]
+
+
+def test_equal_choices_are_undecided_and_exact_ties_beat_each_other_in_nothing() -> None:
+    assert standings(boxed((1, 2, 1, 2), (1, 2, 1, 2))) == [UNDECIDED, UNDECIDED]
+    assert standings(boxed((1, 1, 1, 1), (1, 1, 1, 1))) == [ON, ON]
+    # One quantity is the same by design, as a rate that was asked for: the other decides.
+    assert standings(boxed((1, 1, 1, 2), (1, 1, 3, 4))) == [ON, BEATEN]
+
+
+def test_nothing_is_sure_of_a_choice_without_an_interval() -> None:
+    nothing = math.nan
+    box = Box(
+        np.array([[1.0, 1.0], [9.0, 9.0]]),
+        np.array([[1.0, nothing], [9.0, 9.0]]),
+        np.array([[1.0, nothing], [9.0, 9.0]]),
+    )
+    # The other is surely worse in the first quantity, so it does not beat this one, which may not beat it.
+    assert standings(box) == [ON, UNDECIDED]
+    neither = Box(box.value, np.full((2, 2), nothing), np.full((2, 2), nothing))
+    assert standings(neither) == [UNDECIDED, UNDECIDED]
+    one_sided = Box(box.value, box.low, np.array([[1.0, 2.0], [9.0, 9.0]]))
+    assert standings(one_sided) == [ON, BEATEN]
+
+
+def served(device: str, batch: int, rate: float, latency: float, width: float = 1.02, **more: Any) -> dict[str, Any]:
+    return {
+        "run_id": f"{device}-{batch}-{rate}-{more.get('seed', 0)}",
+        "family": "fc",
+        "model.nodes": 64,
+        "device": device,
+        "environment_id": device,
+        "protocol_id": "p",
+        "schema_version": "1",
+        "mode": "inference",
+        "task": "step",
+        "scenario": "server",
+        "server.rate": "peak",
+        "server.batch": batch,
+        "batch_size": batch,
+        "batch_size_per_device": float(batch),
+        "compile_seconds": rate / 7 + latency,
+        "platform.name": "gpu",
+        "outcome": "ok",
+        "peak_queries_per_second": rate,
+        "failed_queries_per_second": rate * width,
+        "scheduled_queries_per_second": rate,
+        "latency_p99_ms": latency,
+        "latency_p99_low_ms": latency / width,
+        "latency_p99_high_ms": latency * width,
+        **more,
+    }
+
+
+def three() -> pd.DataFrame:
+    """A is fast and dear, B slow and cheap, C slow and dear."""
+    return pd.DataFrame([served("A", 8, 1000.0, 5.0), served("B", 8, 800.0, 20.0), served("C", 8, 100.0, 30.0)])
+
+
+def asked(
+    frame: pd.DataFrame, *limits: tuple[str, str], price: tuple[str, ...] = ("A=36", "B=3.6", "C=36")
+) -> FrontierResult:
+    return frontier(frame, FrontierOptions(price=price, limit=limits))
+
+
+def test_cost_against_latency_with_prices() -> None:
+    result = asked(three())
+    table = result.table.set_index("choice")
+    # 3.6 an hour are 0.001 a second: a million queries at 800 a second take 1,250 s.
+    assert table.loc["B", "cost_per_million_queries"] == pytest.approx(1.25)
+    assert table["standing"].to_dict() == {"A": ON, "B": ON, "C": BEATEN}
+    assert list(table.index) == ["B", "A", "C"]
+    assert "2 on the frontier, 0 undecided, 1 beaten" in result.text()
+    assert result.figure().axes[0].get_title(loc="left") == "fc inference, server"
+
+
+def test_which_to_choose_for_a_limit() -> None:
+    text = asked(three(), ("latency_p99_ms", "15")).text()
+    assert "For latency p99 at most 15 ms choose A (cost per million queries 10" in text
+    assert "choose B (" in asked(three(), ("latency_p99_ms", "25")).text()
+    assert (
+        "no choice of fc inference, server will do; nearest comes A" in asked(three(), ("latency_p99_ms", "1")).text()
+    )
+    unsure = asked(three(), ("latency_p99_ms", "20.1"))
+    assert "choose A (" in unsure.text()
+    assert "Better, but not surely within the limit: B." in unsure.text()
+
+
+def test_rivals_are_named() -> None:
+    rows = pd.DataFrame([served("A", 8, 1000.0, 5.0), served("B", 8, 1001.0, 6.0), served("C", 8, 10.0, 1.0)])
+    text = asked(rows, ("latency_p99_ms", "15"), price=("A=36", "B=36", "C=36")).text()
+    assert "Not surely worse in cost per million queries: A." in text
+
+
+def test_without_prices_throughput_takes_the_place_of_cost() -> None:
+    (one,) = frontiers(three())
+    assert (one.axes.x, one.axes.y) == ("scheduled_queries_per_second", "latency_p99_ms")
+    assert one.table["standing"].tolist() == [ON, BEATEN, BEATEN]
+
+
+def test_equal_platforms_are_undecided_in_nearly_every_sample() -> None:
+    """Eight equal choices with four runs each: a false verdict in a twentieth of the samples at most."""
+    generator, wrong = np.random.default_rng(7), 0
+    for _ in range(60):
+        rows = [
+            served(name, 8, 1000 * math.exp(noise[0]), 10 * math.exp(noise[1]), seed=seed)
+            for name in "ABCDEFGH"
+            for seed, noise in enumerate(generator.normal(0, 0.05, (4, 2)))
+        ]
+        (one,) = frontiers(pd.DataFrame(rows))
+        wrong += one.count(UNDECIDED) < 8
+    assert wrong <= 7  # of 60 with chance 0.05 each, seven or fewer in 99%
+
+
+def test_models_do_not_compete_and_policies_do() -> None:
+    rows = [
+        served("A", batch, rate, rate / 100, **{"model.nodes": nodes})
+        for nodes in (64, 128)
+        for batch, rate in ((1, 100.0), (8, 900.0))
+    ]
+    found = frontiers(pd.DataFrame(rows))
+    assert [one.task for one in found] == ["fc inference, server (nodes=64)", "fc inference, server (nodes=128)"]
+    assert found[0].table["choice"].tolist() == ["batch size 8", "batch size 1"]
+
+
+def learnt(nodes: int, seconds: float, accuracy: float, seed: int, reached: bool = True) -> dict[str, Any]:
+    return {
+        "run_id": f"{nodes}-{seed}",
+        "family": "fc",
+        "model.nodes": nodes,
+        "device": "A",
+        "environment_id": "A",
+        "batch_size": 64,
+        "task": "learn",
+        "data.name": "digits",
+        "learn.metric": "accuracy",
+        "learning_seconds": seconds,
+        "best_accuracy": accuracy,
+        "outcome": "ok" if reached else "timeout",
+        "platform.price_per_hour": 36.0,
+    }
+
+
+def test_models_compete_to_learn_and_recorded_prices_count() -> None:
+    noise = np.random.default_rng(3).normal(0, 1, (12, 2))
+    rows = [
+        learnt(
+            nodes, seconds * (1 + noise[4 * k + seed][0] / 1000), accuracy + noise[4 * k + seed][1] / 10000, seed, k > 0
+        )
+        for k, (nodes, seconds, accuracy) in enumerate(((8, 10.0, 0.90), (64, 30.0, 0.98), (256, 90.0, 0.95)))
+        for seed in range(4)
+    ]
+    result = frontier(pd.DataFrame(rows), FrontierOptions(limit=(("best_accuracy", "0.97"),)))
+    table = result.table.set_index("choice")
+    assert table["standing"].tolist() == [ON, ON, BEATEN]
+    assert table["cost_of_learning"].tolist() == pytest.approx([0.1, 0.3, 0.9], rel=0.01)
+    assert "For best accuracy at least 0.97 choose nodes=64 (cost of learning 0.3" in result.text()
+    dearer = frontier(pd.DataFrame(rows), FrontierOptions(price=("A=72",)))
+    assert dearer.table["cost_of_learning"].min() == pytest.approx(0.2, rel=0.01)
+    assert "win over those that runs recorded" in dearer.text()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (FrontierOptions(x="parameters"), "metric=parameters: is neither better high nor low"),
+        (FrontierOptions(y="latency"), "metric=latency: is no metric"),
+        (FrontierOptions(limit=(("latency_p99_ms", "soon"),)), "--limit=latency_p99_ms=soon: is no number"),
+        (FrontierOptions(price=("D=2",)), "--price=D: no run is of that device; name one of A, B, C"),
+        (
+            FrontierOptions(price=("google_2018",)),
+            "--price=google_2018: is neither a price nor a table of prices; did you mean google_2019",
+        ),
+        (
+            FrontierOptions(price=("google_2019",)),
+            "--price=google_2019: has prices of TPU v2, V100; runs are of A, B, C",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_line(options: FrontierOptions, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        frontier(three(), options)
+    assert str(error.value).startswith(message)
+
+
+def test_what_is_not_comparable_is_refused() -> None:
+    with pytest.raises(NotEnoughData, match="1 choice with"):
+        frontiers(three().head(1))
+    with pytest.raises(HeterogeneousError, match="protocol"):
+        frontiers(three().assign(protocol_id=["p", "q", "p"]))
+    currencies = three().assign(**{"price_currency": ["USD", "EUR", "USD"], "platform.price_per_hour": 1.0})
+    with pytest.raises(ConfigError, match="price_currency=EUR, USD: prices of these runs cannot be compared"):
+        frontier(currencies)

@@ -1,0 +1,94 @@
+"""Latency over rate: planted queues whose knee is known, and the histograms of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import LatencyOptions, latency
+from analysis.methods.latency import knee_of, latency_curves
+from analysis.methods.regression import NotEnoughData
+from paradnn.record.load import histogram
+from paradnn.worker.serving.queries import QueryLog
+
+
+def queue(rate: float, most: float = 1000.0, width: float = 1.01, batch: int = 1, **more: Any) -> dict[str, Any]:
+    """One server with exponential times, M/M/1: all quantiles are proportional to 1 / (most - rate)."""
+    latency = 1e3 * np.log(100) / (most - rate)
+    return {
+        "run_id": f"{batch}-{rate}",
+        "family": "fc",
+        "device": "A",
+        "environment_id": "A",
+        "mode": "inference",
+        "scenario": "server",
+        "server.rate": rate,
+        "batch_size": batch,
+        "outcome": "ok",
+        "scheduled_queries_per_second": rate,
+        "queries_per_second": rate,
+        "latency_p50_ms": latency / 6.6,
+        "latency_p99_ms": latency,
+        "latency_p99_low_ms": latency / width,
+        "latency_p99_high_ms": latency * width,
+        **more,
+    }
+
+
+def test_the_knee_of_a_queue_is_at_half_of_what_it_can_serve() -> None:
+    rates = np.arange(100.0, 1000, 100)
+    (curve,) = latency_curves(pd.DataFrame([queue(rate) for rate in rates]))
+    assert curve.knee is not None
+    assert (curve.knee.rate, curve.knee.inside) == (500.0, True)
+    # Power is rate x (1000 - rate): 0.24 at 400 and 600, 0.25 at 500, so an interval of 1% tells them apart.
+    assert (curve.knee.low, curve.knee.high) == (500.0, 500.0)
+    (wide,) = latency_curves(pd.DataFrame([queue(rate, width=1.03) for rate in rates]))
+    assert wide.knee is not None
+    assert (wide.knee.low, wide.knee.high) == (400.0, 600.0)
+
+
+def test_a_knee_takes_rates_on_both_sides() -> None:
+    (curve,) = latency_curves(pd.DataFrame([queue(rate) for rate in (50.0, 100.0, 200.0)]))
+    assert curve.knee is not None
+    assert not curve.knee.inside
+    assert knee_of(curve.table.head(2)) is None
+
+
+def test_policies_have_curves_of_their_own_and_it_is_said() -> None:
+    rows = [
+        queue(rate, most, batch=batch) for batch, most in ((1, 1000.0), (8, 4000.0)) for rate in (200.0, 500.0, 800.0)
+    ]
+    rows += [queue(990.0, batch=1, outcome="overload"), queue(3000.0, 4000.0, batch=8, peak_queries_per_second=3000.0)]
+    result = latency(pd.DataFrame(rows))
+    text = result.text()
+    assert "batch size 1: 5.76 ms at 200/s to 23 ms at 800/s; knee at 500/s; not served from 990/s on." in text
+    assert "highest rate that held its limit 3k/s" in text
+    assert result.table["policy"].unique().tolist() == ["batch size 1", "batch size 8"]
+    assert len(result.figure().axes) == 1
+
+
+def test_runs_without_a_schedule_are_not_enough() -> None:
+    with pytest.raises(NotEnoughData, match="scenario=server"):
+        latency_curves(pd.DataFrame([queue(1.0)]).drop(columns="scheduled_queries_per_second"))
+
+
+def test_distributions_are_those_of_the_queries(tmp_path: Path) -> None:
+    values = np.random.default_rng(1).exponential(10e6, 5000).astype(int) + 1000
+    log = QueryLog()
+    for value in values:
+        log.add([(0, 0)], 0, int(value))
+    rows = []
+    for rate in (100.0, 200.0):
+        folder = tmp_path / f"{rate:g}"
+        folder.mkdir()
+        (folder / "latency.hdr").write_bytes(histogram([log]).encode())
+        rows.append(queue(rate, artifact_uri=str(folder)))
+    result = latency(pd.DataFrame(rows), LatencyOptions(quantile="p99"))
+    (found,) = result.distributions.values()
+    below = np.array([(values <= 1e6 * limit).mean() for limit in found.milliseconds])
+    assert found.shares == pytest.approx(below, abs=0.002)
+    assert len(result.figure().axes) == 2

@@ -1,0 +1,72 @@
+"""Prices: of the command line, of tables, of runs; and costs beside plain arithmetic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analysis.prices import PriceList, priced, read_prices
+from paradnn.errors import ConfigError
+
+
+def run(**more: Any) -> pd.DataFrame:
+    row = {"device": "V100", "host": "box", "outcome": "ok", "platform.name": "gpu", "devices": 1}
+    return pd.DataFrame([row | more])
+
+
+def test_a_table_gives_way_to_a_price_and_both_to_what_comes_last(tmp_path: Path) -> None:
+    prices = read_prices(["google_2019"], run())
+    assert (dict(prices.per_hour), prices.currency) == ({"V100": 2.48}, "USD")
+    assert "2019" in prices.origin
+    assert read_prices(["google_2019", "V100=3"], run()).per_hour == {"V100": 3.0}
+    own = tmp_path / "own.yaml"
+    own.write_text("currency: EUR\nper_hour: {box: 0.5}\n")
+    assert read_prices([str(own)], run()).per_hour == {"box": 0.5}
+    with pytest.raises(ConfigError, match="are in EUR and USD; give tables of one currency"):
+        read_prices(["google_2019", str(own)], run())
+    own.write_text("per_hour: {box: -1}\n")
+    with pytest.raises(ConfigError, match="box=-1: is no price"):
+        read_prices([str(own)], run())
+    own.write_text("per_hour: [")
+    with pytest.raises(ConfigError, match="is no YAML file"):
+        read_prices([str(own)], run())
+
+
+def test_costs_are_price_times_time() -> None:
+    prices = PriceList({"V100": 7.2})
+    rates = {"examples_per_second": 100.0, "examples_per_second_low": 80.0, "examples_per_second_high": 125.0}
+    found = priced(run(**rates, seconds_to_target=1800.0, learning_seconds=3600.0), prices).iloc[0]
+    assert found["cost_per_million_examples"] == pytest.approx(10_000 * 7.2 / 3600)
+    assert found["cost_per_million_examples_low"] == pytest.approx(8_000 * 7.2 / 3600)
+    assert found["cost_per_million_examples_high"] == pytest.approx(12_500 * 7.2 / 3600)
+    assert (found["cost_to_target"], found["cost_of_learning"]) == pytest.approx((3.6, 7.2))
+    assert pd.isna(found["cost_per_million_queries"])
+
+
+def test_the_peak_comes_before_what_was_served() -> None:
+    found = priced(run(peak_queries_per_second=200.0, queries_per_second=150.0), PriceList({"V100": 0.72})).iloc[0]
+    assert found["cost_per_million_queries"] == pytest.approx(1.0)
+
+
+def test_given_prices_win_and_recorded_ones_stand_in() -> None:
+    recorded = {"platform.price_per_hour": 1.0, "examples_per_second": 100.0}
+    frame = pd.concat([run(**recorded), run(**recorded, device="other")], ignore_index=True)
+    found = priced(frame, PriceList({"V100": 2.0}))
+    assert found["platform.price_per_hour"].tolist() == [2.0, 1.0]
+    assert found["cost_per_million_examples"].tolist() == pytest.approx([2e4 / 3600, 1e4 / 3600])
+
+
+def test_several_chips_cost_several_times_as_much_and_cores_do_not() -> None:
+    frame = pd.concat([run(devices=4), run(devices=4, **{"platform.name": "cpu"})], ignore_index=True)
+    assert priced(frame, PriceList({"V100": 2.0}))["platform.price_per_hour"].tolist() == [8.0, 2.0]
+
+
+def test_what_was_not_served_costs_nothing() -> None:
+    found = priced(
+        run(outcome="overload", queries_per_second=100.0, seconds_to_target=3600.0), PriceList({"V100": 1.0})
+    )
+    assert pd.isna(found["cost_per_million_queries"].iloc[0])
+    assert found["cost_to_target"].iloc[0] == 1.0

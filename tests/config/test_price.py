@@ -1,0 +1,74 @@
+"""Prices: no part of a point, found by device or host, refused where they are none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from paradnn.config.identity import point_id, request_of
+from paradnn.config.point import Platform, Point, read_point, read_settings
+from paradnn.config.price import Prices, load_prices, price_tables
+from paradnn.errors import ConfigError
+from paradnn.hardware.environment import Environment
+from paradnn.record.prices import price_tags, priced
+from paradnn.session.hardware_peaks import ceilings_identity
+
+ENVIRONMENT = Environment("V100", {}, {}, {"host": "box"})
+TABLE = Prices("USD", "2019", "a page", {"V100": "2.5", "box": "1"})
+
+
+def point(**platform: object) -> Point:
+    return read_point({"model": {"name": "fc"}, "batch_size": 64, "platform": {"name": "gpu", **platform}})
+
+
+def test_a_price_is_no_part_of_a_point_and_of_no_ceilings() -> None:
+    dear = point(price_per_hour=3.0)
+    assert point_id(dear) == point_id(point())
+    assert point_id(read_point({"model": {"name": "fc"}})) == "57f7f9f40bab5f25"
+    assert ceilings_identity(dear, ENVIRONMENT) == ceilings_identity(point(), ENVIRONMENT)
+    assert request_of(dear)["platform"]["price_per_hour"] == 3.0
+
+
+def test_the_points_own_price_comes_before_the_tables_and_the_device_before_its_host() -> None:
+    assert priced(point(), TABLE, ENVIRONMENT).platform.price_per_hour == 2.5
+    assert priced(point(price_per_hour=3.0), TABLE, ENVIRONMENT).platform.price_per_hour == 3.0
+    other = replace(ENVIRONMENT, device="another")
+    assert priced(point(), TABLE, other).platform.price_per_hour == 1.0
+    assert priced(point(), Prices(), ENVIRONMENT) == point()
+
+
+def test_every_chip_has_its_price_and_cores_of_a_host_have_none() -> None:
+    two = replace(point(), devices=2)
+    assert priced(two, TABLE, ENVIRONMENT).platform.price_per_hour == 5.0
+    assert priced(replace(two, platform=Platform()), TABLE, ENVIRONMENT).platform.price_per_hour == 2.5
+
+
+def test_a_run_says_what_its_price_is_in_and_where_it_is_from() -> None:
+    given = point()
+    found = priced(given, TABLE, ENVIRONMENT)
+    assert price_tags(given, found, TABLE) == {"price_currency": "USD", "price_source": "a page, 2019"}
+    own = point(price_per_hour=3.0)
+    assert price_tags(own, own, TABLE) == {"price_currency": "USD"}
+    assert price_tags(given, given, Prices()) == {}
+
+
+def test_every_shipped_table_can_be_read_and_says_where_it_is_from() -> None:
+    assert price_tables()
+    for name in price_tables():
+        table = load_prices(name, "price")
+        assert table.per_hour
+        assert table.currency
+        assert table.date
+        assert table.source
+
+
+@pytest.mark.parametrize("price", ["0", "-1", "nan", "inf", "cheap"])
+def test_what_is_no_price_is_refused(price: str) -> None:
+    with pytest.raises(ConfigError, match="is no price; write for example"):
+        read_settings({"price": {"per_hour": {"V100": price}}})
+
+
+def test_the_own_price_is_positive() -> None:
+    with pytest.raises(ConfigError, match=r"platform.price_per_hour=0"):
+        point(price_per_hour=0)
