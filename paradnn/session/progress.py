@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paradnn.config.words import counted
+from paradnn.record.communication import communication_words
 from paradnn.record.learning import learning_words
 from paradnn.record.load import load_words
 from paradnn.session.console import standard_output
@@ -148,9 +149,13 @@ def describe_point(row: Row, where: str) -> str:
             f"  throughput   {metrics['examples_per_second']:,.1f} examples/s{interval}",
             f"  step time    {metrics['step_time_ms']:.3f} ms, {counted(round(metrics['blocks']), 'block')} of "
             f"{counted(round(metrics['steps_per_block']), 'step')} in {_processes(metrics)}, {steady}",
-            f"  work         {si(metrics['flops_per_step'])}FLOP a step, {si(metrics['flops_per_second'])}FLOP/s, "
-            f"{si(metrics['parameters'])}parameters",
         ]
+        lines += [f"  messages     {words}" for words in communication_words(metrics)]
+        if "flops_per_second" in metrics:
+            lines.append(
+                f"  work         {si(metrics['flops_per_step'])}FLOP a step, {si(metrics['flops_per_second'])}FLOP/s, "
+                f"{si(metrics['parameters'])}parameters"
+            )
         lines += _limit_lines(row)
     if learnt := learning_words(metrics):
         lines += [f"  {name:<12} {text}" for name, text in zip(("learning", ""), learnt.split("; "), strict=False)]
