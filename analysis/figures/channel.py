@@ -13,11 +13,13 @@ from analysis.methods.channel import SIZE, TIME, ChannelFit, Channels
 __all__ = ["draw_channels"]
 
 _FAINT = 0.55
+_LINES = ("-", "--", "-.")
 
 
 def draw_channels(found: Channels) -> Figure:
     """Left the time of a message, right its size over that time; a mark is a run, a line its fit, dotted where another
-    piece begins. Colours are transports, so that floors stand beside what is built on them; markers are patterns."""
+    piece begins. Colours are transports, so that floors stand beside what is built on them; markers and kinds of line
+    are patterns."""
     drawn, (both,) = figure(11.0, 5.0, 1, 2)
     transports = list(dict.fromkeys(each.transport for each in found.channels))
     shapes = list(dict.fromkeys((each.pattern, each.variant, each.device) for each in found.channels))
@@ -25,7 +27,8 @@ def draw_channels(found: Channels) -> Figure:
     for each in found.channels:
         colour = COLOURS[transports.index(each.transport) % len(COLOURS)]
         marker = MARKERS[shapes.index((each.pattern, each.variant, each.device)) % len(MARKERS)]
-        _channel(both, each, colour, marker, f"{each.name} on {each.device}" if several else each.name)
+        name = f"{each.name} on {each.device}" if several else each.name
+        _channel(both, each, (colour, marker, _LINES[MARKERS.index(marker) % len(_LINES)]), name)
     for axes in both:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
@@ -39,16 +42,17 @@ def draw_channels(found: Channels) -> Figure:
     return drawn
 
 
-def _channel(both: list[Axes], each: ChannelFit, colour: str, marker: str, name: str) -> None:
+def _channel(both: list[Axes], each: ChannelFit, look: tuple[str, str, str], name: str) -> None:
+    """Marks and lines of one channel in its colour, marker and kind of line."""
+    colour, marker, line = look
     sizes, times = (each.rows[column].astype("float64").to_numpy() for column in (SIZE, TIME))
-    look = {"color": colour, "marker": marker, "linestyle": "none", "markersize": 4, "alpha": _FAINT}
     for axes, values in zip(both, (times, sizes / times * 1e6), strict=True):
-        axes.plot(sizes, values, markeredgewidth=0, label=name, **look)
+        axes.plot(sizes, values, marker, color=colour, markersize=4, alpha=_FAINT, markeredgewidth=0, label=name)
     for piece in each.fit.pieces if each.fit else ():
         x = np.geomspace(piece.first, max(piece.last, piece.first * 1.01), 100)
         time = piece.at(x)
         for axes, values in zip(both, (time, x / np.maximum(time, 1e-12) * 1e6), strict=True):
-            axes.plot(x, values, color=colour, linewidth=1.3)
+            axes.plot(x, values, line, color=colour, linewidth=1.3)
     for size in each.fit.breaks if each.fit else ():
         both[0].axvline(size, color=colour, linewidth=0.8, linestyle=":", alpha=_FAINT)
 

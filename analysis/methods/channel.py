@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -96,7 +97,7 @@ def _fit(rows: pd.DataFrame) -> TransferFit | None:
     return fit_transfers(rows[SIZE].astype("float64"), rows[TIME].astype("float64"))
 
 
-def _variant(values: Mapping[str, object]) -> str:
+def _variant(values: Mapping[str, Any]) -> str:
     return ", ".join(_KEYS[name].format(str(value).lower()) for name, value in values.items() if pd.notna(value))
 
 

@@ -20,6 +20,8 @@ from analysis.methods.regression import NotEnoughData
 __all__ = ["FEWEST", "Piece", "TransferFit", "fit_transfers"]
 
 Array = NDArray[np.float64]
+#: The least cost up to an edge, and the pieces that have it.
+_Best = dict[int, tuple[float, tuple[tuple[int, int], ...]]]
 
 #: Distinct sizes of a piece, at least: a line and what it does not explain.
 FEWEST = 4
@@ -136,7 +138,7 @@ def _costs(x: Array, y: Array, edges: list[int]) -> Array:
 def _choose(costs: Array, count: int) -> list[tuple[int, int]]:
     """The edges of the pieces: one more as long as it explains more than chance would."""
     last = len(costs) - 1
-    best = [{place: (costs[0, place], ((0, place),)) for place in range(1, last + 1)}]
+    best: list[_Best] = [{place: (costs[0, place], ((0, place),)) for place in range(1, last + 1)}]
     for _ in range(_MOST_PIECES - 1):
         best.append(
             {

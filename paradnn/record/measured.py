@@ -63,7 +63,10 @@ def measurements(answers: Sequence[Answer]) -> list[Measurement]:
 
 def cost_metrics(costs: Costs) -> dict[str, float]:
     """The analytic counts; what computes nothing is left out of all that compares FLOPs."""
-    counts = {"parameters": costs.parameters, "memory_lower_bound_bytes": costs.memory_lower_bound_bytes}
+    counts: dict[str, float] = {
+        "parameters": costs.parameters,
+        "memory_lower_bound_bytes": costs.memory_lower_bound_bytes,
+    }
     if not costs.flops_per_step:
         return counts
     return counts | {

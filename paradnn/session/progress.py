@@ -252,7 +252,7 @@ def _print_points(console: Console, rows: Sequence[Row]) -> None:
                 row.name,
                 f"{row.metrics['examples_per_second']:,.1f}",
                 _relative(row),
-                si(row.metrics["flops_per_second"]),
+                si(row.metrics["flops_per_second"]) if "flops_per_second" in row.metrics else "-",
                 f"{row.metrics.get('peak_memory_bytes', 0) / 2**30:.2f} GiB",
                 _steadiness(row),
             )

@@ -143,14 +143,14 @@ def test_a_protocol_switch_is_found_where_it_is() -> None:
 
 
 def test_published_times_are_explained() -> None:
-    """A plateau of 60 us up to some 7 MiB, a line of 200 GB/s after it."""
+    """Some 55 us whatever the size, up to where 200 GB/s take longer; small messages by other protocols."""
     sizes, times = np.array(VIDUR, dtype="float64").T
     fit = fit_transfers(sizes, times)
     large = sizes >= 65536
-    assert np.median(fit.errors[large]) < 0.05
-    assert np.median(fit.line_errors[large]) > 2 * np.median(fit.errors[large])
-    assert any(5e6 < size < 9e6 for size in fit.breaks)
-    assert 1.7e11 < fit.bandwidth.low < fit.bandwidth.high < 2.2e11
+    assert np.median(fit.errors[large]) < 0.1
+    assert np.median(fit.errors[~large]) < 0.5 * np.median(fit.line_errors[~large])
+    assert fit.breaks[0] < 65536
+    assert 1.8e11 < fit.bandwidth.low < fit.bandwidth.high < 2.3e11
 
 
 def test_time_that_does_not_grow_has_no_bandwidth_and_too_few_sizes_no_fit() -> None:

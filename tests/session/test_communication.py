@@ -47,8 +47,9 @@ def ended(store: Store) -> dict[str, str]:
 
 def test_a_sweep_of_transports_is_recorded_and_resumed(store: Store) -> None:
     words = [
-        *SHORT,
+        SHORT[0],
         "-m",
+        *SHORT[1:],
         "model.transport=tcp,grpc,shared_memory",
         "model.pattern=latency,bandwidth",
         "model.bytes=1000",

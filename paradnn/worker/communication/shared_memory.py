@@ -7,6 +7,7 @@ copies its message once. Counters are plain 64-bit numbers, written after the me
 from __future__ import annotations
 
 import mmap
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,8 +17,10 @@ from paradnn.worker.communication.waiting import silent
 __all__ = ["Ring", "SharedMemoryStep", "open_rings", "serve_ring"]
 
 #: Slots of a ring, and looks at a counter before others may run.
-_SLOTS, _LOOKS = 4, 2000
+_SLOTS, _LOOKS = 4, 200
 _LINE = 64
+#: A sleep of 0 s need not yield.
+_let_others_run = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 class Ring:
@@ -62,7 +65,7 @@ class Ring:
             deadline = deadline or now + patience
             if now > deadline:
                 raise silent("the other process", patience)
-            time.sleep(0)
+            _let_others_run()
 
 
 def open_rings(point: Mapping[str, Any]) -> tuple[Ring, Ring]:
