@@ -140,7 +140,8 @@ class _TensorFlowStep:
         self._values = self._spread(0.0)
 
         def reduce(values: Any) -> Any:
-            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
+            # An argument has no device, which an all-reduce asks for; what is made in the replica has its own.
+            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(values))
 
         self._step = tf.function(lambda values: strategy.run(reduce, args=(values,)))
 
