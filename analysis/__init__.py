@@ -22,6 +22,7 @@ _HOMES = {
     "store.load": ("load", "load_table", "load_tables"),
     "summaries.boxplot": ("BoxplotOptions", "boxplot"),
     "summaries.breakdown": ("BreakdownOptions", "breakdown"),
+    "summaries.channel": ("ChannelOptions", "channel"),
     "summaries.claims": ("ClaimsOptions", "check_claims"),
     "summaries.compare": ("CompareOptions", "compare"),
     "summaries.extrapolate": ("ExtrapolateOptions", "extrapolate"),

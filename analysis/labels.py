@@ -48,7 +48,7 @@ _NAMES = {
 _ENDS = {"_low": ", lower end", "_high": ", upper end", "_spread": ", spread"}
 _PERCENTILE = re.compile(r"p(\d\d?)$")
 _ORDINALS = {"1": "st", "2": "nd", "3": "rd"}
-_UNITS = re.compile(r"_(ms|bytes|seconds|joules)$")
+_UNITS = re.compile(r"_(ms|us|bytes|seconds|joules)$")
 _PARTS = ("model.", "measure.", "op_share.", "category_share.", "platform.", "optimizer.", "software.", "framework.")
 
 

@@ -26,6 +26,7 @@ from analysis.options import Selection, option
 from analysis.store.conditions import select
 from analysis.summaries.boxplot import BoxplotOptions, boxplot
 from analysis.summaries.breakdown import BreakdownOptions, breakdown
+from analysis.summaries.channel import ChannelOptions, channel
 from analysis.summaries.claims import ClaimsOptions, check_claims
 from analysis.summaries.compare import CompareOptions, compare
 from analysis.summaries.extrapolate import ExtrapolateOptions, extrapolate
@@ -268,6 +269,16 @@ COMMANDS: tuple[Command, ...] = (
         "the fraction of the step that does not run in parallel, for each family, with its interval.",
         example="python -m analysis scaling --family fc --figure scaling.png",
         analyse=scaling,
+        draws=True,
+    ),
+    Command(
+        ChannelOptions,
+        summary="latency and bandwidth of messages by transport and pattern, as lines over their size",
+        description="Fit start-up time and bandwidth to the runs of model=channel, each transport and pattern by\n"
+        "itself, in pieces where a protocol changes, with intervals; raw TCP and shared memory stand beside\n"
+        "the others as floors.",
+        example="python -m analysis channel --figure channel.png",
+        analyse=channel,
         draws=True,
     ),
     Command(

@@ -115,7 +115,7 @@ def _kernel_runs(frame: pd.DataFrame, device: str, like: Row, metric: str) -> pd
     if device not in set(frame["device"].dropna()):
         there = ", ".join(sorted(set(frame["device"].dropna().astype(str))))
         raise ConfigError("--to", device, "no chosen run is of this device", f"choose of {there}")
-    kernels = [name for name, family in FAMILIES.items() if family.is_kernel]
+    kernels = [name for name, family in FAMILIES.items() if family.is_kernel and not family.is_communication]
     runs = frame[is_ok(frame) & frame["device"].eq(device) & frame["family"].isin(kernels)]
     runs = runs[_numbers(runs, metric) > 0]
     wanted = {name: like[name] for name in _SAME if name in frame and pd.notna(like.get(name))}

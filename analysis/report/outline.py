@@ -16,6 +16,7 @@ from analysis.report.remedies import remedy, sweep_of
 from analysis.store.frame import families
 from analysis.summaries.boxplot import BoxplotOptions, boxplot
 from analysis.summaries.breakdown import BreakdownOptions, breakdown
+from analysis.summaries.channel import ChannelOptions, channel
 from analysis.summaries.frontier import FrontierOptions, frontier
 from analysis.summaries.heatmap import HeatmapOptions, heatmap
 from analysis.summaries.infeed import InfeedOptions, infeed
@@ -72,6 +73,7 @@ def outline(population: Population) -> list[Item | Missing]:
         Item(boxplot, BoxplotOptions(by=("family",)), "Spread by family", ""),
         *_heat_maps(population),
         *_memory(population.rows),
+        *_messages(population.rows),
         Item(
             sensitivity,
             SensitivityOptions(log_scale="both"),
@@ -167,6 +169,17 @@ def _memory(rows: pd.DataFrame) -> Iterator[Item]:
             MemoryOptions(),
             "Where memory ends",
             "Colour: the share of points of these sizes that ran out of memory. Dashed: even chances, by a regression.",
+        )
+
+
+def _messages(rows: pd.DataFrame) -> Iterator[Item]:
+    """What messages cost, if any were measured."""
+    if "transfer_us" in rows and rows["transfer_us"].notna().any():
+        yield Item(
+            channel,
+            ChannelOptions(),
+            "Messages between processes",
+            "Lines are start-up + size / bandwidth; a dotted line is a size from which on another one holds.",
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from paradnn.config.consistent import check_latency, check_processes, check_software
 from paradnn.config.data import INPUTS, Data, Synthetic, check_input, with_whole_path
 from paradnn.config.families import FAMILIES, Model
+from paradnn.config.families.communication import as_communication
 from paradnn.config.families.kernels import as_kernel
 from paradnn.config.fields import memory_bytes, option, read
 from paradnn.config.generate import GENERATE, Generate, check_generate, read_generate
@@ -279,7 +280,7 @@ def read_point(config: Mapping[str, Any]) -> Point:
     rest = {key: config[key] for key in POINT_KEYS if key not in (*given, *SCENARIOS) and key in config}
     if rest.get("batch_size") == LARGEST:
         raise ConfigError("batch_size", LARGEST, "is what python -m paradnn.train searches for", "give numbers here")
-    point = as_kernel(as_scenario(read(Point, rest, "", given=given)))
+    point = as_communication(as_kernel(as_scenario(read(Point, rest, "", given=given))))
     check_input(point.data, point.model, point.devices)
     memory_bytes(point.measure.memory_limit, "measure.memory_limit")
     check_software(point.software)

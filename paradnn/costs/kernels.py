@@ -19,8 +19,8 @@ _INDEX_BYTES = 4
 
 @dataclass(frozen=True)
 class _Operation:
-    """Multiply-accumulates of one operation, and elements that it reads and writes; index_bytes: of a sparse one;
-    products: of single numbers, which are added to nothing."""
+    """Multiply-accumulates of one operation, and elements that it reads and writes; index_bytes: what is no element,
+    such as the indices of a sparse one; products: of single numbers, which are added to nothing."""
 
     macs: int
     elements: int
@@ -87,6 +87,11 @@ def _elementwise(model: Mapping[str, Any], batch_size: int) -> _Operation:
     return _Operation(0, 3 * products, products=products)
 
 
+def _channel(model: Mapping[str, Any], batch_size: int) -> _Operation:
+    """A message is held once by each who sends or receives it; how often it is copied is the transport's affair."""
+    return _Operation(0, 0, index_bytes=model["bytes"])
+
+
 #: By name; `batch_size` is 1 where it is none of the kernel's sizes.
 KERNELS: dict[str, Callable[[Mapping[str, Any], int], _Operation]] = {
     "gemm": _gemm,
@@ -95,6 +100,7 @@ KERNELS: dict[str, Callable[[Mapping[str, Any], int], _Operation]] = {
     "sparse_gemm": _sparse_gemm,
     "sparse_fc": _sparse_fc,
     "elementwise": _elementwise,
+    "channel": _channel,
 }
 
 

@@ -9,6 +9,7 @@ from dataclasses import fields
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
 from paradnn.costs import Costs
+from paradnn.record.communication import communication_metrics
 from paradnn.record.input_pipeline import balance_metrics
 from paradnn.record.profile_summary import profile_metrics
 from paradnn.record.statistics import quantile, quantile_ends, summarise
@@ -43,7 +44,9 @@ def measured_metrics(
     if measured[0].product_types:
         metrics["precision_share"] = measured[0].product_types.get(point.precision, 0.0)
     metrics |= _contention([entry.contention for entry in measured if entry.contention])
-    metrics |= _energy(point, measured) | _utilisation(metrics["flops_per_second"], costs, peaks)
+    metrics |= _energy(point, measured) | communication_metrics(point, metrics)
+    if costs.flops_per_step:
+        metrics |= _utilisation(metrics["flops_per_second"], costs, peaks)
     if first.input:
         metrics |= balance_metrics(first.input, measured[0].timing.blocks, point.batch_size, point.platform.name)
     if isinstance(first.profile, Profile):
@@ -59,13 +62,17 @@ def measurements(answers: Sequence[Answer]) -> list[Measurement]:
 
 
 def cost_metrics(costs: Costs) -> dict[str, float]:
-    """The analytic counts."""
-    return {
+    """The analytic counts; what computes nothing is left out of all that compares FLOPs."""
+    counts: dict[str, float] = {
         "parameters": costs.parameters,
+        "memory_lower_bound_bytes": costs.memory_lower_bound_bytes,
+    }
+    if not costs.flops_per_step:
+        return counts
+    return counts | {
         "flops_per_step": costs.flops_per_step,
         "bytes_per_step": costs.bytes_per_step,
         "arithmetic_intensity": costs.flops_per_step / costs.bytes_per_step,
-        "memory_lower_bound_bytes": costs.memory_lower_bound_bytes,
     }
 
 
@@ -101,7 +108,7 @@ def _speed(point: Point, costs: Costs, timings: Sequence[Timing]) -> dict[str, f
         "step_time_min_ms": times.minimum * 1e3,
         "step_time_max_ms": times.maximum * 1e3,
         "examples_per_second": point.batch_size / times.value,
-        "flops_per_second": costs.flops_per_step / times.value,
+        **given("flops_per_second", costs.flops_per_step / times.value or None),
         "processes": len(timings),
         "blocks": sum(len(timing.blocks) for timing in timings),
         "steps_per_block": statistics.median_high(timing.steps_per_block for timing in timings),

@@ -21,6 +21,7 @@ from paradnn.config.words import counted
 from paradnn.costs import Costs
 from paradnn.hardware.environment import Environment
 from paradnn.record.breakdown_figure import point_figure
+from paradnn.record.communication import communication_words
 from paradnn.record.generation import generation_artifacts, generation_metrics, generation_tags, generation_words
 from paradnn.record.learning import Moment, curve, learning_metrics, learning_tags, learning_words
 from paradnn.record.load import load_artifacts, load_metrics, load_tags, load_words, loads
@@ -298,6 +299,8 @@ def _description(
     steady = "steady" if tags["steady"] == "true" else f"not steady: {tags['steady_reason']}"
     load = f"\n\nLoad: {words}." if (words := load_words(metrics, tags)) else ""
     load += f"\n\nGeneration: {words}." if (words := generation_words(metrics)) else ""
+    if told := communication_words(metrics):
+        return f"Messages of **{run_name(point)}** on {environment.device}.\n\n**{told[0]}**, {told[1]}; {steady}."
     return (
         f"{what}\n\n**{metrics['examples_per_second']:,.1f} examples/s**{interval}, "
         f"{metrics['step_time_ms']:.3f} ms a step{waits}, {metrics['flops_per_second'] / 1e9:,.2f} GFLOP/s{used}; "

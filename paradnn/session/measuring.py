@@ -171,7 +171,8 @@ class Measuring:
         environment = self._environments.environment(point)
         begin = time.perf_counter()
         usable = not self._environments.problem(point) and not excluded
-        ceilings = self._ceilings.of(point, environment) if self._ceilings and usable else None
+        computes = costs_of(point).flops_per_step > 0  # what only sends is below no roof
+        ceilings = self._ceilings.of(point, environment) if self._ceilings and usable and computes else None
         # Measuring them is no cost of this point, and of no other.
         spent = time.perf_counter() - begin
         self._free_since += spent

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paradnn.config.words import counted
+from paradnn.record.communication import communication_words
 from paradnn.record.generation import generation_words
 from paradnn.record.learning import learning_words
 from paradnn.record.load import load_words
@@ -149,9 +150,13 @@ def describe_point(row: Row, where: str) -> str:
             f"  throughput   {metrics['examples_per_second']:,.1f} examples/s{interval}",
             f"  step time    {metrics['step_time_ms']:.3f} ms, {counted(round(metrics['blocks']), 'block')} of "
             f"{counted(round(metrics['steps_per_block']), 'step')} in {_processes(metrics)}, {steady}",
-            f"  work         {si(metrics['flops_per_step'])}FLOP a step, {si(metrics['flops_per_second'])}FLOP/s, "
-            f"{si(metrics['parameters'])}parameters",
         ]
+        lines += [f"  messages     {words}" for words in communication_words(metrics)]
+        if "flops_per_second" in metrics:
+            lines.append(
+                f"  work         {si(metrics['flops_per_step'])}FLOP a step, {si(metrics['flops_per_second'])}FLOP/s, "
+                f"{si(metrics['parameters'])}parameters"
+            )
         lines += _limit_lines(row)
     if learnt := learning_words(metrics):
         lines += [f"  {name:<12} {text}" for name, text in zip(("learning", ""), learnt.split("; "), strict=False)]
@@ -251,7 +256,7 @@ def _print_points(console: Console, rows: Sequence[Row]) -> None:
                 row.name,
                 f"{row.metrics['examples_per_second']:,.1f}",
                 _relative(row),
-                si(row.metrics["flops_per_second"]),
+                si(row.metrics["flops_per_second"]) if "flops_per_second" in row.metrics else "-",
                 f"{row.metrics.get('peak_memory_bytes', 0) / 2**30:.2f} GiB",
                 _steadiness(row),
             )

@@ -43,6 +43,16 @@ class Metric:
     description: str
 
 
+def _with_ends(name: str, unit: str, better: str, kind: str, description: str) -> tuple[Metric, ...]:
+    """A metric, and the ends of its 95% interval: `_low` and `_high` stand before what is the unit of a time."""
+    stem, end = (name[:-3], "_us") if name.endswith("_us") else (name, "")
+    ends = (
+        Metric(f"{stem}_{side}{end}", unit, better, kind, f"{word} end of its 95% interval")
+        for side, word in (("low", "lower"), ("high", "upper"))
+    )
+    return (Metric(name, unit, better, kind, description), *ends)
+
+
 _ALL = (
     # Speed
     Metric("examples_per_second", "1/s", "higher", "speed", "batch_size / median step time"),
@@ -122,6 +132,20 @@ _ALL = (
         "prefill_flops_utilization", "1", "higher", "generation", "prefill_flops_per_second / peak_flops_per_second"
     ),
     Metric("prefill_compile_seconds", "s", "lower", "generation", "first runs of the prompts, until none compiled"),
+    # Communication (docs/communication.md)
+    *_with_ends("transfer_us", "us", "lower", "communication", "time of one message one way, or of a collective"),
+    *_with_ends("round_trip_us", "us", "lower", "communication", "a message there and back (pattern=latency)"),
+    *_with_ends(
+        "sent_bytes_per_second",
+        "B/s",
+        "higher",
+        "communication",
+        "bytes of messages / time; of a collective: / its time",
+    ),
+    *_with_ends(
+        "bus_bytes_per_second", "B/s", "higher", "communication", "of a collective, what each process' link carries"
+    ),
+    *_with_ends("messages_per_second", "1/s", "higher", "communication", "messages of all senders, or collectives"),
     # Work
     Metric("parameters", "1", None, "work", "trainable parameters"),
     Metric("flops_per_step", "FLOP", None, "work", "analytic matmul and convolution work of one step"),

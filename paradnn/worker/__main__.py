@@ -11,11 +11,13 @@ import argparse
 import os
 import sys
 import tempfile
+from collections.abc import Mapping
+from typing import Any
 
 from paradnn.worker import frameworks
 from paradnn.worker.channel import Channel
-from paradnn.worker.fork_server import die_with_parent, serve
-from paradnn.worker.messages import PROTOCOL_VERSION, Failed, Ready
+from paradnn.worker.fork_server import Report, die_with_parent, serve
+from paradnn.worker.messages import PROTOCOL_VERSION, Answer, Failed, Ready
 
 
 def main() -> int:
@@ -30,6 +32,7 @@ def main() -> int:
     os.dup2(2, 1)
     try:
         framework = frameworks.load(arguments.framework)
+        from paradnn.worker.communication.run import answer_communication, communicates
         from paradnn.worker.point import answer_request
     except Exception as error:
         channel.send(Failed(f"{type(error).__name__}: {error}"))
@@ -39,7 +42,12 @@ def main() -> int:
         # with the worker. PyTorch keeps what is compiled once for a machine in the usual one.
         tempfile.tempdir = os.getcwd()
     channel.send(Ready(PROTOCOL_VERSION))
-    serve(channel, lambda point, report: answer_request(point, framework, report))
+
+    def answer(point: Mapping[str, Any], report: Report) -> Answer:
+        chosen = answer_communication if communicates(point) else answer_request
+        return chosen(point, framework, report)
+
+    serve(channel, answer)
     return 0
 
 

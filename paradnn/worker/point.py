@@ -44,7 +44,7 @@ from paradnn.worker.profile.run import profile_steps
 from paradnn.worker.serving.load import NotServed, OutOfTime, Service, measure_load
 from paradnn.worker.serving.sizes import compile_service
 
-__all__ = ["answer_request"]
+__all__ = ["PointRun", "answer_request"]
 
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
@@ -54,10 +54,10 @@ def answer_request(request: Mapping[str, Any], framework: Framework, report: Rep
 
     The phase `profile` is reported with the answer so far: no limit that it exceeds costs what was measured before.
     """
-    return _Run(request, framework, report).answer()
+    return PointRun(request, framework, report).answer()
 
 
-class _Run:
+class PointRun:
     """A request while it is served: what was measured so far is in the answer, whatever comes next."""
 
     def __init__(self, request: Mapping[str, Any], framework: Framework, report: Report) -> None:

@@ -61,7 +61,9 @@ class ProcessGroup:
             point = os.getpid()
             pid = os.fork()
             if pid == 0:
-                os.close(life)
+                # Those of earlier ranks too: a pipe that is open here would still send its signal when we close it.
+                for each in (life, *self._lives):
+                    os.close(each)
                 _run_rank(rank, point, theirs, [ours, *self._channels], serve)
             theirs.close()
             os.close(held)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paradnn.config.families.attention import LanguageModel, Transformer, VisionTransformer
+from paradnn.config.families.communication import Communication
 from paradnn.config.families.kernels import (
     Conv2d,
     Elementwise,
@@ -43,6 +44,7 @@ Model = (
     | SparseGemm
     | SparseFullyConnected
     | Elementwise
+    | Communication
 )
 
 
@@ -67,6 +69,11 @@ class Family:
     def is_kernel(self) -> bool:
         """Whether its step is one operation, that is no model of any size."""
         return issubclass(self.options, Kernel)
+
+    @property
+    def is_communication(self) -> bool:
+        """Whether its step is messages, which compute nothing."""
+        return issubclass(self.options, Communication)
 
 
 _FC = (("nodes", "layers"), "model.nodes=64,256,1024 batch_size=64,256,1024")
@@ -109,6 +116,13 @@ _ENTRIES = (
         "model.density=0.05,0.1,0.2,0.5 model.storage=sparse,dense batch_size=1,64",
     ),
     Family("elementwise", Elementwise, "vectors", ("elements", "operations"), "model.elements=1000,100000,10000000"),
+    Family(
+        "channel",
+        Communication,
+        "vectors",
+        ("bytes", "transport", "pattern"),
+        "model.transport=tcp,grpc model.bytes=64,4096,262144",
+    ),
 )
 #: By name, in the order of figures and tables. A place is a marker and a colour: new families go to the end.
 FAMILIES = {family.name: family for family in _ENTRIES}

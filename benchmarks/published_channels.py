@@ -1,0 +1,83 @@
+"""python -m benchmarks.published_channels FOLDER [--large 65536]
+
+How well lines over the size explain published times of collectives: FOLDER is `data/profiling/network` of
+github.com/microsoft/vidur (MIT License): all-reduce and send/receive on A40, A100 and H100. For each machine and number
+of devices the fit is made from every other size and tried on those between; errors are |measured / predicted - 1|.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from analysis.methods.transfer_fit import fit_transfers
+from benchmarks.common import RESULTS, save
+
+_MS = 1e3  # us
+
+
+def read(path: Path) -> pd.DataFrame:
+    """Columns size (bytes), us (median of repetitions, mean over ranks), devices, per_node."""
+    table = pd.read_csv(path)
+    table = table.rename(columns={"num_workers": "devices", "devices_per_node": "per_node"})
+    table["us"] = _MS * table[f"time_stats.{path.stem}.median"]
+    table = table[table["us"] > 0]  # what rounds to 0 us was not timed
+    return table.groupby(["devices", "per_node", "size"], as_index=False)["us"].mean()
+
+
+def tried(rows: pd.DataFrame, large: int) -> dict[str, object]:
+    """Errors of a fit to every other size on the sizes between, and of one line; breaks in KiB."""
+    rows = rows.sort_values("size")
+    known, others = rows[::2], rows[1::2]
+    fit = fit_transfers(known["size"], known["us"])
+    errors = np.abs(others["us"].to_numpy() / fit.at(others["size"]) - 1)
+    line = np.abs(others["us"].to_numpy() / fit.line.at(others["size"]) - 1)
+    beyond = (others["size"] >= large).to_numpy()
+    return {
+        "sizes": len(rows),
+        "start_up_us": round(fit.latency.value, 1),
+        "GB_per_second": round(fit.bandwidth.value / 1e9, 1),
+        "breaks_KiB": " ".join(f"{size / 1024:.0f}" for size in fit.breaks),
+        "median_error": round(float(np.median(errors[beyond])), 4),
+        "p90_error": round(float(np.quantile(errors[beyond], 0.9)), 4),
+        "below_median_error": round(float(np.median(errors[~beyond])), 4) if (~beyond).any() else "",
+        "one_line_median_error": round(float(np.median(line[beyond])), 4),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="data/profiling/network of microsoft/vidur")
+    parser.add_argument("--large", type=int, default=65536, help="bytes from which on errors are told (default: 65536)")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV file")
+    given = parser.parse_args()
+    rows: list[dict[str, object]] = []
+    for path in sorted(given.folder.glob("*/*.csv")):
+        if path.stem not in ("all_reduce", "send_recv"):
+            continue
+        for (devices, per_node), part in read(path).groupby(["devices", "per_node"]):
+            where = {"machine": path.parent.name, "pattern": path.stem, "devices": devices, "per_node": per_node}
+            rows.append({**where, **tried(part, given.large)})
+    if not rows:
+        print(f"error: {given.folder}: no */all_reduce.csv or */send_recv.csv there", file=sys.stderr)
+        return 2
+    table = Table(*rows[0], box=None)
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    Console(width=200).print(table)
+    errors = [float(str(row["median_error"])) for row in rows]
+    print(
+        f"median errors from {given.large} bytes on: {np.median(errors):.1%} in the median, {max(errors):.1%} at most"
+    )
+    save("published_channels", rows, given.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Communication: a step that is messages between processes (docs/communication.md).
+
+It trains nothing and has no batch, as a kernel; what moves is bytes, and there are no FLOPs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from paradnn.config.families.kernels import Kernel
+from paradnn.config.fields import option
+from paradnn.errors import ConfigError
+from paradnn.worker.communication.payload import PAYLOADS, buffer_sizes
+
+__all__ = ["COLLECTIVES", "Communication", "as_communication"]
+
+PointT = TypeVar("PointT")
+_POINT_TO_POINT = ("latency", "bandwidth")
+#: Patterns in which all processes take part alike.
+COLLECTIVES = ("all_reduce", "broadcast")
+#: What each transport is measured in.
+_PATTERNS = {
+    "tcp": (*_POINT_TO_POINT, "parameter_server"),
+    "shared_memory": _POINT_TO_POINT,
+    "grpc": (*_POINT_TO_POINT, "parameter_server"),
+    "gloo": (*_POINT_TO_POINT, *COLLECTIVES),
+    "nccl": (*_POINT_TO_POINT, *COLLECTIVES),
+    "tensorflow": ("all_reduce",),
+    "jax": ("all_reduce",),
+}
+#: Transports that a framework brings.
+_FRAMEWORKS = {"gloo": "torch", "nccl": "torch", "tensorflow": "tensorflow", "jax": "jax"}
+#: Where a pattern is not one of those named, the key says nothing, and stands at its default.
+_USED_BY = {
+    "window": ("bandwidth",),
+    "processes": COLLECTIVES,
+    "servers": ("parameter_server",),
+    "workers": ("parameter_server",),
+}
+
+
+@dataclass(frozen=True)
+class Communication(Kernel):
+    """Messages of `bytes` by a transport, in a pattern, between processes of this host or with a peer on another."""
+
+    name: str = option("channel", "the kind of workload", choices=("channel",))
+    transport: str = option("tcp", "what carries the messages; gloo and nccl are PyTorch's", choices=tuple(_PATTERNS))
+    pattern: str = option(
+        "latency",
+        "a message there and back, a window of them one way, workers to servers, or a collective",
+        choices=(*_POINT_TO_POINT, "parameter_server", *COLLECTIVES),
+    )
+    bytes: int = option(1024, "of a message; payload other than equal: follows from the buffers", low=1, high=2**40)
+    buffers: int = option(1, "buffers of a message (tcp, shared_memory, grpc)", low=1, high=1024)
+    payload: str = option(
+        "equal", "sizes of the buffers: equal, or TF-gRPC-Bench's mixes of 10 B, 10 KiB and 1 MiB", choices=PAYLOADS
+    )
+    serialized: bool = option(False, "encode each message as a Protocol Buffer, and decode it (tcp, grpc)")
+    window: int = option(64, "messages that are answered together (pattern=bandwidth)", low=1, high=65536)
+    processes: int = option(2, "that take part in a collective", low=2, high=4096)
+    servers: int = option(1, "parameter servers", low=1, high=1024)
+    workers: int = option(1, "workers, each of which sends to every parameter server", low=1, high=1024)
+    peer: str | None = option(
+        None,
+        "host:port where python -m paradnn.worker.communication.peer listens; null: a process of this host",
+        pattern=(r"[\w.-]+:\d{1,5}", "write host:port, as in node2:5000"),
+    )
+    port: int = option(0, "first port that this host's processes listen on; 0: any that is free", low=0, high=65535)
+
+    def __post_init__(self) -> None:
+        if self.pattern not in (known := _PATTERNS[self.transport]):
+            reason = f"model.transport={self.transport} has no such pattern"
+            raise ConfigError("model.pattern", self.pattern, reason, f"choose one of {', '.join(known)}")
+        if self.transport in _FRAMEWORKS:
+            self._check_one_buffer()
+        if self.serialized and self.transport == "shared_memory":
+            reason = "model.transport=shared_memory sends bytes as they are"
+            raise ConfigError("model.serialized", "true", reason, "set model.serialized=false")
+        if self.peer and (self.transport not in ("tcp", "grpc") or self.pattern not in _POINT_TO_POINT):
+            reason = f"is not for model.transport={self.transport} model.pattern={self.pattern}"
+            raise ConfigError("model.peer", self.peer, reason, "leave it out, or measure latency over tcp or grpc")
+        if self.peer and int(self.peer.rpartition(":")[2]) > 65535:
+            raise ConfigError("model.peer", self.peer, "has no such port", "choose a port up to 65535")
+        for key, patterns in _USED_BY.items():
+            if self.pattern not in patterns:
+                object.__setattr__(self, key, type(self).__dataclass_fields__[key].default)
+        object.__setattr__(self, "bytes", sum(buffer_sizes(self.payload, self.bytes, self.buffers)))
+
+    def _check_one_buffer(self) -> None:
+        """A framework sends one tensor of 32-bit numbers."""
+        reason = f"model.transport={self.transport} sends one tensor of float32"
+        for key, value, usual in (
+            ("model.buffers", self.buffers, 1),
+            ("model.payload", self.payload, "equal"),
+            ("model.serialized", self.serialized, False),
+        ):
+            if value != usual:
+                raise ConfigError(key, value, reason, f"set {key}={str(usual).lower()}")
+        if self.bytes % 4:
+            raise ConfigError("model.bytes", self.bytes, reason, "choose a multiple of 4")
+
+    @property
+    def size(self) -> str:
+        """Short description of what is sent."""
+        many = {
+            "parameter_server": f" {self.workers}w {self.servers}s",
+            "bandwidth": f" w{self.window}",
+            "latency": "",
+        }.get(self.pattern, f" x{self.processes}")
+        mix = "" if self.payload == "equal" else f" {self.payload}"
+        parts = f" in {self.buffers}" if self.buffers > 1 else ""
+        coded = " serialized" if self.serialized else ""
+        return f"{self.transport} {self.pattern}{many} {self.bytes} B{mix}{parts}{coded}"
+
+
+def as_communication(point: PointT) -> PointT:
+    """A `Point` that communicates, in the framework that brings its transport; any other as it is.
+
+    Raises ConfigError where it asks for what messages have not.
+    """
+    given: Any = point
+    model: Any = given.model
+    if not isinstance(model, Communication):
+        return point
+    for key, value in (("measure.profile", given.measure.profile), ("measure.keep_trace", given.measure.keep_trace)):
+        if value:
+            raise ConfigError(key, "true", "model=channel has no operations to profile", f"set {key}=false")
+    if given.measure.cold_caches:
+        raise ConfigError("measure.cold_caches", "true", "is not for model=channel", "set measure.cold_caches=false")
+    wanted = _FRAMEWORKS.get(model.transport, given.framework.name)
+    if given.framework.name not in (wanted, "tensorflow"):
+        reason = f"model.transport={model.transport} is of framework={wanted}"
+        raise ConfigError("framework", given.framework.name, reason, "leave it out")
+    same: PointT = replace(given, framework=replace(given.framework, name=wanted))
+    return same

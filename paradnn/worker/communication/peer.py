@@ -1,0 +1,59 @@
+"""`python -m paradnn.worker.communication.peer --port 5000`: answer the messages of another host.
+
+    node2$ python -m paradnn.worker.communication.peer --host 0.0.0.0 --port 5000
+    node1$ python -m paradnn.train model=channel model.peer=node2:5000
+
+It echoes what comes and keeps nothing, of whoever can reach the port: no name or password is asked for. The standard
+library is enough for TCP; gRPC needs grpcio. It runs until it is stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+
+from paradnn.worker.communication.rpc import serve_calls
+from paradnn.worker.communication.sockets import serve_connections
+from paradnn.worker.communication.waiting import LOOPBACK, listen
+from paradnn.worker.errors import Unavailable
+
+_MOST_BYTES = 2**30
+
+
+def main() -> int:
+    """Serve until stopped; 2 where the port is taken."""
+    parser = argparse.ArgumentParser(
+        prog="python -m paradnn.worker.communication.peer",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--host", default=LOOPBACK, help="address to listen on (default: 127.0.0.1, this host alone)")
+    parser.add_argument("--port", type=int, default=0, help="0: any that is free, which is printed (default)")
+    parser.add_argument("--transport", choices=("tcp", "grpc"), default="tcp")
+    parser.add_argument("--most-bytes", type=int, default=_MOST_BYTES, help="longest message over tcp (default: 1 GiB)")
+    given = parser.parse_args()
+    try:
+        listening = listen(given.port, given.host)
+        port = listening.getsockname()[1]
+        if given.transport == "grpc":
+            listening.close()
+            server = serve_calls(f"{given.host}:{port}")
+    except Unavailable as error:
+        print(f"error: --port: {error}", file=sys.stderr)
+        return 2
+    print(f"listening on {given.host}:{port} for {given.transport}", flush=True)
+    try:
+        if given.transport == "grpc":
+            server.wait_for_termination()
+        else:
+            serving = threading.Thread(target=serve_connections, args=(listening, given.most_bytes), daemon=True)
+            serving.start()
+            serving.join()
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""Messages over gRPC, by its Python library: unary calls of bytes, without generated code.
+
+The server echoes (latency) or answers with nothing; serialized messages are encoded and decoded on both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from paradnn.worker.communication.payload import decode, encode
+from paradnn.worker.communication.waiting import silent
+from paradnn.worker.errors import Unavailable
+from paradnn.worker.process_group import RankFailed
+
+__all__ = ["GrpcStep", "require_grpc", "serve_calls"]
+
+_SERVICE = "paradnn.Messages"
+_OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.so_reuseport", 0),  # else two servers share a port, and messages go to either
+)
+#: Threads that answer calls.
+_THREADS = 8
+
+
+def require_grpc() -> Any:
+    """The library. Raises Unavailable where the interpreter under test lacks it."""
+    try:
+        import grpc
+    except ImportError as error:
+        raise Unavailable(f"model.transport=grpc needs the package grpcio in this interpreter: {error}") from error
+    return grpc
+
+
+def _joined(buffers: Sequence[bytes]) -> bytes:
+    return buffers[0] if len(buffers) == 1 else b"".join(buffers)
+
+
+def _plain(data: bytes) -> bytes:
+    return data
+
+
+class GrpcStep:
+    """A step of calls to one server or several: each echoed, or so many at once that are answered."""
+
+    def __init__(self, point: Mapping[str, Any], addresses: Sequence[str], buffers: list[bytes], wait: float) -> None:
+        grpc, model = require_grpc(), point["model"]
+        self._grpc, self._buffers, self._patience = grpc, buffers, wait
+        self._window = model["window"] if model["pattern"] == "bandwidth" else 1
+        echoes, coded = model["pattern"] == "latency", bool(model["serialized"])
+        # A deadline costs a timer for every call: only who cannot watch the peer itself needs one.
+        self._deadline = wait if model["peer"] else None
+        self._calls: list[Any] = []
+        self._channels = []
+        for address in addresses:
+            channel = grpc.insecure_channel(address, options=_OPTIONS)
+            self._channels.append(channel)
+            try:
+                grpc.channel_ready_future(channel).result(timeout=wait)
+            except grpc.FutureTimeoutError:
+                raise silent(f"the peer at {address}", wait) from None
+            self._calls.append(
+                channel.unary_unary(
+                    _method(echoes, coded),
+                    request_serializer=encode if coded else _joined,
+                    response_deserializer=decode if coded and echoes else _plain,
+                )
+            )
+
+    def run(self, steps: int) -> None:
+        """So many steps; each ends when all calls are answered."""
+        try:
+            if self._window == 1 and len(self._calls) == 1:
+                for _ in range(steps):
+                    self._calls[0](self._buffers, timeout=self._deadline)
+                return
+            for _ in range(steps):
+                sent = [
+                    call.future(self._buffers, timeout=self._deadline)
+                    for call in self._calls
+                    for _ in range(self._window)
+                ]
+                for answer in sent:
+                    answer.result()
+        except self._grpc.RpcError as error:
+            if error.code() is self._grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise silent("the peer", self._patience) from None
+            raise RankFailed("crash", f"a call failed: {error.code().name}: {error.details()}") from error
+
+
+def serve_calls(address: str) -> Any:
+    """A server that is started, and runs until it is dropped. Raises Unavailable where the address is taken."""
+    grpc = require_grpc()
+    handlers: dict[str, Any] = {}
+    for echoes in (False, True):
+        for coded in (False, True):
+            handlers[_method(echoes, coded).rpartition("/")[2]] = grpc.unary_unary_rpc_method_handler(
+                _echo if echoes else _take,
+                request_deserializer=decode if coded else _plain,
+                response_serializer=encode if coded and echoes else _plain,
+            )
+    server = grpc.server(ThreadPoolExecutor(_THREADS), options=_OPTIONS)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+    try:
+        server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise Unavailable(f"{address} is taken; choose another port with model.port, or 0") from error
+    server.start()
+    return server
+
+
+def _method(echoes: bool, coded: bool) -> str:
+    return f"/{_SERVICE}/{'Echo' if echoes else 'Take'}{'Serialized' if coded else ''}"
+
+
+def _echo(request: Any, context: Any) -> Any:
+    return request
+
+
+def _take(request: Any, context: Any) -> bytes:
+    return b""

@@ -1,0 +1,160 @@
+"""Messages over TCP: the floor under every transport that uses the network.
+
+A connection begins with a header that says what will come; from then on both sides know how long every message is. The
+server echoes each message (latency), or answers a window of them with one byte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paradnn.worker.communication.payload import decode, encode
+from paradnn.worker.communication.waiting import silent, truncated
+from paradnn.worker.errors import Unavailable
+from paradnn.worker.process_group import RankFailed
+
+__all__ = ["Connection", "TcpStep", "serve_connections"]
+
+#: A magic word, bytes of a message on the wire, messages that are answered together (0: each is echoed), serialized.
+_HEADER = struct.Struct("!8sQIB")
+_MAGIC = b"paradnn1"
+_READY = b"!"
+_TIME = struct.Struct("ll")
+
+
+class Connection:
+    """A connected socket whose reads and writes end after `patience` seconds without progress (None: never)."""
+
+    def __init__(self, connected: socket.socket, peer: str, patience: float | None) -> None:
+        self._socket, self._peer, self._patience = connected, peer, patience
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if patience is not None:
+            connected.settimeout(None)  # the kernel keeps the time: Python would ask before every read
+            limit = _TIME.pack(int(patience), int(patience % 1 * 1e6))
+            for name in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                connected.setsockopt(socket.SOL_SOCKET, name, limit)
+
+    @classmethod
+    def to(cls, address: tuple[str, int], patience: float) -> Connection:
+        """Connected to a server. Raises Unavailable where none listens, RankFailed where none answers."""
+        peer = f"the peer at {address[0]}:{address[1]}"
+        try:
+            return cls(socket.create_connection(address, timeout=patience), peer, patience)
+        except TimeoutError:
+            raise silent(peer, patience) from None
+        except OSError as error:
+            raise Unavailable(f"{peer} cannot be reached: {error.strerror or error}") from error
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self._socket.close()
+
+    def send(self, buffers: Sequence[bytes | memoryview]) -> None:
+        """All buffers, one after the other, in as few calls as the system takes. Raises RankFailed."""
+        try:
+            if len(buffers) == 1:
+                self._socket.sendall(buffers[0])
+                return
+            left = list(buffers)
+            while left:
+                sent = self._socket.sendmsg(left)
+                while left and sent >= len(left[0]):
+                    sent -= len(left.pop(0))
+                if sent:
+                    left[0] = memoryview(left[0])[sent:]
+        except BlockingIOError:
+            raise silent(self._peer, self._patience or 0.0) from None
+        except OSError as error:
+            raise RankFailed("crash", f"{self._peer} closed the connection: {error.strerror}") from error
+
+    def receive(self, into: memoryview) -> None:
+        """Fill `into`. Raises RankFailed, and EOFError where the connection ends between two messages."""
+        got, wanted = 0, len(into)
+        while got < wanted:
+            try:
+                count = self._socket.recv_into(into[got:], 0, socket.MSG_WAITALL)
+            except BlockingIOError:
+                raise silent(self._peer, self._patience or 0.0) from None
+            except OSError as error:
+                raise RankFailed("crash", f"{self._peer} closed the connection: {error.strerror}") from error
+            if not count and not got:
+                raise EOFError
+            if not count:
+                raise truncated(self._peer, got, wanted)
+            got += count
+
+    def answer(self, into: memoryview) -> None:
+        """As `receive`, of a message that must come."""
+        try:
+            self.receive(into)
+        except EOFError:
+            raise truncated(self._peer, 0, len(into)) from None
+
+
+class TcpStep:
+    """A step over connections to one server or several: a message there and back, or a window that is answered."""
+
+    def __init__(self, point: Mapping[str, Any], addresses: Sequence[str], buffers: list[bytes], wait: float) -> None:
+        model = point["model"]
+        self._buffers, self._serialized = buffers, bool(model["serialized"])
+        size = len(encode(buffers)) if self._serialized else sum(map(len, buffers))
+        self._echoes = model["pattern"] == "latency"
+        self._window = model["window"] if model["pattern"] == "bandwidth" else 1
+        self._back = memoryview(bytearray(size if self._echoes else 1))
+        self._connections: list[Connection] = []
+        header = _HEADER.pack(_MAGIC, size, 0 if self._echoes else self._window, self._serialized)
+        try:
+            for address in addresses:
+                host, _, port = address.rpartition(":")
+                self._connections.append(Connection.to((host, int(port)), wait))
+                self._connections[-1].send([header])
+                self._connections[-1].answer(self._back[:1])
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End all connections."""
+        for connection in self._connections:
+            connection.close()
+
+    def run(self, steps: int) -> None:
+        """So many steps; each ends when all servers have answered."""
+        for _ in range(steps):
+            for connection in self._connections:
+                for _ in range(self._window):
+                    connection.send([encode(self._buffers)] if self._serialized else self._buffers)
+            for connection in self._connections:
+                connection.answer(self._back)
+                if self._serialized and self._echoes:
+                    decode(self._back)
+
+
+def serve_connections(listening: socket.socket, most_bytes: int | None = None) -> None:
+    """Serve every connection in a thread of its own until the socket closes; a fault ends its connection alone."""
+    with contextlib.suppress(OSError):
+        while True:
+            connected, (host, port, *_) = listening.accept()
+            connection = Connection(connected, f"the peer at {host}:{port}", None)
+            threading.Thread(target=_serve, args=(connected, connection, most_bytes), daemon=True).start()
+
+
+def _serve(connected: socket.socket, connection: Connection, most_bytes: int | None) -> None:
+    with connected, contextlib.suppress(EOFError, RankFailed, ValueError, MemoryError):
+        header = memoryview(bytearray(_HEADER.size))
+        connection.receive(header)
+        magic, size, window, serialized = _HEADER.unpack(header)
+        if magic != _MAGIC or (most_bytes is not None and size > most_bytes):
+            return
+        message = memoryview(bytearray(size))
+        connection.send([_READY])
+        while True:
+            for _ in range(max(1, window)):
+                connection.receive(message)
+                buffers = decode(message) if serialized else [message]
+            connection.send([_READY] if window else [encode(buffers)] if serialized else buffers)

@@ -1,0 +1,155 @@
+"""`model=channel` through the command: what is recorded, how it fails, and that no process stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from contextlib import closing
+
+import psutil
+import pytest
+
+from paradnn.worker.communication.waiting import listen
+from tests.conftest import Store, children_of, process, run
+
+pytestmark = pytest.mark.framework
+
+SHORT = [
+    "paradnn.train",
+    "model=channel",
+    "measure.processes=1",
+    "measure.min_seconds=0.02",
+    "measure.min_blocks=6",
+    "measure.block_seconds=0.002",
+    "measure.warmup_seconds=0.1",
+]
+
+
+def processes_of_points() -> set[int]:
+    """Below this test's own workers: forked by one, or by such a process."""
+    found = set()
+    for pid in children_of(os.getpid()):
+        with contextlib.suppress(psutil.Error):
+            each = psutil.Process(pid)
+            parent = each.parent()
+            if parent and all("paradnn.worker" in " ".join(one.cmdline()) for one in (each, parent)):
+                found.add(pid)
+    return found
+
+
+def ended(store: Store) -> dict[str, str]:
+    (tags,) = store.runs()
+    return tags
+
+
+def test_a_sweep_of_transports_is_recorded_and_resumed(store: Store) -> None:
+    words = [
+        SHORT[0],
+        "-m",
+        *SHORT[1:],
+        "model.transport=tcp,grpc,shared_memory",
+        "model.pattern=latency,bandwidth",
+        "model.bytes=1000",
+    ]
+    done = run(words, store)
+    assert done.returncode == 0, done.stderr
+    runs = store.runs()
+    assert [tags["outcome"] for tags in runs] == ["ok"] * 6
+    assert {tags["checks"] for tags in runs} == {"passed"}
+    assert store.runs("ceilings") == []
+    for tags in runs:
+        metrics, params = (store.values(table, tags["run_id"]) for table in ("latest_metrics", "params"))
+        step, alone = metrics["step_time_ms"], params["model.pattern"] == "latency"
+        assert metrics["transfer_us"] == pytest.approx(1e3 * step / (2 if alone else 64))
+        assert metrics["sent_bytes_per_second"] == pytest.approx(1e9 / metrics["transfer_us"])
+        assert metrics["transfer_low_us"] <= metrics["transfer_us"] <= metrics["transfer_high_us"]
+        assert ("round_trip_us" in metrics) == ("latency_p50_ms" in metrics) == alone
+        assert not {"flops_per_step", "flops_per_second", "arithmetic_intensity"} & set(metrics)
+    again = run(words, store)
+    assert len(store.runs()) == 6
+    assert "6" in again.stdout
+    assert not processes_of_points()
+
+
+@pytest.mark.parametrize("transport", ["tcp", "grpc"])
+def test_workers_send_to_every_parameter_server(store: Store, transport: str) -> None:
+    words = ["model.pattern=parameter_server", "model.servers=2", "model.workers=2", "model.payload=skewed"]
+    done = run([*SHORT, f"model.transport={transport}", *words, "model.buffers=10", "model.serialized=true"], store)
+    assert done.returncode == 0, done.stderr
+    tags = ended(store)
+    metrics = store.values("latest_metrics", tags["run_id"])
+    assert metrics["messages_per_second"] == pytest.approx(4e3 / metrics["step_time_ms"])
+    assert metrics["sent_bytes_per_second"] == pytest.approx(metrics["messages_per_second"] * 6_322_186)
+    assert "us each" in done.stdout
+
+
+def test_tensorflow_all_reduces_between_processes(store: Store) -> None:
+    done = run([*SHORT, "model.transport=tensorflow", "model.pattern=all_reduce", "model.bytes=4096"], store)
+    assert done.returncode == 0, done.stderr
+    metrics = store.values("latest_metrics", ended(store)["run_id"])
+    # Two processes: the bus carries what the algorithm does.
+    assert metrics["bus_bytes_per_second"] == pytest.approx(metrics["sent_bytes_per_second"])
+
+
+def test_a_peer_that_never_answers_and_a_port_that_is_taken(store: Store) -> None:
+    with closing(listen(0)) as deaf:
+        port = deaf.getsockname()[1]
+        run([*SHORT, f"model.peer=127.0.0.1:{port}", "measure.timeout=4"], store)
+        run([*SHORT, f"model.port={port}"], store)
+    reasons = {tags["outcome"]: tags["reason"] for tags in store.runs()}
+    assert reasons["timeout"] == f"the peer at 127.0.0.1:{port} did not answer within 2 s"
+    assert reasons["unavailable"].startswith(f"port {port} of 127.0.0.1 is taken")
+    assert not processes_of_points()
+
+
+def test_a_message_that_ends_too_early(store: Store) -> None:
+    listening = listen(0)
+    pid = os.fork()
+    if pid == 0:
+        connected, _ = listening.accept()
+        connected.sendall(b"!")
+        connected.recv(21 + 1024, socket.MSG_WAITALL)
+        connected.sendall(bytes(100))
+        connected.close()
+        os._exit(0)
+    with closing(listening):
+        run([*SHORT, f"model.peer=127.0.0.1:{listening.getsockname()[1]}"], store)
+    os.waitpid(pid, 0)
+    tags = ended(store)
+    assert tags["outcome"] == "crash"
+    assert tags["reason"].endswith("closed the connection after 100 of 1,024 bytes of a message")
+
+
+def test_a_payload_larger_than_memory_is_not_tried(store: Store) -> None:
+    run([*SHORT, f"model.bytes={2**33}", "measure.memory_limit=1GiB"], store)
+    tags = ended(store)
+    assert tags["outcome"] == "oom_predicted"
+    assert tags["reason"] == "needs at least 8.00 GiB, the limit is 1.00 GiB"
+
+
+def test_nccl_without_a_gpu_is_unavailable_where_there_is_pytorch(store: Store) -> None:
+    pytest.importorskip("torch", reason="needs PyTorch")
+    done = process([*SHORT, "model.transport=nccl", "model.pattern=all_reduce"], store)
+    assert ended(store)["outcome"] == "unavailable", done.stderr
+
+
+def test_a_server_that_is_killed_ends_its_point(store: Store) -> None:
+    """From outside, in the middle of a measurement."""
+    pid = os.fork()
+    if pid == 0:
+        os.environ["MLFLOW_TRACKING_URI"] = store.uri
+        process([*SHORT, "measure.min_seconds=20", "measure.max_seconds=30"], store)
+        os._exit(0)
+    deadline = time.monotonic() + 120
+    servers: set[int] = set()
+    while len(servers) < 2 and time.monotonic() < deadline:
+        time.sleep(0.5)
+        servers = processes_of_points()
+    time.sleep(2)
+    os.kill(max(servers), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert ended(store)["outcome"] == "crash"
+    assert not processes_of_points()

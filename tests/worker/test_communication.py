@@ -1,0 +1,221 @@
+"""Messages between real processes and threads: what arrives, and what is said where nothing does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from paradnn.worker.communication.payload import LARGE, MEDIUM, SMALL, buffer_sizes, decode, encode, make_buffers
+from paradnn.worker.communication.rpc import GrpcStep, serve_calls
+from paradnn.worker.communication.shared_memory import Ring, SharedMemoryStep, open_rings, serve_ring
+from paradnn.worker.communication.sockets import TcpStep, serve_connections
+from paradnn.worker.communication.waiting import listen, patience_of
+from paradnn.worker.errors import Unavailable
+from paradnn.worker.process_group import RankFailed
+from tests.conftest import ROOT
+
+MODEL = {
+    "name": "channel",
+    "transport": "tcp",
+    "pattern": "latency",
+    "bytes": 1000,
+    "buffers": 3,
+    "payload": "equal",
+    "serialized": False,
+    "window": 4,
+    "servers": 1,
+    "workers": 1,
+    "peer": None,
+    "port": 0,
+}
+
+
+def point(**model: Any) -> dict[str, Any]:
+    return {"model": MODEL | model, "seed": 0, "measure": {"timeout": 10.0}}
+
+
+def buffers_of(point: dict[str, Any]) -> list[bytes]:
+    model = point["model"]
+    return make_buffers(buffer_sizes(model["payload"], model["bytes"], model["buffers"]), point["seed"])
+
+
+@pytest.fixture
+def tcp_server() -> Iterator[str]:
+    with closing(listen(0)) as listening:
+        threading.Thread(target=serve_connections, args=(listening,), daemon=True).start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def served_once(answer: Callable[[socket.socket], None]) -> tuple[str, threading.Thread]:
+    """A server of one connection that does as it likes."""
+    listening = listen(0)
+
+    def serve() -> None:
+        with closing(listening):
+            connected, _ = listening.accept()
+            with closing(connected):
+                answer(connected)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    return f"127.0.0.1:{listening.getsockname()[1]}", thread
+
+
+def test_payloads_have_the_sizes_that_are_said() -> None:
+    assert buffer_sizes("equal", 1000, 3) == [334, 333, 333]
+    assert buffer_sizes("uniform", 0, 4) == [SMALL, MEDIUM, LARGE, SMALL]
+    assert sorted(buffer_sizes("skewed", 0, 10)) == [SMALL, *[MEDIUM] * 3, *[LARGE] * 6]
+    drawn = buffer_sizes("random", 0, 1000)
+    assert drawn == buffer_sizes("random", 0, 1000)
+    assert all(280 < drawn.count(size) < 390 for size in (SMALL, MEDIUM, LARGE))  # a third each
+    assert [len(buffer) for buffer in make_buffers([1, 2**20 + 3], 0)] == [1, 2**20 + 3]
+
+
+def test_a_serialized_message_is_a_protocol_buffer() -> None:
+    """Against Google's own library: `ListValue` is no bytes, but `FieldMask` is `repeated string paths = 1`."""
+    from google.protobuf.field_mask_pb2 import FieldMask
+
+    parts = ["", "a", "b" * 127, "c" * 128, "d" * 70_000]
+    ours = encode([part.encode() for part in parts])
+    assert ours == FieldMask(paths=parts).SerializeToString()
+    assert [bytes(part).decode() for part in decode(ours)] == parts
+    for cut in (1, 100, 60_000):
+        with pytest.raises(ValueError, match="ends"):
+            decode(ours[:-cut])
+
+
+@pytest.mark.parametrize("serialized", [False, True])
+@pytest.mark.parametrize("pattern", ["latency", "bandwidth", "parameter_server"])
+def test_tcp_carries_whole_messages(tcp_server: str, pattern: str, serialized: bool) -> None:
+    given = point(pattern=pattern, serialized=serialized, bytes=300_001)
+    step = TcpStep(given, [tcp_server, tcp_server], buffers_of(given), 5.0)
+    step.run(20)
+    if pattern == "latency":
+        back = bytes(step._back)
+        assert (b"".join(decode(back)) if serialized else back) == b"".join(buffers_of(given))
+    step.close()
+
+
+def test_a_peer_that_never_answers_is_a_timeout() -> None:
+    released = threading.Event()
+
+    def greet(connected: socket.socket) -> None:
+        connected.sendall(b"!")
+        released.wait(10)
+
+    address, thread = served_once(greet)
+    step = TcpStep(point(), [address], buffers_of(point()), 0.3)
+    with pytest.raises(RankFailed, match=f"the peer at {address} did not answer within 0.3 s") as failed:
+        step.run(1)
+    assert failed.value.outcome == "timeout"
+    step.close()
+    released.set()
+    thread.join()
+    with closing(listen(0)) as deaf, pytest.raises(RankFailed, match="did not answer"):
+        TcpStep(point(), [f"127.0.0.1:{deaf.getsockname()[1]}"], buffers_of(point()), 0.3)
+
+
+def test_a_truncated_message_says_how_much_came() -> None:
+    def half(connected: socket.socket) -> None:
+        connected.sendall(b"!")
+        connected.recv(21 + 1000, socket.MSG_WAITALL)
+        connected.sendall(bytes(400))
+
+    address, _ = served_once(half)
+    step = TcpStep(point(), [address], buffers_of(point()), 5.0)
+    with pytest.raises(RankFailed, match="closed the connection after 400 of 1,000 bytes of a message") as failed:
+        step.run(1)
+    assert failed.value.outcome == "crash"
+    step.close()
+
+
+def test_a_port_that_is_taken_and_a_host_that_is_not_there() -> None:
+    with closing(listen(0)) as held:
+        port = held.getsockname()[1]
+        with pytest.raises(Unavailable, match=f"port {port} of 127.0.0.1 is taken; choose another with model.port"):
+            listen(port)
+        with pytest.raises(Unavailable, match=f"127.0.0.1:{port} is taken"):
+            serve_calls(f"127.0.0.1:{port}")
+    with pytest.raises(Unavailable, match=f"the peer at 127.0.0.1:{port} cannot be reached: Connection refused"):
+        TcpStep(point(), [f"127.0.0.1:{port}"], buffers_of(point()), 1.0)
+
+
+@pytest.mark.parametrize("serialized", [False, True])
+@pytest.mark.parametrize("pattern", ["latency", "bandwidth", "parameter_server"])
+def test_grpc_carries_whole_messages(pattern: str, serialized: bool) -> None:
+    with closing(listen(0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    server = serve_calls(address)
+    given = point(transport="grpc", pattern=pattern, serialized=serialized, bytes=5 * 2**20)
+    step = GrpcStep(given, [address], buffers_of(given), 5.0)
+    step.run(3)
+    if pattern == "latency":
+        back = step._calls[0](step._buffers)
+        assert (b"".join(back) if serialized else back) == b"".join(buffers_of(given))
+    server.stop(None)
+    with pytest.raises(RankFailed, match="a call failed: UNAVAILABLE"):
+        step.run(1)
+
+
+def test_a_grpc_server_that_is_not_there_is_a_timeout() -> None:
+    with closing(listen(0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(RankFailed, match=f"the peer at {address} did not answer within 0.3 s"):
+        GrpcStep(point(), [address], [b""], 0.3)
+
+
+@pytest.mark.parametrize("pattern", ["latency", "bandwidth"])
+def test_shared_memory_carries_whole_messages_between_processes(pattern: str) -> None:
+    given = point(transport="shared_memory", pattern=pattern, window=11)
+    rings = open_rings(given)
+    pid = os.fork()
+    if pid == 0:
+        serve_ring(given, rings)
+    try:
+        step = SharedMemoryStep(given, rings, buffers_of(given), 5.0)
+        step.run(50)
+        if pattern == "latency":
+            assert bytes(step._into) == b"".join(buffers_of(given))
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_a_ring_that_nobody_reads_is_a_timeout() -> None:
+    ring = Ring(8)
+    for _ in range(4):
+        ring.send([b"12345678"], 0.1)
+    with pytest.raises(RankFailed, match=r"the other process did not answer within 0\.1 s"):
+        ring.send([b"12345678"], 0.1)
+
+
+def test_the_wait_ends_before_the_driver_ends_the_point() -> None:
+    assert patience_of(point()) == 5.0
+    assert patience_of({"measure": {"timeout": 600.0}}) == 30.0
+
+
+@pytest.mark.parametrize("transport", ["tcp", "grpc"])
+def test_a_peer_of_another_host_is_a_command(transport: str) -> None:
+    command = [sys.executable, "-m", "paradnn.worker.communication.peer", "--transport", transport]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as peer:
+        assert peer.stdout
+        address = peer.stdout.readline().split()[2]
+        given = point(transport=transport, peer=address)
+        step = TcpStep(given, [address], buffers_of(given), 5.0) if transport == "tcp" else None
+        (step or GrpcStep(given, [address], buffers_of(given), 5.0)).run(2)
+        if step:
+            step.close()
+        again = subprocess.run([*command, "--port", address.split(":")[1]], cwd=ROOT, capture_output=True, text=True)
+        peer.send_signal(signal.SIGINT)
+        assert peer.wait(10) == 130
+    assert again.returncode == 2
+    assert again.stderr.startswith("error: --port: port ")
