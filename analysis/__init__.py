@@ -28,6 +28,7 @@ _HOMES = {
     "summaries.figure_of_merit": ("FigureOfMeritOptions", "figure_of_merit"),
     "summaries.heatmap": ("HeatmapOptions", "heatmap"),
     "summaries.infeed": ("InfeedOptions", "infeed"),
+    "summaries.layers": ("LayersOptions", "layers"),
     "summaries.memory": ("MemoryOptions", "memory"),
     "summaries.overhead": ("OverheadOptions", "overhead"),
     "summaries.parameters": ("ParametersOptions", "parameters", "read_models"),

@@ -78,7 +78,7 @@ class Measuring:
         self._random = random.Random(settings.sweep.seed)
         self._keeps_nothing = False
         self._open: list[OpenPoint] = []
-        self._free_since = time.perf_counter()
+        self._free_since = self._begun = time.perf_counter()
         self._tags: Mapping[str, str] = {}
         self._waited: Mapping[str, float] = {}
         self.findings: Sequence[Finding] = ()
@@ -86,7 +86,8 @@ class Measuring:
 
     def start(self, tags: Mapping[str, str], waited: Mapping[str, float]) -> None:
         """What passes from now on is the schedule of the first point; `tags` and metrics `waited` go to every run."""
-        self._tags, self._waited, self._free_since = tags, waited, time.perf_counter()
+        self._tags, self._waited = tags, waited
+        self._free_since = self._begun = time.perf_counter()
 
     def abandon(self) -> None:
         """Give back what is claimed and not recorded."""
@@ -289,7 +290,8 @@ class Measuring:
         spent = now - self._free_since
         overhead = spent + sum(record.metrics.get(f"phase_{name}_seconds", 0.0) for name in ("schedule", "start"))
         self._free_since = now
-        return {"phase_record_seconds": spent, "overhead_seconds": overhead, **self._waited}
+        own = {"phase_record_seconds": spent, "overhead_seconds": overhead, "session_seconds": now - self._begun}
+        return {**own, **self._waited}
 
     def _done(self, record: Record, run_id: str, spared: int) -> None:
         row = Row.of_record(run_id, record)

@@ -173,6 +173,7 @@ _ALL = (
     Metric("overhead_seconds", "s", "lower", "protocol", "schedule + start + record: what the stack itself cost"),
     Metric("queue_seconds", "s", "lower", "launch", "wait of the point's task: submission until its process began"),
     Metric("task_start_seconds", "s", "lower", "launch", "the task's process began until its first point could"),
+    Metric("session_seconds", "s", None, "launch", "the session's first point could begin until this one was recorded"),
     Metric("latency_steps", "1", None, "protocol", "synchronised steps behind the latency quantiles"),
     Metric("profile_steps", "1", None, "profile", "steps under the profiler"),
     Metric("profile_step_time_ms", "ms", None, "profile", "step time under the profiler"),
