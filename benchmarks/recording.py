@@ -20,6 +20,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import psutil
+
 from benchmarks.common import ROOT, save
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
@@ -82,6 +84,12 @@ def store(kind: str, folder: Path) -> Iterator[str]:
         yield backend if kind == "sqlite" else stack.enter_context(server(backend, folder)).uri
 
 
+def processor_seconds() -> float:
+    """What drivers, server and database have taken of all cores so far: other work beside them takes no part."""
+    times = (process.cpu_times() for process in psutil.Process().children(recursive=True))
+    return sum(each.user + each.system for each in times)
+
+
 def measure(uri: str, template: Path, rounds: int, points: int) -> Iterator[dict[str, float]]:
     """Rates of every number of drivers, in turn, so often."""
     command = [sys.executable, "-m", "benchmarks.recording", "--drive", uri, "--template", str(template)]
@@ -100,11 +108,14 @@ def measure(uri: str, template: Path, rounds: int, points: int) -> Iterator[dict
         together(max(DRIVERS), "warm-up", 2)
         for number in range(rounds):
             for count in DRIVERS:
+                before = processor_seconds()
                 answers = together(count, f"round {number}, {count} drivers", points)
+                spent = processor_seconds() - before
                 seconds = max(one["end"] for one in answers) - min(one["begin"] for one in answers)
                 yield {
                     "drivers": count,
                     "runs_per_second": count * points / seconds,
+                    "processor_ms": 1e3 * spent / (count * points),
                     "claim_ms": 1e3 * statistics.median(value for one in answers for value in one["claim"]),
                     "record_ms": 1e3 * statistics.median(value for one in answers for value in one["record"]),
                 }
@@ -152,9 +163,10 @@ def main() -> None:
     for kind in given.stores.split(","):
         for count in DRIVERS:
             rates = [row["runs_per_second"] for row in rows if row["store"] == kind and row["drivers"] == count]
+            spent = [row["processor_ms"] for row in rows if row["store"] == kind and row["drivers"] == count]
             print(
                 f"{kind}, {count} driver(s): median {statistics.median(rates):.1f} runs/s "
-                f"({min(rates):.1f} .. {max(rates):.1f})"
+                f"({min(rates):.1f} .. {max(rates):.1f}), {statistics.median(spent):.0f} ms of a core each"
             )
     save("recording", rows)
     return None

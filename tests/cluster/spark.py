@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -29,7 +28,7 @@ class SparkCluster:
         self._daemons = [self._start("Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")]
         self.workers = [self.add_worker(), self.add_worker()]
 
-    def add_worker(self) -> psutil.Process:
+    def add_worker(self) -> psutil.Popen:
         """One more node; its daemon."""
         place = tempfile.mkdtemp(dir=self._folder.name)
         given = ("--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "1g", "--work-dir", place)
@@ -37,7 +36,7 @@ class SparkCluster:
         self._daemons.append(daemon)
         return daemon
 
-    def power_off(self, worker: psutil.Process) -> None:
+    def power_off(self, worker: psutil.Popen) -> None:
         """Lose a node at once, with all that runs on it."""
         for process in [worker, *worker.children(recursive=True)]:
             with contextlib.suppress(psutil.Error):
@@ -48,12 +47,13 @@ class SparkCluster:
         for daemon in self._daemons:
             with contextlib.suppress(psutil.Error):
                 self.power_off(daemon)
+            daemon.wait()
         self._folder.cleanup()
 
-    def _start(self, what: str, *arguments: str) -> psutil.Process:
+    def _start(self, what: str, *arguments: str) -> psutil.Popen:
         log = Path(self._folder.name) / f"{what}-{len(os.listdir(self._folder.name))}.log"
         with log.open("wb") as output:
-            process = subprocess.Popen(
+            process = psutil.Popen(
                 [_CLASS, f"org.apache.spark.deploy.{what.lower()}.{what}", *arguments],
                 env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"},
                 stdout=output,
@@ -61,4 +61,4 @@ class SparkCluster:
             )
         ready = "I have been elected leader" if what == "Master" else "Successfully registered with master"
         assert wait_for(lambda: ready in log.read_text(), 120), log.read_text()[-2000:]
-        return psutil.Process(process.pid)
+        return process
