@@ -43,8 +43,8 @@ SCHEDULER = ("queue", "task start")
 LOCAL = "local"
 By = Literal["launcher", "sweep"]
 
-#: What tells the sessions of a sweep apart: an attempt of a task is one of its own.
-_KEYS = ("task", "restarts", "host")
+#: What tells the sessions of a sweep apart whose runs do not name theirs.
+_KEYS = ("task", "job_id", "restarts", "host")
 _FEWEST = 3  # sessions, for an interval over them
 #: From so many points on a bootstrap draws less often, so many numbers in all, but so often at least.
 _MANY, _DRAWN, _DRAWS = 2_000, 4_000_000, 200
@@ -155,15 +155,17 @@ def _of_points(runs: pd.DataFrame, by: By) -> pd.DataFrame:
 
 
 def _sessions(runs: pd.DataFrame) -> pd.Series:
-    """The session of each run, as text; a run of no sweep is one by itself."""
-    alone = runs["run_id"].astype(str)
-    if "sweep_id" not in runs:
-        return alone
-    named = runs["sweep_id"].astype("object").fillna("").astype(str)
-    for name in _KEYS:
-        if name in runs:
-            named = named + "/" + runs[name].astype("object").fillna("").astype(str)
-    return named.where(runs["sweep_id"].notna(), alone)
+    """The session of each run, as text: the one it names; else one for each task of its sweep; else it is alone."""
+    session = runs["run_id"].astype(str)
+    if "sweep_id" in runs:
+        named = runs["sweep_id"].astype("object").fillna("").astype(str)
+        for name in _KEYS:
+            if name in runs:
+                named = named + "/" + runs[name].astype("object").fillna("").astype(str)
+        session = session.where(runs["sweep_id"].isna(), named)
+    if "session_id" in runs:
+        session = session.where(runs["session_id"].isna(), runs["session_id"].astype("object").astype(str))
+    return session
 
 
 def _of_sessions(runs: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:

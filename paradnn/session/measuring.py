@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -86,7 +87,7 @@ class Measuring:
 
     def start(self, tags: Mapping[str, str], waited: Mapping[str, float]) -> None:
         """What passes from now on is the schedule of the first point; `tags` and metrics `waited` go to every run."""
-        self._tags, self._waited = tags, waited
+        self._tags, self._waited = {**tags, "session_id": secrets.token_hex(8)}, waited
         self._free_since = self._begun = time.perf_counter()
 
     def abandon(self) -> None:

@@ -124,6 +124,9 @@ def test_attempts_sweeps_and_single_points_are_sessions_of_their_own() -> None:
     again = session("s", "slurm").assign(restarts="1").drop(columns=["queue_seconds", "task_start_seconds"])
     other = session("s", "slurm", host="node2")
     alone = session("x", None).drop(columns="sweep_id").iloc[:2]
+    # The hyperparameter `task` hides the number of the task; runs that name their session need it not.
+    named = [session("n", "slurm", task="step", session_id=name) for name in ("one", "two")]
+    assert list(layers(pd.concat(named, ignore_index=True)).sessions["points"]) == [POINTS, POINTS]
     frame = pd.concat([session("s", "slurm", host="node1"), again, other, alone], ignore_index=True)
     found = layers(frame)
     assert list(found.sessions["points"]) == [POINTS, POINTS, 1, 1]
