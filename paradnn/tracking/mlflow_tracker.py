@@ -127,9 +127,11 @@ class MlflowTracker(LaunchedSweeps):
 
         Two drivers that claim at once each see the other's run after making their own; both withdraw and come back
         later. A claim holds only when, once it was written, no other stood beside it. To look before as well saves
-        making runs in vain; it is left out until another driver was met.
+        making runs in vain; of points it is left out until another driver was met: those that the store held were skipped
+        before. Ceilings were not, and are there most of the time.
         """
-        if accepts is not None and self._accompanied and (other := self._other(identity, accepts)):
+        likely = self._accompanied or tags.get("kind") != "point"
+        if accepts is not None and likely and (other := self._other(identity, accepts)):
             return other
         claim = self._create(identity, name, {**tags, OWNER: self._owner, EXPIRES: _expiry(timeout)}, _now())
         if accepts is None:
