@@ -127,8 +127,8 @@ class MlflowTracker(LaunchedSweeps):
 
         Two drivers that claim at once each see the other's run after making their own; both withdraw and come back
         later. A claim holds only when, once it was written, no other stood beside it. To look before as well saves
-        making runs in vain; of points it is left out until another driver was met: those that the store held were skipped
-        before. Ceilings were not, and are there most of the time.
+        making runs in vain; of points it is left out until another driver was met, since those that the store held
+        were skipped before. Ceilings were not, and are there most of the time.
         """
         likely = self._accompanied or tags.get("kind") != "point"
         if accepts is not None and likely and (other := self._other(identity, accepts)):
