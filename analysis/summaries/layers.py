@@ -93,7 +93,7 @@ def _of_group(of: Layers, group: str) -> Paragraph:
     told = f"No layer took {short(rest, share=True)} of it: ceilings, points given back, waits for other drivers."
     if rest < 0:
         told = f"The layers add up to {short(-rest, share=True)} more than it: these runs do not say when they began."
-    return Paragraph(head, (*largest, *(waits if sessions[list(SCHEDULER)].to_numpy().any() else ()), told))
+    return Paragraph(head, (*largest, *(waits if sessions["queue"].any() else ()), told))
 
 
 def _share(found: Estimate | tuple[float, float, float]) -> str:
