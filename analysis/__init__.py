@@ -31,6 +31,7 @@ _HOMES = {
     "summaries.heatmap": ("HeatmapOptions", "heatmap"),
     "summaries.infeed": ("InfeedOptions", "infeed"),
     "summaries.latency": ("LatencyOptions", "latency"),
+    "summaries.layers": ("LayersOptions", "layers"),
     "summaries.memory": ("MemoryOptions", "memory"),
     "summaries.overhead": ("OverheadOptions", "overhead"),
     "summaries.parameters": ("ParametersOptions", "parameters", "read_models"),

@@ -1,9 +1,9 @@
-"""python -m benchmarks.recording [--rounds 5] [--points 40] [--stores sqlite,...]
+"""python -m benchmarks.recording [--rounds 5] [--points 40] [--stores sqlite,...] [--profile]
 
 How many runs a second 1, 2 and 4 drivers record: into SQLite, through a server on SQLite, through a server on
-PostgreSQL. A run is the record of a real point with its profile (metrics, params, tags, artifacts), claimed and written
-as a driver does it; only its model is not measured again. PostgreSQL must be installed (Debian: postgresql), and
-paradnn[postgres].
+PostgreSQL. A run is the record of a real point (metrics, params, tags, artifacts; with --profile its tables and picture
+too), claimed and written as a driver does it; only its model is not measured again. PostgreSQL must be installed
+(Debian: postgresql), paradnn[postgres], and uvloop, without which the server is slow.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import psutil
+
 from benchmarks.common import ROOT, save
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
-from paradnn.record.record import Record, file_content
+from paradnn.record.record import Record
+from paradnn.store.files import file_content
 from paradnn.tracking.base import Claim
 from paradnn.tracking.fallback import open_tracker
 from paradnn.tracking.offline import read_document
@@ -32,19 +35,13 @@ from tests.conftest import environment
 
 STORES = ("sqlite", "server on sqlite", "server on postgresql")
 DRIVERS = (1, 2, 4)
-POINT = [
-    "model.nodes=64",
-    "batch_size=64",
-    "measure.min_seconds=0.2",
-    "measure.processes=1",
-    "measure.profile=true",
-    "ceilings=false",
-]
+POINT = ["model.nodes=64", "batch_size=64", "measure.min_seconds=0.2", "measure.processes=1", "ceilings=false"]
 
 
-def real_record(folder: Path) -> Record:
-    """What the driver records of one real point with a profile."""
-    command = [sys.executable, "-m", "paradnn.train", *POINT, "tracking=offline", f"tracking.folder={folder}"]
+def real_record(folder: Path, profile: bool) -> Record:
+    """What the driver records of one real point."""
+    how = ["tracking=offline", f"tracking.folder={folder}", f"measure.profile={str(profile).lower()}"]
+    command = [sys.executable, "-m", "paradnn.train", *POINT, *how]
     subprocess.run(command, cwd=ROOT, env=environment(), check=True, capture_output=True)
     [path] = folder.glob("point-*.json")
     return Record(**read_document(path)["record"])
@@ -87,6 +84,12 @@ def store(kind: str, folder: Path) -> Iterator[str]:
         yield backend if kind == "sqlite" else stack.enter_context(server(backend, folder)).uri
 
 
+def processor_seconds() -> float:
+    """What drivers, server and database have taken of all cores so far: other work beside them takes no part."""
+    times = (process.cpu_times() for process in psutil.Process().children(recursive=True))
+    return sum(each.user + each.system for each in times)
+
+
 def measure(uri: str, template: Path, rounds: int, points: int) -> Iterator[dict[str, float]]:
     """Rates of every number of drivers, in turn, so often."""
     command = [sys.executable, "-m", "benchmarks.recording", "--drive", uri, "--template", str(template)]
@@ -105,11 +108,14 @@ def measure(uri: str, template: Path, rounds: int, points: int) -> Iterator[dict
         together(max(DRIVERS), "warm-up", 2)
         for number in range(rounds):
             for count in DRIVERS:
+                before = processor_seconds()
                 answers = together(count, f"round {number}, {count} drivers", points)
+                spent = processor_seconds() - before
                 seconds = max(one["end"] for one in answers) - min(one["begin"] for one in answers)
                 yield {
                     "drivers": count,
                     "runs_per_second": count * points / seconds,
+                    "processor_ms": 1e3 * spent / (count * points),
                     "claim_ms": 1e3 * statistics.median(value for one in answers for value in one["claim"]),
                     "record_ms": 1e3 * statistics.median(value for one in answers for value in one["record"]),
                 }
@@ -124,6 +130,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--points", type=int, default=40, help="of each driver in each round")
     parser.add_argument("--stores", default=",".join(STORES), help="default: %(default)s")
+    parser.add_argument("--profile", action="store_true", help="record a profiled point: three files more")
     parser.add_argument("--drive", help=argparse.SUPPRESS)
     parser.add_argument("--template", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -132,7 +139,7 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory(prefix="recording-") as name:
         folder = Path(name)
-        record = real_record(folder / "point")
+        record = real_record(folder / "point", given.profile)
         template = folder / "record.json"
         template.write_text(json.dumps(asdict(record)))
         size = sum(len(file_content(content)) for content in record.artifacts.values())
@@ -156,9 +163,10 @@ def main() -> None:
     for kind in given.stores.split(","):
         for count in DRIVERS:
             rates = [row["runs_per_second"] for row in rows if row["store"] == kind and row["drivers"] == count]
+            spent = [row["processor_ms"] for row in rows if row["store"] == kind and row["drivers"] == count]
             print(
                 f"{kind}, {count} driver(s): median {statistics.median(rates):.1f} runs/s "
-                f"({min(rates):.1f} .. {max(rates):.1f})"
+                f"({min(rates):.1f} .. {max(rates):.1f}), {statistics.median(spent):.0f} ms of a core each"
             )
     save("recording", rows)
     return None

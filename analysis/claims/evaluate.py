@@ -15,6 +15,7 @@ from analysis.claims.kinds import Answer, Bound, Check
 from analysis.claims.sides import Data, paired_operations, paired_points, points, side, versions
 from analysis.methods.dependence import crossed_quantile, crossed_share, levels_of
 from analysis.methods.joining import join_columns
+from analysis.methods.layers import layers, share_of
 from analysis.methods.pairing import Missing, sampling
 from analysis.methods.quantiles import Estimate
 from analysis.methods.regression import NotEnoughData, Regression, regress
@@ -156,7 +157,8 @@ def _ratio(check: kinds.Ratio, data: Data) -> Finding:
     for a, b in pairs:
         if not check.paired:
             samples = [points(data, {**check.where, **each}, check.metric) for each in (a, b)]
-            allowances.append(_ways(samples))
+            # Their points need not be the same.
+            allowances.append(1.0 if design_of(*samples).comparable else ALLOWANCE)
             estimates.append(_shifted(_apart(samples, check.quantile, data.level, check.metric), allowances[-1]))
             counts.append(min(len(sample) for sample in samples))
             name = "ratio of medians" if check.quantile == 0.5 else f"ratio of {100 * check.quantile:g}th percentiles"
@@ -184,11 +186,6 @@ def _ratio(check: kinds.Ratio, data: Data) -> Finding:
 def _allowance(pairs: pd.DataFrame) -> float:
     """What a session may have done to the sides as a whole, as a factor; 1 where their sessions can be told apart."""
     return 1.0 if pairs["comparable"].all() else ALLOWANCE
-
-
-def _ways(samples: list[pd.DataFrame]) -> float:
-    """The same of two sides whose points need not be the same."""
-    return 1.0 if design_of(*samples).comparable else ALLOWANCE
 
 
 def _shifted(found: Estimate, allowance: float) -> Estimate:
@@ -236,13 +233,11 @@ def _share(check: kinds.Share, data: Data) -> Finding:
 def _outcome(check: kinds.OutcomeShare, data: Data) -> Finding:
     sides = [side(data, {**check.where, **each}) for each in (check.a, check.b)]
     keys, _ = join_columns(*sides)
-    ended = [
-        rows[rows["outcome"].isin(wanted)]
-        for rows, wanted in zip(sides, (check.a_outcome, check.b_outcome), strict=True)
-    ]
+    outcomes = (check.a_outcome, check.b_outcome)
+    ended = [rows[rows["outcome"].isin(wanted)] for rows, wanted in zip(sides, outcomes, strict=True)]
     if ended[1].empty:
         raise NotEnoughData(f"no point ended as {'|'.join(check.b_outcome)} with {in_words(check.b)}")
-    asked, there, wanted = (_points(rows, keys) for rows in (ended[1], sides[0], ended[0]))
+    asked, there, wanted = (set(_keyed(rows, keys)) for rows in (ended[1], sides[0], ended[0]))
     both = asked & there
     if not both:
         raise NotEnoughData(f"none of the {len(asked)} points that did was tried with {in_words(check.a)}")
@@ -261,6 +256,13 @@ def _scaling(check: kinds.Scaling, data: Data) -> Finding:
     return _finding(check, "non-parallel fraction", estimates, check.bound, sum(family.points for family in families))
 
 
+def _layers(check: kinds.LayerShare, data: Data) -> Finding:
+    found = layers(side(data, check.where))
+    share, sample = share_of(found, check.layers, level=data.level)
+    count = len(found.points if sample == "points" else found.sessions)
+    return _finding(check, f"share of wall clock, over {sample or 'too few sessions'}", [share], check.bound, count)
+
+
 _EVALUATORS: dict[type, Callable[[Any, Data], Finding]] = {
     kinds.Trend: _trend,
     kinds.Ranking: _ranking,
@@ -270,11 +272,8 @@ _EVALUATORS: dict[type, Callable[[Any, Data], Finding]] = {
     kinds.Share: _share,
     kinds.OutcomeShare: _outcome,
     kinds.Scaling: _scaling,
+    kinds.LayerShare: _layers,
 }
-
-
-def _points(rows: pd.DataFrame, keys: list[str]) -> set[tuple[str, ...]]:
-    return set(_keyed(rows, keys))
 
 
 def _keyed(rows: pd.DataFrame, keys: list[str]) -> pd.Series[Any]:

@@ -8,6 +8,7 @@
     share      the share of the profiled step in some operations
     outcome    of the points that ended one way on B, the share that ended another way on A
     scaling    Amdahl's non-parallel fraction
+    layers     the share of wall clock that layers of the stack took
 
 A record only says what is claimed; `analysis.claims.evaluate` finds the numbers.
 """
@@ -28,6 +29,7 @@ __all__ = [
     "Check",
     "Claim",
     "Compare",
+    "LayerShare",
     "OutcomeShare",
     "Ranking",
     "Ratio",
@@ -220,7 +222,18 @@ class Scaling(_Base):
         return f"non-parallel fraction over {self.by} is {self.bound}"
 
 
-Check = Trend | Ranking | Compare | Ratio | Threshold | Share | OutcomeShare | Scaling
+@dataclass(frozen=True)
+class LayerShare(_Base):
+    """The share of the wall clock of sessions that some layers of the stack took together lies in the bound."""
+
+    layers: tuple[str, ...] = ()
+    bound: Bound = field(default_factory=Bound)
+
+    def sentence(self) -> str:
+        return f"share of wall clock in {' + '.join(self.layers)} is {self.bound}"
+
+
+Check = Trend | Ranking | Compare | Ratio | Threshold | Share | OutcomeShare | Scaling | LayerShare
 
 #: What a check's `kind` may be.
 KINDS: dict[str, type[Check]] = {
@@ -232,6 +245,7 @@ KINDS: dict[str, type[Check]] = {
     "share": Share,
     "outcome": OutcomeShare,
     "scaling": Scaling,
+    "layers": LayerShare,
 }
 
 

@@ -12,7 +12,20 @@ from typing import Any
 
 import yaml
 
-from analysis.claims.kinds import KINDS, Bound, Check, Claim, OutcomeShare, Ratio, Scaling, Share, Threshold, Trend
+from analysis.claims.kinds import (
+    KINDS,
+    Bound,
+    Check,
+    Claim,
+    LayerShare,
+    OutcomeShare,
+    Ratio,
+    Scaling,
+    Share,
+    Threshold,
+    Trend,
+)
+from analysis.methods.layers import LAYERS
 from analysis.store.conditions import Conditions, conditions_on
 from paradnn.errors import ConfigError, DataError
 
@@ -27,6 +40,7 @@ _REQUIRED: dict[type, tuple[str, ...]] = {
     Share: ("operations", "bound"),
     OutcomeShare: ("a", "b", "bound"),
     Scaling: ("bound",),
+    LayerShare: ("layers", "bound"),
     KINDS["ranking"]: ("metric", "larger", "than"),
     KINDS["compare"]: ("a", "b", "bound"),
 }
@@ -193,6 +207,14 @@ def _texts(value: Any, key: str) -> tuple[str, ...]:
     return values
 
 
+def _layers(value: Any, key: str) -> tuple[str, ...]:
+    names = _texts(value, key)
+    for name in names:
+        if name not in LAYERS:
+            raise ConfigError(key, name, "no such layer", f"choose of {', '.join(LAYERS)}")
+    return names
+
+
 def _given(value: Any, key: str) -> tuple[str, ...]:
     return () if value == [] else _texts(value, key)
 
@@ -258,4 +280,5 @@ _PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "a_outcome": _texts,
     "b_outcome": _texts,
     "by": _text,
+    "layers": _layers,
 }

@@ -35,6 +35,7 @@ from analysis.summaries.frontier import FrontierOptions, frontier
 from analysis.summaries.heatmap import HeatmapOptions, heatmap
 from analysis.summaries.infeed import InfeedOptions, infeed
 from analysis.summaries.latency import LatencyOptions, latency
+from analysis.summaries.layers import LayersOptions, layers
 from analysis.summaries.memory import MemoryOptions, memory
 from analysis.summaries.overhead import OverheadOptions, overhead
 from analysis.summaries.parameters import ParametersOptions, parameters, read_models
@@ -217,6 +218,16 @@ COMMANDS: tuple[Command, ...] = (
         "Every outcome counts, since a failed point costs time as well.",
         example="python -m analysis overhead --tag source=measured --figure overhead.png",
         analyse=overhead,
+        draws=True,
+    ),
+    Command(
+        LayersOptions,
+        summary="the layers of the stack in a session's wall clock, from the queue to recording, by launcher",
+        description="Divide the wall clock of each session (a task of a launched sweep, a sweep, a point alone) into\n"
+        "the scheduler's queue, the task's start, the framework's import, build, compile, warm-up, communication,\n"
+        "input, computation, recording, and the rest: they add up to it.",
+        example="python -m analysis layers --tag source=measured --figure layers.png",
+        analyse=layers,
         draws=True,
     ),
     Command(

@@ -21,6 +21,7 @@ from analysis.summaries.frontier import FrontierOptions, frontier
 from analysis.summaries.heatmap import HeatmapOptions, heatmap
 from analysis.summaries.infeed import InfeedOptions, infeed
 from analysis.summaries.latency import LatencyOptions, latency
+from analysis.summaries.layers import LayersOptions, layers
 from analysis.summaries.memory import MemoryOptions, memory
 from analysis.summaries.overhead import OverheadOptions, overhead
 from analysis.summaries.parameters import ParametersOptions, parameters
@@ -157,6 +158,13 @@ def _around_the_step(rows: pd.DataFrame) -> list[Item]:
             OverheadOptions(),
             "Benchmarking overhead",
             "Wall time of a point by phase. The stack's own part is schedule, start and record.",
+        ),
+        Item(
+            layers,
+            LayersOptions(),
+            "Layers of the stack",
+            "Wall clock of a session by layer, from the scheduler's queue to recording. The rest is what no recorded "
+            "point covers.",
         ),
     ]
 

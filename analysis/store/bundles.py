@@ -18,6 +18,7 @@ from paradnn.errors import StoreError
 from paradnn.store.address import BUNDLE, address_of
 from paradnn.store.bundle import artifacts_of, write_bundle
 from paradnn.store.errors import store_errors
+from paradnn.store.files import PACKED, unpack
 from paradnn.store.moved import local_folder
 from paradnn.store.query import Query, Values
 from paradnn.store.reader import open_reader
@@ -77,7 +78,8 @@ def _files(run: Run, stores: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     server = next((uri for uri in stores if address_of(uri).is_server), None)
     with tempfile.TemporaryDirectory() as target, store_errors(f"the files of run {run.run_id}"):
         uri = address_of(server).uri
-        yield from _below(Path(download_artifacts(run_id=run.run_id, dst_path=target, tracking_uri=uri)))
+        for name, content in _below(Path(download_artifacts(run_id=run.run_id, dst_path=target, tracking_uri=uri))):
+            yield from unpack(content).items() if name == PACKED else [(name, content)]
 
 
 def _below(folder: Path) -> Iterator[tuple[str, bytes]]:

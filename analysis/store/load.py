@@ -25,6 +25,7 @@ from paradnn.store.address import BUNDLE, address_of, without_secrets
 from paradnn.store.bundle import read_artifact as read_bundled
 from paradnn.store.cache import CachedReader
 from paradnn.store.errors import store_errors
+from paradnn.store.files import PACKED, unpack
 from paradnn.store.moved import local_folder
 from paradnn.store.query import Query, Values
 from paradnn.store.reader import Way, open_reader
@@ -229,22 +230,29 @@ def _artifacts_of(run_id: str, uri: str | None) -> str:
     raise StoreError(f"no run {run_id}")
 
 
-def read_artifact(artifact_uri: str, run_id: str, name: str, uri: str | None) -> bytes | None:
-    """A file among the artifacts at an address; None where there is none, StoreError where it cannot be fetched."""
+def read_artifact(artifact_uri: str, run_id: str, name: str, uri: str | None, table: bool = False) -> bytes | None:
+    """A file among the artifacts at an address; None where there is none, StoreError where it cannot be fetched.
+
+    `table`: it is one, which a server keeps by itself; other files may be packed there.
+    """
     if artifact_uri.startswith(f"{BUNDLE}:"):
         return read_bundled(artifact_uri, name)
     folder = local_folder(artifact_uri)
     if folder is not None:
         return (folder / name).read_bytes() if (folder / name).is_file() else None
-    from mlflow.artifacts import download_artifacts
+    from mlflow.artifacts import download_artifacts, list_artifacts
 
+    server = address_of(uri).uri
     with store_errors(f"{name} of run {run_id}"):
-        path = download_artifacts(run_id=run_id, artifact_path=name, tracking_uri=address_of(uri).uri)
-    return Path(path).read_bytes()
+        held = [] if table else [file.path for file in list_artifacts(run_id=run_id, tracking_uri=server)]
+        packed = PACKED in held and name not in held
+        path = download_artifacts(run_id=run_id, artifact_path=PACKED if packed else name, tracking_uri=server)
+    content = Path(path).read_bytes()
+    return unpack(content).get(name) if packed else content
 
 
 def _table(artifact_uri: str, run_id: str, name: str, uri: str | None) -> pd.DataFrame | None:
-    content = read_artifact(artifact_uri, run_id, name, uri)
+    content = read_artifact(artifact_uri, run_id, name, uri, table=True)
     return None if content is None else _parse(content.decode(), f"{name} of run {run_id}")
 
 

@@ -1,7 +1,7 @@
-"""Hydra's launchers for Slurm, Ray and joblib as ParaDnn's sweeps need them. Hydra imports this at every start.
+"""Hydra's launchers for Slurm, Ray, joblib and Spark as ParaDnn's sweeps need them. Hydra imports this at every start.
 
-Each is the published plugin, and adds two things: when `launch` returns or raises, none of its tasks runs any more; and
-a plugin that is not installed is named with the command that installs it.
+Each is the published plugin (Spark's, where there is none, our own), and adds two things: when `launch` returns or
+raises, none of its tasks runs any more; and a plugin that is not installed is named with the command that installs it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-__all__ = ["Joblib", "Ray", "Slurm"]
+__all__ = ["Joblib", "Ray", "Slurm", "Spark"]
 
 
 class _Published(Launcher):
@@ -101,3 +101,11 @@ class Joblib(_Published):
         from joblib.externals.loky import get_reusable_executor
 
         get_reusable_executor().shutdown(kill_workers=True)
+
+
+class Spark(_Published):
+    """Our own. Its tasks end with the application."""
+
+    _preset = _extra = "spark"
+    _module = "paradnn.launch.spark"
+    _name = "SparkLauncher"

@@ -39,15 +39,15 @@ from paradnn.worker.messages import Answer, Contention, Profile, Timing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Record", "file_content", "image", "make_record", "point_tags", "run_name", "version_tags"]
+__all__ = ["Record", "image", "make_record", "point_tags", "run_name", "version_tags"]
 
 
 @dataclass(frozen=True)
 class Record:
     """Everything one run holds; times are in ms.
 
-    `artifacts` maps a file name to text, to a JSON-able value, or to {"base64": ...}: see `file_content`. `history` are
-    metrics that have a value for each epoch.
+    `artifacts` maps a file name to text, to a JSON-able value, or to {"base64": ...}: see `paradnn.store.files`.
+    `history` are metrics that have a value for each epoch.
     """
 
     name: str
@@ -122,13 +122,6 @@ def image(figure: Figure) -> dict[str, str]:
     target = io.BytesIO()
     figure.savefig(target, format="png", dpi=110)
     return {"base64": base64.b64encode(target.getvalue()).decode()}
-
-
-def file_content(content: Any) -> bytes:
-    """An artifact's content as the bytes of its file."""
-    if isinstance(content, Mapping) and set(content) == {"base64"}:
-        return base64.b64decode(content["base64"])
-    return (content if isinstance(content, str) else json.dumps(content, indent=1)).encode()
 
 
 def make_record(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -80,7 +81,7 @@ class Measuring:
         self._random = random.Random(settings.sweep.seed)
         self._keeps_nothing = False
         self._open: list[OpenPoint] = []
-        self._free_since = time.perf_counter()
+        self._free_since = self._begun = time.perf_counter()
         self._tags: Mapping[str, str] = {}
         self._waited: Mapping[str, float] = {}
         self.findings: Sequence[Finding] = ()
@@ -88,7 +89,8 @@ class Measuring:
 
     def start(self, tags: Mapping[str, str], waited: Mapping[str, float]) -> None:
         """What passes from now on is the schedule of the first point; `tags` and metrics `waited` go to every run."""
-        self._tags, self._waited, self._free_since = tags, waited, time.perf_counter()
+        self._tags, self._waited = {**tags, "session_id": secrets.token_hex(8)}, waited
+        self._free_since = self._begun = time.perf_counter()
 
     def abandon(self) -> None:
         """Give back what is claimed and not recorded."""
@@ -301,7 +303,8 @@ class Measuring:
         spent = now - self._free_since
         overhead = spent + sum(record.metrics.get(f"phase_{name}_seconds", 0.0) for name in ("schedule", "start"))
         self._free_since = now
-        return {"phase_record_seconds": spent, "overhead_seconds": overhead, **self._waited}
+        own = {"phase_record_seconds": spent, "overhead_seconds": overhead, "session_seconds": now - self._begun}
+        return {**own, **self._waited}
 
     def _done(self, record: Record, run_id: str, spared: int) -> None:
         row = Row.of_record(run_id, record)

@@ -23,7 +23,17 @@ _FIRST = (
     *("steady", "contended", "peak_memory_bytes"),
 )
 #: Tags that every run of a sweep shares or that say nothing to a person: not in its table.
-_UNSHOWN = ("mlflow.", "kind", "schema_version", "source", "sweep_id", "owner", "claim_expires", "git_commit")
+_UNSHOWN = (
+    "mlflow.",
+    "kind",
+    "schema_version",
+    "source",
+    "sweep_id",
+    "session_id",
+    "owner",
+    "claim_expires",
+    "git_commit",
+)
 
 
 def table_file(rows: Sequence[Row]) -> dict[str, list[Any]]:

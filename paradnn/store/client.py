@@ -20,11 +20,13 @@ __all__ = ["client_of", "find_experiment", "open_experiment"]
 
 #: Any number, as long as it is the same for every driver.
 _LOCK_KEY = 7_275_672
-#: By default a request to a server that is gone is repeated for minutes, and each upload shows a bar.
+#: By default a request to a server that is gone is repeated for minutes, each upload shows a bar, and a thread sends
+#: what was called to MLflow's makers while others are measured.
 _SETTINGS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 
 

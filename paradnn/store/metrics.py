@@ -45,7 +45,8 @@ class Metric:
 
 def _with_ends(name: str, unit: str, better: str, kind: str, description: str) -> tuple[Metric, ...]:
     """A metric, and the ends of its 95% interval: `_low` and `_high` stand before what is the unit of a time."""
-    stem, end = (name[:-3], "_us") if name.endswith("_us") else (name, "")
+    end = next((unit for unit in ("_us", "_ms") if name.endswith(unit)), "")
+    stem = name.removesuffix(end)
     ends = (
         Metric(f"{stem}_{side}{end}", unit, better, kind, f"{word} end of its 95% interval")
         for side, word in (("low", "lower"), ("high", "upper"))
@@ -100,22 +101,10 @@ _ALL = (
     Metric("generator_late_p99_ms", "ms", "lower", "load", "99th percentile of how late queries were issued"),
     Metric("generator_late_max_ms", "ms", "lower", "load", "latest that a query was issued after its scheduled time"),
     # A generation (docs/generation.md), whose step is one token of each example
-    *(
-        Metric(f"time_to_first_token{end}_ms", "ms", "lower", "generation", f"reading the prompts{words}")
-        for end, words in (("", ", median block"), ("_low", ": lower end, 95%"), ("_high", ": upper end, 95%"))
-    ),
-    *(
-        Metric(f"time_per_output_token{end}_ms", "ms", "lower", "generation", f"step_time{end}_ms of a generation")
-        for end in ("", "_low", "_high")
-    ),
-    *(
-        Metric(f"tokens_per_second{end}", "1/s", "higher", "generation", f"batch_size / decode step time{words}")
-        for end, words in (("", ""), ("_low", ": lower end, 95%"), ("_high", ": upper end, 95%"))
-    ),
-    *(
-        Metric(f"tokens_per_second_per_user{end}", "1/s", "higher", "generation", f"1 / decode step time{words}")
-        for end, words in (("", ""), ("_low", ": lower end, 95%"), ("_high", ": upper end, 95%"))
-    ),
+    *_with_ends("time_to_first_token_ms", "ms", "lower", "generation", "reading the prompts, median block"),
+    *_with_ends("time_per_output_token_ms", "ms", "lower", "generation", "step_time_ms of a generation"),
+    *_with_ends("tokens_per_second", "1/s", "higher", "generation", "batch_size / decode step time"),
+    *_with_ends("tokens_per_second_per_user", "1/s", "higher", "generation", "1 / decode step time"),
     Metric("generation_ms", "ms", "lower", "generation", "first token + (generate.tokens - 1) decode steps"),
     Metric("prompt_tokens_per_second", "1/s", "higher", "generation", "tokens of all prompts / time to first token"),
     Metric("cache_bytes", "B", None, "generation", "analytic bytes of keys and values of all layers and examples"),
@@ -247,6 +236,7 @@ _ALL = (
     Metric("overhead_seconds", "s", "lower", "protocol", "schedule + start + record: what the stack itself cost"),
     Metric("queue_seconds", "s", "lower", "launch", "wait of the point's task: submission until its process began"),
     Metric("task_start_seconds", "s", "lower", "launch", "the task's process began until its first point could"),
+    Metric("session_seconds", "s", None, "launch", "the session's first point could begin until this one was recorded"),
     Metric("latency_steps", "1", None, "protocol", "synchronised steps behind the latency quantiles"),
     Metric("profile_steps", "1", None, "profile", "steps under the profiler"),
     Metric("profile_step_time_ms", "ms", None, "profile", "step time under the profiler"),

@@ -6,10 +6,12 @@ Read from what the scheduler says in the environment of its jobs; outside of one
 from __future__ import annotations
 
 import os
+import platform
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -17,14 +19,21 @@ from paradnn.sweep.tasks import Launched, SweepInfo
 
 __all__ = ["job_tags", "process_start", "restarts", "task_name", "task_tags", "waiting_times"]
 
+#: Whether this process has begun a session before.
+_served = False
+
 
 def job_tags() -> dict[str, str]:
-    """`node` and `job_id` as the scheduler names them; empty outside of Slurm and Ray."""
+    """`node` and `job_id` as the scheduler names them; empty outside of Slurm, Spark and Ray."""
     if "SLURM_JOB_ID" in os.environ:
         job = os.environ["SLURM_JOB_ID"]
         if "SLURM_ARRAY_JOB_ID" in os.environ:
             job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ.get('SLURM_ARRAY_TASK_ID', '0')}"
         return {"job_id": job, "node": os.environ.get("SLURMD_NODENAME", "unknown"), "restarts": str(restarts())}
+    if context := _spark_task():
+        # An executor works in a folder of its own, which has its number.
+        where = {"job_id": f"{context.stageId()}.{context.partitionId()}", "restarts": str(restarts())}
+        return {**where, "node": f"{platform.node()}/{Path.cwd().name}"}
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
         context = ray.get_runtime_context()
@@ -33,8 +42,16 @@ def job_tags() -> dict[str, str]:
 
 
 def restarts() -> int:
-    """How often Slurm has put this job back into the queue."""
+    """How often Slurm has put this job back into the queue, or Spark has run this task before."""
+    if context := _spark_task():
+        return int(context.attemptNumber())
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+
+
+def _spark_task() -> Any:
+    """The task of Spark that this process runs; None where it runs none."""
+    pyspark = sys.modules.get("pyspark")
+    return pyspark.TaskContext.get() if pyspark is not None else None
 
 
 def task_name(sweep: SweepInfo | None) -> str | None:
@@ -67,11 +84,16 @@ def waiting_times(launched: Launched | None, now: float | None = None) -> Mappin
     """Seconds between submission and the start of the task's process, and from there until now.
 
     The submitting host's clock is compared with this one's. Of a task that was put back into the queue it is not
-    known when, so nothing is said; of a process that served other tasks before, the start is now.
+    known when, so nothing is said; of a process that served other tasks before, the start is now. Without a launcher
+    nothing was submitted, and of a later session of one process there is no start.
     """
-    if launched is None or restarts():
+    global _served
+    served, _served = _served, True
+    if restarts():
         return {}
     now = time.time() if now is None else now
     born = process_start()
+    if launched is None:
+        return {} if served else {"task_start_seconds": max(0.0, now - born)}
     begun = born if born >= launched.submitted else now
     return {"queue_seconds": max(0.0, begun - launched.submitted), "task_start_seconds": max(0.0, now - begun)}

@@ -20,12 +20,16 @@ RecordingMetrics = Callable[[], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Claim:
-    """The right to measure a point. `start_time` is in Unix milliseconds; `repeats`: whatever the store holds."""
+    """The right to measure a point. `start_time` is in Unix milliseconds; `repeats`: whatever the store holds.
+
+    `files` is the address of the run's files, where it is known.
+    """
 
     run_id: str
     identity: Identity
     start_time: int
     repeats: bool = False
+    files: str | None = None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 A run is made RUNNING when its point begins, which is also the claim that keeps other drivers off it. Artifacts go
 first, then one `log_batch` with params, metrics and tags, the outcome among them: a run without an outcome was not
-finished, whatever its status says.
+finished, whatever its status says. Through a server that is five requests: create, look for other claims, files,
+values, end.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from paradnn.config.outcome import OUTCOMES
 from paradnn.config.point import Tracking
 from paradnn.errors import StoreError, StoreRefusalError
 from paradnn.record.learning import Moment
-from paradnn.record.record import Record, file_content
+from paradnn.record.record import Record
 from paradnn.store.address import address_of, locate
 from paradnn.store.client import client_of, find_experiment, open_experiment
 from paradnn.store.errors import is_listening, one_line_of, raises_store_errors
+from paradnn.store.files import file_content, pack
+from paradnn.store.moved import local_folder
 from paradnn.store.reader import open_reader
 from paradnn.store.schema import EXPIRES, OUTCOME_TAGS, OWNER, SCHEMA_VERSION
 from paradnn.store.views import view_tags
@@ -34,13 +37,14 @@ from paradnn.tracking.run_index import Entry, RunIndex, owner_tag
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Metric
 
 __all__ = ["MlflowTracker"]
 
 #: How much longer than its time limit a claim of another host is believed, in seconds.
 _CLAIM_MARGIN = 600.0
-#: How many metrics a tracking server takes at once.
-_MOST_METRICS = 1000
+#: How many metrics, or metrics, params and tags together, a tracking server takes at once.
+_MOST_VALUES = 1000
 _PARENT = "mlflow.parentRunId"
 _NOTE = "mlflow.note.content"
 _SOURCE = {"mlflow.source.name": "paradnn.train", "mlflow.source.type": "LOCAL"}
@@ -58,6 +62,7 @@ class MlflowTracker(LaunchedSweeps):
         self._experiment = settings.experiment
         self._parent: str | None = None
         self._owner = owner_tag()
+        self._accompanied = False  # whether another driver's run of a point of ours was met
         # `mlflow run` exports its run: it becomes the parent of ours, which must not write into it.
         project = os.environ.pop("MLFLOW_RUN_ID", None)
         same = address_of(os.environ.get("MLFLOW_TRACKING_URI")).uri == self._address.uri
@@ -121,14 +126,18 @@ class MlflowTracker(LaunchedSweeps):
         """Claim a point and make its run.
 
         Two drivers that claim at once each see the other's run after making their own; both withdraw and come back
-        later. A claim holds only when, once it was written, no other stood beside it.
+        later. A claim holds only when, once it was written, no other stood beside it. To look before as well saves
+        making runs in vain; of points it is left out until another driver was met, since those that the store held
+        were skipped before. Ceilings were not, and are there most of the time.
         """
-        if accepts is not None and (other := self._other(identity, accepts)):
+        likely = self._accompanied or tags.get("kind") != "point"
+        if accepts is not None and likely and (other := self._other(identity, accepts)):
             return other
         claim = self._create(identity, name, {**tags, OWNER: self._owner, EXPIRES: _expiry(timeout)}, _now())
         if accepts is None:
             return replace(claim, repeats=True)
         if other := self._other(identity, accepts, besides=claim.run_id):
+            self._accompanied = True
             self._client.delete_run(claim.run_id)
             return other
         return claim
@@ -139,11 +148,11 @@ class MlflowTracker(LaunchedSweeps):
 
     @raises_store_errors
     def tell(self, claim: Claim, moments: Sequence[Moment]) -> None:
-        self._write_history(claim.run_id, moments)
+        self._log_numbers(claim.run_id, _numbers(moments))
 
     @raises_store_errors
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
-        self._write(claim.run_id, record, recording_metrics)
+        self._write(claim.run_id, record, recording_metrics, claim.files)
         return claim.run_id
 
     @raises_store_errors
@@ -162,12 +171,14 @@ class MlflowTracker(LaunchedSweeps):
     @raises_store_errors
     def upload(self, record: Record, run_id: str | None) -> str:
         """Log a record that was kept offline: into the run that was begun for it, or into a new one. Its id."""
+        files = None
         if run_id is None:
             identity = Identity(record.tags["point_id"], record.tags["environment_id"], int(record.tags["replicate"]))
             tags = {key: value for key, value in record.tags.items() if key not in OUTCOME_TAGS}
             tags |= {OWNER: self._owner, EXPIRES: _expiry(0)}
-            run_id = self._create(identity, record.name, tags, record.start_time).run_id
-        self._write(run_id, record, dict)
+            made = self._create(identity, record.name, tags, record.start_time)
+            run_id, files = made.run_id, made.files
+        self._write(run_id, record, dict, files)
         return run_id
 
     @raises_store_errors
@@ -205,36 +216,30 @@ class MlflowTracker(LaunchedSweeps):
         run = self._client.create_run(
             self._experiment_id, start_time=start, run_name=name, tags={**_SOURCE, **tags, **parent}
         )
-        return Claim(run.info.run_id, identity, start)
+        return Claim(run.info.run_id, identity, start, files=run.info.artifact_uri)
 
-    def _write(self, run_id: str, record: Record, recording_metrics: RecordingMetrics) -> None:
+    def _write(
+        self, run_id: str, record: Record, recording_metrics: RecordingMetrics, files: str | None = None
+    ) -> None:
         from mlflow.entities import Metric, Param, RunTag
 
-        self._put_artifacts(run_id, record.artifacts)
-        self._write_history(run_id, record.history)
+        self._put_artifacts(run_id, record.artifacts, files)
         # The point's own end, so that a record which is written again after a lost answer does not show twice.
         end = record.end_time
-        self._client.log_batch(
-            run_id,
-            metrics=[
-                Metric(key, float(value), end, 0) for key, value in {**record.metrics, **recording_metrics()}.items()
-            ],
-            params=[Param(key, value) for key, value in record.params.items()],
-            tags=[RunTag(key, value) for key, value in {**record.tags, _NOTE: record.description}.items()],
-        )
+        params = [Param(key, value) for key, value in record.params.items()]
+        tags = [RunTag(key, value) for key, value in {**record.tags, _NOTE: record.description}.items()]
+        values = {**record.metrics, **recording_metrics()}
+        numbers = [*_numbers(record.history), *(Metric(key, float(value), end, 0) for key, value in values.items())]
+        # The outcome comes with the last of them.
+        first = max(0, len(numbers) + len(params) + len(tags) - _MOST_VALUES)
+        self._log_numbers(run_id, numbers[:first])
+        self._client.log_batch(run_id, metrics=numbers[first:], params=params, tags=tags)
         self._client.set_terminated(run_id, _status(record.outcome), record.end_time)
 
-    def _write_history(self, run_id: str, moments: Sequence[Moment]) -> None:
-        """Metrics with a step; what the store holds of them already it keeps once, since their times are the same."""
-        from mlflow.entities import Metric
-
-        values = [
-            Metric(name, value, moment.time, moment.step)
-            for moment in moments
-            for name, value in moment.metrics.items()
-        ]
-        for start in range(0, len(values), _MOST_METRICS):
-            self._client.log_batch(run_id, metrics=values[start : start + _MOST_METRICS])
+    def _log_numbers(self, run_id: str, numbers: Sequence[Metric]) -> None:
+        """Metrics alone; what the store holds of them already it keeps once, since their times are the same."""
+        for start in range(0, len(numbers), _MOST_VALUES):
+            self._client.log_batch(run_id, metrics=numbers[start : start + _MOST_VALUES])
 
     def _other(self, identity: Identity, accepts: AcceptsRun, besides: str = "") -> Finished | ClaimedElsewhere | None:
         """Why the point need not be measured now: a run that is accepted, else the claim of a living driver."""
@@ -267,14 +272,18 @@ class MlflowTracker(LaunchedSweeps):
         self._client.set_terminated(entry.run_id, "KILLED")
         return True
 
-    def _put_artifacts(self, run_id: str, artifacts: Mapping[str, Any]) -> None:
-        """Store files under the run, all in one upload."""
+    def _put_artifacts(self, run_id: str, artifacts: Mapping[str, Any], address: str | None = None) -> None:
+        """Store files under the run; `address` is where its files are, asked for where it is not given."""
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+        address = address or str(self._client.get_run(run_id).info.artifact_uri)
+        files = artifacts if local_folder(address) else pack(artifacts)
         with tempfile.TemporaryDirectory(prefix="paradnn-") as folder:
-            for name, content in artifacts.items():
+            for name, content in files.items():
                 path = Path(folder) / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(file_content(content))
-            self._client.log_artifacts(run_id, folder)
+            get_artifact_repository(address, tracking_uri=self._address.uri).log_artifacts(folder)
 
     @raises_store_errors
     def _open(self) -> None:
@@ -299,6 +308,15 @@ class MlflowTracker(LaunchedSweeps):
             return client_of(self._address)
         except MlflowException as error:  # tables of another version, say: nothing can be written, now or later
             raise StoreRefusalError(f"{self.where}: {one_line_of(error)}") from error
+
+
+def _numbers(moments: Sequence[Moment]) -> list[Metric]:
+    """Metrics with a step."""
+    from mlflow.entities import Metric
+
+    return [
+        Metric(name, value, moment.time, moment.step) for moment in moments for name, value in moment.metrics.items()
+    ]
 
 
 def _status(outcome: str | None) -> str:

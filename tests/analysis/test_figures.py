@@ -17,6 +17,7 @@ from analysis.claims.load import parse_claims
 from analysis.claims.sides import Data
 from analysis.figures.claims import draw_claims
 from analysis.figures.infeed import draw_infeed
+from analysis.figures.layers import draw_layers
 from analysis.figures.operations import draw_operations
 from analysis.figures.overhead import draw_overhead
 from analysis.figures.page import fit, settle
@@ -26,6 +27,7 @@ from analysis.figures.scaling import draw_scaling
 from analysis.figures.software import draw_software
 from analysis.figures.speedup import draw_operations as draw_operation_speedups
 from analysis.methods.infeed import infeed
+from analysis.methods.layers import layers
 from analysis.methods.operation_roofline import operation_roofline
 from analysis.methods.operation_speedup import operation_speedup
 from analysis.methods.overhead import phase_overhead
@@ -37,6 +39,7 @@ from analysis.summaries.breakdown import breakdown
 from paradnn.config.families import FAMILIES
 from tests.analysis import (
     test_infeed,
+    test_layers,
     test_library,
     test_operation_speedup,
     test_overhead,
@@ -132,6 +135,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "roofline": lambda: _roofline(slice(None)),
     "near the ridge": lambda: _roofline(slice(12, 16)),
     "scaling": lambda: draw_scaling(scaling(test_scaling.planted(0.1, 0.05))),
+    "layers": lambda: draw_layers(layers(test_layers.planted())),
     "overhead": lambda: draw_overhead(phase_overhead(test_overhead.points(), ("fc", "rnn"))),
 }
 

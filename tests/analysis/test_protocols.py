@@ -52,6 +52,7 @@ ANALYSES = {
     "sensitivity": [],
     "boxplot": ["--by", "family"],
     "overhead": [],
+    "layers": [],
 }
 
 

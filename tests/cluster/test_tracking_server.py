@@ -134,7 +134,7 @@ def test_what_is_killed_in_the_middle_loses_and_doubles_nothing(
         assert {entry["status"] for entry in database.runs(name, "sweep")} == {"FINISHED"}
         assert not list(tmp_path.glob("[0-9]/*.json"))
         for point in points:
-            assert json.loads(artifact(one, point, "blocks.json"))["unit"] == "s"
+            assert json.loads(artifact(one, point, "files.json"))["blocks.json"]["unit"] == "s"
 
 
 def test_the_tables_and_the_server_give_the_same_frame(tracking: tuple[Server, str], database: Postgres) -> None:

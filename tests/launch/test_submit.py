@@ -169,7 +169,7 @@ def test_squeue_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert slurm.queue_states({"17"}) is None
 
 
-@pytest.mark.parametrize("launcher", [paradnn_launchers.Slurm, paradnn_launchers.Ray, paradnn_launchers.Joblib])
+@pytest.mark.parametrize("launcher", [getattr(paradnn_launchers, name) for name in paradnn_launchers.__all__])
 def test_a_launcher_that_is_not_installed_is_named_with_its_remedy(launcher: Any, monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, launcher._module, None)
     preset, extra = launcher._preset, launcher._extra
@@ -180,7 +180,7 @@ def test_a_launcher_that_is_not_installed_is_named_with_its_remedy(launcher: Any
 
 def test_every_preset_names_a_launcher_of_ours() -> None:
     presets = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / "conf/hydra/launcher").glob("*.yaml")}
-    assert set(presets) == {"slurm", "ray_cluster", "processes"}
+    assert set(presets) == {"slurm", "ray_cluster", "processes", "spark"}
     for name, preset in presets.items():
         module, _, launcher = preset["_target_"].rpartition(".")
         assert module == paradnn_launchers.__name__

@@ -15,7 +15,8 @@ from paradnn.config.outcome import PointResult
 from paradnn.config.point import Platform, Point, read_point
 from paradnn.costs.point import costs_of
 from paradnn.hardware.environment import Environment
-from paradnn.record.record import Record, file_content, make_record
+from paradnn.record.record import Record, make_record
+from paradnn.store.files import file_content
 from paradnn.worker.messages import Answer, Compilation, Measurement, Timing, Trial
 from paradnn.worker.serving.messages import Load, Probe
 from paradnn.worker.serving.queries import QueryLog

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import struct
 
-from paradnn.record.record import file_content
 from paradnn.record.sweep_figure import NAMED, Mark, sweep_figure
 from paradnn.session.summary import Row
 from paradnn.session.sweep_results import PICTURE, picture, table_file, table_text
+from paradnn.store.files import file_content
 
 
 def row(number: int, outcome: str = "ok") -> Row:

@@ -1,0 +1,56 @@
+"""Where the wall clock of sessions goes: a bar for each launcher or sweep, stacked by the layers of the stack."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from analysis.figures.style import COLOURS, figure, finish, stack
+from analysis.methods.layers import LAYERS, Layers
+
+__all__ = ["draw_layers"]
+
+#: What belongs together shares a colour and differs in hatch: the launcher, the framework, the model, the steps.
+_LOOK = {
+    "queue": (COLOURS[4], ""),
+    "task start": (COLOURS[4], "////"),
+    "import": (COLOURS[3], ""),
+    "fork": (COLOURS[3], "////"),
+    "build": (COLOURS[5], ""),
+    "compile": (COLOURS[5], "////"),
+    "warm-up": (COLOURS[5], "...."),
+    "communication": (COLOURS[0], ""),
+    "input": (COLOURS[0], "////"),
+    "computation": (COLOURS[2], ""),
+    "profile": (COLOURS[6], ""),
+    "recording": (COLOURS[1], ""),
+    "rest": (COLOURS[-1], ""),
+}
+_WRITTEN = 0.05  # shares from here on have their number in the bar
+
+
+def draw_layers(found: Layers) -> Figure:
+    """Share of the wall clock by layer, groups below each other, a session's mean wall clock at the end of each bar."""
+    groups = list(dict.fromkeys(found.sessions["group"]))
+    drawn, axes = figure(8.0, 2.2 + 0.5 * len(groups))
+    left = np.zeros(len(groups))
+    for layer in LAYERS:
+        rows = found.shares[found.shares["layer"] == layer].set_index("group")["share"]
+        shares = rows.reindex(groups).fillna(0.0).clip(lower=0.0).to_numpy()
+        if shares.any():
+            stack(axes, left, shares, layer, *_LOOK[layer], _WRITTEN)
+            left += shares
+    sessions = found.sessions.groupby("group", sort=False)
+    means, counts = sessions["wall"].mean(), sessions["points"].agg(["size", "sum"])
+    for place, name in enumerate(groups):
+        axes.text(1.01, place, f"{means[name]:.3g} s", va="center", fontsize=8)
+    axes.set_yticks(range(len(groups)), [f"{name} ({counts['size'][name]}, {counts['sum'][name]})" for name in groups])
+    axes.set_ylim(len(groups) - 0.5, -0.5)
+    axes.set_xlim(0, 1.14)
+    axes.set_xticks(np.linspace(0, 1, 6))
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+    finish(axes, "Where the wall clock of a session goes (sessions, points)", "share of wall clock")
+    axes.yaxis.grid(False)
+    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8, frameon=False)
+    return drawn
