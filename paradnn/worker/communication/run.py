@@ -82,7 +82,7 @@ class _CommunicationRun(PointRun):
         with self._phases("compile"):
             compilation, _ = compile_steps(self._step)
         self._memory.compiled()
-        timing, meter, contention = self._time(self._step.run, self._step)
+        timing, meter, contention = self._time(self._step.run, self._step, self._phases)
         energy = meter.joules(), meter.source
         measurement = Measurement(0, compilation, {}, None, None, timing, *energy, contention)
         self._answer = replace(self._answer, measurement=measurement)
