@@ -44,7 +44,7 @@ def plan_of(*arguments: str) -> Plan:
         ("modern_lm", 960, 1),
         ("modern_vit", 512, 1),
         ("real", 7, 6),
-        ("kernels", 193, 3),
+        ("kernels", 289, 3),
         ("extrapolation", 46, 14),
         ("generation", 18, 1),
     ],
