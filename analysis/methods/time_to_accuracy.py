@@ -29,8 +29,8 @@ __all__ = ["PLATFORM", "PlatformRatio", "TimeToAccuracy", "olympic_mean", "time_
 #: What makes a platform of two runs: the machine, and the software on it.
 PLATFORM = ("device", "environment_id", "framework.name", "software.name")
 _PREFIXES = ("optimizer.", "data.", "learn.", "platform.")
-#: What is recorded with a setting and leaves its score as it is.
-_ASIDE = (PRICE, "learn.epochs_after")
+#: What is recorded with a setting and leaves its score as it is, or says again which machine it was.
+_ASIDE = (PRICE, "learn.epochs_after", "platform.name", "platform.index")
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def time_to_accuracy(frame: pd.DataFrame) -> TimeToAccuracy:
     It costs what `platform.price_per_hour` says. Raises NotEnoughData where no run learns.
     """
     learns = frame["best_accuracy"].notna() if "best_accuracy" in frame else pd.Series(False, index=frame.index)
-    runs = frame[learns].copy()
+    runs = _without_interrupted(frame[learns]).copy()
     if runs.empty:
         raise NotEnoughData("no run trains to an accuracy; measure one: python -m paradnn.train task=learn")
     for name in ("seconds_to_target", "epochs_to_target", "examples_to_target", "epochs_below_target"):
@@ -122,6 +122,18 @@ def time_to_accuracy(frame: pd.DataFrame) -> TimeToAccuracy:
     )
     scores = _with_speedups(scores)
     return TimeToAccuracy(scores.drop(columns=["_place", "_epochs"]), _ratios(scores), tuple(runs["run_id"]))
+
+
+def _without_interrupted(runs: pd.DataFrame) -> pd.DataFrame:
+    """`runs`, in the order of their starts, without those that were cut short and measured again since.
+
+    The later run went on from the checkpoint of the earlier one, so that both are one training.
+    """
+    if not {"point_id", "epochs", "learn.epochs"} <= set(runs):
+        return runs
+    identity = [name for name in ("point_id", "environment_id", "replicate") if name in runs]
+    whole = runs["epochs"].ge(runs["learn.epochs"].astype("float64")) | runs["outcome"].isin(("ok", "nan"))
+    return runs[whole | ~runs.duplicated(identity, keep="last")]
 
 
 def _telling(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:

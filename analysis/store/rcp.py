@@ -96,8 +96,8 @@ def read_reference_points(folder: Path) -> tuple[list[ReferencePoint], int, list
 
 
 def _point(round_: str, name: str, record: dict[str, Any]) -> ReferencePoint:
-    key = next(key for key in (*_TOOK, "") if key in record or not key)
-    if not key:
+    key = next((key for key in _TOOK if key in record), None)
+    if key is None:
         raise KeyError(" or ".join(_TOOK))
     took = [float(value) for value in record[key]]
     if not took or not all(map(math.isfinite, took)):

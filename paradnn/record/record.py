@@ -138,20 +138,17 @@ def make_record(
 ) -> Record:
     """The record of one point, from how each of its processes ended: one or more, of which the last may have failed.
 
-    `tags` are those its run was begun with, `peaks` what the devices can do at most
-    (`paradnn.session.hardware_peaks.device_peaks`), `load` is the host's load average at its start, times are Unix
-    milliseconds.
+    `tags` are those its run was begun with, `peaks` what the devices can do at most (`paradnn.session.hardware_peaks`),
+    `load` is the host's load average at its start, times are Unix milliseconds.
     """
     metrics = {"batch_size_per_device": point.batch_size / point.devices}
     metrics |= cost_metrics(costs) | phase_metrics(results) | memory_metrics(results) | given("load_average", load)
     outcome, reason = _ending(results)
-    tags = {**tags, "outcome": outcome}
     answers = [result.answer for result in results if result.answer]
     metrics |= learning_metrics(point, answers)
-    tags |= learning_tags(answers)
+    tags = {**tags, "outcome": outcome, **learning_tags(answers)}
     history = [moment for answer in answers if point.learn for moment in curve(point.learn, answer.epochs or ())]
-    last = results[-1].answer
-    if outcome in ("ok", "overload") or (outcome == "timeout" and last and last.load):  # the load is cut, not the steps
+    if _has_steps(outcome, results):
         metrics |= measured_metrics(point, costs, answers, peaks) | load_metrics(point, answers)
         metrics |= generation_metrics(point, costs, answers, metrics)
         problems = [problem for answer in answers for problem in contradictions(point, costs, metrics, answer)]
@@ -177,6 +174,12 @@ def make_record(
         description=_description(point, environment, outcome, reason, metrics, tags),
         history=history,
     )
+
+
+def _has_steps(outcome: str, results: Sequence[PointResult]) -> bool:
+    """Whether the steps were measured: a load that is too much for them, or cut short, costs none of them."""
+    last = results[-1].answer
+    return outcome in ("ok", "overload") or bool(outcome == "timeout" and last and last.load)
 
 
 def _last(history: Sequence[Moment]) -> Mapping[str, float]:

@@ -15,6 +15,7 @@ from paradnn.store.address import address_of
 from paradnn.store.schema import SCHEMA_VERSION
 from paradnn.tracking.offline import default_folder, read_document, write_document
 from paradnn.worker.channel import MessageError, plain, read_message
+from paradnn.worker.learning.checkpoint import unfinished
 from paradnn.worker.messages import PROTOCOL_VERSION
 
 __all__ = ["PartialResults"]
@@ -62,9 +63,11 @@ class PartialResults:
         return self._folder / f"training-{self._name(identity)}.npz"
 
     def remove_checkpoint(self, identity: Identity) -> None:
-        """The training has ended."""
+        """The training has ended; a worker that was killed may have left a half-written file too."""
+        path = self.checkpoint(identity)
         with contextlib.suppress(OSError):
-            self.checkpoint(identity).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+            unfinished(path).unlink(missing_ok=True)
 
     def _path(self, identity: Identity) -> Path:
         return self._folder / f"partial-{self._name(identity)}.json"

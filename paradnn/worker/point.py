@@ -172,7 +172,7 @@ class PointRun:
         epochs = self._answer.epochs or []
         timing = counter.judged(epochs_as_blocks(epochs))
         spent = [epoch.joules for epoch in epochs if epoch.joules is not None]
-        energy = (sum(spent) if spent else None), meter.source
+        energy = (sum(spent) if len(spent) == len(epochs) else None), meter.source
         measurement = Measurement(
             _parameters(workload), compilation, types, self._native(), None, timing, *energy, watch.seen
         )

@@ -87,6 +87,28 @@ def test_a_setting_is_all_but_the_seed() -> None:
     assert found.scores["runs"].tolist() == [3, 3]
 
 
+def test_a_training_that_was_cut_short_and_went_on_is_one_run() -> None:
+    def point(seed: int, seconds: float, **more: Any) -> dict[str, Any]:
+        known = {"point_id": str(seed), "replicate": 0, "learn.epochs": 40, "epochs": 10.0}
+        return trained(seconds, seed, **known | more)
+
+    whole = [point(seed, 10.0 + seed) for seed in range(4)]
+    cut = [point(seed, math.inf) for seed in range(2)] + [point(3, 9.0, outcome="crash")]
+    [row] = time_to_accuracy(frame(cut + whole)).scores.to_dict("records")
+    assert (row["runs"], row["reached"], row["seconds"]) == (4, 4, 11.5)
+    # What was not taken up again, and what had all its epochs or lost its numbers, did not reach the target.
+    for further in (point(5, math.inf), point(1, math.inf, epochs=40.0), point(1, math.inf, outcome="nan")):
+        [row] = time_to_accuracy(frame([further, *whole])).scores.to_dict("records")
+        assert (row["runs"], row["reached"]) == (5, 4)
+
+
+def test_a_processor_and_a_gpu_are_compared() -> None:
+    rows = [trained(10.0 + seed, seed, device="A", **{"platform.name": "cpu"}) for seed in range(4)]
+    rows += [trained(5.0 + seed / 2, seed, device="B", **{"platform.name": "gpu"}) for seed in range(4)]
+    [ratio] = time_to_accuracy(frame(rows)).ratios
+    assert (ratio.faster, ratio.seconds) == ("B", pytest.approx(2.0))
+
+
 def test_what_an_optimizer_implies_is_not_said_beside_it() -> None:
     kinds = {"adam": (0.999, 0.001), "sgd": (0.9, 0.1), "slow": (0.9, 0.01)}
     rows = [

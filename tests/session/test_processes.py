@@ -27,6 +27,8 @@ from paradnn.tracking.base import Claim
 from paradnn.tracking.mlflow_tracker import MlflowTracker
 from paradnn.tracking.offline import write_document
 from paradnn.worker.channel import plain
+from paradnn.worker.learning.checkpoint import Checkpoint, unfinished
+from paradnn.worker.learning.messages import Epoch
 from paradnn.worker.messages import PROTOCOL_VERSION, Answer, Compilation, Measurement, Timing
 from tests.conftest import TINY, Store, process, run
 from tests.session.test_faults import driver, is_running, measuring_child, wait_for
@@ -215,6 +217,18 @@ def test_a_damaged_file_of_kept_processes_is_as_none(tmp_path: Path) -> None:
     assert kept.load(identity) == [], "another version may mean something else by it"
     kept.save(identity, [result])
     kept.remove(identity)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_left_of_a_training_that_has_ended(tmp_path: Path) -> None:
+    kept = PartialResults(Tracking(folder=str(tmp_path)))
+    identity, other = Identity("a", "b", 0), Identity("a", "b", 1)
+    for one in (identity, other):
+        Checkpoint(str(kept.checkpoint(one))).save([Epoch(1, 2, 3.0, 4.0, 0.5, 0.2, 0.3, 0.9, None)], list)
+        unfinished(kept.checkpoint(one)).write_bytes(b"its writer was killed")
+    kept.remove_checkpoint(identity)
+    assert {path.stem for path in tmp_path.iterdir()} == {kept.checkpoint(other).stem}
+    kept.remove_checkpoint(other)
     assert not list(tmp_path.iterdir())
 
 

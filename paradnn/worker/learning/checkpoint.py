@@ -21,7 +21,7 @@ import numpy as np
 from paradnn.worker.channel import MessageError, plain, read_message
 from paradnn.worker.learning.messages import Epoch
 
-__all__ = ["Checkpoint", "Kept"]
+__all__ = ["Checkpoint", "Kept", "unfinished"]
 
 #: The share of the time that may go into writing: of an epoch that is shorter than nine writes, the next is waited for.
 _SHARE = 0.1
@@ -77,9 +77,14 @@ class Checkpoint:
         self._took = self._ended - begin
 
 
+def unfinished(path: Path) -> Path:
+    """Where a checkpoint is written before it has its name: what is left of it where the writer was killed."""
+    return path.with_suffix(".part")
+
+
 def _write(path: Path, arrays: dict[str, Any]) -> None:
     """One file whole or not at all, even where the machine goes down."""
-    made = path.with_suffix(".part")
+    made = unfinished(path)
     try:
         with made.open("wb") as file:
             np.savez(file, **arrays)
