@@ -59,7 +59,8 @@ def make_report(
     show("comparisons")
     comparisons, not_compared = ([], []) if pool else compare_populations(shown, frame, selection, context)
     shared, lacking = _versions(shown, frame, selection, context)
-    common = [run_section(item, frame, selection, "all", "all runs", context) for item in across(frame) if context.draw]
+    items = across(frame, prices.given) if context.draw else ()
+    common = [run_section(item, frame, selection, "all", "all runs", context) for item in items]
     shared += [one for one in common if isinstance(one, Section)]
     lacking += [one for one in common if isinstance(one, Missing)]
     show("claims")
@@ -109,7 +110,7 @@ def _command(selection: Selection, pool: bool, audience: Audience, prices: Price
     """The command line that makes the same page."""
     words = [*command_line(selection), *(["--pool"] if pool else [])]
     words += ["--for", audience] if audience != "both" else []
-    words += [word for name, price in prices.per_hour.items() for word in ("--price", f"{name}={price:g}")]
+    words += [word for given in prices.given for word in ("--price", given)]
     return shlex.join(["python", "-m", "analysis", "report", *words])
 
 
