@@ -92,10 +92,11 @@ def _peaks(rows: pd.DataFrame) -> tuple[Peak, ...]:
     if "peak_queries_per_second" not in rows:
         return ()
     searched = rows[rows["peak_queries_per_second"].notna()]
-    return tuple(
-        Peak(float(np.exp(np.log(part["peak_queries_per_second"].astype("float64")).mean())), *map(float, limit))
-        for limit, part in searched.groupby([*_LIMIT])
-    )
+    found = []
+    for (percentile, limit), part in searched.groupby([*_LIMIT]):
+        rates = part["peak_queries_per_second"].astype("float64")
+        found.append(Peak(float(np.exp(np.log(rates).mean())), float(percentile), float(limit)))
+    return tuple(found)
 
 
 def _at(rate: object, part: pd.DataFrame, metric: str) -> dict[str, object]:

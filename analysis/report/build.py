@@ -59,10 +59,9 @@ def make_report(
     show("comparisons")
     comparisons, not_compared = ([], []) if pool else compare_populations(shown, frame, selection, context)
     shared, lacking = _versions(shown, frame, selection, context)
-    items = across(frame, prices.given) if context.draw else ()
-    common = [run_section(item, frame, selection, "all", "all runs", context) for item in items]
-    shared += [one for one in common if isinstance(one, Section)]
-    lacking += [one for one in common if isinstance(one, Missing)]
+    for item in across(frame, prices.given) if context.draw else ():
+        one = run_section(item, frame, selection, "all", "all runs", context)
+        (lacking.append if isinstance(one, Missing) else shared.append)(one)
     show("claims")
     claims, silent = _claims(frame, selection, context)
     missing += [*lacking, *not_compared, *([claims] if isinstance(claims, Missing) and not silent else [])]
