@@ -93,9 +93,10 @@ def _peaks(rows: pd.DataFrame) -> tuple[Peak, ...]:
         return ()
     searched = rows[rows["peak_queries_per_second"].notna()]
     found = []
-    for (percentile, limit), part in searched.groupby([*_LIMIT]):
+    for _, part in searched.groupby([*_LIMIT]):
+        percentile, limit = (float(part[name].iloc[0]) for name in _LIMIT)
         rates = part["peak_queries_per_second"].astype("float64")
-        found.append(Peak(float(np.exp(np.log(rates).mean())), float(percentile), float(limit)))
+        found.append(Peak(float(np.exp(np.log(rates).mean())), percentile, limit))
     return tuple(found)
 
 

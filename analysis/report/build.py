@@ -59,9 +59,8 @@ def make_report(
     show("comparisons")
     comparisons, not_compared = ([], []) if pool else compare_populations(shown, frame, selection, context)
     shared, lacking = _versions(shown, frame, selection, context)
-    for item in across(frame, prices.given) if context.draw else ():
-        one = run_section(item, frame, selection, "all", "all runs", context)
-        (lacking.append if isinstance(one, Missing) else shared.append)(one)
+    common, absent = _across(frame, prices, selection, context)
+    shared, lacking = [*shared, *common], [*lacking, *absent]
     show("claims")
     claims, silent = _claims(frame, selection, context)
     missing += [*lacking, *not_compared, *([claims] if isinstance(claims, Missing) and not silent else [])]
@@ -103,6 +102,15 @@ def _analyse(
         chapters.append(Chapter(population, sections))
         missing += lacking
     return chapters, missing
+
+
+def _across(
+    frame: pd.DataFrame, prices: PriceList, selection: Selection, context: Context
+) -> tuple[list[Section], list[Missing]]:
+    """Sections over all systems, and what they lack."""
+    items = across(frame, prices.given) if context.draw else ()
+    made = [run_section(item, frame, selection, "all", "all runs", context) for item in items]
+    return [one for one in made if isinstance(one, Section)], [one for one in made if isinstance(one, Missing)]
 
 
 def _command(selection: Selection, pool: bool, audience: Audience, prices: PriceList) -> str:
