@@ -14,7 +14,7 @@ from paradnn.store.prices import COSTS
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["PRICE", "PriceList", "price_option", "priced", "read_prices"]
+__all__ = ["PRICE", "PriceList", "currency_of", "price_option", "priced", "read_prices"]
 
 #: The column of what an hour costs.
 PRICE = "platform.price_per_hour"
@@ -24,7 +24,7 @@ def price_option(adds: str, **how: Any) -> Any:
     """The option of every command that knows prices; `adds` is what it does with them."""
     return option(
         (),
-        f"what an hour costs: 'V100=2.48', a device or host, or the name of a table in conf/price; repeatable: {adds}. "
+        f"what an hour costs: 'V100=2', a device or host, or the name of a table in conf/price; repeatable: {adds}. "
         "It wins over what runs recorded",
         metavar="DEVICE=PRICE",
         several="repeat",
@@ -34,11 +34,15 @@ def price_option(adds: str, **how: Any) -> Any:
 
 @dataclass(frozen=True)
 class PriceList:
-    """Prices of an hour by device or host, later ones over earlier ones; what they are in and where they are from."""
+    """Prices of an hour by device or host, later ones over earlier ones; what they are in and where they are from.
+
+    given: the words of the command line.
+    """
 
     per_hour: Mapping[str, float] = field(default_factory=dict)
     currency: str | None = None
     origin: str = ""
+    given: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.per_hour)
@@ -70,14 +74,33 @@ def read_prices(given: Sequence[str], frame: pd.DataFrame) -> PriceList:
         raise ConfigError(
             "--price", tables[0][0], f"has prices of {devices or 'nothing'}", f"runs are of {', '.join(known)}"
         )
-    return PriceList(
-        usable, next(iter(currencies), None), "; ".join(table.origin for _, table in tables if table.origin)
-    )
+    origin = "; ".join(table.origin for _, table in tables if table.origin)
+    return PriceList(usable, next(iter(currencies), None), origin, tuple(given))
+
+
+def _given(frame: pd.DataFrame, prices: PriceList) -> pd.Series:
+    """What an hour of each run costs by `prices`, NaN where they do not say."""
+    given = frame["device"].map(prices.per_hour).astype("float64")
+    if "devices" in frame and "platform.name" in frame:
+        # Devices of a CPU are cores of one host; others are chips, and each has its price.
+        chips = frame["devices"].astype("float64").where(frame["platform.name"].ne("cpu"), 1.0).fillna(1.0)
+        given = given * chips
+    # A host's price is that of all its devices.
+    return given.fillna(frame["host"].map(prices.per_hour).astype("float64")) if "host" in frame else given
+
+
+def currency_of(frame: pd.DataFrame) -> str:
+    """What the costs of priced runs are in; empty where nothing says so, ConfigError where they disagree."""
+    known = sorted(set(frame.loc[frame[PRICE].notna(), "price_currency"].dropna()))
+    if len(known) > 1:
+        remedy = "choose runs with --tag price_currency=..., or give prices of all devices with --price"
+        raise ConfigError("price_currency", ", ".join(known), "prices of these runs cannot be compared", remedy)
+    return str(known[0]) if known else ""
 
 
 def priced(frame: pd.DataFrame, prices: PriceList) -> pd.DataFrame:
     """The frame with what its runs cost, by `paradnn.store.prices`: the metrics of COSTS, with their intervals where
-    those of what they follow from are known, and PRICE. A given price wins over that of a run."""
+    those of what they follow from are known, PRICE, and `price_currency`. A given price wins over that of a run."""
     import numpy as np
     import pandas as pd
 
@@ -85,15 +108,10 @@ def priced(frame: pd.DataFrame, prices: PriceList) -> pd.DataFrame:
         values = frame[name] if name in frame else pd.Series(np.nan, index=frame.index)
         return values.astype("float64")
 
-    given = frame["device"].map(prices.per_hour)
-    if "host" in frame:
-        given = given.fillna(frame["host"].map(prices.per_hour))
-    if "devices" in frame and "platform.name" in frame:
-        # Devices of a CPU are cores of one host; others are chips, and each has its price.
-        chips = frame["devices"].astype("float64").where(frame["platform.name"].ne("cpu"), 1.0).fillna(1.0)
-        given = given.astype("float64") * chips
-    price = given.astype("float64").fillna(column(PRICE))
-    found = {PRICE: price}
+    given = _given(frame, prices)
+    price = given.fillna(column(PRICE))
+    recorded = frame.get("price_currency", pd.Series(None, frame.index)).astype("object")
+    found = {PRICE: price, "price_currency": recorded.where(given.isna(), prices.currency)}
     ok = frame["outcome"].eq("ok").fillna(False).astype(bool)
     for cost in COSTS:
         amount = column(cost.of[0])

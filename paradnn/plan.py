@@ -9,13 +9,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
 from paradnn.cli.command import run_command
 from paradnn.config.words import did_you_mean
 from paradnn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from paradnn.config.point import Point
 
 __all__ = ["Options", "main", "split_options"]
 
@@ -67,7 +70,6 @@ def _file(value: str) -> Path:
 
 def _plan(config: DictConfig, options: Options) -> int:
     """Forecast what measuring the configuration's points would take, and print it."""
-    from paradnn.config.learn import LEARN
     from paradnn.config.point import read_point, read_settings
     from paradnn.forecast.forecast import forecast
     from paradnn.forecast.history import open_history
@@ -87,9 +89,7 @@ def _plan(config: DictConfig, options: Options) -> int:
         if settings.sweep.grids:
             raise ConfigError("experiment", settings.sweep.name, "describes a sweep", "add -m")
         points = [read_point(content)]
-    if any(point.learn for point in points):
-        reason = "has no forecast: how many epochs a training takes is not known before"
-        raise ConfigError("task", LEARN, reason, "each takes measure.timeout at most; plan task=step for its steps")
+    _refuse_unknown(points)
     history = open_history(settings.tracking)
     expected = forecast(sweep_status(points, settings, history), settings, history)
     describe(expected, name, history.where, options.hosts, chunk)
@@ -101,6 +101,20 @@ def _plan(config: DictConfig, options: Options) -> int:
         write_points(expected, options.out)
         print(f"Every point is in {options.out}")
     return 0
+
+
+def _refuse_unknown(points: Sequence[Point]) -> None:
+    """ConfigError for points that take as long as it needs to find something out."""
+    from paradnn.config.learn import LEARN
+    from paradnn.config.scenario import Server
+
+    most = "each takes measure.timeout at most"
+    if any(point.learn for point in points):
+        reason = "has no forecast: how many epochs a training takes is not known before"
+        raise ConfigError("task", LEARN, reason, f"{most}; plan task=step for its steps")
+    if any(isinstance(point.load, Server) and point.load.rate == "peak" for point in points):
+        reason = "has no forecast: how many rates a search tries is not known before"
+        raise ConfigError("server.rate", "peak", reason, f"{most}; plan a server.rate=100 for a single one")
 
 
 def main() -> int:

@@ -260,7 +260,7 @@ COMMANDS: tuple[Command, ...] = (
         "latency (a quantile of served queries, the median of closed runs), cost against accuracy of what\n"
         "learns; throughput in place of cost without prices. Each choice is on the frontier, beaten or, as\n"
         "far as the intervals say, undecided. With --limit it says which to take.",
-        example="python -m analysis frontier --price google_2019 --limit latency_p99_ms=15 --figure frontier.png",
+        example="python -m analysis frontier --price V100=2 --limit latency_p99_ms=15 --figure frontier.png",
         analyse=frontier,
         draws=True,
     ),

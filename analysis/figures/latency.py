@@ -56,8 +56,8 @@ def _over_rate(axes: Axes, one: Curve, name: str, colour: str, marker: str) -> N
     if one.knee and one.knee.inside:
         at = held[held["rate"] == one.knee.rate]
         axes.plot(at["rate"], at["latency"], "o", markersize=13, markerfacecolor="none", color=colour)
-    if one.peak:
-        axes.axvline(one.peak, color=colour, linewidth=1, linestyle=":")
+    for peak in one.peaks:
+        axes.axvline(peak.rate, color=colour, linewidth=1, linestyle=":")
 
 
 def _distribution(axes: Axes, one: Curve, distributions: Mapping[str, Distribution], colour: str) -> None:

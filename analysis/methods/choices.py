@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import numpy as np
 import pandas as pd
@@ -19,16 +20,16 @@ from scipy import stats
 from analysis.prices import PRICE
 from paradnn.config.scenario import SCENARIOS
 
-__all__ = ["PLATFORM", "Task", "estimate", "interval_columns", "tasks", "words_of"]
+__all__ = ["PLATFORM", "Kind", "Task", "estimate", "interval_columns", "tasks", "words_of"]
 
 #: What makes a platform of two runs.
 PLATFORM = ("device", "environment_id", "framework.name", "software.name")
-_WORK = ("family", "mode", "task", "scenario", "model.", "data.", "learn.metric")
+_WORK = ("family", "mode", "task", "scenario", "model.", "generate.", "data.", "learn.metric")
 _LEARNT = ("data.", "learn.metric")
 #: What is configured: whole names, and groups of keys.
 _KEYS = ("family", "batch_size", "precision", "compile", "mode", "task", "scenario", "devices", "transport")
 _GROUPS = (
-    *("model.", "optimizer.", "platform.", "framework.", "software.", "data.", "learn."),
+    *("model.", "generate.", "optimizer.", "platform.", "framework.", "software.", "data.", "learn."),
     *(f"{name}." for name in SCENARIOS),
 )
 #: What is configured and leaves a choice as it is: how it is found out, not what it is; or what another key says too.
@@ -45,13 +46,21 @@ _ASKED = re.compile(r"(server|single_stream|multi_stream|offline)\.(min_\w+|seed
 _UNIT = re.compile(r"(.+)(_ms|_joules|_seconds)")
 
 
+class Kind(StrEnum):
+    """What the runs of a task do."""
+
+    SERVES = "serves queries"
+    STEPS = "steps"
+    GENERATES = "generates"
+    LEARNS = "learns"
+
+
 @dataclass(frozen=True)
 class Task:
     """Runs that compete, `name` says for what; `varies` are the columns in which their choices differ."""
 
     name: str
-    learns: bool
-    loaded: bool
+    kind: Kind
     rows: pd.DataFrame
     varies: tuple[str, ...]
 
@@ -69,9 +78,16 @@ def tasks(frame: pd.DataFrame) -> list[Task]:
             known = dict(zip(keys, values, strict=True))
             varies = [name for name in (*PLATFORM, *_configured(part)) if name in part and name not in keys]
             varies = [name for name in dict.fromkeys(varies) if part[name].nunique(dropna=False) > 1]
-            loaded = str(known.get("scenario", "closed")) not in ("closed", "nan", "None", "<NA>")
-            found.append(Task(_task_name(known, bool(learning)), bool(learning), loaded, part, tuple(varies)))
+            found.append(Task(_task_name(known, bool(learning)), _kind(known, bool(learning)), part, tuple(varies)))
     return _told_apart(found, frame)
+
+
+def _kind(known: Mapping[str, object], learning: bool) -> Kind:
+    if learning:
+        return Kind.LEARNS
+    if known.get("scenario") in SCENARIOS:
+        return Kind.SERVES
+    return Kind.GENERATES if known.get("mode") == "generate" else Kind.STEPS
 
 
 def _configured(rows: pd.DataFrame) -> list[str]:
@@ -96,14 +112,15 @@ def _told_apart(found: list[Task], frame: pd.DataFrame) -> list[Task]:
     varied = [
         name
         for name in _configured(frame)
-        if name.startswith(("model.", "data.", "learn.metric")) and frame[name].nunique(dropna=False) > 1
+        if name.startswith(("model.", "generate.", "data.", "learn.metric")) and frame[name].nunique(dropna=False) > 1
     ]
     result = []
     for task in found:
         first = task.rows.iloc[0]
-        words = [f"{_word(name)}={first[name]}" for name in varied if pd.notna(first[name])] if not task.learns else []
+        told = [] if task.kind is Kind.LEARNS else varied
+        words = [f"{_word(name)}={first[name]}" for name in told if pd.notna(first[name])]
         name = f"{task.name} ({', '.join(words)})" if names.count(task.name) > 1 and words else task.name
-        result.append(Task(name, task.learns, task.loaded, task.rows, task.varies))
+        result.append(replace(task, name=name))
     return result
 
 
@@ -141,7 +158,8 @@ def estimate(rows: pd.DataFrame, metric: str, error: float) -> tuple[float, floa
 
     Several runs: Student's interval of their mean, of logarithms where all values are positive and no share. One run:
     its recorded 95% interval, each side as wide in standard errors as `error` asks for (on logarithms, the normal
-    distribution's); what a schedule or a target fixed is exact. NaN where nothing is known.
+    distribution's); what a schedule fixed is exact. Runs that agree to the last digit, such as a deterministic training
+    that was repeated, say no more of the spread than one of them. NaN where nothing is known.
     """
     values = rows[metric].to_numpy(dtype="float64", na_value=np.nan) if metric in rows else np.array([])
     held = np.isfinite(values)
@@ -149,7 +167,7 @@ def estimate(rows: pd.DataFrame, metric: str, error: float) -> tuple[float, floa
     if not len(values):
         return math.nan, math.nan, math.nan
     log = bool((values > 0).all()) and not metric.endswith(("accuracy", "fraction"))
-    if len(values) > 1:
+    if (values != values[0]).any():
         scaled = np.log(values) if log else values
         middle = float(scaled.mean())
         half = float(stats.t.ppf(1 - error / 2, len(values) - 1) * scaled.std(ddof=1) / math.sqrt(len(values)))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.methods.choices import PLATFORM, Task, estimate, tasks, words_of
+from analysis.methods.choices import PLATFORM, Kind, Task, estimate, tasks, words_of
 from analysis.methods.frontier import Box, Standing, efficient, standings
 from analysis.methods.quantiles import LEVEL
 from analysis.methods.regression import Lacking, NotEnoughData
@@ -23,11 +23,15 @@ from paradnn.store.metrics import METRICS
 
 __all__ = ["Advice", "Axes", "Frontier", "frontiers", "less_is_better"]
 
-#: A schedule's rate is no goal in itself, but what a choice serves.
-_HIGHER = ("scheduled_queries_per_second",)
-_COSTS = {"loaded": "cost_per_million_queries", "closed": "cost_per_million_examples", "learns": "cost_of_learning"}
-_RATES = {"loaded": "scheduled_queries_per_second", "closed": "examples_per_second", "learns": "learning_seconds"}
-_GAINS = {"loaded": "latency_p99_ms", "closed": "latency_p50_ms", "learns": "best_accuracy"}
+#: No goals in themselves, but what a choice serves, and how long it learns.
+_BETTER = {"scheduled_queries_per_second": "higher", "learning_seconds": "lower"}
+#: Cost, what takes its place without prices, and what is to be had for it.
+_AXES = {
+    Kind.SERVES: ("cost_per_million_queries", "scheduled_queries_per_second", "latency_p99_ms"),
+    Kind.STEPS: ("cost_per_million_examples", "examples_per_second", "latency_p50_ms"),
+    Kind.GENERATES: ("cost_per_million_tokens", "tokens_per_second", "time_per_output_token_ms"),
+    Kind.LEARNS: ("cost_of_learning", "learning_seconds", "best_accuracy"),
+}
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ class Frontier:
 def less_is_better(metric: str) -> bool:
     """Whether less of a metric is better; ConfigError where neither is, and for what is no metric."""
     known = METRICS.get(metric)
-    better = "higher" if metric in _HIGHER else known.better if known else None
+    better = _BETTER.get(metric, known.better if known else None)
     if better is None:
         problem = "is neither better high nor low" if known else "is no metric"
         raise ConfigError("metric", metric, problem, "choose for example latency_p99_ms; paradnn list metrics")
@@ -122,13 +126,10 @@ def _learnt(frame: pd.DataFrame) -> pd.Series:
 
 
 def _axes(task: Task, x: str | None, y: str | None) -> Axes:
-    kind = "learns" if task.learns else "loaded" if task.loaded else "closed"
-    cost = _COSTS[kind]
-    has_cost = cost in task.rows and task.rows[cost].notna().any()
-    rate = _RATES[kind]
-    if rate not in task.rows or not task.rows[rate].notna().any():
-        rate = "queries_per_second" if task.loaded else rate
-    return Axes(x or (cost if has_cost else rate), y or _GAINS[kind])
+    cost, rate, gain = _AXES[task.kind]
+    # Only a schedule asks for a rate.
+    known = [name for name in (cost, rate) if name in task.rows and task.rows[name].notna().any()]
+    return Axes(x or next(iter(known), "queries_per_second" if task.kind is Kind.SERVES else rate), y or gain)
 
 
 def _frontier(task: Task, axes: Axes, limits: Mapping[str, float], pool: bool) -> Frontier:

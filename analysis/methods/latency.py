@@ -18,11 +18,12 @@ from analysis.methods.quantiles import LEVEL
 from analysis.methods.regression import NotEnoughData
 from analysis.store.frame import require_homogeneous
 
-__all__ = ["Curve", "Knee", "knee_of", "latency_curves"]
+__all__ = ["Curve", "Knee", "Peak", "knee_of", "latency_curves"]
 
 _RATE = "scheduled_queries_per_second"
 #: What is swept or searched, and so no policy.
-_SWEPT = ("server.rate", "server.latency_ms", "server.percentile")
+_LIMIT = ("server.percentile", "server.latency_ms")
+_SWEPT = ("server.rate", *_LIMIT)
 _FEWEST = 3
 
 
@@ -38,18 +39,28 @@ class Knee:
 
 
 @dataclass(frozen=True)
+class Peak:
+    """The highest rate (queries/s) found at which `percentile` of the queries took no longer than `limit` (ms); of
+    several searches their geometric mean."""
+
+    rate: float
+    percentile: float
+    limit: float
+
+
+@dataclass(frozen=True)
 class Curve:
     """One policy on one platform. `table` has a row for each rate, in order: `rate`, `latency` (ms) with `low` and
     `high`, `median` (ms), `served` (queries/s), `held` (whether what came was served), `runs`, `run_id` (of the first).
 
-    `peak` is the highest rate found to hold a limit (queries/s), None where none was searched.
+    `peaks` are those of the limits for which one was searched.
     """
 
     task: str
     name: str
     table: pd.DataFrame
     knee: Knee | None
-    peak: float | None
+    peaks: tuple[Peak, ...]
     run_ids: tuple[str, ...]
     pooled: str = ""
 
@@ -73,11 +84,20 @@ def latency_curves(frame: pd.DataFrame, metric: str = "latency_p99_ms", pool: bo
 
 
 def _curve(task: str, name: str, rows: pd.DataFrame, metric: str, pooled: str) -> Curve:
-    searched = rows["peak_queries_per_second"].notna() if "peak_queries_per_second" in rows else rows["family"].isna()
-    peaks = rows.loc[searched, "peak_queries_per_second"] if searched.any() else pd.Series(dtype="float64")
     table = pd.DataFrame([_at(rate, part, metric) for rate, part in rows.groupby(_RATE, sort=True)])
-    peak = float(np.exp(np.log(peaks.astype("float64")).mean())) if len(peaks) else None
-    return Curve(task, name, table, knee_of(table[table["held"]]), peak, tuple(rows["run_id"]), pooled)
+    return Curve(task, name, table, knee_of(table[table["held"]]), _peaks(rows), tuple(rows["run_id"]), pooled)
+
+
+def _peaks(rows: pd.DataFrame) -> tuple[Peak, ...]:
+    if "peak_queries_per_second" not in rows:
+        return ()
+    searched = rows[rows["peak_queries_per_second"].notna()]
+    found = []
+    for _, part in searched.groupby([*_LIMIT]):
+        percentile, limit = (float(part[name].iloc[0]) for name in _LIMIT)
+        rates = part["peak_queries_per_second"].astype("float64")
+        found.append(Peak(float(np.exp(np.log(rates).mean())), percentile, limit))
+    return tuple(found)
 
 
 def _at(rate: object, part: pd.DataFrame, metric: str) -> dict[str, object]:
@@ -100,13 +120,16 @@ def _at(rate: object, part: pd.DataFrame, metric: str) -> dict[str, object]:
 def knee_of(table: pd.DataFrame) -> Knee | None:
     """The knee of rates with `latency`, `low` and `high`; None of fewer than three rates.
 
-    A rate whose latency has no interval is taken at its value.
+    A rate whose latency has no interval is taken at its value; one whose interval has no upper end may have any power.
     """
     if len(table) < _FEWEST:
         return None
     rate, latency = (table[name].to_numpy(dtype="float64") for name in ("rate", "latency"))
-    low, high = (table[name].fillna(table["latency"]).to_numpy(dtype="float64") for name in ("low", "high"))
+    ends = table[["low", "high"]].astype("float64")
+    unknown = ends.isna().all(axis=1)
+    low = ends["low"].where(~unknown, table["latency"]).fillna(0.0).to_numpy()
+    high = ends["high"].where(~unknown, table["latency"]).fillna(np.inf).to_numpy()
     place = int((rate / latency).argmax())
-    possible = np.flatnonzero(rate / low >= (rate / high)[place])
+    possible = np.flatnonzero(rate * high[place] >= rate[place] * low)  # inf and 0 are no divisors
     inside = 0 < place < len(rate) - 1
     return Knee(float(rate[place]), float(rate[possible.min()]), float(rate[possible.max()]), inside)

@@ -59,9 +59,8 @@ def make_report(
     show("comparisons")
     comparisons, not_compared = ([], []) if pool else compare_populations(shown, frame, selection, context)
     shared, lacking = _versions(shown, frame, selection, context)
-    common = [run_section(item, frame, selection, "all", "all runs", context) for item in across(frame) if context.draw]
-    shared += [one for one in common if isinstance(one, Section)]
-    lacking += [one for one in common if isinstance(one, Missing)]
+    common, absent = _across(frame, prices, selection, context)
+    shared, lacking = [*shared, *common], [*lacking, *absent]
     show("claims")
     claims, silent = _claims(frame, selection, context)
     missing += [*lacking, *not_compared, *([claims] if isinstance(claims, Missing) and not silent else [])]
@@ -105,11 +104,20 @@ def _analyse(
     return chapters, missing
 
 
+def _across(
+    frame: pd.DataFrame, prices: PriceList, selection: Selection, context: Context
+) -> tuple[list[Section], list[Missing]]:
+    """Sections over all systems, and what they lack."""
+    items = across(frame, prices.given) if context.draw else ()
+    made = [run_section(item, frame, selection, "all", "all runs", context) for item in items]
+    return [one for one in made if isinstance(one, Section)], [one for one in made if isinstance(one, Missing)]
+
+
 def _command(selection: Selection, pool: bool, audience: Audience, prices: PriceList) -> str:
     """The command line that makes the same page."""
     words = [*command_line(selection), *(["--pool"] if pool else [])]
     words += ["--for", audience] if audience != "both" else []
-    words += [word for name, price in prices.per_hour.items() for word in ("--price", f"{name}={price:g}")]
+    words += [word for given in prices.given for word in ("--price", given)]
     return shlex.join(["python", "-m", "analysis", "report", *words])
 
 

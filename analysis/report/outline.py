@@ -98,8 +98,9 @@ def outline(population: Population) -> list[Item | Missing]:
     ]
 
 
-def across(frame: pd.DataFrame) -> Iterator[Item]:
-    """What is asked of all systems together, where users were served or something was learnt."""
+def across(frame: pd.DataFrame, price: tuple[str, ...]) -> Iterator[Item]:
+    """What is asked of all systems together, where users were served or something was learnt; `price` as it was
+    given."""
     scheduled = "scheduled_queries_per_second" in frame and frame["scheduled_queries_per_second"].notna().any()
     if scheduled:
         yield Item(
@@ -110,10 +111,10 @@ def across(frame: pd.DataFrame) -> Iterator[Item]:
             "served. Dotted: the highest rate that held its limit.",
         )
     learns = "best_accuracy" in frame and frame["best_accuracy"].notna().any()
-    if scheduled or learns or (frame["mode"].eq("inference").any() if "mode" in frame else False):
+    if scheduled or learns or (frame["mode"].isin(["inference", "generate"]).any() if "mode" in frame else False):
         yield Item(
             frontier,
-            FrontierOptions(),
+            FrontierOptions(price=price),
             "What to choose",
             "The line joins what no other choice beats. Filled: surely so; hollow: undecided; grey: beaten.",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from analysis.format import short
 from analysis.labels import label, unit_of
 from analysis.options import Options, option
-from analysis.prices import PriceList, price_option, priced, read_prices
+from analysis.prices import PriceList, currency_of, price_option, priced, read_prices
 from analysis.summaries.gate import gated
 from analysis.summaries.pooling import joined
 from analysis.summaries.result import Paragraph, Result
@@ -92,13 +93,14 @@ def frontier(frame: pd.DataFrame, options: FrontierOptions | None = None) -> Fro
     options = options or FrontierOptions()
     prices = read_prices(options.price, frame)
     limits = dict(_limit(name, value) for name, value in options.limit)
-    found = frontiers(priced(frame, prices), options.x, options.y, limits, options.pool)
+    frame = priced(frame, prices)
+    found = frontiers(frame, options.x, options.y, limits, options.pool)
     sources = tuple(run for one in found for runs in one.table["run_ids"] for run in runs)
     pooled = joined(one.pooled for one in found)
     return FrontierResult(
         frontiers=tuple(found),
         prices=prices,
-        currency=prices.currency or _recorded_currency(frame),
+        currency=currency_of(frame),
         limits=limits,
         sources=sources,
         pooled=pooled,
@@ -107,18 +109,12 @@ def frontier(frame: pd.DataFrame, options: FrontierOptions | None = None) -> Fro
 
 def _limit(name: str, value: str) -> tuple[str, float]:
     try:
-        return name, float(value)
+        number = float(value)
     except ValueError:
-        raise ConfigError("--limit", f"{name}={value}", "is no number", "write for example latency_p99_ms=15") from None
-
-
-def _recorded_currency(frame: pd.DataFrame) -> str:
-    """What runs say their prices are in; empty where they do not, ConfigError where they disagree."""
-    known = sorted(set(frame["price_currency"].dropna())) if "price_currency" in frame else []
-    if len(known) > 1:
-        remedy = "choose runs with --tag price_currency=..., or give prices with --price"
-        raise ConfigError("price_currency", ", ".join(known), "prices of these runs cannot be compared", remedy)
-    return str(known[0]) if known else ""
+        number = math.nan
+    if not math.isfinite(number):
+        raise ConfigError("--limit", f"{name}={value}", "is no number", "write for example latency_p99_ms=15")
+    return name, number
 
 
 def _describe(one: Frontier, currency: str) -> Paragraph:

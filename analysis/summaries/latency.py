@@ -85,8 +85,9 @@ class LatencyResult(Result):
         lost = one.table[~one.table["held"]]
         if len(lost):
             words.append(f"not served from {_rate(lost['rate'].min())} on")
-        if one.peak:
-            words.append(f"highest rate that held its limit {_rate(one.peak)}")
+        for peak in one.peaks:
+            limit = f"{peak.limit:g} ms at p{peak.percentile:g}"
+            words.append(f"highest rate that held {limit} {_rate(peak.rate)}")
         return f"{one.name}: {'; '.join(words)}."
 
 

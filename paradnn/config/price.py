@@ -27,10 +27,11 @@ class Prices:
     source: str | None = option(None, "where they are from", longest=400)
     per_hour: Mapping[str, str] = option({}, "device or host -> what an hour of it costs", prefixes=("",))
 
-    def of(self, device: str, host: str) -> float | None:
-        """The price of a device, else of its host; None where neither is in the table."""
-        found = self.per_hour.get(device, self.per_hour.get(host))
-        return None if found is None else float(found)
+    def of(self, device: str, host: str, count: int) -> float | None:
+        """The price of so many devices, else of their host with all it has; None where neither is known."""
+        if device in self.per_hour:
+            return count * float(self.per_hour[device])
+        return float(self.per_hour[host]) if host in self.per_hour else None
 
     @property
     def origin(self) -> str:
@@ -45,7 +46,7 @@ def positive_price(key: str, shown: str, price: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 < number < math.inf:
-        raise ConfigError(key, shown, "is no price", "write for example 'V100=2.48', an hour")
+        raise ConfigError(key, shown, "is no price", "write for example 'V100=2', an hour")
     return number
 
 

@@ -30,6 +30,7 @@ from paradnn.forecast.timing import (
     profile_seconds,
     warmup_seconds,
 )
+from paradnn.worker.serving.load import OFFLINE_SLACK
 
 __all__ = ["BETWEEN", "PointTimes", "point_times"]
 
@@ -161,15 +162,32 @@ def _add_steps(phases: dict[str, Array], step: Array, points: Table, extra: Arra
         phases["prefill"] = np.where(generating, phases["warmup"] + phases["measure"], 0.0)
     inference = points.text("mode") != "train"
     if inference.any():
-        # A scenario's queries come in place of the single steps. How long a search takes is not known before it.
-        load = np.nansum([points.number(f"{name}.min_seconds") for name in SCENARIOS], axis=0)[:, None]
+        # A scenario's queries come in place of the single steps.
+        load = _load_seconds(points, step)
         phases["latency"] = np.where(inference[:, None] & (load == 0), latency_seconds(step), 0.0)
         if load.any():
-            phases["load"] = np.broadcast_to(load, step.shape)
+            phases["load"] = load
     if "profile" in phases:
         spent = phases["build"] + phases["compile"] + phases["warmup"] + phases["measure"]
         stretch = profile_seconds(step, settings.timeout - spent)
         phases["profile"] = np.where(points.profiled[:, None] & (stretch > 0), stretch + phases["profile"], 0.0)
+
+
+def _load_seconds(points: Table, step: Array) -> Array:
+    """(points, draws) of a scenario's queries, at least so many seconds and so many queries; zero where there is none.
+
+    Of a search it is the run of full length alone: how long the search takes is not known before it.
+    """
+    found = np.zeros(step.shape)
+    query = {
+        "server": 1 / points.number("server.rate")[:, None],
+        "offline": step / points.number("batch_size")[:, None],
+    }
+    for name in SCENARIOS:
+        seconds, queries = (points.number(f"{name}.min_{what}")[:, None] for what in ("seconds", "queries"))
+        seconds = seconds * (OFFLINE_SLACK if name == "offline" else 1.0)
+        found = np.fmax(found, np.fmax(seconds, queries * query.get(name, step)))
+    return found
 
 
 def _extra_blocks(runs: PastRuns, shape: tuple[int, ...], random: np.random.Generator) -> Array:

@@ -114,8 +114,8 @@ def _schedule_metrics(
             min((probe.rate for probe in entry.probes if not probe.held and probe.rate > rate), default=None)
             for entry, rate in zip(given, rates, strict=True)
         ]
-        if known := [rate for rate in failed if rate]:
-            metrics["failed_queries_per_second"] = min(known)
+        if len(known := [rate for rate in failed if rate]) == len(rates):
+            metrics["failed_queries_per_second"] = statistics.geometric_mean(known)
     return metrics
 
 

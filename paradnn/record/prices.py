@@ -12,15 +12,13 @@ __all__ = ["price_tags", "priced"]
 
 
 def priced(point: Point, prices: Prices, environment: Environment) -> Point:
-    """The point with its price where one is known. Each of several devices of a host costs as much as one, but for a
-    CPU, whose devices are cores of one host."""
+    """The point with its price where one is known. Each of several devices costs as much as one, but for a CPU, whose
+    devices are cores of one host."""
     if point.platform.price_per_hour is not None:
         return point
-    price = prices.of(environment.device, str(environment.host["host"]))
-    if price is None:
-        return point
     chips = 1 if point.platform.name == "cpu" else point.devices
-    return replace(point, platform=replace(point.platform, price_per_hour=chips * price))
+    price = prices.of(environment.device, str(environment.host["host"]), chips)
+    return point if price is None else replace(point, platform=replace(point.platform, price_per_hour=price))
 
 
 def price_tags(given: Point, point: Point, prices: Prices) -> dict[str, str]:

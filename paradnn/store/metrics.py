@@ -97,7 +97,13 @@ _ALL = (
     Metric("goodput_per_second", "1/s", "higher", "load", "queries within server.latency_ms / the same time"),
     Metric("in_time_fraction", "1", "higher", "load", "share of the queries within server.latency_ms"),
     Metric("peak_queries_per_second", "1/s", "higher", "load", "highest rate found at which the limit was held"),
-    Metric("failed_queries_per_second", "1/s", None, "load", "lowest rate above it at which it was not"),
+    Metric(
+        "failed_queries_per_second",
+        "1/s",
+        None,
+        "load",
+        "lowest rate above it at which it was not, where each process found one",
+    ),
     Metric("generator_late_p99_ms", "ms", "lower", "load", "99th percentile of how late queries were issued"),
     Metric("generator_late_max_ms", "ms", "lower", "load", "latest that a query was issued after its scheduled time"),
     # A generation (docs/generation.md), whose step is one token of each example

@@ -48,7 +48,13 @@ COSTS = (
         low="failed_queries_per_second",
         high="peak_queries_per_second",
     ),
-    Cost("cost_per_million_tokens", ("tokens_per_second",), rate=True),
+    Cost(
+        "cost_per_million_tokens",
+        ("tokens_per_second",),
+        rate=True,
+        low="tokens_per_second_high",
+        high="tokens_per_second_low",
+    ),
     COST_TO_TARGET,
     Cost("cost_of_learning", ("learning_seconds",), rate=False, learning=True),
 )

@@ -177,6 +177,48 @@ def test_models_do_not_compete_and_policies_do() -> None:
     assert found[0].table["choice"].tolist() == ["batch size 8", "batch size 1"]
 
 
+def test_rates_that_a_schedule_set_are_equal_however_often_they_were_measured() -> None:
+    asked_for = {"peak_queries_per_second": math.nan, "failed_queries_per_second": math.nan}
+    rows = [served("A", 8, 50.1, 5.0 + seed / 100, seed=seed, **asked_for) for seed in range(3)]
+    (one,) = frontiers(pd.DataFrame([*rows, served("B", 8, 50.1, 20.0, **asked_for)]))
+    assert one.table.set_index("choice")["standing"].to_dict() == {"A": ON, "B": BEATEN}
+
+
+def test_runs_that_agree_to_the_last_digit_show_no_spread() -> None:
+    rows = [
+        learnt(nodes, seconds, accuracy, seed)
+        for nodes, seconds, accuracy in ((8, 10.0, 0.9), (64, 30.0, 0.89))
+        for seed in range(2)
+    ]
+    (one,) = frontiers(pd.DataFrame(rows))
+    assert one.table["standing"].tolist() == [UNDECIDED, UNDECIDED]
+    assert one.table["best_accuracy_high"].isna().all()
+    assert one.axes.x == "learning_seconds"  # without prices
+
+
+def test_generations_compete_for_prompts_of_one_length() -> None:
+    rows = [
+        served(
+            "A",
+            batch,
+            1.0,
+            1.0,
+            mode="generate",
+            scenario="closed",
+            tokens_per_second=100.0 * batch,
+            time_per_output_token_ms=10.0 + batch,
+            run_id=f"{batch}-{prompt}",
+            **{"generate.prompt": prompt, "generate.tokens": 16},
+        )
+        for batch in (1, 8)
+        for prompt in (32, 512)
+    ]
+    found = frontiers(pd.DataFrame(rows))
+    assert [one.task for one in found] == ["fc generate (generate.prompt=32)", "fc generate (generate.prompt=512)"]
+    assert (found[0].axes.x, found[0].axes.y) == ("tokens_per_second", "time_per_output_token_ms")
+    assert found[0].table["runs"].tolist() == [1, 1]
+
+
 def learnt(nodes: int, seconds: float, accuracy: float, seed: int, reached: bool = True) -> dict[str, Any]:
     return {
         "run_id": f"{nodes}-{seed}",
@@ -220,15 +262,13 @@ def test_models_compete_to_learn_and_recorded_prices_count() -> None:
         (FrontierOptions(x="parameters"), "metric=parameters: is neither better high nor low"),
         (FrontierOptions(y="latency"), "metric=latency: is no metric"),
         (FrontierOptions(limit=(("latency_p99_ms", "soon"),)), "--limit=latency_p99_ms=soon: is no number"),
+        (FrontierOptions(limit=(("latency_p99_ms", "nan"),)), "--limit=latency_p99_ms=nan: is no number"),
         (FrontierOptions(price=("D=2",)), "--price=D: no run is of that device; name one of A, B, C"),
         (
-            FrontierOptions(price=("google_2018",)),
-            "--price=google_2018: is neither a price nor a table of prices; did you mean google_2019",
+            FrontierOptions(price=("exampel",)),
+            "--price=exampel: is neither a price nor a table of prices; did you mean example",
         ),
-        (
-            FrontierOptions(price=("google_2019",)),
-            "--price=google_2019: has prices of TPU v2, V100; runs are of A, B, C",
-        ),
+        (FrontierOptions(price=("example",)), "--price=example: has prices of a device or a host; runs are of A, B, C"),
     ],
 )
 def test_what_cannot_be_is_one_line(options: FrontierOptions, message: str) -> None:

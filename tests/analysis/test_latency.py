@@ -27,6 +27,8 @@ def queue(rate: float, most: float = 1000.0, width: float = 1.01, batch: int = 1
         "mode": "inference",
         "scenario": "server",
         "server.rate": rate,
+        "server.latency_ms": 15.0,
+        "server.percentile": 99.0,
         "batch_size": batch,
         "outcome": "ok",
         "scheduled_queries_per_second": rate,
@@ -51,6 +53,14 @@ def test_the_knee_of_a_queue_is_at_half_of_what_it_can_serve() -> None:
     assert (wide.knee.low, wide.knee.high) == (400.0, 600.0)
 
 
+def test_a_knee_without_an_upper_end_of_its_latency_may_be_anywhere() -> None:
+    rows = pd.DataFrame([queue(rate) for rate in np.arange(100.0, 1000, 100)])
+    rows.loc[rows["server.rate"] == 500, "latency_p99_high_ms"] = np.nan
+    (curve,) = latency_curves(rows)
+    assert curve.knee is not None
+    assert (curve.knee.low, curve.knee.high) == (100.0, 900.0)
+
+
 def test_a_knee_takes_rates_on_both_sides() -> None:
     (curve,) = latency_curves(pd.DataFrame([queue(rate) for rate in (50.0, 100.0, 200.0)]))
     assert curve.knee is not None
@@ -63,10 +73,11 @@ def test_policies_have_curves_of_their_own_and_it_is_said() -> None:
         queue(rate, most, batch=batch) for batch, most in ((1, 1000.0), (8, 4000.0)) for rate in (200.0, 500.0, 800.0)
     ]
     rows += [queue(990.0, batch=1, outcome="overload"), queue(3000.0, 4000.0, batch=8, peak_queries_per_second=3000.0)]
+    rows += [queue(3500.0, 4000.0, batch=8, peak_queries_per_second=3500.0, **{"server.latency_ms": 30.0})]
     result = latency(pd.DataFrame(rows))
     text = result.text()
     assert "batch size 1: 5.76 ms at 200/s to 23 ms at 800/s; knee at 500/s; not served from 990/s on." in text
-    assert "highest rate that held its limit 3k/s" in text
+    assert "highest rate that held 15 ms at p99 3k/s; highest rate that held 30 ms at p99 3.5k/s." in text
     assert result.table["policy"].unique().tolist() == ["batch size 1", "batch size 8"]
     assert len(result.figure().axes) == 1
 

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.prices import PriceList, priced, read_prices
+from analysis.prices import PriceList, currency_of, priced, read_prices
 from paradnn.errors import ConfigError
 
 
@@ -18,15 +18,16 @@ def run(**more: Any) -> pd.DataFrame:
 
 
 def test_a_table_gives_way_to_a_price_and_both_to_what_comes_last(tmp_path: Path) -> None:
-    prices = read_prices(["google_2019"], run())
-    assert (dict(prices.per_hour), prices.currency) == ({"V100": 2.48}, "USD")
-    assert "2019" in prices.origin
-    assert read_prices(["google_2019", "V100=3"], run()).per_hour == {"V100": 3.0}
+    page = tmp_path / "page.yaml"
+    page.write_text("{currency: USD, date: '2031', source: a page, per_hour: {V100: 2.5, TPU v2: 4}}")
+    prices = read_prices([str(page)], run())
+    assert (dict(prices.per_hour), prices.currency, prices.origin) == ({"V100": 2.5}, "USD", "a page, 2031")
+    assert read_prices([str(page), "V100=3"], run()).per_hour == {"V100": 3.0}
     own = tmp_path / "own.yaml"
     own.write_text("currency: EUR\nper_hour: {box: 0.5}\n")
     assert read_prices([str(own)], run()).per_hour == {"box": 0.5}
     with pytest.raises(ConfigError, match="are in EUR and USD; give tables of one currency"):
-        read_prices(["google_2019", str(own)], run())
+        read_prices([str(page), str(own)], run())
     own.write_text("per_hour: {box: -1}\n")
     with pytest.raises(ConfigError, match="box=-1: is no price"):
         read_prices([str(own)], run())
@@ -62,6 +63,7 @@ def test_given_prices_win_and_recorded_ones_stand_in() -> None:
 def test_several_chips_cost_several_times_as_much_and_cores_do_not() -> None:
     frame = pd.concat([run(devices=4), run(devices=4, **{"platform.name": "cpu"})], ignore_index=True)
     assert priced(frame, PriceList({"V100": 2.0}))["platform.price_per_hour"].tolist() == [8.0, 2.0]
+    assert priced(frame, PriceList({"box": 2.0}))["platform.price_per_hour"].tolist() == [2.0, 2.0]
 
 
 def test_what_was_not_served_costs_nothing() -> None:
@@ -70,3 +72,13 @@ def test_what_was_not_served_costs_nothing() -> None:
     )
     assert pd.isna(found["cost_per_million_queries"].iloc[0])
     assert found["cost_to_target"].iloc[0] == 1.0
+
+
+def test_a_given_currency_replaces_the_recorded_one_and_stands_beside_no_other() -> None:
+    recorded = {"platform.price_per_hour": 1.0, "price_currency": "EUR"}
+    frame = pd.concat([run(**recorded), run(**recorded, device="other")], ignore_index=True)
+    assert currency_of(priced(frame, PriceList())) == "EUR"
+    assert currency_of(priced(frame, PriceList({"V100": 2.0, "other": 1.0}, "USD"))) == "USD"
+    with pytest.raises(ConfigError, match="price_currency=EUR, USD: prices of these runs cannot be compared"):
+        currency_of(priced(frame, PriceList({"V100": 2.0}, "USD")))
+    assert currency_of(priced(run(), PriceList({"V100": 2.0}))) == ""

@@ -241,7 +241,7 @@ def test_figures_follow_the_page_into_the_dark() -> None:
     ("price", "message"),
     [
         ("V100=2", "--price=V100: no run is of that device; name one of Test CPU, 2 cores, Test GPU"),
-        ("Test GPU=-1", "--price=Test GPU=-1: is no price; write for example 'V100=2.48', an hour"),
+        ("Test GPU=-1", "--price=Test GPU=-1: is no price; write for example 'V100=2', an hour"),
     ],
 )
 def test_a_wrong_price_is_one_line(

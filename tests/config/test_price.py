@@ -53,14 +53,14 @@ def test_a_run_says_what_its_price_is_in_and_where_it_is_from() -> None:
     assert price_tags(given, given, Prices()) == {}
 
 
-def test_every_shipped_table_can_be_read_and_says_where_it_is_from() -> None:
-    assert price_tables()
-    for name in price_tables():
-        table = load_prices(name, "price")
-        assert table.per_hour
-        assert table.currency
-        assert table.date
-        assert table.source
+def test_the_price_of_a_host_is_that_of_all_its_devices() -> None:
+    four = replace(point(), devices=4)
+    assert priced(four, TABLE, replace(ENVIRONMENT, device="another")).platform.price_per_hour == 1.0
+
+
+def test_the_shipped_table_is_an_example_that_prices_nothing() -> None:
+    assert price_tables() == ["example"]
+    assert priced(point(), load_prices("example", "price"), ENVIRONMENT) == point()
 
 
 @pytest.mark.parametrize("price", ["0", "-1", "nan", "inf", "cheap"])

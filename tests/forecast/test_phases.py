@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from paradnn.config.point import read_point
-from paradnn.config.scenario import Server
+from paradnn.config.scenario import Offline, Server, SingleStream
 from paradnn.forecast.past_runs import PastRuns
 from paradnn.store.metrics import PHASES
 from tests.forecast.planted import Machine, expected_times, fc, grid, rates
@@ -25,6 +25,21 @@ def test_a_point_is_the_sum_of_its_phases_and_ends_at_its_limit() -> None:
     assert late.timed_out.all()
     inside = late.seconds - np.sum([late.phases[name] for name in ("schedule", "record", "between")], axis=0)
     assert inside == pytest.approx(5.0)
+
+
+def test_queries_take_the_seconds_or_the_number_that_is_asked_for() -> None:
+    inference = replace(fc(4, 512, 256), mode="inference")
+    loads = {
+        "server": Server(rate=10.0, min_seconds=5.0, min_queries=400),
+        "single_stream": SingleStream(min_seconds=0.0, min_queries=1000),
+        "offline": Offline(min_seconds=20.0, min_queries=1),
+    }
+    points = [replace(inference, scenario=name, load=load) for name, load in loads.items()]
+    found = expected_times([], points)
+    server, stream, offline = found.phases["load"]
+    assert (server == 40).all()
+    assert stream == pytest.approx(1000 * found.step[1])
+    assert offline == pytest.approx(22)  # a tenth more is asked than is expected to take so long
 
 
 def test_profiles_and_latencies_take_their_time() -> None:

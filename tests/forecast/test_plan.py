@@ -153,6 +153,7 @@ def test_launchers_are_not_asked(swept: Store, tmp_path: Path) -> None:
         (["plan.out=/no/such/folder/x.csv"], "plan.out"),
         (["plan.when=now"], "keys of plan"),
         (["tracking.uri=ftp://somewhere"], "tracking.uri"),
+        (["mode=inference", "scenario=server"], "server.rate=peak: has no forecast: how many rates a search tries"),
     ],
 )
 def test_bad_input_ends_in_one_line(arguments: list[str], message: str) -> None:

@@ -113,8 +113,16 @@ def test_the_peak_lies_between_what_held_and_what_failed() -> None:
     probes = [Probe(rate, 700, 0, 1.0, 0.01, rate < 300, None) for rate in (100.0, 400.0, 200.0, 310.0)]
     made = record(asked(latency_ms=60.0), [Load(200.0, 0.003, planted(4).packed(), probes)])
     assert made.metrics["peak_queries_per_second"] == pytest.approx(200.0)
-    assert made.metrics["failed_queries_per_second"] == 310.0
+    assert made.metrics["failed_queries_per_second"] == pytest.approx(310.0)
     assert [probe["rate"] for probe in made.artifacts["probes.json"]["probes"]] == [100.0, 400.0, 200.0, 310.0]
+
+
+def test_what_failed_in_several_processes_is_above_what_held_in_all_of_them() -> None:
+    each = [(2000.0, 2100.0), (3000.0, 3100.0)]
+    found = [Load(held, 0.003, planted(4).packed(), [Probe(bad, 700, 9, 1.0, 0.1, False, None)]) for held, bad in each]
+    metrics = record(asked(latency_ms=60.0), found).metrics
+    assert metrics["peak_queries_per_second"] == pytest.approx((2000 * 3000) ** 0.5)
+    assert metrics["failed_queries_per_second"] == pytest.approx((2100 * 3100) ** 0.5)
 
 
 def test_the_interval_of_several_processes_is_that_of_their_quantiles() -> None:

@@ -14,17 +14,26 @@ from paradnn.worker.serving.peak import Found, find_peak
 from paradnn.worker.serving.queries import QueryLog
 from paradnn.worker.serving.server import Arrivals, Policy, Server
 
-__all__ = ["Meter", "NotServed", "OutOfTime", "Overload", "Service", "late_reason", "measure_load", "percentile"]
+__all__ = [
+    "OFFLINE_SLACK",
+    "Meter",
+    "NotServed",
+    "OutOfTime",
+    "Overload",
+    "Service",
+    "late_reason",
+    "measure_load",
+    "percentile",
+]
 
 #: At the percentile that a scenario is about, a generator may be late by this share of the latency, or by so many ns.
 _LATE_SHARE, _LATE_ALWAYS = 0.1, 1_000_000
 #: A query that has waited for so many times the limit, and for so many seconds, ends a run.
 _PATIENCE, _PATIENCE_SECONDS = 20, 10.0
 #: Offline, LoadGen asks for so much more than what the model is expected to do in the time.
-_SLACK = 1.1
+OFFLINE_SLACK = 1.1
 #: A probe lasts no longer than this unless its verdict needs it; starting and ending a run takes so long at most.
 _PROBE_SECONDS, _AROUND_SECONDS = 60.0, 5.0
-
 #: What is left of the time when a load is ended: for its queries to reach the driver.
 _LEFT_SECONDS = 1.0
 
@@ -94,7 +103,7 @@ def measure_load(
         return runs.peak() if settings["rate"] == "peak" else runs.single(float(settings["rate"]))
     arrivals: Arrivals = OneByOne(clock, settings["min_seconds"], settings["min_queries"])
     if scenario == "offline":
-        expected = int(_SLACK * settings["min_seconds"] * service.capacity)
+        expected = int(OFFLINE_SLACK * settings["min_seconds"] * service.capacity)
         arrivals = AllAtOnce(clock, max(settings["min_queries"], expected))
     server = Server(arrivals, service.run, Policy(service.batch, until=until), clock)
     meter.start()
