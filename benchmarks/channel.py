@@ -1,14 +1,16 @@
 """python -m benchmarks.channel [--cases grpc,tcp,gloo,iperf3,sockperf] [--bytes 64,4096,65536,1048576] [--rounds 7]
 
 `model=channel` beside programs that share none of its code: bare loops over gRPC, TCP and gloo
-(`benchmarks.channel_plain`), and `iperf3` (bandwidth) and `sockperf` (latency) where they are installed. Each round
-runs every side once, in random order and in processes of its own; ratios are theirs / ours of the time of a message,
-above 1 where ours is faster, as geometric means with 95% intervals over rounds. gloo needs PyTorch in this interpreter.
+(`benchmarks.channel_plain`), `iperf3` (bandwidth) and `sockperf` (latency). What is not installed is left out; gloo
+needs PyTorch in this interpreter. Each round runs every side once, in random order and in processes of its own; ratios
+are theirs / ours of the time of a message, above 1 where ours is faster, as geometric means with 95% intervals over
+rounds.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import random
 import shutil
@@ -84,8 +86,10 @@ def _iperf3(size: int, seconds: float) -> float:
     with subprocess.Popen(["iperf3", "-s", "-1", "-p", port], stdout=subprocess.DEVNULL) as server:
         _wait_for(int(port))
         words = ["-c", "127.0.0.1", "-p", port, "-l", str(size), "-t", str(max(1, round(seconds))), "-N", "-J"]
-        rate = json.loads(_output(["iperf3", *words]))["end"]["sum_received"]["bits_per_second"] / 8
-        server.wait(10)
+        try:
+            rate = json.loads(_output(["iperf3", *words]))["end"]["sum_received"]["bits_per_second"] / 8
+        finally:
+            server.kill()  # it would wait for a client that failed
     return 1e6 * size / float(rate)
 
 
@@ -123,12 +127,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=2.0, help="of each side in a round")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV file")
     given = parser.parse_args()
+    if given.rounds < 2:
+        parser.error(f"--rounds {given.rounds}: an interval takes two")
     rows: list[dict[str, object]] = []
     table = Table("case", "bytes", "ours (us)", "theirs (us)", "theirs / ours", box=None)
     for case in given.cases.split(","):
         if case not in CASES:
             parser.error(f"--cases {case}: choose among {', '.join(CASES)}")
-        if case in ("iperf3", "sockperf") and not shutil.which(case):
+        if not _is_there(case):
             print(f"{case} is not installed: left out", file=sys.stderr)
             continue
         for size in map(int, given.bytes.split(",")):
@@ -141,6 +147,12 @@ def main() -> int:
     if rows:
         save("channel", rows, given.out)
     return 0 if rows else 1
+
+
+def _is_there(case: str) -> bool:
+    if case == "gloo":
+        return importlib.util.find_spec("torch") is not None
+    return case not in ("iperf3", "sockperf") or shutil.which(case) is not None
 
 
 def _turns(cell: Cell, rounds: int) -> dict[str, object]:

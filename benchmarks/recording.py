@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -86,8 +86,12 @@ def store(kind: str, folder: Path) -> Iterator[str]:
 
 def processor_seconds() -> float:
     """What drivers, server and database have taken of all cores so far: other work beside them takes no part."""
-    times = (process.cpu_times() for process in psutil.Process().children(recursive=True))
-    return sum(each.user + each.system for each in times)
+    seconds = 0.0
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # the database ends a process now and then
+            times = process.cpu_times()
+            seconds += times.user + times.system
+    return seconds
 
 
 def measure(uri: str, template: Path, rounds: int, points: int) -> Iterator[dict[str, float]]:

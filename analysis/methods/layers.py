@@ -44,7 +44,7 @@ LOCAL = "local"
 By = Literal["launcher", "sweep"]
 
 #: What tells the sessions of a sweep apart whose runs do not name theirs.
-_KEYS = ("task", "job_id", "restarts", "host")
+_KEYS = ("launched_task", "job_id", "restarts", "host")
 _FEWEST = 3  # sessions, for an interval over them
 #: From so many points on a bootstrap draws less often, so many numbers in all, but so often at least.
 _MANY, _DRAWN, _DRAWS = 2_000, 4_000_000, 200
@@ -74,11 +74,11 @@ def layers(frame: pd.DataFrame, by: By = "launcher") -> Layers:
 
     queue, task start: `queue_seconds` and `task_start_seconds` of the session. import: the phase `start` of its first
     point, which waits for the framework; fork: that of the others. communication and input: of the measured steps the
-    share that a profile (`category_share.communication`) and the pipeline (`infeed_fraction`) say, input also the phase
-    of that name; computation: the rest of the measured steps. recording: the phases `schedule` and `record`. rest: wall
-    clock that no phase of a recorded point covers, such as ceilings, or points given back. Wall clock: queue, task
-    start, and `session_seconds` of the last point; of runs recorded before that was, the last end less the first start
-    and the first point's schedule.
+    share that a profile (`category_share.communication`) and the pipeline (`infeed_fraction`) say, all of it with
+    model=channel; input also the phase of that name; computation: the rest of the measured steps. recording: the phases
+    `schedule` and `record`. rest: wall clock that no phase of a recorded point covers, such as ceilings. Wall clock:
+    queue, task start, and `session_seconds` of the last point; of runs recorded before that was, the last end less the
+    first start and the first point's schedule.
 
     NotEnoughData where no run reports its phases.
     """
@@ -126,6 +126,8 @@ def _of_points(runs: pd.DataFrame, by: By) -> pd.DataFrame:
     phase = {name: _number(runs, f"phase_{name}_seconds") for name in PHASES}
     measured = sum((phase[name] for name in MEASURING_PHASES), pd.Series(0.0, index=runs.index))
     talking = _number(runs, "category_share.communication").clip(0.0, 1.0)
+    if "model.transport" in runs:  # model=channel: its steps are messages
+        talking = talking.where(runs["model.transport"].isna(), 1.0)
     fed = _number(runs, "infeed_fraction").clip(0.0, 1.0 - talking)
     launcher = runs["launcher"].fillna(LOCAL).astype(str) if "launcher" in runs else pd.Series(LOCAL, index=runs.index)
     session = _sessions(runs)

@@ -111,8 +111,7 @@ def _launches(frame: pd.DataFrame) -> pd.DataFrame:
     known = frame[frame["queue_seconds"].notna()].sort_values("start_time", kind="stable")
     rows = []
     for launcher, runs in known.groupby("launcher", sort=True):
-        # Of runs that say what they measure, the column `task` is that, and their session tells tasks apart.
-        first = runs.drop_duplicates([name for name in ("sweep_id", "task", "session_id") if name in runs])
+        first = runs.drop_duplicates([name for name in ("sweep_id", "launched_task") if name in runs])
         waits = (first[name].median() for name in ("queue_seconds", "task_start_seconds", "phase_start_seconds"))
         rows.append([launcher, len(first), len(runs), *map(float, waits)])
     return pd.DataFrame(rows, columns=columns)

@@ -54,6 +54,8 @@ CORE = (
 #: it times a step or a training, whose steps wait for real batches.
 IDENTITY = ("environment_id", "protocol_id", "schema_version", "task")
 
+#: Its tag is the number of a launched task, its param what a run does, and older: the number has a column of its own.
+_TASK, _TASK_NUMBER = "task", "launched_task"
 #: Tags that are not text.
 _TYPED_TAGS = ("replicate", "steady", "contended")
 
@@ -71,10 +73,10 @@ def build(records: Records) -> pd.DataFrame:
     """The frame of some records, sorted by start time and run id, with `attrs["units"]` (column -> unit).
 
     Columns: CORE, then params, metrics and tags, each in alphabetical order. Where names meet, the first of these
-    wins; a tag fills in for runs that lack the param of its name. Params are Int64, float64, boolean or text as all
-    their values allow, "null" is missing; metrics are float64; tags are text but for `replicate`, `steady` and
-    `contended`, and `mlflow.*` tags are left out but for the parent run. `protocol` is the name of
-    `protocol_id`.
+    wins; a tag fills in for runs that lack the param of its name, but for `task`, whose tag is `launched_task`. Params
+    are Int64, float64, boolean or text as all their values allow, "null" is missing; metrics are float64; tags are text
+    but for `replicate`, `steady` and `contended`, and `mlflow.*` tags are left out but for the parent run.
+    `protocol` is the name of `protocol_id`.
     """
     order = _order(records)
     columns: dict[str, object] = {
@@ -90,15 +92,17 @@ def build(records: Records) -> pd.DataFrame:
         "device": _text(_column(records.tags, "device", records), order),
         "outcome": _text(_outcomes(records), order),
     }
-    for name in sorted(records.params):
+    for name in sorted({*records.params, *({_TASK} & records.tags.keys())}):
         values = _completed(name, records)
-        if name in records.tags:
+        if name in records.tags and name != _TASK:
             values = values.filled(records.tags[name])
         if name not in columns:
             columns[name] = _typed(values, order)
     for name in sorted(records.metrics):
         if name not in columns:
             columns[name] = records.numbers(name)[order]
+    if _TASK in records.tags:
+        columns[_TASK_NUMBER] = _text(records.tags[_TASK], order)
     for name in sorted(records.tags):
         if not name.startswith("mlflow.") and name not in columns:
             columns[name] = (_typed if name in _TYPED_TAGS else _text)(records.tags[name], order)
@@ -135,7 +139,7 @@ def _outcomes(records: Records) -> Texts:
 
 def _completed(name: str, records: Records) -> Texts:
     """A param, with what it meant by default where a measured run is older than it."""
-    values = records.params[name]
+    values = _column(records.params, name, records)
     if name not in LATER_PARAMS:
         return values
     ours = _is(_column(records.tags, "source", records), "measured")

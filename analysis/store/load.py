@@ -206,7 +206,7 @@ def load_files(frame: pd.DataFrame, name: str, tracking_uri: str | Sequence[str]
     def fetch(row: tuple[str, str, str | None]) -> tuple[str, bytes | None]:
         run_id, uri, store = row
         try:
-            return run_id, read_artifact(uri, run_id, name, store)
+            return run_id, read_artifact(uri, run_id, name, store, alone=True)
         except StoreError:
             return run_id, None
 
@@ -230,10 +230,10 @@ def _artifacts_of(run_id: str, uri: str | None) -> str:
     raise StoreError(f"no run {run_id}")
 
 
-def read_artifact(artifact_uri: str, run_id: str, name: str, uri: str | None, table: bool = False) -> bytes | None:
+def read_artifact(artifact_uri: str, run_id: str, name: str, uri: str | None, alone: bool = False) -> bytes | None:
     """A file among the artifacts at an address; None where there is none, StoreError where it cannot be fetched.
 
-    `table`: it is one, which a server keeps by itself; other files may be packed there.
+    `alone`: a server keeps it by itself, as tables and what no program reads; other files may be packed there.
     """
     if artifact_uri.startswith(f"{BUNDLE}:"):
         return read_bundled(artifact_uri, name)
@@ -244,7 +244,7 @@ def read_artifact(artifact_uri: str, run_id: str, name: str, uri: str | None, ta
 
     server = address_of(uri).uri
     with store_errors(f"{name} of run {run_id}"):
-        held = [] if table else [file.path for file in list_artifacts(run_id=run_id, tracking_uri=server)]
+        held = [] if alone else [file.path for file in list_artifacts(run_id=run_id, tracking_uri=server)]
         packed = PACKED in held and name not in held
         path = download_artifacts(run_id=run_id, artifact_path=PACKED if packed else name, tracking_uri=server)
     content = Path(path).read_bytes()
@@ -252,7 +252,7 @@ def read_artifact(artifact_uri: str, run_id: str, name: str, uri: str | None, ta
 
 
 def _table(artifact_uri: str, run_id: str, name: str, uri: str | None) -> pd.DataFrame | None:
-    content = read_artifact(artifact_uri, run_id, name, uri, table=True)
+    content = read_artifact(artifact_uri, run_id, name, uri, alone=True)
     return None if content is None else _parse(content.decode(), f"{name} of run {run_id}")
 
 

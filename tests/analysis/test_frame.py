@@ -76,6 +76,18 @@ def test_runs_from_before_a_key_have_what_it_means_by_default() -> None:
     )
 
 
+def test_tasks_of_sweeps_from_before_runs_had_a_task_are_one_population() -> None:
+    """Their tag `task` is the number of a launched task; what such runs do is to time steps."""
+    records = records_of(**{"model.name": ["fc", "fc"]})
+    for number in range(2):
+        tags = (("source", "measured"), ("task", str(number)))
+        records.add_text(((f"r{number:04}", *tag) for tag in tags), records.tags)
+    frame = build(records)
+    assert frame["task"].tolist() == ["step", "step"]
+    assert frame["launched_task"].tolist() == ["0", "1"]
+    assert require_homogeneous(frame) is frame
+
+
 def test_families_come_in_the_papers_order(store: str) -> None:
     assert families(load(store)) == ["fc", "lstm"]
     assert families(pd.DataFrame({"family": ["squeezenet", "gru", None, "fc", "densenet"]})) == [

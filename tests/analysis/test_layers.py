@@ -59,7 +59,7 @@ def session(name: str, launcher: str | None, scale: float = 1.0, **columns: obje
     frame = pd.DataFrame(rows)
     if launcher:
         waits = {"queue_seconds": scale * WAITS["queue"], "task_start_seconds": scale * WAITS["task start"]}
-        frame = frame.assign(launcher=launcher, task="0", **waits)
+        frame = frame.assign(launcher=launcher, launched_task="0", **waits)
     return frame.assign(**columns)
 
 
@@ -84,6 +84,14 @@ def test_every_layer_is_what_was_planted_and_they_add_up_to_the_wall_clock() -> 
     assert local["queue"] == local["task start"] == 0
     np.testing.assert_allclose(found.sessions[list(LAYERS)].sum(axis=1), found.sessions["wall"])
     assert found.shares.groupby("group")["share"].sum().to_dict() == pytest.approx({"slurm": 1, "local": 1})
+
+
+def test_steps_that_are_messages_are_communication() -> None:
+    sends = session("c", None, **{"model.transport": "tcp"}).drop(columns=["category_share.communication"])
+    frame = pd.concat([sends.drop(columns="infeed_fraction"), session("l", None)], ignore_index=True)
+    channel, trained = layers(frame).sessions.to_dict("records")
+    assert (channel["communication"], channel["computation"]) == pytest.approx((POINTS * MEASURED, 0))
+    assert trained["communication"] == pytest.approx(POINTS * MEASURED * TALKING)
 
 
 def test_shares_are_of_all_sessions_of_a_launcher_and_their_intervals_over_them() -> None:
@@ -113,7 +121,9 @@ def test_an_interval_over_tasks_covers_the_share_of_all_tasks() -> None:
     truth = 5.0 / (5.0 + work)
     for _ in range(200):
         tasks = pd.concat([base] * 20, ignore_index=True).assign(
-            queue_seconds=rng.exponential(5.0, 20), task=[str(n) for n in range(20)], run_id=[str(n) for n in range(20)]
+            queue_seconds=rng.exponential(5.0, 20),
+            launched_task=[str(n) for n in range(20)],
+            run_id=[str(n) for n in range(20)],
         )
         share, _ = share_of(layers(tasks), ("queue",), "slurm")
         covered += share.low <= truth <= share.high
@@ -124,8 +134,7 @@ def test_attempts_sweeps_and_single_points_are_sessions_of_their_own() -> None:
     again = session("s", "slurm").assign(restarts="1").drop(columns=["queue_seconds", "task_start_seconds"])
     other = session("s", "slurm", host="node2")
     alone = session("x", None).drop(columns="sweep_id").iloc[:2]
-    # The hyperparameter `task` hides the number of the task; runs that name their session need it not.
-    named = [session("n", "slurm", task="step", session_id=name) for name in ("one", "two")]
+    named = [session("n", "slurm", session_id=name) for name in ("one", "two")]
     assert list(layers(pd.concat(named, ignore_index=True)).sessions["points"]) == [POINTS, POINTS]
     frame = pd.concat([session("s", "slurm", host="node1"), again, other, alone], ignore_index=True)
     found = layers(frame)

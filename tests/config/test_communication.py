@@ -51,6 +51,7 @@ def test_it_costs_bytes_and_no_work() -> None:
         ({"peer": "node2"}, "model.peer=node2: is not understood; write host:port, as in node2:5000"),
         ({"peer": "node2:70000"}, "model.peer=node2:70000: has no such port"),
         ({"peer": "node2:5000", "transport": "gloo"}, "model.peer=node2:5000: is not for model.transport=gloo"),
+        ({"port": 65535, "pattern": "parameter_server", "servers": 2}, "model.port=65535: leaves no 2 ports; choose a"),
         ({"framework": "jax", "transport": "gloo"}, "framework=jax: model.transport=gloo is of framework=torch"),
     ],
 )

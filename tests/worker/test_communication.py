@@ -219,3 +219,19 @@ def test_a_peer_of_another_host_is_a_command(transport: str) -> None:
         assert peer.wait(10) == 130
     assert again.returncode == 2
     assert again.stderr.startswith("error: --port: port ")
+
+
+def test_a_peer_outlives_more_connections_than_it_may_have() -> None:
+    module = "paradnn.worker.communication.peer"
+    command = ["sh", "-c", f"ulimit -n 20; exec {sys.executable} -m {module}"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as peer:
+        assert peer.stdout
+        address = peer.stdout.readline().split()[2]
+        host, _, port = address.partition(":")
+        for each in [socket.create_connection((host, int(port))) for _ in range(30)]:
+            each.close()
+        step = TcpStep(point(peer=address), [address], buffers_of(point()), 5.0)
+        step.run(2)
+        step.close()
+        assert peer.poll() is None
+        peer.send_signal(signal.SIGINT)

@@ -85,6 +85,8 @@ class Communication(Kernel):
         for key, patterns in _USED_BY.items():
             if self.pattern not in patterns:
                 object.__setattr__(self, key, type(self).__dataclass_fields__[key].default)
+        if self.port + self.servers - 1 > 65535:
+            raise ConfigError("model.port", self.port, f"leaves no {self.servers} ports", "choose a lower one")
         object.__setattr__(self, "bytes", sum(buffer_sizes(self.payload, self.bytes, self.buffers)))
 
     def _check_one_buffer(self) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ _HEADER = struct.Struct("!8sQIB")
 _MAGIC = b"paradnn1"
 _READY = b"!"
 _TIME = struct.Struct("ll")
+#: Seconds before another connection is accepted, once one could not be.
+_PAUSE = 0.1
 
 
 class Connection:
@@ -137,11 +140,14 @@ class TcpStep:
 
 def serve_connections(listening: socket.socket, most_bytes: int | None = None) -> None:
     """Serve every connection in a thread of its own until the socket closes; a fault ends its connection alone."""
-    with contextlib.suppress(OSError):
-        while True:
+    while listening.fileno() >= 0:
+        try:
             connected, (host, port, *_) = listening.accept()
-            connection = Connection(connected, f"the peer at {host}:{port}", None)
-            threading.Thread(target=_serve, args=(connected, connection, most_bytes), daemon=True).start()
+        except OSError:  # it is closed, or who connected is gone, or too many are connected
+            time.sleep(_PAUSE)
+            continue
+        connection = Connection(connected, f"the peer at {host}:{port}", None)
+        threading.Thread(target=_serve, args=(connected, connection, most_bytes), daemon=True).start()
 
 
 def _serve(connected: socket.socket, connection: Connection, most_bytes: int | None) -> None:
