@@ -1,4 +1,4 @@
-"""A data-parallel step on paper: what processes send each other of the gradients, and what of it the backward pass hides.
+"""A data-parallel step on paper: what processes send each other of gradients, and what of it the backward pass hides.
 
     messages("ring", 4, 1e6)                          # what one process sends, one message after the other
     exchange_seconds("ring", 4, 1e6, link)            # over a link: bytes of a message -> its seconds
