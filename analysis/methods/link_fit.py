@@ -14,13 +14,13 @@ import pandas as pd
 from scipy import stats
 
 from analysis.methods.channel import SIZE, TIME, ChannelFit, Channels
-from analysis.methods.data_parallel import Link, as_link
+from analysis.methods.data_parallel import Link, as_link, exchange_seconds
 from analysis.methods.quantiles import LEVEL
 from analysis.methods.transfer_fit import Piece, TransferFit
 from paradnn.config.families.communication import COLLECTIVES
 from paradnn.errors import ConfigError
 
-__all__ = ["FittedLink", "choose_channel", "link_of"]
+__all__ = ["FittedLink", "RingCheck", "check_rings", "choose_channel", "link_of"]
 
 #: Patterns that say what a message of an exchange costs.
 _USABLE = ("latency", "bandwidth", "all_reduce")
@@ -35,6 +35,32 @@ class FittedLink:
     links: tuple[Link, Link, Link]
     largest: float
     processes: int = 1
+
+
+@dataclass(frozen=True)
+class RingCheck:
+    """An all-reduce that was measured on other numbers of processes: (bytes, measured / predicted) of the smallest and
+    the largest size."""
+
+    channel: str
+    processes: int
+    ratios: tuple[tuple[float, float], tuple[float, float]]
+
+
+def check_rings(found: Channels, chosen: ChannelFit, link: FittedLink) -> tuple[RingCheck, ...]:
+    """All-reduces of the same transport and device on other numbers of processes, beside rings over this link."""
+    checks = []
+    for each in found.channels:
+        count = _processes(each.rows)
+        same = (each.device, each.transport, each.pattern) == (chosen.device, chosen.transport, "all_reduce")
+        if same and count != link.processes:
+            times = each.times
+            first, last = (
+                (float(size), float(times[size]) / 1e6 / exchange_seconds("ring", count, float(size), link.links[0]))
+                for size in (times.index.min(), times.index.max())
+            )
+            checks.append(RingCheck(each.name, count, (first, last)))
+    return tuple(checks)
 
 
 def choose_channel(found: Channels, name: str) -> ChannelFit:
@@ -68,8 +94,8 @@ def link_of(channel: ChannelFit) -> FittedLink:
 
 def _processes(rows: pd.DataFrame) -> int:
     """How many take part; two where runs do not say."""
-    counts = rows["model.processes"].dropna().unique() if "model.processes" in rows else []
-    return int(counts[0]) if len(counts) else 2
+    known = rows["model.processes"].dropna().tolist() if "model.processes" in rows else []
+    return int(known[0]) if known else 2
 
 
 def _with_interval(

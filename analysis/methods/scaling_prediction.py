@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ from analysis.methods.channel import channels
 from analysis.methods.data_parallel import Algorithm, Step, exchange_seconds, messages, simulate
 from analysis.methods.extrapolation import model_of
 from analysis.methods.joining import describes
-from analysis.methods.link_fit import FittedLink, choose_channel, link_of
+from analysis.methods.link_fit import FittedLink, RingCheck, check_rings, choose_channel, link_of
 from analysis.methods.regression import NotEnoughData
 from analysis.store.frame import is_ok
 from paradnn.config.families import FAMILIES
@@ -30,8 +30,20 @@ __all__ = ["Exchange", "Expected", "expect_measured", "plan_hosts", "trainings"]
 _PLACE = ("family", "device", "framework.name", "platform.threads", "platform.cores")
 #: What one model differs in from step to step.
 _STEP = ("batch_size", "devices", "transport")
-Curve = tuple[np.ndarray, ...]
 Row = Mapping[Any, Any]
+
+
+class Curve(NamedTuple):
+    """What one device took by itself: batches (b,) in order, seconds of each (b,), and the ends of their intervals."""
+
+    batches: np.ndarray
+    seconds: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    def at(self, batch: float) -> float:
+        """Seconds with `batch` examples."""
+        return seconds_at(self.batches, self.seconds, batch)
 
 
 @dataclass(frozen=True)
@@ -57,7 +69,7 @@ class Expected:
     An end of a time's interval has channel and device alone both at that end of theirs, so that it is rather too wide;
     an efficiency's interval is the channel's alone.
     `largest` is the largest message that was asked of the link, bytes. `too_many`: points left out, for some device
-    would have had no example. `run_ids` are those of the channel.
+    would have had no example. `checks`: the channel on other numbers of processes. `run_ids` are those of the channel.
     """
 
     link: FittedLink
@@ -65,6 +77,7 @@ class Expected:
     table: pd.DataFrame
     largest: float
     too_many: int
+    checks: tuple[RingCheck, ...]
     run_ids: tuple[str, ...]
 
 
@@ -79,7 +92,9 @@ def trainings(frame: pd.DataFrame) -> pd.DataFrame:
     # A run without an interval of its own stands for its time alone.
     step, low, high = (_numbers(rows, f"step_time{end}_ms") for end in ("", "_low", "_high"))
     ends = (np.where(np.isfinite(end / step), end / step, 1.0) * seconds for end in (low, high))
-    return rows.assign(seconds=seconds, **dict(zip(("low", "high"), ends, strict=True)))[np.isfinite(seconds)]
+    timed = rows.assign(seconds=seconds, **dict(zip(("low", "high"), ends, strict=True)))
+    kept: pd.DataFrame = timed[np.isfinite(seconds)]
+    return kept
 
 
 @dataclass(frozen=True)
@@ -106,9 +121,7 @@ def expect_measured(frame: pd.DataFrame, exchange: Exchange) -> Expected:
         row = alike.iloc[0].to_dict()
         if (curve := curves.get(_point(row, keys))) is not None:
             batch, count = int(row["batch_size"]), int(row["devices"])
-            whole = (
-                seconds_at(*curve[:2], batch) / count if batch in curve[0] else seconds_at(*curve[:2], batch / count)
-            )
+            whole = curve.at(batch) / count if batch in curve.batches else curve.at(batch / count)
             asked.append(_Asked(row, batch, count, curve, whole, float(alike["seconds"].median())))
     if not asked:
         raise NotEnoughData(
@@ -133,7 +146,7 @@ def plan_hosts(
         curve, batch = curves[_point(row, keys)], int(row["batch_size"])
         for count in sorted(set(hosts)):
             whole, share = (batch * count, 1) if scaling == "weak" else (batch, count)
-            asked.append(_Asked(row, whole, count, curve, seconds_at(*curve[:2], batch) / share))
+            asked.append(_Asked(row, whole, count, curve, curve.at(batch) / share))
     if not asked:
         raise NotEnoughData("no training step was measured on one device; measure some, as in python -m paradnn.train")
     return _expect(frame, exchange, keys, asked)
@@ -141,13 +154,14 @@ def plan_hosts(
 
 def _alone(rows: pd.DataFrame) -> tuple[list[str], dict[tuple[str, ...], Curve]]:
     """What tells models apart, and of each the batches that one device ran with seconds, low and high."""
-    keys = [name for name in rows if (describes(name) or name in _PLACE) and name not in _STEP]
-    keys = [name for name in keys if rows[name].notna().any()]
+    keys = [name for name in map(str, rows) if (describes(name) or name in _PLACE) and name not in _STEP]
+    keys = ["family", *(name for name in keys if name != "family" and rows[name].notna().any())] if len(rows) else []
     curves: dict[tuple[str, ...], Curve] = {}
     for _, alike in rows.groupby(keys, sort=False, dropna=False) if len(rows) else ():
         by_batch = alike.groupby("batch_size").agg({"seconds": "median", "low": "min", "high": "max"})
         columns = (by_batch.index, *(by_batch[name] for name in by_batch))
-        curves[_point(alike.iloc[0].to_dict(), keys)] = tuple(np.asarray(part, dtype="float64") for part in columns)
+        curve = Curve(*(np.asarray(part, dtype="float64") for part in columns))
+        curves[_point(alike.iloc[0].to_dict(), keys)] = curve
     return keys, curves
 
 
@@ -156,7 +170,8 @@ def _point(row: Row, keys: Sequence[str]) -> tuple[str, ...]:
 
 
 def _expect(frame: pd.DataFrame, exchange: Exchange, keys: list[str], asked: Sequence[_Asked]) -> Expected:
-    chosen = choose_channel(channels(frame), exchange.channel)
+    measured = channels(frame)
+    chosen = choose_channel(measured, exchange.channel)
     link = link_of(chosen)
     possible = [one for one in asked if one.devices <= one.batch]
     if not possible:
@@ -174,7 +189,8 @@ def _expect(frame: pd.DataFrame, exchange: Exchange, keys: list[str], asked: Seq
     if table["measured_ms"].isna().all():
         # Hosts that nobody has meet over no transport that was measured.
         table = table.drop(columns=["measured_ms", "transport"], errors="ignore")
-    return Expected(link, exchange, table, largest, len(asked) - len(possible), tuple(chosen.rows["run_id"]))
+    checks = check_rings(measured, chosen, link)
+    return Expected(link, exchange, table, largest, len(asked) - len(possible), checks, tuple(chosen.rows["run_id"]))
 
 
 def _times(

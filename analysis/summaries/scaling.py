@@ -11,7 +11,7 @@ from analysis.options import Options, option
 from analysis.summaries.gate import gated
 from analysis.summaries.pooling import joined
 from analysis.summaries.result import Paragraph, Result
-from analysis.summaries.scaling_prediction import describe_expected, plan, pooled_messages
+from analysis.summaries.scaling_prediction import describe_expected, plan, pooled_messages, told_apart
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class ScalingResult(Result):
     def table(self) -> pd.DataFrame:
         """The pairs, without columns that are the same in all of them; with a channel, measured beside predicted."""
         if self.expected is not None:
-            return self.expected.table
+            return told_apart(self.expected.table)
         pairs = self.scaling.pairs
         others = [name for name in pairs.columns if name not in _HIDDEN and pairs[name].nunique(dropna=False) > 1]
         return pairs[["family", *others, *_SHOWN]]

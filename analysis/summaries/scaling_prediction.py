@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from analysis.methods.scaling_prediction import Exchange, Expected
 
-__all__ = ["HostsResult", "describe_expected", "plan", "pooled_messages"]
+__all__ = ["HostsResult", "describe_expected", "plan", "pooled_messages", "told_apart"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -31,7 +31,7 @@ class HostsResult(Result):
     @property
     def table(self) -> pd.DataFrame:
         """A row for each point and number of hosts (`devices`); times in ms."""
-        return self.expected.table
+        return told_apart(self.expected.table)
 
     def _figure(self) -> Figure:
         from analysis.figures.scaling_hosts import draw_hosts
@@ -39,11 +39,11 @@ class HostsResult(Result):
         return draw_hosts(self.expected.table, f"{self.scaling} scaling over {_over(self.expected)}")
 
     def _paragraphs(self) -> Iterator[Paragraph]:
-        for family, rows in self.table.groupby("family"):
+        for family, rows in self.expected.table.groupby("family"):
             points = counted(int(rows.groupby("devices").size().max()), "point")
             yield Paragraph(
                 f"{family}: {self.scaling} scaling over {_over(self.expected)}, on paper, of {points} measured on one.",
-                tuple(_on(int(count), own) for count, own in rows.groupby("devices")),
+                tuple(_on(count, rows[rows["devices"] == count]) for count in sorted(set(rows["devices"]))),
             )
         yield from _reservations(self.expected)
         yield Paragraph(
@@ -68,6 +68,13 @@ def plan(
 def pooled_messages(frame: pd.DataFrame, expected: Expected, pool: bool) -> str:
     """What differs among the runs of the channel; SchemaError where anything does, unless `pool`."""
     return pooled_within(frame[frame["run_id"].isin(expected.run_ids)], ["device"], pool)
+
+
+def told_apart(table: pd.DataFrame) -> pd.DataFrame:
+    """Without what describes all rows alike, which only crowds them."""
+    numbers = list(table.columns).index("batch_size")
+    same = [name for name in table.columns[1:numbers] if table[name].nunique(dropna=False) == 1]
+    return table.drop(columns=same)
 
 
 def describe_expected(expected: Expected) -> Iterator[Paragraph]:
@@ -105,7 +112,12 @@ def _on(count: int, rows: pd.DataFrame) -> str:
 
 
 def _reservations(expected: Expected) -> Iterator[Paragraph]:
-    """What the prediction was not measured for."""
+    """How the link holds on other numbers of processes, and what the prediction was not measured for."""
+    for check in expected.checks:
+        small, large = (f"{ratio:.2f} times as long at {short(size, 'B')}" for size, ratio in check.ratios)
+        yield Paragraph(
+            f"On {check.processes} processes {check.channel} takes {small} and {large} as predicted from this channel."
+        )
     beyond = int(expected.table["alone_from"].eq("extrapolated").sum())
     if beyond:
         yield Paragraph(

@@ -27,9 +27,11 @@ POINTS = grid(nodes=(256, 1024), layers=(2, 4), batches=(64, 128, 256))
 MODEL = {"model.input_size": 100, "model.output_size": 10}
 
 
-def messages(factor: float = 1.0, noise: float = 0.0, pattern: str = "latency", **columns: Any) -> pd.DataFrame:
+def messages(
+    factor: float = 1.0, noise: float = 0.0, pattern: str = "latency", seed: int = 3, **columns: Any
+) -> pd.DataFrame:
     """Runs of model=channel over one line; one that is free has times that nobody could measure."""
-    times = factor * (ALPHA + BETA * SIZES) * np.exp(noise * np.random.default_rng(3).standard_normal(len(SIZES)))
+    times = factor * (ALPHA + BETA * SIZES) * np.exp(noise * np.random.default_rng(seed).standard_normal(len(SIZES)))
     given = {"model.transport": "tcp", "model.pattern": pattern, "transfer_us": times, "family": "channel"}
     return runs(pd.DataFrame({"model.bytes": SIZES.astype("int64")}), **given, **columns)
 
@@ -109,7 +111,8 @@ def test_a_channel_for_free_gives_perfect_weak_scaling() -> None:
 
 def test_hosts_lose_what_the_ring_takes() -> None:
     result = scaling(store(trained((1,)), messages()), ScalingOptions(channel="tcp latency", hosts=("1", "8", "512")))
-    for row in result.table.to_dict("records"):
+    assert isinstance(result, HostsResult)
+    for row in result.expected.table.to_dict("records"):
         model = model_of(row)
         computing = alone(row["model.nodes"], row["model.layers"], row["batch_size"] / row["devices"])
         sent = [exchange_seconds("ring", row["devices"], layer.gradient_bytes, link) for layer in layer_work(model)]
@@ -136,6 +139,31 @@ def test_an_all_reduce_stands_for_its_own_processes() -> None:
     assert made.processes == 4
     for size in (4096.0, 1e6):
         assert exchange_seconds("ring", 4, size, made.links[0]) == pytest.approx((ALPHA + BETA * size) / 1e6)
+
+
+def test_a_links_interval_covers_the_planted_line() -> None:
+    """At the smallest message, one between, and one ten times as large as any that was measured: 95% are to be held."""
+    held = []
+    for seed in range(200):
+        (channel,) = channels(messages(noise=0.05, seed=seed)).channels
+        if channel.fit and len(channel.fit.pieces) == 1:
+            ends = [[one(size) for one in link_of(channel).links] for size in (64.0, 65536.0, 1e8)]
+            held.append(
+                [low <= link(size) <= high for (_, low, high), size in zip(ends, (64.0, 65536.0, 1e8), strict=True)]
+            )
+    assert len(held) > 190
+    assert ((np.mean(held, axis=0) > 0.9) & (np.mean(held, axis=0) < 0.99)).all()
+
+
+def test_other_numbers_of_processes_are_held_against_the_ring() -> None:
+    """On four a ring of the messages of two takes 3 t(B / 2); that is what was planted, but for a half more."""
+    two, four = (messages(pattern="all_reduce", **{"model.processes": count}) for count in (2, 4))
+    four["transfer_us"] = 1.5 * 3 * (ALPHA + BETA * SIZES / 2)
+    four["run_id"] += "four"
+    frame = store(trained((1,)), two, four).astype({"model.processes": "Int64"})
+    text = scaling(frame, ScalingOptions(channel="tcp all_reduce, 2 processes", hosts=("8",))).text()
+    assert "On 4 processes tcp all_reduce, 4 processes takes 1.50 times as long at 64 B" in text
+    assert "and 1.50 times as long at 8.4 MB as predicted from this channel." in text
 
 
 def test_alone_is_measured_between_and_beyond() -> None:
