@@ -9,19 +9,24 @@ from matplotlib.figure import Figure
 from analysis.figures.style import colour_of, figure, finish, marker_of, quantity
 from analysis.labels import label, unit_of
 from analysis.methods.scaling import Scaling, amdahl_speedup
+from analysis.methods.scaling_prediction import Expected
 
 __all__ = ["draw_scaling"]
 
 _LINE = "#555555"
 
 
-def draw_scaling(found: Scaling) -> Figure:
-    """Left the rate of each device against that of one alone, with x = y where nothing is lost; right the speedup
-    over the count, with each family's fitted law, its interval as a band, and the line without loss."""
-    drawn, (both,) = figure(11.0, 4.8, 1, 2)
-    _rates(both[0], found)
-    _speedups(both[1], found)
-    handles, labels = both[0].get_legend_handles_labels()
+def draw_scaling(found: Scaling, expected: Expected | None = None) -> Figure:
+    """Left the rate of each device against that of one alone, with x = y where nothing is lost; then the speedup
+    over the count, with each family's fitted law, its interval as a band, and the line without loss; right, where a
+    channel predicts steps, these against measured ones."""
+    panels = 2 if expected is None else 3
+    drawn, (row,) = figure(5.5 * panels, 4.8, 1, panels)
+    _rates(row[0], found)
+    _speedups(row[1], found)
+    handles, labels = row[0].get_legend_handles_labels()
+    if expected is not None:
+        _predicted(row[2], expected, found)
     drawn.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
     return drawn
 
@@ -82,6 +87,39 @@ def _speedups(axes: Axes, found: Scaling) -> None:
     axes.set_xticks(ticks, [str(count) for count in ticks])
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
     finish(axes, "Speedup, and Amdahl's law fitted", _counted(found.by), "speedup over one")
+
+
+def _predicted(axes: Axes, expected: Expected, found: Scaling) -> None:
+    """A bar for each point from the step with overlap to that without, at the measured one; x = y where it holds."""
+    rows, among = expected.table, _unusual(found)
+    names = rows["family"] + ", " + rows["transport"] if among and "transport" in rows else rows["family"]
+    for name in dict.fromkeys(names):
+        own, colour = rows[names == name], colour_of(name, among)
+        axes.vlines(own["measured_ms"], own["overlapped_ms"], own["serial_ms"], color=colour, alpha=0.6, linewidth=1.5)
+        axes.plot(
+            own["measured_ms"],
+            own["serial_ms"],
+            marker_of(name, among),
+            color=colour,
+            markersize=5,
+            alpha=0.6,
+            markeredgewidth=0,
+            linestyle="none",
+        )
+    ends = [
+        min(rows["measured_ms"].min(), rows["overlapped_ms"].min()),
+        max(rows["measured_ms"].max(), rows["serial_ms"].max()),
+    ]
+    axes.plot(ends, ends, "--", color=_LINE, linewidth=1)
+    axes.set(xscale="log", yscale="log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(quantity(""))
+    finish(
+        axes,
+        f"Predicted over {expected.link.name}",
+        "measured step (ms)",
+        "predicted: full overlap to none, marked (ms)",
+    )
 
 
 def _unusual(found: Scaling) -> list[str]:

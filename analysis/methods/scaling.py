@@ -18,6 +18,7 @@ from analysis.methods.pairing import RESULT_COLUMNS, pair
 from analysis.methods.quantiles import LEVEL, Estimate, bootstrap_ratio, quantile_interval
 from analysis.methods.regression import NotEnoughData
 from analysis.store.frame import families, is_ok, require_homogeneous
+from paradnn.config.families import FAMILIES
 from paradnn.errors import ConfigError
 
 __all__ = ["METRICS", "FamilyScaling", "Scaling", "amdahl_fraction", "amdahl_speedup", "scaling"]
@@ -26,6 +27,8 @@ __all__ = ["METRICS", "FamilyScaling", "Scaling", "amdahl_fraction", "amdahl_spe
 METRICS = ("examples_per_second", "flops_per_second")
 #: The column that says how several devices meet.
 _TRANSPORT = "transport"
+#: Families of messages, which run on no devices.
+_MESSAGES = tuple(name for name, family in FAMILIES.items() if family.is_communication)
 _FOUND = (*RESULT_COLUMNS, "many", "one", "devices", "efficiency", "fraction")
 
 
@@ -107,7 +110,7 @@ def scaling(
     """
     if metric not in METRICS:
         raise ConfigError("--metric", metric, "is no rate that grows with devices", f"choose {' or '.join(METRICS)}")
-    measured = frame[is_ok(frame)]
+    measured = frame[is_ok(frame) & ~frame["family"].isin(_MESSAGES)]
     if by not in measured or measured[by].notna().sum() == 0:
         raise NotEnoughData(f"{by}: no measured run records how many; measure points with {by}=1 and more")
     if not pd.api.types.is_numeric_dtype(measured[by]):

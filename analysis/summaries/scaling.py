@@ -11,12 +11,15 @@ from analysis.options import Options, option
 from analysis.summaries.gate import gated
 from analysis.summaries.pooling import joined
 from analysis.summaries.result import Paragraph, Result
+from analysis.summaries.scaling_prediction import describe_expected, plan, pooled_messages, told_apart
+from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
     from analysis.methods.scaling import FamilyScaling, Scaling
+    from analysis.methods.scaling_prediction import Exchange, Expected
 
 __all__ = ["ScalingOptions", "ScalingResult", "scaling"]
 
@@ -38,11 +41,12 @@ _HIDDEN = (
     *("log_error", "degrees", "p_value", "comparable"),
     *_SHOWN,
 )
+_PREDICTED = "predicted from a channel (model=channel)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingOptions(Options):
-    """Which rate, over which count of devices."""
+    """Which rate, over which count of devices; and over which channel steps are predicted."""
 
     command = "scaling"
 
@@ -52,6 +56,37 @@ class ScalingOptions(Options):
     by: str = option(
         "devices", "what counts the devices (default: devices), such as platform.threads", metavar="COLUMN"
     )
+    channel: str | None = option(
+        None,
+        "predict steps from what messages cost on a measured channel, called as `analysis channel` calls it: "
+        "'tensorflow all_reduce'",
+        metavar="NAME",
+        group=_PREDICTED,
+    )
+    algorithm: Literal["ring", "tree", "halving", "parameter_server"] = option(
+        "ring", "how gradients are summed (default: ring)", group=_PREDICTED
+    )
+    servers: int = option(1, "parameter servers (default: 1)", metavar="N", least=1, group=_PREDICTED)
+    bucket: int = option(
+        0,
+        "gather gradients up to so many bytes (default: each layer's by themselves)",
+        metavar="B",
+        least=0,
+        group=_PREDICTED,
+    )
+    hosts: tuple[str, ...] = option(
+        (), "what so many hosts would give, on paper: 1,2,4,1024", metavar="N,N", group=_PREDICTED
+    )
+    scaling: Literal["weak", "strong"] = option(
+        "weak", "of --hosts: each has the measured batch (weak, the default), or all share it", group=_PREDICTED
+    )
+
+    @property
+    def exchange(self) -> Exchange | None:
+        """How gradients are exchanged, where a channel is named."""
+        from analysis.methods.scaling_prediction import Exchange
+
+        return Exchange(self.channel, self.algorithm, self.servers, self.bucket) if self.channel is not None else None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -59,10 +94,13 @@ class ScalingResult(Result):
     """Every point on several devices against itself on one, and the non-parallel fraction of each family."""
 
     scaling: Scaling
+    expected: Expected | None = None
 
     @property
     def table(self) -> pd.DataFrame:
-        """The pairs; columns that are the same in all of them only crowd it."""
+        """The pairs, without columns that are the same in all of them; with a channel, measured beside predicted."""
+        if self.expected is not None:
+            return told_apart(self.expected.table)
         pairs = self.scaling.pairs
         others = [name for name in pairs.columns if name not in _HIDDEN and pairs[name].nunique(dropna=False) > 1]
         return pairs[["family", *others, *_SHOWN]]
@@ -70,7 +108,7 @@ class ScalingResult(Result):
     def _figure(self) -> Figure:
         from analysis.figures.scaling import draw_scaling
 
-        return draw_scaling(self.scaling)
+        return draw_scaling(self.scaling, self.expected)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
         for family in self.scaling.families:
@@ -82,19 +120,37 @@ class ScalingResult(Result):
             "The fraction is that of Amdahl's law, speedup = 1 / (s + (1 - s) / n), fitted over points; intervals "
             "are 95%, over points as a sample of their design space."
         )
+        if self.expected is not None:
+            yield from describe_expected(self.expected)
 
 
 @gated
-def scaling(frame: pd.DataFrame, options: ScalingOptions | None = None) -> ScalingResult:
+def scaling(frame: pd.DataFrame, options: ScalingOptions | None = None) -> Result:
     """Every point on several devices against itself on one, and Amdahl's fraction of each family.
+
+    With a channel also each measured step beside what the channel says of it; with `hosts` only what these would give.
 
     NotEnoughData where no point was measured on one device and on more, SchemaError for heterogeneous runs of a family.
     """
     from analysis.methods.scaling import scaling as analyse
 
     options = options or ScalingOptions()
+    exchange = options.exchange
+    if options.hosts:
+        if exchange is None:
+            raise ConfigError(
+                "--hosts", ",".join(options.hosts), "needs to know what messages cost", "name a --channel"
+            )
+        return plan(frame, exchange, options.hosts, options.scaling, options.pool)
     pairs = analyse(frame, options.metric, options.by, options.pool)
-    return ScalingResult(scaling=pairs, sources=pairs.run_ids, pooled=joined(pairs.pooled))
+    if exchange is None:
+        return ScalingResult(scaling=pairs, sources=pairs.run_ids, pooled=joined(pairs.pooled))
+    from analysis.methods.scaling_prediction import expect_measured
+
+    expected = expect_measured(frame, exchange)
+    pooled = joined((*pairs.pooled, pooled_messages(frame, expected, options.pool)))
+    sources = (*pairs.run_ids, *expected.run_ids)
+    return ScalingResult(scaling=pairs, expected=expected, sources=sources, pooled=pooled)
 
 
 def _describe(family: FamilyScaling, what: str) -> Paragraph:

@@ -20,7 +20,7 @@ from paradnn.costs.attention import decode_layers, gpt_layers, prefill_layers, t
 from paradnn.costs.cnn import cnn_layers
 from paradnn.costs.fc import fc_layers
 from paradnn.costs.kernels import KERNELS, kernel_costs
-from paradnn.costs.layers import Costs, Layer, sum_costs
+from paradnn.costs.layers import Costs, Layer, LayerWork, sum_costs, work_of
 from paradnn.costs.operations import Counted, product_operations
 from paradnn.costs.rnn import rnn_layers
 from paradnn.costs.vision import (
@@ -31,7 +31,16 @@ from paradnn.costs.vision import (
     squeezenet_layers,
 )
 
-__all__ = ["Costs", "example_sizes", "layer_count", "model_costs", "model_operations", "prefill_costs"]
+__all__ = [
+    "Costs",
+    "LayerWork",
+    "example_sizes",
+    "layer_count",
+    "layer_work",
+    "model_costs",
+    "model_operations",
+    "prefill_costs",
+]
 
 _LAYERS: dict[str, Callable[[Mapping[str, Any]], Sequence[Layer]]] = {
     "fc": fc_layers,
@@ -115,6 +124,13 @@ def model_operations(model: Mapping[str, Any], *, batch_size: int, precision: st
 def layer_count(model: Mapping[str, Any]) -> int:
     """How many layers `model` is counted as: what building and compiling it grows with."""
     return 1 if model["name"] in KERNELS else len(_LAYERS[model["name"]](model))
+
+
+def layer_work(model: Mapping[str, Any]) -> tuple[LayerWork, ...]:
+    """FLOPs and gradients of each layer of `model`, in the order of the forward pass; ValueError for a kernel."""
+    if model["name"] in KERNELS:
+        raise ValueError(f"{model['name']} has no layers")
+    return tuple(work_of(layer) for layer in _LAYERS[model["name"]](model))
 
 
 def example_sizes(model: Mapping[str, Any]) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["COMPUTE_BYTES", "Convolve", "Costs", "Layer", "Multiply", "sum_costs"]
+__all__ = ["COMPUTE_BYTES", "Convolve", "Costs", "Layer", "LayerWork", "Multiply", "sum_costs", "work_of"]
 
 #: The type of a batch, of the logits, and of weights and optimizer variables in every precision.
 _FULL_BYTES = 4
@@ -101,6 +101,21 @@ class Costs:
         """Of so many devices with a step like this each; the parameters stay those of one model."""
         names = ("forward_flops", "backward_flops", "flops_per_step", "bytes_per_step", "memory_lower_bound_bytes")
         return replace(self, **{name: devices * getattr(self, name) for name in names})
+
+
+@dataclass(frozen=True)
+class LayerWork:
+    """What one layer does in a training step: FLOPs of an example forward and backward, bytes of its gradients."""
+
+    name: str
+    forward: int
+    backward: int
+    gradient_bytes: int
+
+
+def work_of(layer: Layer) -> LayerWork:
+    """FLOPs as `sum_costs` counts them; a gradient has the type of its variable, which is 4 bytes wide."""
+    return LayerWork(layer.name, 2 * layer.macs, 2 * _backward_macs(layer), _FULL_BYTES * layer.parameters)
 
 
 def sum_costs(layers: Sequence[Layer], batch_size: int, precision: str, mode: str, *, slots: int) -> Costs:

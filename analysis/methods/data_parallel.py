@@ -1,0 +1,106 @@
+"""A data-parallel step on paper: what processes send each other of gradients, and what of it the backward pass hides.
+
+    messages("ring", 4, 1e6)                          # what one process sends, one message after the other
+    exchange_seconds("ring", 4, 1e6, link)            # over a link: bytes of a message -> its seconds
+    simulate(layers, 0.02, exchange)                  # the step, with and without overlap
+
+Sums of gradients cost nothing here (gamma of Thakur and others); in the time of a measured collective they are counted.
+All processes are alike, start together and have links of their own: no network is shared, and nobody is late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from paradnn.costs import LayerWork
+
+__all__ = ["ALGORITHMS", "Algorithm", "Link", "Step", "as_link", "exchange_seconds", "messages", "simulate"]
+
+Algorithm = Literal["ring", "tree", "halving", "parameter_server"]
+ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+#: Bytes of a message -> seconds until it has arrived.
+Link = Callable[[float], float]
+
+
+def messages(algorithm: Algorithm, processes: int, size: float, servers: int = 1) -> list[tuple[int, float]]:
+    """(how many, bytes of each) of the messages that follow each other until all have the sum of `size` bytes.
+
+    ring: 2 (N - 1) of size / N, the least that any algorithm sends (Patarasuk and Yuan, JPDC 69, 2009).
+    tree: recursive doubling, log2 N of all bytes; halving: recursive halving and doubling, twice size / 2, size / 4,
+    ... size / N (Thakur, Rabenseifner and Gropp, IJHPCA 19, 2005; Rabenseifner, ICCS 2004). Where N is no power of two
+    the processes beyond one hand theirs over before, and are handed the sum after.
+    parameter_server: a part of size / `servers` of each worker to each server, and as many back (Li et al., OSDI 2014).
+    What has most to do is a server, with N in and N out, or a worker, with one for each server.
+
+    One process keeps what it has. ValueError for less than one process or server.
+    """
+    if processes < 1 or servers < 1:
+        raise ValueError(f"{processes} processes, {servers} servers: one of each is the least")
+    if processes == 1:
+        return []
+    if algorithm == "ring":
+        return [(2 * (processes - 1), size / processes)]
+    if algorithm == "parameter_server":
+        return [(2 * max(processes, servers), size / servers)]
+    rounds = processes.bit_length() - 1
+    beyond = [] if processes == 2**rounds else [(2, size)]
+    if algorithm == "tree":
+        return [(rounds, size), *beyond]
+    return [*((2, size / 2**each) for each in range(1, rounds + 1)), *beyond]
+
+
+def exchange_seconds(algorithm: Algorithm, processes: int, size: float, link: Link, servers: int = 1) -> float:
+    """Seconds until `processes` have the sum of their `size` bytes.
+
+    Over a link of alpha + bytes / bandwidth: ring 2 (N - 1) alpha + 2 (N - 1) / N size / bandwidth, tree
+    log2 N (alpha + size / bandwidth), halving 2 log2 N alpha + 2 (N - 1) / N size / bandwidth.
+    """
+    return sum(count * link(each) for count, each in messages(algorithm, processes, size, servers))
+
+
+def as_link(collective: Link, processes: int) -> Link:
+    """The link whose ring takes as long as a measured all-reduce of so many processes, whatever its size.
+
+    It holds what a collective does beside sending: sums, and waiting for each other.
+    """
+    return lambda size: collective(processes * size) / (2 * (processes - 1))
+
+
+@dataclass(frozen=True)
+class Step:
+    """Seconds of a step. `computing`: what the device does by itself; `exchanging`: what the link is busy for;
+    `overlapped`: the step where gradients are sent as soon as they are there, `serial`: where all wait for the last.
+    """
+
+    computing: float
+    exchanging: float
+    overlapped: float
+
+    @property
+    def serial(self) -> float:
+        """Seconds of the step without overlap."""
+        return self.computing + self.exchanging
+
+
+def simulate(layers: Sequence[LayerWork], computing: float, exchange: Link, bucket: float = 0) -> Step:
+    """A step that takes `computing` seconds on a device alone, over an `exchange`: bytes of gradients -> seconds.
+
+    The pass runs forward, then backward from the last layer to the first, each layer for its share of all FLOPs.
+    Gradients are gathered until there are `bucket` bytes of them (0: those of a layer go by themselves) and sent in
+    that order, one bucket after the other, while the pass goes on (Li et al., VLDB 2020, of PyTorch's buckets). The
+    update is part of the pass. The step ends with the pass or with the last bucket.
+    """
+    work = sum(layer.forward + layer.backward for layer in layers)
+    left = sum(layer.backward for layer in layers)
+    free, exchanging, waiting = 0.0, 0.0, 0.0
+    for place, layer in enumerate(reversed(layers), 1):
+        left -= layer.backward
+        waiting += layer.gradient_bytes
+        is_last = place == len(layers)
+        if waiting and (is_last or waiting >= bucket):
+            ready = computing * (1 - left / work) if work else computing
+            seconds = exchange(waiting)
+            free, exchanging, waiting = max(free, ready) + seconds, exchanging + seconds, 0.0
+    return Step(computing, exchanging, max(computing, free))

@@ -1,0 +1,131 @@
+"""A fitted channel as a link: seconds of a message of any size, and the interval of the fitted line there.
+
+A piece's start-up and time per byte are known together better than each by itself, so the interval is that of the
+line at a size, from the measurements of its piece: fitted +- t s sqrt(v' (X'X)^-1 v), with relative errors throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from analysis.methods.channel import SIZE, TIME, ChannelFit, Channels
+from analysis.methods.data_parallel import Link, as_link, exchange_seconds
+from analysis.methods.quantiles import LEVEL
+from analysis.methods.transfer_fit import Piece, TransferFit
+from paradnn.config.families.communication import COLLECTIVES
+from paradnn.errors import ConfigError
+
+__all__ = ["FittedLink", "RingCheck", "check_rings", "choose_channel", "link_of"]
+
+#: Patterns that say what a message of an exchange costs.
+_USABLE = ("latency", "bandwidth", "all_reduce")
+
+
+@dataclass(frozen=True)
+class FittedLink:
+    """`links` are the link and those at the low and the high end of its 95% interval. `largest` is the largest message
+    that was measured, in bytes; `processes` of the collective it is made of, 1 of a channel between two."""
+
+    name: str
+    links: tuple[Link, Link, Link]
+    largest: float
+    processes: int = 1
+
+
+@dataclass(frozen=True)
+class RingCheck:
+    """An all-reduce that was measured on other numbers of processes: (bytes, measured / predicted) of the smallest and
+    the largest size."""
+
+    channel: str
+    processes: int
+    ratios: tuple[tuple[float, float], tuple[float, float]]
+
+
+def check_rings(found: Channels, chosen: ChannelFit, link: FittedLink) -> tuple[RingCheck, ...]:
+    """All-reduces of the same transport and device on other numbers of processes, beside rings over this link."""
+    checks = []
+    for each in found.channels:
+        count = _processes(each.rows)
+        same = (each.device, each.transport, each.pattern) == (chosen.device, chosen.transport, "all_reduce")
+        if same and count != link.processes:
+            times = each.times
+            first, last = (
+                (float(size), float(times[size]) / 1e6 / exchange_seconds("ring", count, float(size), link.links[0]))
+                for size in (times.index.min(), times.index.max())
+            )
+            checks.append(RingCheck(each.name, count, (first, last)))
+    return tuple(checks)
+
+
+def choose_channel(found: Channels, name: str) -> ChannelFit:
+    """The channel that is called `name`; ConfigError where none is, or where it has no fit."""
+    usable = [each for each in found.channels if each.fit and each.pattern in _USABLE]
+    chosen = [each for each in usable if each.name == name]
+    if len(chosen) > 1:
+        remedy = f"choose one with --device: {', '.join(each.device for each in chosen)}"
+        raise ConfigError("--channel", name, "is a channel of several devices", remedy)
+    if not chosen:
+        there = "; ".join(f"'{each.name}'" for each in usable) or "none; python -m analysis channel says why"
+        raise ConfigError("--channel", name, "is no fitted channel of these runs", f"there are {there}")
+    return chosen[0]
+
+
+def link_of(channel: ChannelFit) -> FittedLink:
+    """What a message costs on a channel that has a fit; an all-reduce counts as the ring that takes as long."""
+    assert channel.fit
+    sizes, times = (channel.rows[name].to_numpy(dtype="float64") for name in (SIZE, TIME))
+    at = _with_interval(channel.fit, sizes, times)
+    processes = _processes(channel.rows) if channel.pattern in COLLECTIVES else 1
+
+    def link(end: int) -> Link:
+        def own(size: float) -> float:
+            return at(size)[end]
+
+        return as_link(own, processes) if processes > 1 else own
+
+    return FittedLink(channel.name, (link(0), link(1), link(2)), float(sizes.max()) / processes, processes)
+
+
+def _processes(rows: pd.DataFrame) -> int:
+    """How many take part; two where runs do not say."""
+    known = rows["model.processes"].dropna().tolist() if "model.processes" in rows else []
+    return int(known[0]) if known else 2
+
+
+def _with_interval(
+    fit: TransferFit, sizes: np.ndarray, times: np.ndarray
+) -> Callable[[float], tuple[float, float, float]]:
+    """Bytes -> seconds of a message, with the ends of the interval, none below 0."""
+    edges = np.array(fit.breaks)
+    spreads = [_spread(piece, sizes, times) for piece in fit.pieces]
+
+    def at(size: float) -> tuple[float, float, float]:
+        which = int(np.searchsorted(edges, size, side="right"))
+        value, reach = float(fit.at(size)), spreads[which](size)
+        low, middle, high = (max(0.0, each) / 1e6 for each in (value - reach, value, value + reach))
+        return middle, low, high
+
+    return at
+
+
+def _spread(piece: Piece, sizes: np.ndarray, times: np.ndarray) -> Callable[[float], float]:
+    """Bytes -> how far the line of a piece may be off, in us."""
+    own = (sizes >= piece.first) & (sizes <= piece.last)
+    x, fitted = sizes[own], piece.at(sizes[own])
+    unit, freedom = max(piece.last, 1.0), max(int(own.sum()) - 2, 1)
+    design = np.column_stack([1 / fitted, x / unit / fitted])
+    inverse = np.linalg.pinv(design.T @ design)
+    error = np.sqrt(np.sum((times[own] / fitted - 1) ** 2) / freedom)
+    factor = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * error
+
+    def reach(size: float) -> float:
+        place = np.array([1.0, size / unit])
+        return float(factor * np.sqrt(place @ inverse @ place))
+
+    return reach

@@ -1,0 +1,155 @@
+"""Steps over several devices as a channel predicts them: beside measured ones, and on hosts that nobody has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from analysis.format import short
+from analysis.summaries.pooling import joined, pooled_within
+from analysis.summaries.result import Paragraph, Result
+from paradnn.config.words import counted
+from paradnn.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from analysis.methods.scaling_prediction import Exchange, Expected
+
+__all__ = ["HostsResult", "describe_expected", "plan", "pooled_messages", "told_apart"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class HostsResult(Result):
+    """What numbers of hosts would give."""
+
+    expected: Expected
+    scaling: Literal["weak", "strong"]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row for each point and number of hosts (`devices`); times in ms."""
+        return told_apart(self.expected.table)
+
+    def _figure(self) -> Figure:
+        from analysis.figures.scaling_hosts import draw_hosts
+
+        return draw_hosts(self.expected.table, f"{self.scaling} scaling over {_over(self.expected)}")
+
+    def _paragraphs(self) -> Iterator[Paragraph]:
+        for family, rows in self.expected.table.groupby("family"):
+            points = counted(int(rows.groupby("devices").size().max()), "point")
+            yield Paragraph(
+                f"{family}: {self.scaling} scaling over {_over(self.expected)}, on paper, of {points} measured on one.",
+                tuple(_on(count, rows[rows["devices"] == count]) for count in sorted(set(rows["devices"]))),
+            )
+        yield from _reservations(self.expected)
+        yield Paragraph(
+            "Times of one device alone are measured, messages are the channel's; no link is shared, no host late. "
+            "Shares are medians over points with those of their intervals, 95% of the channel's fit."
+        )
+
+
+def plan(
+    frame: pd.DataFrame, exchange: Exchange, hosts: Sequence[str], scaling: Literal["weak", "strong"], pool: bool
+) -> HostsResult:
+    """What so many hosts of a measured channel would give; ConfigError for what is no count of them."""
+    from analysis.methods.scaling_prediction import plan_hosts, trainings
+
+    expected = plan_hosts(frame, exchange, [_count(text) for text in hosts], scaling)
+    used = trainings(frame)
+    sources = (*used["run_id"], *expected.run_ids)
+    pooled = joined((pooled_within(used, ["family", "device"], pool), pooled_messages(frame, expected, pool)))
+    return HostsResult(expected=expected, scaling=scaling, sources=sources, pooled=pooled)
+
+
+def pooled_messages(frame: pd.DataFrame, expected: Expected, pool: bool) -> str:
+    """What differs among the runs of the channel; SchemaError where anything does, unless `pool`."""
+    return pooled_within(frame[frame["run_id"].isin(expected.run_ids)], ["device"], pool)
+
+
+def told_apart(table: pd.DataFrame) -> pd.DataFrame:
+    """Without what describes all rows alike, which only crowds them."""
+    numbers = list(table.columns).index("batch_size")
+    same = [name for name in table.columns[1:numbers] if table[name].nunique(dropna=False) == 1]
+    return table.drop(columns=same)
+
+
+def describe_expected(expected: Expected) -> Iterator[Paragraph]:
+    """How near measured steps are to predicted ones, by family, number of devices and transport."""
+    by_transport = "transport" in expected.table and expected.table["transport"].notna().all()
+    groups = ["family", *["transport"] * bool(by_transport), "devices"]
+    for names, rows in expected.table.groupby(groups):
+        *who, count = names
+        measured = rows["measured_ms"]
+        off = {name: _share((rows[f"{name}_ms"] / measured - 1).abs().median()) for name in ("serial", "overlapped")}
+        share = 1 - rows["alone_ms"] / measured
+        signed = (rows["serial_ms"] / measured - 1).median()
+        within = ((rows["overlapped_ms_low"] <= measured) & (measured <= rows["serial_ms_high"])).sum()
+        yield Paragraph(
+            f"{', '.join(map(str, who))} on {count}, predicted over {_over(expected)}: off by "
+            f"{off['serial']} in the median without overlap ({signed:+.0%}), by {off['overlapped']} with.",
+            (
+                f"Lost to more than one device: {_share(share.median())} of the measured step, "
+                f"{_share((1 - rows['alone_ms'] / rows['serial_ms']).median())} of the predicted without overlap, "
+                f"{_share((1 - rows['alone_ms'] / rows['overlapped_ms']).median())} with (medians).",
+                f"{within} of {counted(len(rows), 'point')} between the two, with their intervals.",
+            ),
+        )
+    yield from _reservations(expected)
+
+
+def _on(count: int, rows: pd.DataFrame) -> str:
+    ends = [rows[f"efficiency{ending}"].median() for ending in ("", "_low", "_high")]
+    serial = [rows[f"efficiency_serial{ending}"].median() for ending in ("", "_low", "_high")]
+    lost = (1 - rows["alone_ms"] / rows["overlapped_ms"]).median()
+    return (
+        f"on {count}: {_shares(ends)} of the speed of {count} without loss with overlap, {_shares(serial)} without; "
+        f"{_share(lost)} of the step waits for gradients with overlap."
+    )
+
+
+def _reservations(expected: Expected) -> Iterator[Paragraph]:
+    """How the link holds on other numbers of processes, and what the prediction was not measured for."""
+    for check in expected.checks:
+        small, large = (f"{ratio:.2f} times as long at {short(size, 'B')}" for size, ratio in check.ratios)
+        yield Paragraph(
+            f"On {check.processes} processes {check.channel} takes {small} and {large} as predicted from this channel."
+        )
+    beyond = int(expected.table["alone_from"].eq("extrapolated").sum())
+    if beyond:
+        yield Paragraph(
+            f"Of {len(expected.table)} predictions {beyond} are for batches of a device that are beyond those measured "
+            "on one; measure such batches with devices=1 to be surer."
+        )
+    if expected.largest > expected.link.largest:
+        yield Paragraph(
+            f"Messages of up to {short(expected.largest, 'B')} are asked for, the channel was measured to "
+            f"{short(expected.link.largest, 'B')}: its last line is drawn on."
+        )
+    if expected.too_many:
+        yield Paragraph(f"Left out: {counted(expected.too_many, 'step')} with fewer examples than devices.")
+
+
+def _over(expected: Expected) -> str:
+    made = expected.exchange
+    servers = f" with {counted(made.servers, 'server')}" if made.algorithm == "parameter_server" else ""
+    bucket = f", buckets of {short(made.bucket, 'B')}" if made.bucket else ""
+    return f"{expected.link.name} ({made.algorithm.replace('_', ' ')}{servers}{bucket})"
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError("--hosts", text, "is no number of hosts", "write whole numbers, as in --hosts 1,2,4,1024")
+    return int(text)
+
+
+def _share(value: float) -> str:
+    return short(float(value), share=True)
+
+
+def _shares(ends: list[float]) -> str:
+    value, low, high = (_share(each) for each in ends)
+    return f"{value} ({low} to {high})"

@@ -1,0 +1,100 @@
+"""Exchanges and steps against hand-worked cases, closed formulae and bounds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from analysis.methods.data_parallel import ALGORITHMS, as_link, exchange_seconds, messages, simulate
+from paradnn.costs import LayerWork, layer_work, model_costs
+
+#: Seconds, and seconds a byte: 50 us and 1 GB/s.
+ALPHA, BETA = 50e-6, 1e-9
+FC = {"name": "fc", "layers": 2, "nodes": 4, "input_size": 3, "output_size": 2}
+
+
+def line(size: float) -> float:
+    return ALPHA + BETA * size
+
+
+@pytest.mark.parametrize("count", [2, 4, 64, 1024])
+def test_over_a_line_the_closed_formulae_hold(count: int) -> None:
+    size, rounds, share = 3e6, math.log2(count), 2 * (count - 1) / count
+    expected = {
+        "ring": 2 * (count - 1) * ALPHA + share * size * BETA,
+        "tree": rounds * (ALPHA + size * BETA),
+        "halving": 2 * rounds * ALPHA + share * size * BETA,
+        "parameter_server": 2 * count * (ALPHA + size / 4 * BETA) if count >= 4 else 8 * (ALPHA + size / 4 * BETA),
+    }
+    for algorithm in ALGORITHMS:
+        assert exchange_seconds(algorithm, count, size, line, servers=4) == pytest.approx(expected[algorithm])
+
+
+def test_one_process_sends_nothing_and_odd_counts_hand_over() -> None:
+    assert all(messages(algorithm, 1, 1e6) == [] for algorithm in ALGORITHMS)
+    assert messages("tree", 6, 100) == [(2, 100), (2, 100)]
+    assert messages("halving", 6, 100) == [(2, 50), (2, 25), (2, 100)]
+    with pytest.raises(ValueError, match="0 processes, 1 servers: one of each is the least"):
+        messages("ring", 0, 1)
+
+
+def test_a_ring_sums_in_as_many_messages() -> None:
+    """Buffers really sent round a ring: after 2 (N - 1) messages of a part each process has the sum of all."""
+    count, part = 5, 3
+    buffers = np.random.default_rng(0).normal(size=(count, count, part))
+    expected = buffers.sum(axis=0)
+    sent = 0
+    for turn in range(2 * (count - 1)):
+        moved = [(rank, (rank - turn) % count, buffers[rank, (rank - turn) % count].copy()) for rank in range(count)]
+        for rank, place, data in moved:
+            to = (rank + 1) % count
+            buffers[to, place] = buffers[to, place] + data if turn < count - 1 else data
+        sent += 1
+    np.testing.assert_allclose(buffers, np.broadcast_to(expected, buffers.shape))
+    assert messages("ring", count, count * part) == [(sent, part)]
+
+
+def test_a_measured_all_reduce_gives_itself_again() -> None:
+    def measured(size: float) -> float:
+        return 1e-4 + 2e-9 * size if size < 65536 else 3e-4 + 1e-9 * size
+
+    link = as_link(measured, 4)
+    for size in (64.0, 65536.0, 1e7):
+        assert exchange_seconds("ring", 4, size, link) == pytest.approx(measured(size))
+
+
+def test_overlap_by_hand() -> None:
+    """8 FLOPs in 8 s: 2 forward, then c, b and a backward for 3, 1 and 2 s; a byte takes a second."""
+    layers = [LayerWork("a", 1, 2, 2), LayerWork("b", 1, 1, 3), LayerWork("c", 0, 3, 1)]
+    step = simulate(layers, 8.0, float)
+    # c is there at 5 and sent at 6, b at 6 and sent at 9, a at 8 and sent at 11.
+    assert (step.overlapped, step.exchanging, step.serial) == (11.0, 6.0, 14.0)
+    # Two bytes at least: c waits for b, which is there at 6: sent at 10, a at 12.
+    assert simulate(layers, 8.0, float, bucket=2).overlapped == 12.0
+    # All in one: nothing overlaps.
+    assert simulate(layers, 8.0, float, bucket=100).overlapped == 14.0
+    # A link that is faster than the pass leaves the first layer's gradients alone.
+    assert simulate(layers, 8.0, lambda size: size / 10).overlapped == pytest.approx(8.2)
+
+
+def test_a_step_is_never_faster_than_its_pass_or_its_link_nor_slower_than_both() -> None:
+    generator = np.random.default_rng(1)
+    for _ in range(200):
+        numbers = generator.integers(0, 1000, size=(generator.integers(1, 9), 3))
+        layers = [LayerWork(str(place), *map(int, row)) for place, row in enumerate(numbers)]
+        step = simulate(layers, float(generator.uniform(0, 2)), lambda size: size / 999, generator.integers(0, 3000))
+        assert max(step.computing, step.exchanging) - 1e-9 <= step.overlapped <= step.serial + 1e-9
+        assert step.exchanging == pytest.approx(sum(layer.gradient_bytes for layer in layers) / 999)
+
+
+def test_layers_add_up_to_the_model() -> None:
+    costs = model_costs(FC, batch_size=7, precision="float32", mode="train", optimizer="sgd")
+    layers = layer_work(FC)
+    assert [layer.gradient_bytes for layer in layers] == [4 * 16, 4 * 20, 4 * 10]
+    assert sum(layer.gradient_bytes for layer in layers) == 4 * costs.parameters
+    assert 7 * sum(layer.forward for layer in layers) == costs.forward_flops
+    assert 7 * sum(layer.backward for layer in layers) == costs.backward_flops
+    with pytest.raises(ValueError, match="gemm has no layers"):
+        layer_work({"name": "gemm"})

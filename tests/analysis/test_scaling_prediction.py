@@ -1,0 +1,197 @@
+"""Steps over several devices predicted from a channel: planted ones are found again, a free channel loses nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.methods.channel import channels
+from analysis.methods.data_parallel import exchange_seconds, simulate
+from analysis.methods.extrapolation import model_of
+from analysis.methods.link_fit import link_of
+from analysis.methods.regression import NotEnoughData
+from analysis.methods.scaling_prediction import seconds_at
+from analysis.summaries.scaling import ScalingOptions, ScalingResult, scaling
+from analysis.summaries.scaling_prediction import HostsResult
+from paradnn.costs import layer_work
+from paradnn.errors import ConfigError
+from tests.analysis.planted import grid, runs
+
+#: us, and us a byte: 50 us and 1 GB/s.
+ALPHA, BETA = 50.0, 1e-3
+SIZES = 2.0 ** np.arange(6, 24)
+POINTS = grid(nodes=(256, 1024), layers=(2, 4), batches=(64, 128, 256))
+MODEL = {"model.input_size": 100, "model.output_size": 10}
+
+
+def messages(
+    factor: float = 1.0, noise: float = 0.0, pattern: str = "latency", seed: int = 3, **columns: Any
+) -> pd.DataFrame:
+    """Runs of model=channel over one line; one that is free has times that nobody could measure."""
+    times = factor * (ALPHA + BETA * SIZES) * np.exp(noise * np.random.default_rng(seed).standard_normal(len(SIZES)))
+    given = {"model.transport": "tcp", "model.pattern": pattern, "transfer_us": times, "family": "channel"}
+    return runs(pd.DataFrame({"model.bytes": SIZES.astype("int64")}), **given, **columns)
+
+
+def link(size: float) -> float:
+    return (ALPHA + BETA * size) / 1e6
+
+
+def alone(nodes: int, layers: int, batch: float) -> float:
+    """Seconds of one device: a start and so much for each example."""
+    return 1e-3 + 1e-8 * batch * layers * nodes**1.5
+
+
+def trained(counts: tuple[int, ...] = (1, 2, 4), exchanged: float = 1.0, hidden: bool = False) -> pd.DataFrame:
+    """Every point on so many devices: alone with its part of the batch, and what a ring takes, overlapped or not."""
+    parts = []
+    for count in counts:
+        seconds = []
+        for nodes, layers, batch in POINTS.to_numpy(dtype="int64").tolist():
+            work = layer_work({"name": "fc", "nodes": nodes, "layers": layers, "input_size": 100, "output_size": 10})
+            step = simulate(
+                work, alone(nodes, layers, batch / count), lambda size, n=count: exchange_seconds("ring", n, size, link)
+            )
+            longer = step.overlapped if hidden else step.serial
+            seconds.append(step.computing + exchanged * (longer - step.computing))
+        speed = POINTS["batch_size"].to_numpy(dtype=float) / np.array(seconds)
+        parts.append(runs(POINTS, devices=count, examples_per_second=speed, **MODEL))
+    return pd.concat(parts, ignore_index=True)
+
+
+def store(*parts: pd.DataFrame) -> pd.DataFrame:
+    return pd.concat(parts, ignore_index=True)
+
+
+@pytest.mark.parametrize(("hidden", "column"), [(False, "serial_ms"), (True, "overlapped_ms")])
+def test_planted_steps_are_predicted_with_and_without_overlap(hidden: bool, column: str) -> None:
+    result = scaling(store(trained(hidden=hidden), messages()), ScalingOptions(channel="tcp latency"))
+    assert isinstance(result, ScalingResult)
+    table = result.table
+    assert len(table) == 2 * len(POINTS)
+    # A line through two batches is the truth itself; the smallest parts are beyond the batches that one device ran.
+    np.testing.assert_allclose(table[column], table["measured_ms"], rtol=1e-6)
+    assert set(table.loc[table["batch_size"] == 256, "alone_from"]) == {"measured"}
+    assert "off by 0% in the median without overlap" in result.text() or hidden
+    assert "of the measured step" in result.text()
+    assert len(result.figure().axes) == 3
+    assert set(result.sources) >= set(messages()["run_id"])
+
+
+def test_noise_in_the_channel_is_in_the_interval() -> None:
+    """The planted step is within its interval, which is wider than nothing and no wider than the noise explains."""
+    table = scaling(store(trained(), messages(noise=0.1)), ScalingOptions(channel="tcp latency")).table
+    assert ((table["serial_ms_low"] <= table["measured_ms"]) & (table["measured_ms"] <= table["serial_ms_high"])).all()
+    width = (table["serial_ms_high"] - table["serial_ms_low"]) / table["exchange_ms"]
+    assert (width > 0.02).all()
+    assert (width < 0.4).all()
+
+
+def test_a_channel_for_free_gives_perfect_weak_scaling() -> None:
+    """The null. Strong scaling then loses what does not shrink with the batch, and nothing else."""
+    frame = store(trained((1,)), messages(factor=1e-12))
+    options = ScalingOptions(channel="tcp latency", hosts=("1", "2", "64", "1024"))
+    result = scaling(frame, options)
+    assert isinstance(result, HostsResult)
+    assert result.table["efficiency_serial"].to_numpy() == pytest.approx(1.0)
+    assert len(result.table) == 4 * len(POINTS)
+    assert len(result.figure().axes) == 2
+    strong = scaling(frame, ScalingOptions(channel="tcp latency", hosts=("2",), scaling="strong")).table
+    expected = [
+        alone(nodes, layers, batch) / (2 * alone(nodes, layers, batch / 2))
+        for nodes, layers, batch in strong[["model.nodes", "model.layers", "batch_size"]]
+        .to_numpy(dtype="int64")
+        .tolist()
+    ]
+    np.testing.assert_allclose(strong["efficiency"], expected, rtol=1e-6)
+
+
+def test_hosts_lose_what_the_ring_takes() -> None:
+    result = scaling(store(trained((1,)), messages()), ScalingOptions(channel="tcp latency", hosts=("1", "8", "512")))
+    assert isinstance(result, HostsResult)
+    for row in result.expected.table.to_dict("records"):
+        model = model_of(row)
+        computing = alone(row["model.nodes"], row["model.layers"], row["batch_size"] / row["devices"])
+        sent = [exchange_seconds("ring", row["devices"], layer.gradient_bytes, link) for layer in layer_work(model)]
+        assert row["serial_ms"] == pytest.approx(1e3 * (computing + sum(sent)))
+        assert row["efficiency_serial"] == pytest.approx(computing / (computing + sum(sent)))
+    text = result.text()
+    assert "fc: weak scaling over tcp latency (ring), on paper, of 12 points measured on one." in text
+    assert "on 1: 100% (100% to 100%) of the speed of 1 without loss with overlap" in text
+
+
+def test_strong_scaling_ends_with_the_examples() -> None:
+    frame = store(trained((1,)), messages())
+    text = scaling(frame, ScalingOptions(channel="tcp latency", hosts=("128",), scaling="strong")).text()
+    assert "Left out: 4 steps with fewer examples than devices." in text
+    assert "beyond those measured on one" in text
+    with pytest.raises(NotEnoughData, match="fewer examples than devices"):
+        scaling(frame, ScalingOptions(channel="tcp latency", hosts=("512",), scaling="strong"))
+
+
+def test_an_all_reduce_stands_for_its_own_processes() -> None:
+    """Four processes that were measured: predictions on four are these times themselves."""
+    (fit,) = channels(messages(pattern="all_reduce", **{"model.processes": 4})).channels
+    made = link_of(fit)
+    assert made.processes == 4
+    for size in (4096.0, 1e6):
+        assert exchange_seconds("ring", 4, size, made.links[0]) == pytest.approx((ALPHA + BETA * size) / 1e6)
+
+
+def test_a_links_interval_covers_the_planted_line() -> None:
+    """At the smallest message, one between, and one ten times as large as any that was measured: 95% are to be held."""
+    held = []
+    for seed in range(200):
+        (channel,) = channels(messages(noise=0.05, seed=seed)).channels
+        if channel.fit and len(channel.fit.pieces) == 1:
+            ends = [[one(size) for one in link_of(channel).links] for size in (64.0, 65536.0, 1e8)]
+            held.append(
+                [low <= link(size) <= high for (_, low, high), size in zip(ends, (64.0, 65536.0, 1e8), strict=True)]
+            )
+    assert len(held) > 190
+    assert ((np.mean(held, axis=0) > 0.9) & (np.mean(held, axis=0) < 0.99)).all()
+
+
+def test_other_numbers_of_processes_are_held_against_the_ring() -> None:
+    """On four a ring of the messages of two takes 3 t(B / 2); that is what was planted, but for a half more."""
+    two, four = (messages(pattern="all_reduce", **{"model.processes": count}) for count in (2, 4))
+    four["transfer_us"] = 1.5 * 3 * (ALPHA + BETA * SIZES / 2)
+    four["run_id"] += "four"
+    frame = store(trained((1,)), two, four).astype({"model.processes": "Int64"})
+    text = scaling(frame, ScalingOptions(channel="tcp all_reduce, 2 processes", hosts=("8",))).text()
+    assert "On 4 processes tcp all_reduce, 4 processes takes 1.50 times as long at 64 B" in text
+    assert "and 1.50 times as long at 8.4 MB as predicted from this channel." in text
+
+
+def test_alone_is_measured_between_and_beyond() -> None:
+    batches, seconds = np.array([8.0, 16.0, 32.0]), np.array([1.0, 1.5, 2.5])
+    assert [seconds_at(batches, seconds, batch) for batch in (16, 24, 4, 64)] == pytest.approx([1.5, 2.0, 0.75, 4.5])
+    # Never better than in proportion, nor slower than a larger batch.
+    assert seconds_at(batches[:2], np.array([1.0, 4.0]), 4) == 0.5
+    assert seconds_at(batches[:2], np.array([1.0, 0.9]), 4) == 1.0
+    assert seconds_at(batches[:1], seconds[:1], 4) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"channel": "grpc latency"}, "--channel=grpc latency: is no fitted channel of these runs; there are 'tcp lat"),
+        ({"hosts": ("2",)}, "--hosts=2: needs to know what messages cost; name a --channel"),
+        ({"hosts": ("2", "x"), "channel": "tcp latency"}, "--hosts=x: is no number of hosts; write whole numbers"),
+        ({"hosts": ("0",), "channel": "tcp latency"}, "--hosts=0: is no number of hosts; write whole numbers"),
+    ],
+)
+def test_what_cannot_be_asked_is_said(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        scaling(store(trained(), messages()), ScalingOptions(**options))
+    assert str(caught.value).startswith(message)
+
+
+def test_without_messages_or_trainings_there_is_nothing_to_say() -> None:
+    with pytest.raises(NotEnoughData, match="no run measured messages"):
+        scaling(trained(), ScalingOptions(channel="tcp latency"))
+    with pytest.raises(NotEnoughData, match="no training step was measured on one device"):
+        scaling(store(trained((2,)), messages()), ScalingOptions(channel="tcp latency", hosts=("2",)))
