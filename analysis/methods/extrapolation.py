@@ -52,6 +52,12 @@ class Kernels:
     run_ids: tuple[str, ...]
     pooled: str
 
+    @property
+    def call(self) -> float:
+        """Seconds of a call that does nothing: an elementwise operation prepares nothing of its own."""
+        own = self.models.get("elementwise")
+        return own.dispatch if own else min(model.dispatch for model in self.models.values())
+
 
 @dataclass(frozen=True)
 class Step:
@@ -166,8 +172,7 @@ def _summed(
     for group, spread in _CONTEXT.items():
         chosen = np.array([one == group for one in groups])
         draws[chosen] *= np.exp(spread * random.standard_normal(_DRAWS))
-    call = min(model.dispatch for model in kernels.models.values())
-    total = draws.sum(axis=0) + call
+    total = draws.sum(axis=0) + kernels.call
     middle, low, high = (np.quantile(draws, share, axis=1) for share in (0.5, 0.025, 0.975))
     table = pd.DataFrame(
         {
@@ -190,12 +195,11 @@ def _within(operations: Sequence[Operation], kernels: Kernels, random: np.random
     """(n, draws) seconds of each operation once, within a step."""
     found = np.zeros((len(operations), _DRAWS))
     step = kernels.models["elementwise"].step if "elementwise" in kernels.models else 0.0
-    call = min(model.dispatch for model in kernels.models.values())
     for kind, model in kernels.models.items():
         places = [place for place, operation in enumerate(operations) if operation.kind == kind]
         if places:
             drawn = model.predict_uncalled([operations[place] for place in places]).draws(_DRAWS, random)
-            found[places] = np.exp(drawn) + model.dispatch - call + step
+            found[places] = np.exp(drawn) + max(model.dispatch - kernels.call, 0.0) + step
     return found
 
 

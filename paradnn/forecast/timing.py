@@ -32,7 +32,7 @@ FIRST_VERDICT = 2 * WINDOW
 #: `paradnn.worker.point`: synchronised steps of the latency quantiles.
 _LATENCY_STEPS, _LATENCY_SECONDS = 200, 10.0
 #: `paradnn.worker.profile.run`: the profiled stretch.
-_PROFILE_SECONDS, _FEWEST, _MOST, _LONG_STEP, _SLOWDOWN = 0.25, 3, 200, 5.0, 2.0
+_PROFILE_SECONDS, _FEWEST, _MOST, _LONG_STEP, _SLOWDOWN = 0.25, 3, 60, 5.0, 2.0
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from hydra.core.utils import JobReturn, configure_log, run_job, setup_globals
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
-from pyspark import SparkConf, SparkContext
 
 __all__ = ["SparkLauncher"]
 
@@ -60,6 +59,8 @@ class SparkLauncher(Launcher):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         jobs = [(initial_job_idx + place, list(overrides)) for place, overrides in enumerate(job_overrides)]
         run = partial(_run, self._context, self._task, self._config, Singleton.get_state())
+        from pyspark import SparkConf, SparkContext  # an extra
+
         with SparkContext(conf=SparkConf().setAll(list(self._properties.items()))) as spark:
             spark.setLogLevel("ERROR")
             returned: list[JobReturn] = spark.parallelize(jobs, len(jobs)).map(run).collect()

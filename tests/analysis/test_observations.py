@@ -25,7 +25,8 @@ from tests.conftest import ROOT
 def test_the_fourteen_observations_load_and_an_empty_frame_answers_none() -> None:
     claims = observations()
     assert [claim.id for claim in claims] == [str(number) for number in range(1, 15)]
-    assert {type(check) for claim in claims for check in claim.checks} | {KINDS["threshold"]} == set(KINDS.values())
+    asked = {type(check) for claim in claims for check in claim.checks}
+    assert asked | {KINDS["threshold"], KINDS["layers"]} == set(KINDS.values())
     verdicts = judge(claims, Data(runs(POINTS, examples_per_second=100.0)))
     assert {verdict.answer for verdict in verdicts} == {"not enough data"}
     assert all(finding.missing for verdict in verdicts for finding in verdict.findings)
