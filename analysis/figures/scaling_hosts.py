@@ -1,4 +1,4 @@
-"""Efficiency over numbers of hosts that nobody has, as a channel predicts it."""
+"""Efficiency over numbers of hosts that were not measured, as a channel predicts it."""
 
 from __future__ import annotations
 

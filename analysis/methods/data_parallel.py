@@ -5,7 +5,7 @@
     simulate(layers, 0.02, exchange)                  # the step, with and without overlap
 
 Sums of gradients cost nothing here (gamma of Thakur and others); in the time of a measured collective they are counted.
-All processes are alike, start together and have links of their own: no network is shared, and nobody is late.
+All processes are alike, start together and have links of their own: no network is shared, and none is late.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def messages(algorithm: Algorithm, processes: int, size: float, servers: int = 1
     ring: 2 (N - 1) of size / N, the least that any algorithm sends (Patarasuk and Yuan, JPDC 69, 2009).
     tree: recursive doubling, log2 N of all bytes; halving: recursive halving and doubling, twice size / 2, size / 4,
     ... size / N (Thakur, Rabenseifner and Gropp, IJHPCA 19, 2005; Rabenseifner, ICCS 2004). Where N is no power of two
-    the processes beyond one hand theirs over before, and are handed the sum after.
+    the processes beyond one send their gradients before, and receive the sum after.
     parameter_server: a part of size / `servers` of each worker to each server, and as many back (Li et al., OSDI 2014).
     What has most to do is a server, with N in and N out, or a worker, with one for each server.
 

@@ -141,7 +141,7 @@ def step_of(row: Row, kernels: Kernels, table: pd.DataFrame | None) -> Step:
     if FAMILIES[model["name"]].is_kernel or _told(row, "devices", "1") != "1":
         raise ConfigError("--run", model["name"], "is no model on one device", "choose runs with --where")
     if mode == "generate":
-        raise ConfigError("--run", "mode=generate", "is told as no list of operations", "choose runs with --where")
+        raise ConfigError("--run", "mode=generate", "has no list of operations here", "choose runs with --where")
     products = model_operations(model, batch_size=batch_size, precision=precision, mode=mode)
     others = list(_others(table)) if table is not None else [_traffic(model, row, products)]
     known = [each for each in products if each.operation.kind in kernels.models]

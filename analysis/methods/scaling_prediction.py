@@ -1,4 +1,4 @@
-"""What a channel says of data-parallel steps: of those that were measured, and of numbers of hosts nobody has.
+"""What a channel says of data-parallel steps: of those that were measured, and of more hosts than were measured.
 
 The step of a device alone is measured, with the batch that it would have as one of N; its layers' gradients follow
 from the model (`paradnn.costs.layer_work`), and their exchange from the channel (`data_parallel`).
@@ -66,7 +66,7 @@ class Expected:
     share of N times one device's. These four have `_low` and `_high`. Of measured
     points `measured_ms`.
 
-    An end of a time's interval has channel and device alone both at that end of theirs, so that it is rather too wide;
+    An end of a time's interval has the channel and the device alone both at that end of their own, so that it is rather too wide;
     an efficiency's interval is the channel's alone.
     `largest` is the largest message that was asked of the link, bytes. `too_many`: points left out, for some device
     would have had no example. `checks`: the channel on other numbers of processes. `run_ids` are those of the channel.
@@ -187,7 +187,7 @@ def _expect(frame: pd.DataFrame, exchange: Exchange, keys: list[str], asked: Seq
         largest = max(largest, *(size for _, size in sent), 0.0)
     table = pd.DataFrame(found)
     if table["measured_ms"].isna().all():
-        # Hosts that nobody has meet over no transport that was measured.
+        # Hosts beyond those measured meet over no transport that was measured.
         table = table.drop(columns=["measured_ms", "transport"], errors="ignore")
     checks = check_rings(measured, chosen, link)
     return Expected(link, exchange, table, largest, len(asked) - len(possible), checks, tuple(chosen.rows["run_id"]))

@@ -26,7 +26,7 @@ __all__ = ["ChannelOptions", "ChannelResult", "channel"]
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelOptions(Options):
-    """From which size on errors are told apart."""
+    """From which size on errors are given apart."""
 
     command = "channel"
 

@@ -1,4 +1,4 @@
-"""Steps over several devices as a channel predicts them: beside measured ones, and on hosts that nobody has."""
+"""Steps over several devices as a channel predicts them: beside measured ones, and on more hosts than were measured."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def _in_turn(model: Communication) -> int:
 
 
 def _messages(model: Communication) -> int:
-    """Messages of a step, whoever sends them; a collective counts as one."""
+    """Messages of a step, of all senders; a collective counts as one."""
     return model.workers * model.servers if model.pattern == "parameter_server" else _in_turn(model)
 
 

@@ -1,6 +1,6 @@
 """A point whose step is communication: its processes are opened, and its steps measured as any other's.
 
-Where one process alone decides when a step begins (latency, bandwidth), the other only answers and is told nothing.
+Where one process alone decides when a step begins (latency, bandwidth), the other only answers.
 Otherwise every process is told how many steps to run, and a step of the point ends when all have run theirs.
 """
 
@@ -169,7 +169,7 @@ class _Servers(_Means):
             self._run_when_told(channel, self.step(rank).run)
 
     def _idle(self, channel: Connection) -> None:
-        """Whoever listens in threads has nothing to do for a step."""
+        """A process that listens in threads has nothing to do for a step."""
         self._run_when_told(channel, lambda steps: None)
 
     def _listen(self, number: int, channel: Connection) -> None:
