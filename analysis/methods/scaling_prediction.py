@@ -66,8 +66,8 @@ class Expected:
     share of N times one device's. These four have `_low` and `_high`. Of measured
     points `measured_ms`.
 
-    An end of a time's interval has the channel and the device alone both at that end of their own, so that it is rather too wide;
-    an efficiency's interval is the channel's alone.
+    An end of a time's interval has the channel and the device alone both at that end of their own, so that it is
+    rather too wide; an efficiency's interval is the channel's alone.
     `largest` is the largest message that was asked of the link, bytes. `too_many`: points left out, for some device
     would have had no example. `checks`: the channel on other numbers of processes. `run_ids` are those of the channel.
     """

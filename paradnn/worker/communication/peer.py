@@ -3,8 +3,8 @@
     node2$ python -m paradnn.worker.communication.peer --host 0.0.0.0 --port 5000
     node1$ python -m paradnn.train model=channel model.peer=node2:5000
 
-It echoes what comes from any program that can reach the port, and keeps nothing: no name or password is asked for. The standard
-library is enough for TCP; gRPC needs grpcio. It runs until it is stopped.
+It echoes what comes from any program that can reach the port, and keeps nothing: no name or password is asked for. The
+standard library is enough for TCP; gRPC needs grpcio. It runs until it is stopped.
 """
 
 from __future__ import annotations
