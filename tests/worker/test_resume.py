@@ -73,8 +73,9 @@ def kill_at(number: int) -> Callable[[Any], None]:
 
     def news(event: Any) -> None:
         if isinstance(event, Epoch) and event.number == number:
-            [worker] = [child for child in psutil.Process().children() if "paradnn.worker" in child.cmdline()]
-            for child in worker.children():
+            workers = [child for child in psutil.Process().children() if "paradnn.worker" in child.cmdline()]
+            newest = max(workers, key=psutil.Process.create_time)  # others are kept for other tests
+            for child in newest.children():
                 os.kill(child.pid, signal.SIGKILL)
 
     return news
