@@ -3,7 +3,7 @@
 `model=channel` beside programs that share none of its code: bare loops over gRPC, TCP and gloo
 (`benchmarks.channel_plain`), `iperf3` (bandwidth) and `sockperf` (latency). What is not installed is left out; gloo
 needs PyTorch in this interpreter. Each round runs every side once, in random order and in processes of its own; ratios
-are theirs / ours of the time of a message, above 1 where ours is faster, as geometric means with 95% intervals over
+are other / ours of the time of a message, above 1 where ours is faster, as geometric means with 95% intervals over
 rounds.
 """
 
@@ -64,7 +64,7 @@ class Cell:
             sys.exit(f"{self.case} {self.size}: {run['outcome']}: {run.get('reason')}")
         return float(run["transfer_us"])
 
-    def theirs(self) -> float:
+    def other(self) -> float:
         """us of a message, measured by the other program."""
         if self.case == "iperf3":
             return _iperf3(self.size, self.seconds)
@@ -130,7 +130,7 @@ def main() -> int:
     if given.rounds < 2:
         parser.error(f"--rounds {given.rounds}: an interval takes two")
     rows: list[dict[str, object]] = []
-    table = Table("case", "bytes", "ours (us)", "theirs (us)", "theirs / ours", box=None)
+    table = Table("case", "bytes", "ours (us)", "other (us)", "other / ours", box=None)
     for case in given.cases.split(","):
         if case not in CASES:
             parser.error(f"--cases {case}: choose among {', '.join(CASES)}")
@@ -156,19 +156,19 @@ def _is_there(case: str) -> bool:
 
 
 def _turns(cell: Cell, rounds: int) -> dict[str, object]:
-    order, ours, theirs = random.Random(cell.size), [], []
+    order, ours, others = random.Random(cell.size), [], []
     for _ in range(rounds):
-        sides = [(ours, cell.ours), (theirs, cell.theirs)]
+        sides = [(ours, cell.ours), (others, cell.other)]
         order.shuffle(sides)
         for times, measure in sides:
             times.append(measure())
-    ratios = [other / own for own, other in zip(ours, theirs, strict=True)]
+    ratios = [other / own for own, other in zip(ours, others, strict=True)]
     low, high = mean_interval(ratios)
     return {
         "case": cell.case,
         "bytes": cell.size,
         "ours_us": round(statistics.median(ours), 2),
-        "theirs_us": round(statistics.median(theirs), 2),
+        "other_us": round(statistics.median(others), 2),
         "ratio": f"{statistics.geometric_mean(ratios):.3f} ({low:.3f} to {high:.3f})",
     }
 

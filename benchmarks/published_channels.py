@@ -54,7 +54,9 @@ def tried(rows: pd.DataFrame, large: int) -> dict[str, object]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="data/profiling/network of microsoft/vidur")
-    parser.add_argument("--large", type=int, default=65536, help="bytes from which on errors are told (default: 65536)")
+    parser.add_argument(
+        "--large", type=int, default=65536, help="bytes from which on errors are given (default: 65536)"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV file")
     given = parser.parse_args()
     rows: list[dict[str, object]] = []

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 
-from analysis.figures.style import COLOURS, figure, finish, stack
+from analysis.figures.style import COLOURS, figure, finish_stacks, stack
 from analysis.methods.layers import LAYERS, Layers
 
 __all__ = ["draw_layers"]
@@ -36,21 +35,14 @@ def draw_layers(found: Layers) -> Figure:
     drawn, axes = figure(8.0, 2.2 + 0.5 * len(groups))
     left = np.zeros(len(groups))
     for layer in LAYERS:
-        rows = found.shares[found.shares["layer"] == layer].set_index("group")["share"]
-        shares = rows.reindex(groups).fillna(0.0).clip(lower=0.0).to_numpy()
+        of_layer = found.shares[found.shares["layer"] == layer].set_index("group")["share"]
+        shares = of_layer.reindex(groups).fillna(0.0).clip(lower=0.0).to_numpy()
         if shares.any():
             stack(axes, left, shares, layer, *_LOOK[layer], _WRITTEN)
             left += shares
     sessions = found.sessions.groupby("group", sort=False)
     means, counts = sessions["wall"].mean(), sessions["points"].agg(["size", "sum"])
-    for place, name in enumerate(groups):
-        axes.text(1.01, place, f"{means[name]:.3g} s", va="center", fontsize=8)
-    axes.set_yticks(range(len(groups)), [f"{name} ({counts['size'][name]}, {counts['sum'][name]})" for name in groups])
-    axes.set_ylim(len(groups) - 0.5, -0.5)
-    axes.set_xlim(0, 1.14)
-    axes.set_xticks(np.linspace(0, 1, 6))
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
-    finish(axes, "Where the wall clock of a session goes (sessions, points)", "share of wall clock")
-    axes.yaxis.grid(False)
-    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8, frameon=False)
+    rows = [f"{name} ({counts['size'][name]}, {counts['sum'][name]})" for name in groups]
+    ends = [f"{means[name]:.3g} s" for name in groups]
+    finish_stacks(drawn, axes, rows, ends, "Where the wall clock of a session goes (sessions, points)", "wall clock")
     return drawn

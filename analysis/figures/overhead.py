@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 
-from analysis.figures.style import COLOURS, figure, finish, stack
+from analysis.figures.style import COLOURS, figure, finish_stacks, stack
 from analysis.methods.overhead import OVERHEAD_PHASES, Overhead
 
 __all__ = ["draw_overhead"]
@@ -39,14 +38,7 @@ def draw_overhead(result: Overhead) -> Figure:
         left += shares
     means = table.groupby("family")["seconds"].sum()
     points = table.groupby("family")["points"].first()
-    for place, name in enumerate(families):
-        axes.text(1.01, place, f"{means[name]:.3g} s a point", va="center", fontsize=8)
-    axes.set_yticks(range(len(families)), [f"{name} ({points[name]})" for name in families])
-    axes.set_ylim(len(families) - 0.5, -0.5)
-    axes.set_xlim(0, 1.17)
-    axes.set_xticks(np.linspace(0, 1, 6))
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
-    finish(axes, "Where the time of a point goes, by family (points)", "share of wall time")
-    axes.yaxis.grid(False)
-    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    rows = [f"{name} ({points[name]})" for name in families]
+    ends = [f"{means[name]:.3g} s a point" for name in families]
+    finish_stacks(drawn, axes, rows, ends, "Where the time of a point goes, by family (points)", "wall time")
     return drawn

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 from paradnn.config.families import FAMILIES
 from paradnn.plotting import COLOURS, MARKERS, SEQUENTIAL, figure, finish, quantity
@@ -18,6 +20,7 @@ __all__ = [
     "families_with",
     "figure",
     "finish",
+    "finish_stacks",
     "marker_of",
     "quantity",
     "stack",
@@ -60,6 +63,23 @@ def stack(axes: Axes, left: np.ndarray, shares: np.ndarray, label: str, colour: 
     for row, share in enumerate(shares):
         if share >= least:
             axes.text(left[row] + share / 2, row, f"{share:.0%}", ha="center", va="center", fontsize=8, bbox=ground)
+
+
+def finish_stacks(drawn: Figure, axes: Axes, rows: Sequence[str], ends: Sequence[str], title: str, per: str) -> None:
+    """The ends of bars of shares below each other: their names, what stands behind each, axes in percent, the legend.
+
+    `per` is what the shares are of.
+    """
+    for place, words in enumerate(ends):
+        axes.text(1.01, place, words, va="center", fontsize=8)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(0, 1.17)
+    axes.set_xticks(np.linspace(0, 1, 6))
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+    finish(axes, title, f"share of {per}")
+    axes.yaxis.grid(False)
+    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8, frameon=False)
 
 
 def _place(name: str, among: Sequence[str]) -> int:

@@ -108,10 +108,10 @@ def _floors(found: list[ChannelFit]) -> pd.DataFrame:
             same = (floor.device, floor.pattern) == (each.device, each.pattern)
             if not same or floor.variant or floor.transport not in _FLOORS or floor.transport == each.transport:
                 continue
-            ours, theirs = each.times, floor.times
-            common = sorted(set(ours.index) & set(theirs.index))
+            own, least = each.times, floor.times
+            common = sorted(set(own.index) & set(least.index))
             if common and each.transport not in _FLOORS[_FLOORS.index(floor.transport) :]:
-                ratios = [float(ours[size] / theirs[size]) for size in (common[0], common[-1])]
+                ratios = [float(own[size] / least[size]) for size in (common[0], common[-1])]
                 rows.append([each.device, each.name, floor.transport, common[0], ratios[0], common[-1], ratios[1]])
     columns = ["device", "channel", "floor", "smallest", "smallest_ratio", "largest", "largest_ratio"]
     return pd.DataFrame(rows, columns=columns)

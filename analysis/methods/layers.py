@@ -43,7 +43,7 @@ SCHEDULER = ("queue", "task start")
 LOCAL = "local"
 By = Literal["launcher", "sweep"]
 
-#: What tells the sessions of a sweep apart whose runs do not name theirs.
+#: What distinguishes the sessions of a sweep whose runs name none.
 _KEYS = ("launched_task", "job_id", "restarts", "host")
 _FEWEST = 3  # sessions, for an interval over them
 #: From so many points on a bootstrap draws less often, so many numbers in all, but so often at least.

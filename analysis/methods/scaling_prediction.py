@@ -26,7 +26,7 @@ from paradnn.costs import LayerWork, layer_work
 
 __all__ = ["Exchange", "Expected", "expect_measured", "plan_hosts", "trainings"]
 
-#: What a step is told by, beside what describes its point.
+#: What a step is listed with, beside what describes its point.
 _PLACE = ("family", "device", "framework.name", "platform.threads", "platform.cores")
 #: What one model differs in from step to step.
 _STEP = ("batch_size", "devices", "transport")

@@ -58,7 +58,6 @@ def check_learn(point: Any) -> None:
         ("mode", point.mode, "train", "trains"),
         ("devices", point.devices, 1, "is for one device"),
         ("measure.processes", point.measure.processes, 1, "trains once"),
-        ("measure.profile", point.measure.profile, False, "profiles no step"),
         ("measure.keep_trace", point.measure.keep_trace, False, "profiles no step"),
     ):
         if value != usual:

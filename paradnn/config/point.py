@@ -292,6 +292,8 @@ def read_point(config: Mapping[str, Any]) -> Point:
             "choose a batch_size that is a multiple of devices: each gets as many examples",
         )
     check_learn(point)
+    if point.learn is not None:  # presets such as measure=quick profile the steps of what has some
+        point = replace(point, measure=replace(point.measure, profile=False))
     check_generate(point)
     check_latency(point)
     check_processes(point.measure)

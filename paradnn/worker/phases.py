@@ -1,4 +1,4 @@
-"""The phases of a request, as they are told to the driver and timed."""
+"""The phases of a request, as they are sent to the driver and timed."""
 
 from __future__ import annotations
 

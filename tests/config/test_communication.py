@@ -60,7 +60,7 @@ def test_what_cannot_be_is_named(given: dict[str, Any], message: str) -> None:
         point(**given)
 
 
-def test_a_profile_and_a_batch_are_refused() -> None:
+def test_what_messages_have_not_is_refused() -> None:
     for more, key in (
         ({"batch_size": 2}, "batch_size=2"),
         ({"mode": "train"}, "mode=train"),
@@ -68,8 +68,10 @@ def test_a_profile_and_a_batch_are_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=key):
             read_point({"model": {"name": "channel"}, "batch_size": 1, "mode": "inference", **more})
-    with pytest.raises(ConfigError, match=r"measure\.profile=true: model=channel has no operations to profile"):
-        read_point({"model": {"name": "channel"}, "batch_size": 1, "mode": "inference", "measure": {"profile": True}})
+    channel = {"model": {"name": "channel"}, "batch_size": 1, "mode": "inference"}
+    with pytest.raises(ConfigError, match=r"measure\.keep_trace=true: model=channel has no operations to profile"):
+        read_point({**channel, "measure": {"keep_trace": True}})
+    assert not read_point({**channel, "measure": {"profile": True}}).measure.profile, "as measure=quick asks"
 
 
 def test_metrics_follow_from_the_step_time() -> None:

@@ -125,14 +125,16 @@ def as_communication(point: PointT) -> PointT:
     model: Any = given.model
     if not isinstance(model, Communication):
         return point
-    for key, value in (("measure.profile", given.measure.profile), ("measure.keep_trace", given.measure.keep_trace)):
-        if value:
-            raise ConfigError(key, "true", "model=channel has no operations to profile", f"set {key}=false")
+    if given.measure.keep_trace:
+        reason = "model=channel has no operations to profile"
+        raise ConfigError("measure.keep_trace", "true", reason, "set measure.keep_trace=false")
     if given.measure.cold_caches:
         raise ConfigError("measure.cold_caches", "true", "is not for model=channel", "set measure.cold_caches=false")
     wanted = _FRAMEWORKS.get(model.transport, given.framework.name)
     if given.framework.name not in (wanted, "tensorflow"):
         reason = f"model.transport={model.transport} is of framework={wanted}"
         raise ConfigError("framework", given.framework.name, reason, "leave it out")
-    same: PointT = replace(given, framework=replace(given.framework, name=wanted))
+    # Presets such as measure=quick profile what there is to profile.
+    measure = replace(given.measure, profile=False)
+    same: PointT = replace(given, framework=replace(given.framework, name=wanted), measure=measure)
     return same

@@ -24,7 +24,7 @@ _FLOAT_BYTES = 4
 
 
 def collective_layout(point: Mapping[str, Any]) -> DeviceLayout | None:
-    """Which process has which cores and address, where the framework is told; None where it finds out itself."""
+    """Which process has which cores and address, for a framework that asks for them; None where it finds out itself."""
     model = point["model"]
     if model["transport"] != "tensorflow":
         return None

@@ -1,12 +1,13 @@
 """A point whose step is communication: its processes are opened, and its steps measured as any other's.
 
 Where one process alone decides when a step begins (latency, bandwidth), the other only answers.
-Otherwise every process is told how many steps to run, and a step of the point ends when all have run theirs.
+Otherwise every process receives how many steps to run, and a step of the point ends when all have run them.
 """
 
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -137,13 +138,13 @@ class _Means:
         return make_buffers(buffer_sizes(model["payload"], model["bytes"], model["buffers"]), self._point["seed"])
 
     def parted(self) -> None:
-        """The other processes are started: let go of what is theirs alone."""
+        """The other processes are started: let go of what they alone need."""
 
     def _run_when_told(self, channel: Connection, run: Callable[[int], None]) -> None:
         serve_steps(channel, _Step(run), MemoryMeter())
 
 
-class _Servers(_Means):
+class _Servers(_Means, ABC):
     """Processes 1 to `servers` listen; this one and those after them send to all of these."""
 
     def __init__(self, point: Mapping[str, Any], framework: Framework, patience: float) -> None:
@@ -172,12 +173,13 @@ class _Servers(_Means):
         """A process that listens in threads has nothing to do for a step."""
         self._run_when_told(channel, lambda steps: None)
 
+    @abstractmethod
     def _listen(self, number: int, channel: Connection) -> None:
-        raise NotImplementedError
+        """Serve what comes to the server of this number, until the driver's side ends."""
 
+    @abstractmethod
     def step(self, rank: int) -> Any:
         """The step of a process that sends."""
-        raise NotImplementedError
 
 
 class _Tcp(_Servers):

@@ -174,7 +174,7 @@ class _Generation:
     def _write(self, cache: keras.Variable, rows: Any, place: Any) -> None:
         """Let `rows` (batch, heads, n, head) stand in the cache from `place` on (None: 0), the rest as it is.
 
-        In place: Keras' own `slice_update` copies the cache, but where XLA sees that nobody else reads it. TensorFlow
+        In place: Keras' own `slice_update` copies the cache, but where XLA sees that nothing else reads it. TensorFlow
         copies what was written to in part when it is read all the same; without XLA it has no other way.
         """
         count, first = rows.shape[2], 0 if place is None else place

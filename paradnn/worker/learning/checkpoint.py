@@ -55,7 +55,9 @@ class Checkpoint:
                 content = json.loads(file["epochs"].tobytes())
             epochs = [read_message(Epoch, entry, f"epochs[{place}]") for place, entry in enumerate(content)]
         except _DAMAGED as error:
-            print(f"{self._path}: no checkpoint, or a damaged one ({error}); starting anew", file=sys.stderr)
+            print(
+                f"{self._path}: no checkpoint, or a damaged one ({error}); starting from the beginning", file=sys.stderr
+            )
             return None
         fits = [(value.shape, value.dtype) for value in values] == [(value.shape, value.dtype) for value in like]
         return Kept(epochs, values) if fits and epochs else None
