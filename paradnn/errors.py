@@ -80,6 +80,8 @@ class DataError(ParadnnError):
 
 def _short(value: object, limit: int = 120) -> str:
     """The value as a user would type it, on one line and not too long."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
     text = value if isinstance(value, str) else repr(value)
     text = " ".join(text.split()) or repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."

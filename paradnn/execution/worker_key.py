@@ -45,8 +45,11 @@ class WorkerKey:
     def environ(self) -> dict[str, str]:
         """The worker's environment: the driver's own, with what the key says, without what opens the store."""
         own = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
-        environ = dict(own, KERAS_BACKEND=self.framework, PYTHONUNBUFFERED="1")
-        environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        return {"TF_CPP_MIN_LOG_LEVEL": "2", **own, **self.variables()}
+
+    def variables(self) -> dict[str, str]:
+        """What the key says, on any host."""
+        environ = {"KERAS_BACKEND": self.framework, "PYTHONUNBUFFERED": "1"}
         if self.platform == "cpu":
             environ["CUDA_VISIBLE_DEVICES"] = "-1"
             environ |= {"JAX_PLATFORMS": "cpu", "KERAS_TORCH_DEVICE": "cpu"}
@@ -55,5 +58,4 @@ class WorkerKey:
             environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
         if self.threads:
             environ |= dict.fromkeys(_THREADS, str(self.threads))
-        environ.update(self.env)
-        return environ
+        return environ | dict(self.env)

@@ -32,7 +32,7 @@ def main() -> int:
     os.dup2(2, 1)
     try:
         framework = frameworks.load(arguments.framework)
-        from paradnn.worker.communication.run import answer_communication, communicates
+        from paradnn.worker.communication.answer import answer_communication, communicates
         from paradnn.worker.point import answer_request
     except Exception as error:
         channel.send(Failed(f"{type(error).__name__}: {error}"))

@@ -15,7 +15,10 @@ import os
 import sys
 from dataclasses import dataclass
 
-__all__ = ["MemoryMeter", "Taken", "give_back", "remember_file_pages"]
+__all__ = ["MemoryMeter", "Taken", "give_back", "keep_freed", "remember_file_pages"]
+
+#: glibc's malloc.h: what may be free at the heap's end, and from which size on a block is mapped by itself.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 #: In the last byte of an entry of /proc/self/pagemap: the page is in memory, and is a file's.
 _PRESENT, _OF_FILE = 0x80, 0x20
@@ -42,6 +45,18 @@ def give_back() -> None:
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def keep_freed() -> None:
+    """Let malloc keep what is freed, blocks of up to 32 MiB and 512 MiB in all, and not ask the kernel for each again.
+
+    What it keeps otherwise depends on the largest block that the process has ever freed; gRPC's calls with 1 MiB take
+    1.2 to 3 times as long where that was a small one.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # not glibc
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        mallopt(_M_TRIM_THRESHOLD, 512 << 20)
 
 
 def remember_file_pages() -> None:

@@ -2,7 +2,7 @@
 
 One JSON object a line (`paradnn.worker.channel`). The driver writes requests to the worker's standard input:
 
-    {"protocol": 6, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
+    {"protocol": 7, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
 
 and reads events, each with a key `event`, from its standard output:
 
@@ -64,7 +64,8 @@ __all__ = [
 #:   5  epochs are sent as they end.
 #:   6  an answer holds what reading the prompts of a generation took, and whether a load was cut short; an epoch says
 #:      whether the training was interrupted before it.
-PROTOCOL_VERSION = 6
+#:   7  an answer holds what disturbed reading the prompts, and a load.
+PROTOCOL_VERSION = 7
 
 
 @dataclass(frozen=True)
@@ -239,7 +240,8 @@ class Answer:
 
     `phases` are seconds by name; memory is in bytes, None where it is not known (`paradnn.worker.memory`);
     `latencies` are seconds of single steps, `load` what a scenario gave, `generation` what was measured of prompts,
-    `epochs` those of a training. An `ok` has a measurement, or peak rates if asked for.
+    `epochs` those of a training; `contention` is what disturbed phases other than the measured blocks, `prefill` and
+    `load`. An `ok` has a measurement, or peak rates if asked for.
     """
 
     outcome: str
@@ -253,6 +255,7 @@ class Answer:
     load: Load | None = None
     generation: Generation | None = None
     epochs: list[Epoch] | None = None
+    contention: dict[str, Contention] = field(default_factory=dict)
     input: InputMeasurement | None = None
     profile: Profile | NoProfile | None = None
     peak_rates: PeakRates | None = None

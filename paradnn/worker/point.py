@@ -9,13 +9,9 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from typing import Any, cast
-
-import keras
 
 from paradnn.worker.affinity import bind_cores
 from paradnn.worker.cold_caches import Caches
@@ -23,30 +19,31 @@ from paradnn.worker.compiling import CompilationCounter, compile_steps
 from paradnn.worker.contention import ContentionWatch
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.device_layout import DeviceLayout, layout_of
+from paradnn.worker.endings import ending_of
 from paradnn.worker.energy import EnergyMeter, open_meter
 from paradnn.worker.fork_server import Report
-from paradnn.worker.frameworks import Framework, LearningStep, Step, Unavailable, distributed
+from paradnn.worker.frameworks import Framework, LearningStep, Step, distributed
 from paradnn.worker.generation.steps import prepare_generation
 from paradnn.worker.input.opening import open_feed, reads_files
 from paradnn.worker.latencies import single_latencies
 from paradnn.worker.learning.examples import read_examples
-from paradnn.worker.learning.learn import Learner, NotReached, with_course
+from paradnn.worker.learning.learn import Learner, with_course
 from paradnn.worker.learning.messages import Epoch
-from paradnn.worker.measure import NotFinite, Protocol, Run, epochs_as_blocks, measure_steps
+from paradnn.worker.measure import Protocol, Run, epochs_as_blocks, measure_steps
 from paradnn.worker.memory import MemoryMeter, Taken
 from paradnn.worker.messages import Answer, Contention, Generation, Measurement, NoProfile, Profile, Timing
-from paradnn.worker.models import Workload, build
+from paradnn.worker.models import Workload
 from paradnn.worker.peak_rates import measure_peak_rates
 from paradnn.worker.phases import Phases
 from paradnn.worker.precision import has_instructions, product_types
-from paradnn.worker.process_group import GroupStep, ProcessGroup, RankFailed, serve_steps
+from paradnn.worker.process_group import GroupStep, ProcessGroup
 from paradnn.worker.profile.run import profile_steps
-from paradnn.worker.serving.load import NotServed, OutOfTime, Service, measure_load
+from paradnn.worker.ranks import start_ranks
+from paradnn.worker.serving.load import NotServed, Service, measure_load
 from paradnn.worker.serving.sizes import compile_service
+from paradnn.worker.step import choose_types, prepare_step
 
 __all__ = ["PointRun", "answer_request"]
-
-POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 
 def answer_request(request: Mapping[str, Any], framework: Framework, report: Report) -> Answer:
@@ -83,7 +80,7 @@ class PointRun:
                 self._measure()
             self._answer = replace(self._answer, outcome="ok")
         except Exception as error:
-            outcome, reason = _ending(error, self._framework, self._phases.current)
+            outcome, reason = ending_of(error, self._framework, self._phases.current)
             # One process that fails takes the others with it: the first to run out of memory says why.
             other = self._group.failure() if self._group and not outcome.startswith("oom") else None
             outcome, reason = (other.outcome, other.reason) if other else (outcome, reason)
@@ -99,16 +96,16 @@ class PointRun:
         with self._phases("build"):
             self._layout = layout_of(self._request)
             if self._layout is not None:
-                self._framework = distributed(self._framework, self._layout)
                 if self._layout.processes > 1:
-                    self._group = _start_group(self._request, self._framework, self._layout)
+                    self._group, self._layout = start_ranks(self._request, self._framework, self._layout)
+                self._framework = distributed(self._framework, self._layout)
             self._framework.open_device(bind_cores(self._request["platform"]))
 
     def _measure(self) -> None:
         """Build, compile, warm up and measure the point, then what is measured beside its steps."""
         point, framework, phases, group = self._request, self._framework, self._phases, self._group
         with phases("build"):
-            workload, step = _prepare(point, framework)
+            workload, step = prepare_step(point, framework)
             if group:
                 step = GroupStep(step, group)
         with phases("input") if reads_files(point) else contextlib.nullcontext():
@@ -151,7 +148,7 @@ class PointRun:
         """Build, compile, then train to the target: every epoch is a block of steps, and told as it ends."""
         point, phases = with_course(self._request), self._phases
         with phases("build"):
-            workload, step = _prepare(point, self._framework)
+            workload, step = prepare_step(point, self._framework)
         with phases("input"):
             examples = read_examples(point["learning_set"], workload.inputs[0].shape)
             synthetic = synthetic_batch(workload, point["batch_size"], point["seed"])
@@ -183,14 +180,15 @@ class PointRun:
         """Build, compile, then time the phases one after the other: prompts that are read, and a token of each."""
         point, phases = self._request, self._phases
         with phases("build"):
-            _choose_types(point)
+            choose_types(point)
             steps = prepare_generation(point, self._framework)
         with phases("compile"):
             reading, _ = compile_steps(steps.prefill)
             compilation, _ = compile_steps(steps.decode)
             types = product_types(steps.decode)
         self._memory.compiled()
-        prefill, _, _ = self._time(steps.prefill.run, steps.prefill, lambda _: phases("prefill"))
+        prefill, _, disturbed = self._time(steps.prefill.run, steps.prefill, lambda _: phases("prefill"))
+        self._note_contention("prefill", disturbed)
         self._answer = replace(self._answer, generation=Generation(prefill, reading, steps.decoder.cache_bytes))
         timing, meter, contention = self._time(steps.decode.run, steps.decode, phases)
         energy = meter.joules(), meter.source
@@ -239,11 +237,16 @@ class PointRun:
         """Let the scenario ask; what it gave is in the answer, however it ends."""
         scenario = self._request["scenario"]
         left = self._request["measure"]["timeout"] - sum(self._phases.seconds.values())
+        watch = ContentionWatch()
+        watch.start()
         try:
             load = measure_load(scenario, self._request[scenario], service, left, self._meter())
-        except NotServed as ending:
-            self._answer = replace(self._answer, load=ending.load)
+        except NotServed as unserved:
+            self._answer = replace(self._answer, load=unserved.load)
             raise
+        finally:
+            watch.stop()
+            self._note_contention("load", watch.seen)
         self._answer = replace(self._answer, load=load)
 
     def _latencies(self, run: Run) -> list[float]:
@@ -254,6 +257,10 @@ class PointRun:
             cold = Caches()
         with self._phases("latency"):
             return single_latencies(run, self._request["measure"]["max_seconds"], cold.empty if cold else None)
+
+    def _note_contention(self, phase: str, seen: Contention | None) -> None:
+        if seen:
+            self._answer = replace(self._answer, contention={**self._answer.contention, phase: seen})
 
     def _note_memory(self) -> None:
         """The peaks so far are those of the point."""
@@ -286,62 +293,3 @@ def _parameters(workload: Workload) -> int:
 
 def _step_seconds(timing: Timing) -> float:
     return statistics.median(timing.blocks) / timing.steps_per_block
-
-
-def _ending(error: Exception, framework: Framework, phase: str) -> tuple[str, str]:
-    """Outcome and one-line reason of what was raised in `phase`."""
-    if isinstance(error, RankFailed):
-        return error.outcome, error.reason
-    if isinstance(error, Unavailable):
-        return "unavailable", str(error)
-    if isinstance(error, NotServed):
-        return "timeout" if isinstance(error, OutOfTime) else "overload", str(error)
-    if isinstance(error, NotFinite):
-        return "nan", str(error)
-    if isinstance(error, NotReached):
-        return "timeout", str(error)
-    reason = f"{phase}: {_line(error)}"
-    if isinstance(error, MemoryError):
-        return "oom_host", reason
-    traceback.print_exc()
-    return framework.classify(error, phase) or "crash", reason
-
-
-def _start_group(request: Mapping[str, Any], framework: Framework, layout: DeviceLayout) -> ProcessGroup:
-    """The other processes of a point: each builds the same step over its own devices, and serves it."""
-
-    def serve(rank: int, channel: Connection) -> None:
-        phases, own = Phases(lambda *_: None), distributed(framework, layout.of_rank(rank))
-        meter = MemoryMeter()
-        try:
-            with phases("build"):
-                own.open_device(request["platform"])
-                _, step = _prepare(request, own)
-            phases.current = "run"
-            serve_steps(channel, step, meter)
-        except Exception as error:
-            outcome, reason = _ending(error, own, phases.current)
-            raise RankFailed(outcome, f"process {rank + 1} of {layout.processes}: {reason}") from error
-
-    return ProcessGroup(layout.processes, serve)
-
-
-def _prepare(point: Mapping[str, Any], framework: Framework) -> tuple[Workload, Step]:
-    """The model from the point's seed, and the step with its batch in place."""
-    _choose_types(point)
-    with framework.scope():
-        workload = build(point["model"])
-    return workload, framework.make_step(workload, synthetic_batch(workload, point["batch_size"], point["seed"]), point)
-
-
-def _choose_types(point: Mapping[str, Any]) -> None:
-    """The seed, and the types of weights and products; what only generates keeps its weights in the products' type."""
-    keras.utils.set_random_seed(point["seed"])
-    precision = point["precision"]
-    keras.config.set_dtype_policy(precision if point["mode"] == "generate" else POLICIES[precision])
-
-
-def _line(error: BaseException) -> str:
-    """The exception's type and the first line of its message, which names the operation."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}".rstrip(": ")

@@ -1,6 +1,7 @@
-"""The other processes of a point whose devices do not share one: forked from its own, and gone with it.
+"""The other processes of a point whose devices do not share one, and gone with it: forked from its own, or on other
+hosts (`paradnn.worker.remote`).
 
-Each builds the same step and then serves requests through a pipe of its own: to run so many steps, or to report its
+Each builds the same step and then serves requests through a channel of its own: to run so many steps, or to report its
 memory. Collectives keep the steps of all processes together, so none can go on without the others: when one exits
 that should not, the kernel kills the point's own process (SIGIO), whatever that is waiting for; the driver reports it.
 """
@@ -14,7 +15,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
@@ -22,8 +23,9 @@ from paradnn.worker.fork_server import die_with_parent
 from paradnn.worker.frameworks import Step
 from paradnn.worker.memory import MemoryMeter, Taken
 from paradnn.worker.profile.shapes import Cost
+from paradnn.worker.remote_process import RemoteProcess
 
-__all__ = ["GroupStep", "ProcessGroup", "RankFailed", "serve_steps"]
+__all__ = ["GroupStep", "ProcessGroup", "RankFailed", "die_with", "run_rank", "serve_steps"]
 
 #: What a process is asked for, beside a number of steps.
 _COMPILED, _MEMORY = "compiled", "memory"
@@ -48,15 +50,18 @@ class RankFailed(Exception):
 class ProcessGroup:
     """Processes 1 to `count` - 1 of a point; this one is number 0.
 
-    `serve(rank, channel)` runs in each and returns when the channel closes; a RankFailed there is raised here too.
+    `serve(rank, channel)` runs in each of this host and returns when the channel closes; a RankFailed there is raised
+    here too. `elsewhere` are the last ones, those on other hosts, which are there already.
     """
 
-    def __init__(self, count: int, serve: Callable[[int, Connection], None]) -> None:
-        self._channels: list[Connection] = []
-        self._lives: list[int] = []
+    def __init__(
+        self, count: int, serve: Callable[[int, Connection], None], elsewhere: Sequence[RemoteProcess] = ()
+    ) -> None:
+        self._channels: list[Connection] = [each.channel for each in elsewhere]
+        self._lives: list[int] = [each.life for each in elsewhere]
         self._pids: list[int] = []
-        for rank in range(1, count):
-            ours, theirs = Pipe()
+        for rank in range(1, count - len(elsewhere)):
+            ours, child = Pipe()
             life, held = os.pipe()
             point = os.getpid()
             pid = os.fork()
@@ -64,14 +69,14 @@ class ProcessGroup:
                 # Those of earlier ranks too: a pipe that is open here would still send its signal when we close it.
                 for each in (life, *self._lives):
                     os.close(each)
-                _run_rank(rank, point, theirs, [ours, *self._channels], serve)
-            theirs.close()
+                run_rank(rank, point, child, [ours, *self._channels], serve)
+            child.close()
             os.close(held)
             self._channels.append(ours)
             self._lives.append(life)
             self._pids.append(pid)
         for life in self._lives:
-            _die_with(life)
+            die_with(life)
 
     def start(self, steps: int) -> None:
         """Let every other process run so many steps."""
@@ -172,8 +177,9 @@ def serve_steps(channel: Connection, step: Step, meter: MemoryMeter) -> None:
             channel.send(own[request]() if request in own else step.run(request))
 
 
-def _die_with(life: int) -> None:
-    """Let the kernel kill this process by SIGIO when the other end of a pipe is closed: its holder has exited.
+def die_with(life: int) -> None:
+    """Let the kernel kill this process by SIGIO when the other end of a pipe or a connection is closed: its holder has
+    exited. Nothing is sent over it, which would be a signal too.
 
     Python cannot do it: a framework that waits for a process which is gone may hold the interpreter's lock for ever.
     """
@@ -182,7 +188,7 @@ def _die_with(life: int) -> None:
     fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
 
 
-def _run_rank(
+def run_rank(
     rank: int, point: int, channel: Connection, others: list[Connection], serve: Callable[[int, Connection], None]
 ) -> None:
     """What a forked process does; it exits without the clean-up of the process that it was forked from."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -43,16 +43,18 @@ def workers() -> set[psutil.Process]:
 
 
 @pytest.mark.framework
-def test_a_worker_that_dies_in_its_sleep_is_replaced() -> None:
-    key, limits, phases, before = WorkerKey.of(POINT), Limits(60, None), [], workers()
-    with WorkerPool() as pool:
-        first = pool.measure(key, request_of(POINT), limits, phases.append)
-        assert (first.outcome, phases) == ("ok", ["build", "compile", "warmup", "measure"])
-        [worker] = workers() - before
-        os.kill(worker.pid, signal.SIGKILL)
-        worker.wait()
-        assert pool.measure(key, request_of(POINT), limits, phases.append).outcome == "ok"
-    assert workers() == before
+def test_a_worker_that_dies_in_its_sleep_is_replaced(pool: WorkerPool) -> None:
+    key, limits, phases = WorkerKey.of(POINT), Limits(60, None), []
+    first = pool.measure(key, request_of(POINT), limits, phases.append)
+    assert (first.outcome, phases) == ("ok", ["build", "compile", "warmup", "measure"])
+    worker, known = psutil.Process(pool._workers[key]._process.pid), workers()
+    assert worker in known
+    worker.kill()
+    while worker.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    assert pool.measure(key, request_of(POINT), limits, phases.append).outcome == "ok"
+    assert worker not in workers()
+    assert len(workers()) == len(known)
 
 
 def test_folders_of_killed_drivers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

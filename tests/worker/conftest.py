@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,3 +50,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_itemcollected(item: pytest.Item) -> None:
     if item.path.name not in LIGHT:
         item.add_marker(pytest.mark.framework)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collected() -> Iterator[None]:
+    """What a file's models leave behind goes with it: Keras does not call the collector here."""
+    yield
+    gc.collect()

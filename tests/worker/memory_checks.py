@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -53,14 +54,19 @@ def plain_peak(key: WorkerKey, point: dict[str, Any]) -> int:
 TOLERANCE = {"tensorflow": 0.08, "torch": 0.08, "jax": 0.2}
 
 
-def check_memory(pool: WorkerPool, framework: str, compile_mode: str) -> None:
-    """A small point and a large one, each as far from a plain process as two of those may be from each other."""
+Sized = tuple[dict[str, Any], int]
+
+
+def check_memory(pool: WorkerPool, framework: str, compile_mode: str, beside: Sequence[Sized] = (TINY, LARGE)) -> None:
+    """A small point and a large one; those `beside` a plain process are as far from it as two of those may be from
+    each other."""
     key = WorkerKey(sys.executable, framework, None, "cpu", ())
     for model, batch in (TINY, LARGE):
         point = POINT | {"model": model, "batch_size": batch, "compile": compile_mode}
         answer = pool.measure(key, point, Limits(200, None), lambda phase: None).answer
         assert answer is not None
-        assert answer.peak_memory_bytes == pytest.approx(plain_peak(key, point), rel=TOLERANCE[framework])
+        if (model, batch) in beside:
+            assert answer.peak_memory_bytes == pytest.approx(plain_peak(key, point), rel=TOLERANCE[framework])
         if model is TINY[0]:
             # What is left is no step's: programs, and what the compiler keeps.
             assert answer.step_memory_bytes < 60e6

@@ -6,7 +6,6 @@ import os
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from paradnn.config.identity import digest, point_id, request_of
@@ -17,6 +16,7 @@ from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
 from paradnn.worker.affinity import core_list, core_text
 from paradnn.worker.cold_caches import Caches, part_bytes
+from tests.conftest import processes_of_points
 
 TINY = {"name": "fc", "layers": 1, "nodes": 8, "input_size": 16, "output_size": 4}
 SHORT = {"min_seconds": 0.02, "min_blocks": 6, "block_seconds": 0.002, "warmup_seconds": 0.2}
@@ -38,7 +38,7 @@ def test_cores_are_written_in_one_way() -> None:
 
 def test_without_cores_and_cold_caches_a_point_is_the_one_it_always_was() -> None:
     request = request_of(point())
-    for key in ("replicate", "software", "devices", "transport", "scenario", "task"):
+    for key in ("replicate", "software", "devices", "hosts", "transport", "scenario", "task"):
         del request[key]
     measure = request.pop("measure")
     del request["platform"]["cores"], request["platform"]["price_per_hour"]
@@ -109,13 +109,12 @@ def test_every_thread_of_a_bound_point_is_on_its_cores(framework: str, pool: Wor
 
 
 def _masks() -> list[str | None]:
-    """The cores of every thread of the processes two below this one: points, forked by workers."""
+    """The cores of every thread of the processes of points."""
     found = []
-    for worker in psutil.Process().children():
-        for child in worker.children():
-            for status in Path(f"/proc/{child.pid}/task").glob("*/status"):
-                rows = dict(row.split(":", 1) for row in status.read_text().splitlines())
-                found.append(rows["Cpus_allowed_list"].strip())
+    for pid in processes_of_points():
+        for status in Path(f"/proc/{pid}/task").glob("*/status"):
+            rows = dict(row.split(":", 1) for row in status.read_text().splitlines())
+            found.append(rows["Cpus_allowed_list"].strip())
     return found
 
 

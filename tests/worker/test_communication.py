@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from paradnn.worker.communication.collectives import collective_layout
 from paradnn.worker.communication.payload import LARGE, MEDIUM, SMALL, buffer_sizes, decode, encode, make_buffers
 from paradnn.worker.communication.rpc import GrpcStep, serve_calls
 from paradnn.worker.communication.shared_memory import Ring, SharedMemoryStep, open_rings, serve_ring
@@ -53,6 +56,15 @@ def tcp_server() -> Iterator[str]:
     with closing(listen(0)) as listening:
         threading.Thread(target=serve_connections, args=(listening,), daemon=True).start()
         yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def two_free_ports() -> int:
+    """The first of two in a row that are free."""
+    while True:
+        with closing(listen(0)) as first, contextlib.suppress(Unavailable):
+            port = int(first.getsockname()[1])
+            listen(port + 1).close()
+            return port
 
 
 def served_once(answer: Callable[[socket.socket], None]) -> tuple[str, threading.Thread]:
@@ -149,6 +161,59 @@ def test_a_port_that_is_taken_and_a_host_that_is_not_there() -> None:
         TcpStep(point(), [f"127.0.0.1:{port}"], buffers_of(point()), 1.0)
 
 
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "is another program; start python -m paradnn.worker.communication.peer"),
+        (b"", "takes no messages of 1,000 bytes; start it with a larger --most-bytes"),
+    ],
+)
+def test_what_listens_there_is_a_peer_that_takes_such_messages(said: bytes, reason: str) -> None:
+    def greet(connected: socket.socket) -> None:
+        connected.recv(21, socket.MSG_WAITALL)
+        connected.sendall(said)
+
+    address, thread = served_once(greet)
+    with pytest.raises(Unavailable, match=f"the peer at {address} {reason}"):
+        TcpStep(point(), [address], buffers_of(point()), 5.0)
+    thread.join()
+
+
+def test_messages_of_no_bytes_are_not_answered_for_ever(tcp_server: str) -> None:
+    host, _, port = tcp_server.partition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connected:
+        connected.sendall(struct.pack("!8sQIB", b"paradnn1", 0, 5, 0))
+        assert connected.recv(10) == b""
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "reason"),
+    [
+        ("--port", "99999", "is no port; choose one up to 65535"),
+        ("--port", "-1", "is no port"),
+        ("--host", "no.such.host.invalid", "give one of its IPv4 addresses"),
+        ("--most-bytes", "0", "is no number of bytes"),
+    ],
+)
+def test_a_wrong_option_of_a_peer_is_named(option: str, value: str, reason: str) -> None:
+    command = [sys.executable, "-m", "paradnn.worker.communication.peer", f"{option}={value}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert f"error: argument {option}: '{value}'" in done.stderr
+    assert reason in done.stderr.splitlines()[-1]
+
+
+def test_tensorflows_processes_listen_on_the_ports_that_follow() -> None:
+    port = two_free_ports()
+    given = point(transport="tensorflow", pattern="all_reduce", processes=2, port=port)
+    given["platform"] = {"name": "cpu", "threads": None}
+    layout = collective_layout(given)
+    assert layout
+    assert layout.addresses == (f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}")
+    with closing(listen(port + 1)), pytest.raises(Unavailable, match=f"port {port + 1} of 127.0.0.1 is taken"):
+        collective_layout(given)
+
+
 @pytest.mark.parametrize("serialized", [False, True])
 @pytest.mark.parametrize("pattern", ["latency", "bandwidth", "parameter_server"])
 def test_grpc_carries_whole_messages(pattern: str, serialized: bool) -> None:
@@ -203,12 +268,29 @@ def test_the_wait_ends_before_the_driver_ends_the_point() -> None:
     assert patience_of({"measure": {"timeout": 600.0}}) == 30.0
 
 
+#: `python -m` for the command, which hears Ctrl-C where this suite ignores it. Not preexec_fn: gRPC's threads are here.
+PEER = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("paradnn.worker.communication.peer", run_name="__main__", alter_sys=True)
+"""
+
+
+@contextlib.contextmanager
+def a_peer(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process that answers, and its address; it ends with the test, whatever the test finds."""
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as peer:
+        try:
+            assert peer.stdout
+            yield peer, peer.stdout.readline().split()[2]
+        finally:
+            peer.kill()
+
+
 @pytest.mark.parametrize("transport", ["tcp", "grpc"])
 def test_a_peer_of_another_host_is_a_command(transport: str) -> None:
-    command = [sys.executable, "-m", "paradnn.worker.communication.peer", "--transport", transport]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as peer:
-        assert peer.stdout
-        address = peer.stdout.readline().split()[2]
+    command = [sys.executable, "-c", PEER, "--transport", transport]
+    with a_peer(command) as (peer, address):
         given = point(transport=transport, peer=address)
         step = TcpStep(given, [address], buffers_of(given), 5.0) if transport == "tcp" else None
         (step or GrpcStep(given, [address], buffers_of(given), 5.0)).run(2)
@@ -219,14 +301,12 @@ def test_a_peer_of_another_host_is_a_command(transport: str) -> None:
         assert peer.wait(10) == 130
     assert again.returncode == 2
     assert again.stderr.startswith("error: --port: port ")
+    assert "choose another with --port, or 0" in again.stderr
 
 
 def test_a_peer_outlives_more_connections_than_it_may_have() -> None:
-    module = "paradnn.worker.communication.peer"
-    command = ["sh", "-c", f"ulimit -n 20; exec {sys.executable} -m {module}"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as peer:
-        assert peer.stdout
-        address = peer.stdout.readline().split()[2]
+    command = ["sh", "-c", f"ulimit -n 20; exec {sys.executable} -c '{PEER}'"]
+    with a_peer(command) as (peer, address):
         host, _, port = address.partition(":")
         for each in [socket.create_connection((host, int(port))) for _ in range(30)]:
             each.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
@@ -11,7 +10,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import psutil
 import pytest
 
 from paradnn.config.outcome import PointResult
@@ -19,6 +17,7 @@ from paradnn.costs import model_costs
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
+from tests.conftest import processes_of_points
 from tests.worker.families import BATCH, MODELS
 
 #: Of a loss after three updates, as a share of it: sums over shards are rounded in another order.
@@ -63,22 +62,12 @@ def alone(pool: WorkerPool) -> PointResult:
     return measure(pool, devices=1)
 
 
-def below_the_workers() -> dict[int, int]:
-    """The processes of points, by number, with their parents'."""
-    found = {}
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if process.ppid() != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
-                found[process.pid] = process.ppid()
-    return found
-
-
 def no_process_is_left() -> bool:
     """The kernel ends what a killed process started a moment after it."""
     deadline = time.monotonic() + 10
-    while below_the_workers() and time.monotonic() < deadline:
+    while processes_of_points() and time.monotonic() < deadline:
         time.sleep(0.05)
-    return not below_the_workers()
+    return not processes_of_points()
 
 
 @pytest.mark.parametrize(("transport", "compile_mode"), [("local", "graph"), ("local", "xla"), ("grpc", "graph")])
@@ -135,8 +124,10 @@ def end_the_peer(at: str) -> Callable[[str], None]:
     """A phase callback that kills the second process of a point once phase `at` has begun."""
 
     def kill() -> None:
-        while not (peers := [pid for pid, parent in below_the_workers().items() if parent in below_the_workers()]):
+        found: dict[int, int] = {}
+        while not (peers := [pid for pid, parent in found.items() if parent in found]):
             time.sleep(0.01)
+            found = processes_of_points()
         os.kill(peers[0], signal.SIGKILL)
 
     def on_phase(phase: str) -> None:

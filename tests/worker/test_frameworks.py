@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
 from paradnn.worker.messages import NoProfile, Profile
+from tests.conftest import ROOT
 from tests.worker.families import BATCH, MODELS
 from tests.worker.memory_checks import check_memory
 
@@ -221,3 +224,10 @@ def test_the_program_says_without_a_profile_what_one_sees(
 @pytest.mark.parametrize(("framework", "compile_mode"), [("jax", "graph"), ("torch", "eager"), ("torch", "graph")])
 def test_memory_is_that_of_a_plain_process(pool: WorkerPool, framework: str, compile_mode: str) -> None:
     check_memory(pool, framework, compile_mode)
+
+
+def test_pytorch_compiles_nothing_for_the_threads_of_a_server(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.worker.serving_threads", "torch"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}  # it compiles into its folder
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == [0, 0]

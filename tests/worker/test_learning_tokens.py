@@ -42,7 +42,7 @@ CODES = np.array([LETTERS.index(letter) for letter in TEXT.lower()], dtype="int3
 def clean() -> Iterator[None]:
     keras.utils.set_random_seed(1)
     yield
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)  # the collector comes by itself
 
 
 def windows(codes: np.ndarray, length: int, step: int) -> np.ndarray:

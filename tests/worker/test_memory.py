@@ -10,12 +10,14 @@ from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
 from tests.worker.families import POINT
-from tests.worker.memory_checks import TINY, check_memory
+from tests.worker.memory_checks import LARGE, TINY, Sized, check_memory
 
 
-@pytest.mark.parametrize("compile_mode", ["graph", "xla"])
-def test_a_point_takes_what_a_plain_process_takes(pool: WorkerPool, compile_mode: str) -> None:
-    check_memory(pool, "tensorflow", compile_mode)
+#: A plain process imports the framework once more: in the graph the small point, which holds little else, and
+#: compiled the large one, which holds the compiler and what it made.
+@pytest.mark.parametrize(("compile_mode", "beside"), [("graph", TINY), ("xla", LARGE)], ids=["graph", "xla"])
+def test_a_point_takes_what_a_plain_process_takes(pool: WorkerPool, compile_mode: str, beside: Sized) -> None:
+    check_memory(pool, "tensorflow", compile_mode, [beside])
 
 
 def test_the_limit_counts_the_framework_as_a_plain_process_holds_it(pool: WorkerPool) -> None:

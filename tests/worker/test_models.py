@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from typing import Any
@@ -20,7 +21,8 @@ from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.models import Workload, build
 from paradnn.worker.optimizers import make_optimizer
-from paradnn.worker.point import POLICIES, answer_request
+from paradnn.worker.point import answer_request
+from paradnn.worker.step import POLICIES
 from tests.worker.counter import counted_flops
 
 STEP = {"batch_size": 4, "precision": "float32", "mode": "train", "optimizer": "rmsprop"}
@@ -71,16 +73,22 @@ def label(model: dict[str, Any]) -> str:
     return "-".join(str(value) for value in model.values())
 
 
+@functools.cache
+def built_once(name: str) -> Any:
+    """The Keras model of one of these families, by its label, for tests that do not run it."""
+    return build(next(model for model in [*FAMILIES, RESNET50, RESNET18, RESNET56] if label(model) == name)).model
+
+
 @pytest.fixture(autouse=True)
 def clean():
     yield
     keras.config.set_dtype_policy("float32")
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)  # the collector comes by itself
 
 
 @pytest.mark.parametrize("model", [*FAMILIES, RESNET50, RESNET18, RESNET56], ids=label)
 def test_parameters_are_keras_own(model: dict[str, Any]) -> None:
-    built = build(model).model
+    built = built_once(label(model))
     costs = model_costs(model, **STEP)
     assert costs.parameters == sum(math.prod(v.shape) for v in built.trainable_variables)
     assert costs.parameters + costs.non_trainable_parameters == built.count_params()
@@ -110,7 +118,7 @@ def elements(tensors: list[Any]) -> int:
 @pytest.mark.parametrize("model", [model for model in [*FAMILIES, RESNET50, RESNET56] if "blocks" in model], ids=label)
 def test_activations_are_those_of_keras_layers(model: dict[str, Any]) -> None:
     """Reads and writes of a forward pass, and what it leaves for the backward pass, from the built model's graph."""
-    built = build(model).model
+    built = built_once(label(model))
     products = (keras.layers.Conv2D, keras.layers.Dense, keras.layers.MaxPooling2D, keras.layers.GlobalAveragePooling2D)
     kept = [layer.output for layer in built.layers if isinstance(layer, products)]
     rectifiers = [layer for layer in built.layers if isinstance(layer, keras.layers.ReLU)]
@@ -290,7 +298,7 @@ def test_a_step_that_cannot_be_compiled_is_an_outcome(monkeypatch: pytest.Monkey
 
         return type(workload)(workload.model, workload.inputs, workload.targets, loss)
 
-    monkeypatch.setattr("paradnn.worker.point.build", broken)
+    monkeypatch.setattr("paradnn.worker.step.build", broken)
     answer = answer_request(point(fc(), 4, "xla", "train"), TensorFlow(), lambda *_: None)
     assert answer.outcome == "compile_error"
     assert answer.reason is not None

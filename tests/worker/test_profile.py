@@ -4,6 +4,7 @@ costs."""
 from __future__ import annotations
 
 import base64
+import functools
 import math
 import time
 from collections import Counter
@@ -18,12 +19,12 @@ from paradnn.worker import energy
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.models import build
-from paradnn.worker.point import POLICIES
 from paradnn.worker.precision import shares
 from paradnn.worker.profile import device, protos
 from paradnn.worker.profile.run import count_command_buffers, profile_steps
 from paradnn.worker.profile.table import REMAINDER
 from paradnn.worker.profile.timeline import Event, attribute
+from paradnn.worker.step import POLICIES
 from tests.worker.counter import counted_flops
 from tests.worker.families import BATCH, MODELS
 
@@ -35,7 +36,12 @@ ATTENTION = {"transformer", "gpt", "vit"}
 def profile(
     family: str, compile: str, precision: str = "float32", mode: str = "train", keep: bool = False, before: int = 2
 ) -> Any:
-    """The tables of a real step, which ran so often before, and its traced function."""
+    """The tables of a real step, which ran so often before, and its traced function; each made once for all tests."""
+    return profiled_once(family, compile, precision, mode, keep, before)
+
+
+@functools.cache
+def profiled_once(family: str, compile: str, precision: str, mode: str, keep: bool, before: int) -> Any:
     keras.config.set_dtype_policy(POLICIES[precision])
     framework = TensorFlow()
     workload = build(MODELS[family])
@@ -52,7 +58,7 @@ def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     yield
     keras.config.set_dtype_policy("float32")
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)  # the collector comes by itself
 
 
 @pytest.mark.parametrize("compile", ["graph", "xla"])
@@ -256,7 +262,7 @@ def test_operations_of_a_tpu_cost_what_the_compiler_states() -> None:
     assert (cost.category, cost.flops, cost.bytes, cost.product_flops) == ("convolution", 4000, 500, 4000)
 
 
-def test_a_profile_that_fails_loses_no_point() -> None:
+def test_a_profile_that_fails_loses_no_point(monkeypatch: pytest.MonkeyPatch) -> None:
     _, step = profile("fc", "graph")
     framework = TensorFlow()
 
@@ -264,7 +270,7 @@ def test_a_profile_that_fails_loses_no_point() -> None:
         raise KeyError(name)
 
     assert profile_steps(framework, step, 60.0, False, 100.0).unavailable.startswith("the profile may take 240 s")
-    step.kernel_cost = broken
+    monkeypatch.setattr(step, "kernel_cost", broken)
     assert profile_steps(framework, step, 1.0, False).unavailable.startswith("KeyError: ")
     assert list(Path().iterdir()) == []
 

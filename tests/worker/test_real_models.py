@@ -17,7 +17,7 @@ from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.models import ArraySpec, Workload, build
 from paradnn.worker.models.retinanet import detection_loss
-from paradnn.worker.point import POLICIES
+from paradnn.worker.step import POLICIES
 from tests.worker.counter import counted_flops, product_flops
 
 STEP = {"batch_size": 2, "precision": "float32", "mode": "train", "optimizer": "sgd"}

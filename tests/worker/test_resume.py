@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from paradnn.config.outcome import PointResult
@@ -21,16 +20,11 @@ from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
 from paradnn.worker.learning.messages import Epoch
+from tests.conftest import processes_of_points
 
 pytestmark = pytest.mark.framework
 
 FRAMEWORKS = [name for name in ("tensorflow", "jax", "torch") if importlib.util.find_spec(name)]
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool() as workers:
-        yield workers
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +67,8 @@ def kill_at(number: int) -> Callable[[Any], None]:
 
     def news(event: Any) -> None:
         if isinstance(event, Epoch) and event.number == number:
-            workers = [child for child in psutil.Process().children() if "paradnn.worker" in child.cmdline()]
-            newest = max(workers, key=psutil.Process.create_time)  # others are kept for other tests
-            for child in newest.children():
-                os.kill(child.pid, signal.SIGKILL)
+            for pid in processes_of_points():
+                os.kill(pid, signal.SIGKILL)
 
     return news
 
@@ -88,15 +80,16 @@ def curve(result: PointResult) -> list[tuple[float, ...]]:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_killed_training_goes_on_to_the_same_curve(framework: str, digits: str, tmp_path: Path) -> None:
-    with WorkerPool() as pool:
-        whole = trained(pool, framework, digits)
-        assert whole.outcome == "ok", whole.reason
-        path = tmp_path / "training.npz"
-        killed = trained(pool, framework, digits, path, kill_at(3))
-        assert killed.outcome == "crash"
-        assert path.is_file()
-        done = trained(pool, framework, digits, path)
+def test_a_killed_training_goes_on_to_the_same_curve(
+    pool: WorkerPool, framework: str, digits: str, tmp_path: Path
+) -> None:
+    whole = trained(pool, framework, digits)
+    assert whole.outcome == "ok", whole.reason
+    path = tmp_path / "training.npz"
+    killed = trained(pool, framework, digits, path, kill_at(3))
+    assert killed.outcome == "crash"
+    assert path.is_file()
+    done = trained(pool, framework, digits, path)
     assert done.outcome == "ok", done.reason
     assert curve(done) == curve(whole)
     [resumed] = [epoch for epoch in done.answer.epochs if epoch.resumed]

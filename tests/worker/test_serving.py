@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from array import array
 from collections.abc import Callable, Sequence
 
+import keras
 import numpy as np
 import pytest
 
@@ -18,7 +20,7 @@ from paradnn.worker.serving.peak import find_peak
 from paradnn.worker.serving.queries import QueryLog
 from paradnn.worker.serving.schedule import LOADGEN_SEED, arrivals
 from paradnn.worker.serving.server import Policy, Server
-from paradnn.worker.serving.sizes import batch_sizes
+from paradnn.worker.serving.sizes import batch_sizes, compile_service
 
 MS = 1_000_000
 
@@ -303,17 +305,46 @@ def test_every_instance_is_prepared_before_the_first_query_comes() -> None:
         Policy(batch=1, instances=3),
         clock,
         begin=lambda: events.append("begin"),
-        prepare=(1, 2, 4),
+        prepare=lambda: events.append(threading.get_ident()),
     )
     log = server.serve()
-    assert events == [1, 2, 4, 1, 2, 4, "begin", 1, 1, 1]
+    assert events[2:] == ["begin", 1, 1, 1]
+    assert len({*events[:2], threading.get_ident()}) == 3, "each in its own thread"
     assert len(log) == 3
 
 
 def test_an_instance_that_cannot_be_prepared_ends_the_run() -> None:
-    def broken(queries: int) -> None:
+    def broken() -> None:
         raise MemoryError
 
-    server = Server(Schedule(Clock(), [0]), broken, Policy(1, instances=2), Clock(), prepare=(1,))
+    server = Server(Schedule(Clock(), [0]), lambda _: None, Policy(1, instances=2), Clock(), prepare=broken)
     with pytest.raises(MemoryError):
         server.serve()
+
+
+def test_an_instance_is_prepared_until_nothing_compiles_and_knows_what_keras_knew() -> None:
+    """Where Keras knows something else PyTorch compiles again, and again after the first call, which changes it."""
+    seen: list[tuple[str, str]] = []
+
+    class Step:
+        """Compiles in its first two steps in a thread."""
+
+        def run(self, steps: int) -> None:
+            seen.append((threading.current_thread().name, keras.config.dtype_policy().name))
+
+        def compilations(self) -> int:
+            return min(2, sum(name == threading.current_thread().name for name, _ in seen))
+
+        def compile_note(self) -> None:
+            return None
+
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        service = compile_service("server", {}, 1, Step(), lambda size: Step())(0.1)
+        other = threading.Thread(target=service.prepare, name="other")
+        other.start()
+        other.join()
+    finally:
+        keras.config.set_dtype_policy(before)
+    assert [entry for entry in seen if entry[0] == "other"] == 3 * [("other", "mixed_bfloat16")]

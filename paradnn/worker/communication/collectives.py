@@ -7,12 +7,13 @@ is compared with what it must be.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from paradnn.worker.communication.waiting import LOOPBACK
+from paradnn.worker.communication.waiting import LOOPBACK, listen
 from paradnn.worker.device_layout import DeviceLayout, layout_of
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.frameworks import Framework, distributed
@@ -23,27 +24,45 @@ __all__ = ["collective_layout", "open_collective"]
 _FLOAT_BYTES = 4
 
 
-def collective_layout(point: Mapping[str, Any]) -> DeviceLayout | None:
-    """Which process has which cores and address, for a framework that asks for them; None where it finds out itself."""
+def collective_layout(point: Mapping[str, Any], addresses: Sequence[str] = ()) -> DeviceLayout | None:
+    """Which process has which cores and address, for a framework that asks for them; None where it finds out itself.
+
+    `addresses`: those of the processes, if they are known. Raises Unavailable where a port is taken.
+    """
     model = point["model"]
     if model["transport"] != "tensorflow":
         return None
-    return layout_of({**point, "devices": model["processes"], "transport": "grpc"})
+    layout = layout_of({**point, "devices": model["processes"], "transport": "grpc"}, addresses)
+    if layout is None or not model["port"] or addresses:
+        return layout
+    ports = range(model["port"], model["port"] + model["processes"])
+    for port in ports:
+        listen(port).close()
+    return replace(layout, addresses=tuple(f"{LOOPBACK}:{port}" for port in ports))
 
 
 def open_collective(
-    point: Mapping[str, Any], framework: Framework, layout: DeviceLayout | None, rank: int, port: int, patience: float
+    point: Mapping[str, Any],
+    framework: Framework | None,
+    layout: DeviceLayout | None,
+    rank: int,
+    address: str,
+    patience: float,
 ) -> Any:
-    """The step of process number `rank`, joined with the others at `port` of this host. Raises Unavailable."""
+    """The step of process number `rank`, joined with the others at `address`, host:port. Raises Unavailable.
+
+    `framework` and `layout` are for transport=tensorflow.
+    """
     transport, count = point["model"]["transport"], point["model"]["bytes"] // _FLOAT_BYTES
     processes = processes_of(point["model"])
     if transport == "tensorflow":
-        assert layout
+        assert framework is not None
+        assert layout is not None
         step: Any = _TensorFlowStep(point, distributed(framework, layout.of_rank(rank)), count)
     elif transport == "jax":
-        step = _JaxStep(rank, processes, port, count, patience)
+        step = _JaxStep(rank, processes, address, count, patience)
     else:
-        step = _TorchStep(point["model"], rank, processes, port, count, patience)
+        step = _TorchStep(point, rank, processes, address, count, patience)
     _check(step, point["model"]["pattern"], processes)
     return step
 
@@ -67,23 +86,23 @@ class _TorchStep:
     """All-reduce or broadcast of a tensor, or messages between two processes, in place."""
 
     def __init__(
-        self, model: Mapping[str, Any], rank: int, processes: int, port: int, count: int, patience: float
+        self, point: Mapping[str, Any], rank: int, processes: int, address: str, count: int, patience: float
     ) -> None:
         import torch
         from torch import distributed as dist
 
+        model, here = point["model"], processes // int(point.get("hosts", 1))
         backend, self._device = model["transport"], "cpu"
         if backend == "nccl":
-            if not torch.cuda.is_available() or torch.cuda.device_count() < processes:
+            if not torch.cuda.is_available() or torch.cuda.device_count() < here:
                 there = torch.cuda.device_count() if torch.cuda.is_available() else 0
-                raise Unavailable(f"model.transport=nccl needs {processes} GPUs, PyTorch sees {there}")
-            self._device = f"cuda:{rank}"
-            torch.cuda.set_device(rank)
+                raise Unavailable(f"model.transport=nccl needs {here} GPUs, PyTorch sees {there}")
+            self._device = f"cuda:{rank % here}"
+            torch.cuda.set_device(rank % here)
         self._torch, self._dist, self._rank, self._pattern = torch, dist, rank, model["pattern"]
         self._window = model["window"] if self._pattern == "bandwidth" else 1
-        where = f"tcp://{LOOPBACK}:{port}"
         limit = datetime.timedelta(seconds=patience)
-        dist.init_process_group(backend, init_method=where, rank=rank, world_size=processes, timeout=limit)
+        dist.init_process_group(backend, init_method=f"tcp://{address}", rank=rank, world_size=processes, timeout=limit)
         self._values = torch.zeros(count, device=self._device)
         self._answer = torch.zeros(1, device=self._device)
 
@@ -168,12 +187,12 @@ class _TensorFlowStep:
 class _JaxStep:
     """A sum over processes, in one program of all."""
 
-    def __init__(self, rank: int, processes: int, port: int, count: int, patience: float) -> None:
+    def __init__(self, rank: int, processes: int, address: str, count: int, patience: float) -> None:
         import jax
 
         self._jax, self._rank, self._processes, self._count = jax, rank, processes, count
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.distributed.initialize(f"{LOOPBACK}:{port}", processes, rank, initialization_timeout=max(1, int(patience)))
+        jax.distributed.initialize(address, processes, rank, initialization_timeout=max(1, int(patience)))
         devices = [next(one for one in jax.devices() if one.process_index == place) for place in range(processes)]
         self._mesh = jax.sharding.Mesh(np.array(devices), ("process",))
         along = jax.sharding.PartitionSpec

@@ -15,8 +15,9 @@ import threading
 
 from paradnn.worker.communication.rpc import serve_calls
 from paradnn.worker.communication.sockets import serve_connections
-from paradnn.worker.communication.waiting import LOOPBACK, listen
+from paradnn.worker.communication.waiting import LOOPBACK, listen, own_address, port_number
 from paradnn.worker.errors import Unavailable
+from paradnn.worker.memory import keep_freed
 
 _MOST_BYTES = 2**30
 
@@ -28,13 +29,16 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--host", default=LOOPBACK, help="address to listen on (default: 127.0.0.1, this host alone)")
-    parser.add_argument("--port", type=int, default=0, help="0: any that is free, which is printed (default)")
+    parser.add_argument(
+        "--host", type=own_address, default=LOOPBACK, help="address to listen on (default: 127.0.0.1, this host alone)"
+    )
+    parser.add_argument("--port", type=port_number, default=0, help="0: any that is free, which is printed (default)")
     parser.add_argument("--transport", choices=("tcp", "grpc"), default="tcp")
-    parser.add_argument("--most-bytes", type=int, default=_MOST_BYTES, help="longest message over tcp (default: 1 GiB)")
+    parser.add_argument("--most-bytes", type=_size, default=_MOST_BYTES, help="of a message over tcp (default: 1 GiB)")
     given = parser.parse_args()
+    keep_freed()
     try:
-        listening = listen(given.port, given.host)
+        listening = listen(given.port, given.host, "--port")
         port = listening.getsockname()[1]
         if given.transport == "grpc":
             listening.close()
@@ -53,6 +57,12 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes; write a whole number, 1 or more")
+    return int(text)
 
 
 if __name__ == "__main__":

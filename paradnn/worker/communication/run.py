@@ -1,4 +1,4 @@
-"""A point whose step is communication: its processes are opened, and its steps measured as any other's.
+"""The processes of a point whose step is communication, on this host and on others, and how they find each other.
 
 Where one process alone decides when a step begins (latency, bandwidth), the other only answers.
 Otherwise every process receives how many steps to run, and a step of the point ends when all have run them.
@@ -8,37 +8,24 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from socket import socket
 from typing import Any
 
 from paradnn.worker.affinity import bind_cores
 from paradnn.worker.communication.payload import buffer_sizes, make_buffers
-from paradnn.worker.communication.waiting import LOOPBACK, listen, patience_of
-from paradnn.worker.compiling import compile_steps
+from paradnn.worker.communication.waiting import listen, patience_of
+from paradnn.worker.device_layout import DeviceLayout
 from paradnn.worker.errors import Unavailable
-from paradnn.worker.fork_server import Report
-from paradnn.worker.frameworks import Framework
-from paradnn.worker.latencies import single_latencies
-from paradnn.worker.memory import MemoryMeter
-from paradnn.worker.messages import Answer, Measurement
-from paradnn.worker.point import PointRun
+from paradnn.worker.frameworks import Framework, load
+from paradnn.worker.memory import MemoryMeter, keep_freed
 from paradnn.worker.process_group import GroupStep, ProcessGroup, RankFailed, serve_steps
 from paradnn.worker.profile.shapes import Cost
+from paradnn.worker.remote import local_address, processes_elsewhere
+from paradnn.worker.remote_process import RemoteProcess
 
-__all__ = ["answer_communication", "communicates"]
-
-
-def communicates(request: Mapping[str, Any]) -> bool:
-    """Whether a request is of this kind."""
-    return request.get("task") != "ceilings" and request["model"]["name"] == "channel"
-
-
-def answer_communication(request: Mapping[str, Any], framework: Framework, report: Report) -> Answer:
-    """As `paradnn.worker.point.answer_request`, of a point with model=channel."""
-    return _CommunicationRun(request, framework, report).answer()
+__all__ = ["Processes", "serve_elsewhere"]
 
 
 class _Step:
@@ -69,42 +56,20 @@ class _Step:
         raise KeyError(name)
 
 
-class _CommunicationRun(PointRun):
-    """A request while it is served."""
+class Processes:
+    """The processes of a point, on its cores: this one, which is measured, and those that it starts.
 
-    def _open(self) -> None:
-        with self._phases("build"):
-            bind_cores(self._request["platform"])
-            processes = _Processes(self._request, self._framework)
-            self._group = processes.group
-            self._step = processes.step()
-
-    def _measure(self) -> None:
-        with self._phases("compile"):
-            compilation, _ = compile_steps(self._step)
-        self._memory.compiled()
-        timing, meter, contention = self._time(self._step.run, self._step, self._phases)
-        energy = meter.joules(), meter.source
-        measurement = Measurement(0, compilation, {}, None, None, timing, *energy, contention)
-        self._answer = replace(self._answer, measurement=measurement)
-        if self._request["model"]["pattern"] == "latency" and not isinstance(self._step, GroupStep):
-            with self._phases("latency"):
-                longest = self._request["measure"]["max_seconds"]
-                latencies = single_latencies(self._step.run, longest)
-            self._answer = replace(self._answer, latencies=latencies)
-        self._remember_memory(self._memory.taken())
-
-
-class _Processes:
-    """The processes of a point: this one, which is measured, and those that it starts."""
+    They end with this one, or when nothing refers to them. Raises Unavailable and RankFailed.
+    """
 
     def __init__(self, point: Mapping[str, Any], framework: Framework) -> None:
-        self._point, self._framework, model = point, framework, point["model"]
-        self._patience = patience_of(point)
-        transport = model["transport"]
-        kind = {"tcp": _Tcp, "grpc": _Grpc, "shared_memory": _SharedMemory}.get(transport, _Collective)
-        self._means: Any = kind(point, framework, self._patience)
-        self.group = ProcessGroup(self._means.processes, self._serve) if self._means.processes > 1 else None
+        bind_cores(point["platform"])
+        keep_freed()
+        self._means = _means_of(point, framework)
+        count = self._means.processes
+        elsewhere = processes_elsewhere(point, count, point["model"]["port"])
+        self._means.meet(elsewhere)
+        self.group = ProcessGroup(count, self._serve, elsewhere) if count > 1 else None
         self._means.parted()
 
     def step(self) -> Any:
@@ -113,57 +78,110 @@ class _Processes:
         return GroupStep(own, self.group) if self._means.together and self.group else own
 
     def _serve(self, rank: int, channel: Connection) -> None:
-        try:
-            self._means.serve(rank, channel)
-        except RankFailed:
-            raise
-        except Unavailable as error:
-            raise RankFailed("unavailable", f"process {rank + 1}: {error}") from error
-        except Exception as error:
-            raise RankFailed("crash", f"process {rank + 1}: {type(error).__name__}: {error}") from error
+        _serve(self._means, rank, channel)
 
 
-class _Means:
-    """How the processes of a transport find each other; `processes` counts this one."""
+def serve_elsewhere(
+    point: Mapping[str, Any], rank: int, addresses: Sequence[str], own: socket, channel: Connection
+) -> None:
+    """Be process `rank` of a point that another host measures, and listen on `own`. Raises RankFailed."""
+    bind_cores(point["platform"])
+    keep_freed()
+    needs = point["model"]["transport"] == "tensorflow"
+    means = _means_of(point, load("tensorflow") if needs else None)
+    means.join(rank, addresses, own)
+    _serve(means, rank, channel)
+
+
+def _means_of(point: Mapping[str, Any], framework: Framework | None) -> _Means:
+    kinds: dict[str, Callable[..., _Means]] = {"tcp": _Tcp, "grpc": _Grpc, "shared_memory": _SharedMemory}
+    return kinds.get(point["model"]["transport"], _Collective)(point, framework, patience_of(point))
+
+
+def _serve(means: _Means, rank: int, channel: Connection) -> None:
+    try:
+        means.serve(rank, channel)
+    except RankFailed:
+        raise
+    except Unavailable as error:
+        raise RankFailed("unavailable", f"process {rank + 1}: {error}") from error
+    except Exception as error:
+        raise RankFailed("crash", f"process {rank + 1}: {type(error).__name__}: {error}") from error
+
+
+class _Means(ABC):
+    """How the processes of a transport find each other; `processes` counts this one.
+
+    Before the others of this host are forked they `meet` those of other hosts, each of which will `join`.
+    """
 
     processes = 2
     together = False
 
-    def __init__(self, point: Mapping[str, Any], framework: Framework, patience: float) -> None:
+    def __init__(self, point: Mapping[str, Any], framework: Framework | None, patience: float) -> None:
         self._point, self._framework, self._patience = point, framework, patience
         self._model = point["model"]
+
+    def meet(self, elsewhere: Sequence[RemoteProcess]) -> None:  # noqa: B027 - some need nothing
+        """Open what processes of this host listen on, and let all know the addresses."""
+
+    def join(self, rank: int, addresses: Sequence[str], own: socket) -> None:  # noqa: B027 - some need nothing
+        """On another host: be process `rank`, which may listen on `own`; `addresses` are those of `meet`."""
+
+    @abstractmethod
+    def serve(self, rank: int, channel: Connection) -> None:
+        """What process `rank` does."""
+
+    @abstractmethod
+    def step(self, rank: int) -> Any:
+        """The step of a process that sends."""
 
     def _buffers(self) -> list[bytes]:
         model = self._model
         return make_buffers(buffer_sizes(model["payload"], model["bytes"], model["buffers"]), self._point["seed"])
 
-    def parted(self) -> None:
+    def parted(self) -> None:  # noqa: B027 - some need nothing
         """The other processes are started: let go of what they alone need."""
 
     def _run_when_told(self, channel: Connection, run: Callable[[int], None]) -> None:
         serve_steps(channel, _Step(run), MemoryMeter())
 
 
-class _Servers(_Means, ABC):
+class _Servers(_Means):
     """Processes 1 to `servers` listen; this one and those after them send to all of these."""
 
-    def __init__(self, point: Mapping[str, Any], framework: Framework, patience: float) -> None:
+    def __init__(self, point: Mapping[str, Any], framework: Framework | None, patience: float) -> None:
         super().__init__(point, framework, patience)
         model, peer = self._model, self._model["peer"]
-        self._sockets: list[socket] = []
+        self._sockets: dict[int, socket] = {}  # by the number of the server, from 0
         self._servers = 0 if peer else int(model["servers"])
         self.processes = self._servers + int(model["workers"])
         self.together = model["workers"] > 1
+        self._addresses = [peer] if peer else []
+
+    def meet(self, elsewhere: Sequence[RemoteProcess]) -> None:
+        port, host = self._model["port"], local_address(elsewhere)
+        there = {each.rank - 1: each.address for each in elsewhere}
         for number in range(self._servers):
-            self._sockets.append(listen(model["port"] and model["port"] + number))
-        self._addresses = [peer] if peer else [f"{LOOPBACK}:{each.getsockname()[1]}" for each in self._sockets]
+            if number not in there:
+                self._sockets[number] = listen(port and port + number, host)
+        own = {number: f"{host}:{each.getsockname()[1]}" for number, each in self._sockets.items()}
+        self._addresses += [(own | there)[number] for number in range(self._servers)]
+        for each in elsewhere:
+            each.begin(self._addresses)
+
+    def join(self, rank: int, addresses: Sequence[str], own: socket) -> None:
+        self._addresses = list(addresses)
+        if rank <= self._servers:
+            self._sockets[rank - 1] = own
+        else:
+            own.close()
 
     def parted(self) -> None:
-        for each in self._sockets:
+        for each in self._sockets.values():
             each.close()
 
     def serve(self, rank: int, channel: Connection) -> None:
-        """What process `rank` does."""
         if rank <= self._servers:
             self._listen(rank - 1, channel)
         else:
@@ -176,10 +194,6 @@ class _Servers(_Means, ABC):
     @abstractmethod
     def _listen(self, number: int, channel: Connection) -> None:
         """Serve what comes to the server of this number, until the driver's side ends."""
-
-    @abstractmethod
-    def step(self, rank: int) -> Any:
-        """The step of a process that sends."""
 
 
 class _Tcp(_Servers):
@@ -198,9 +212,13 @@ class _Tcp(_Servers):
 
 
 class _Grpc(_Servers):
-    def __init__(self, point: Mapping[str, Any], framework: Framework, patience: float) -> None:
-        super().__init__(point, framework, patience)
+    def meet(self, elsewhere: Sequence[RemoteProcess]) -> None:
+        super().meet(elsewhere)
         self.parted()  # gRPC opens its own; these have shown that the ports are free
+
+    def join(self, rank: int, addresses: Sequence[str], own: socket) -> None:
+        super().join(rank, addresses, own)
+        self.parted()
 
     def _listen(self, number: int, channel: Connection) -> None:
         from paradnn.worker.communication.rpc import serve_calls
@@ -216,7 +234,7 @@ class _Grpc(_Servers):
 
 
 class _SharedMemory(_Means):
-    def __init__(self, point: Mapping[str, Any], framework: Framework, patience: float) -> None:
+    def __init__(self, point: Mapping[str, Any], framework: Framework | None, patience: float) -> None:
         from paradnn.worker.communication.shared_memory import open_rings
 
         super().__init__(point, framework, patience)
@@ -238,14 +256,31 @@ class _SharedMemory(_Means):
 class _Collective(_Means):
     together = True
 
-    def __init__(self, point: Mapping[str, Any], framework: Framework, patience: float) -> None:
-        from paradnn.worker.communication.collectives import collective_layout, processes_of
+    def __init__(self, point: Mapping[str, Any], framework: Framework | None, patience: float) -> None:
+        from paradnn.worker.communication.collectives import processes_of
 
         super().__init__(point, framework, patience)
         self.processes = processes_of(self._model)
-        self._layout = collective_layout(point)
-        with contextlib.closing(listen(self._model["port"])) as free:
-            self._port = free.getsockname()[1]
+        self._layout: DeviceLayout | None = None
+        self._address = ""
+
+    def meet(self, elsewhere: Sequence[RemoteProcess]) -> None:
+        from paradnn.worker.communication.collectives import collective_layout
+
+        if layout := collective_layout(self._point):  # which tells them
+            self._layout = layout.with_others(elsewhere)
+            return
+        with contextlib.closing(listen(self._model["port"], local_address(elsewhere))) as free:
+            host, port = free.getsockname()
+        self._address = f"{host}:{port}"
+        for each in elsewhere:
+            each.begin([self._address])
+
+    def join(self, rank: int, addresses: Sequence[str], own: socket) -> None:
+        from paradnn.worker.communication.collectives import collective_layout
+
+        own.close()
+        self._layout, self._address = collective_layout(self._point, addresses), addresses[0]
 
     def serve(self, rank: int, channel: Connection) -> None:
         """Run as many steps as are asked for."""
@@ -255,4 +290,4 @@ class _Collective(_Means):
         """The step of any process."""
         from paradnn.worker.communication.collectives import open_collective
 
-        return open_collective(self._point, self._framework, self._layout, rank, self._port, self._patience)
+        return open_collective(self._point, self._framework, self._layout, rank, self._address, self._patience)

@@ -26,6 +26,8 @@ _HEADER = struct.Struct("!8sQIB")
 _MAGIC = b"paradnn1"
 _READY = b"!"
 _TIME = struct.Struct("ll")
+#: Most bytes of a read: the kernel lets the sender go on when a read ends, and so a read of 1 MiB halves the rate.
+_PIECE = 1 << 16
 #: Seconds before another connection is accepted, once one could not be.
 _PAUSE = 0.1
 
@@ -80,7 +82,7 @@ class Connection:
         got, wanted = 0, len(into)
         while got < wanted:
             try:
-                count = self._socket.recv_into(into[got:], 0, socket.MSG_WAITALL)
+                count = self._socket.recv_into(into[got : got + _PIECE])
             except BlockingIOError:
                 raise silent(self._peer, self._patience or 0.0) from None
             except OSError as error:
@@ -116,10 +118,21 @@ class TcpStep:
                 host, _, port = address.rpartition(":")
                 self._connections.append(Connection.to((host, int(port)), wait))
                 self._connections[-1].send([header])
-                self._connections[-1].answer(self._back[:1])
+                self._greeted(self._connections[-1], address, size)
         except BaseException:
             self.close()
             raise
+
+    def _greeted(self, connection: Connection, address: str, size: int) -> None:
+        """Raises Unavailable where what listens there is no server of this module, or does not take such messages."""
+        try:
+            connection.receive(self._back[:1])
+        except EOFError:
+            reason = f"takes no messages of {size:,} bytes; start it with a larger --most-bytes"
+            raise Unavailable(f"the peer at {address} {reason}, or give its port if this is not its") from None
+        if self._back[:1] != _READY:
+            reason = "is another program; start python -m paradnn.worker.communication.peer"
+            raise Unavailable(f"the peer at {address} {reason}, and give its port")
 
     def close(self) -> None:
         """End all connections."""
@@ -155,7 +168,7 @@ def _serve(connected: socket.socket, connection: Connection, most_bytes: int | N
         header = memoryview(bytearray(_HEADER.size))
         connection.receive(header)
         magic, size, window, serialized = _HEADER.unpack(header)
-        if magic != _MAGIC or (most_bytes is not None and size > most_bytes):
+        if magic != _MAGIC or not size or (most_bytes is not None and size > most_bytes):
             return
         message = memoryview(bytearray(size))
         connection.send([_READY])

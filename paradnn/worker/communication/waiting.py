@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
+import os
 import socket
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.process_group import RankFailed
 
-__all__ = ["LOOPBACK", "listen", "patience_of", "silent", "truncated"]
+__all__ = ["LOOPBACK", "listen", "own_address", "patience_of", "port_number", "silent", "truncated"]
 
 LOOPBACK = "127.0.0.1"
 #: Seconds without any answer after which a peer counts as gone.
@@ -32,10 +34,29 @@ def truncated(peer: str, got: int, wanted: int) -> RankFailed:
     return RankFailed("crash", f"{peer} closed the connection after {got:,} of {wanted:,} bytes of a message")
 
 
-def listen(port: int, host: str = LOOPBACK) -> socket.socket:
-    """A socket that listens on `port`, 0 for a free one. Raises Unavailable where the port is taken."""
+def port_number(text: str) -> int:
+    """A port as argparse reads it: 0 to 65535."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; choose one up to 65535, or 0 for any that is free")
+    return int(text)
+
+
+def own_address(text: str) -> str:
+    """An address or name of this host as argparse reads it."""
+    try:
+        socket.create_server((text, 0)).close()
+    except (OSError, UnicodeError):
+        reason = "no process of this host can listen there; give one of its IPv4 addresses, or 0.0.0.0 for all"
+        raise argparse.ArgumentTypeError(f"{text!r}: {reason}") from None
+    return text
+
+
+def listen(port: int, host: str = LOOPBACK, option: str = "model.port") -> socket.socket:
+    """A socket that listens on `port`, 0 for a free one. Raises Unavailable, naming `option`, where it is taken."""
     try:
         return socket.create_server((host, port), backlog=128)
     except OSError as error:
-        why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be listened on: {error.strerror}"
-        raise Unavailable(f"port {port} of {host} {why}; choose another with model.port, or 0") from error
+        why = (
+            "is taken" if error.errno == errno.EADDRINUSE else f"cannot be listened on: {os.strerror(error.errno or 0)}"
+        )
+        raise Unavailable(f"port {port} of {host} {why}; choose another with {option}, or 0") from error

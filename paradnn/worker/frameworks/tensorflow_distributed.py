@@ -90,8 +90,9 @@ class DistributedTensorFlow(TensorFlow):
         layout.bind()
         # Devices of a process share one pool unless TensorFlow is configured otherwise.
         os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
-        # A proxy of the environment is not for loopback.
-        os.environ["no_grpc_proxy"] = "127.0.0.1"  # noqa: SIM112 - gRPC reads it in lower case
+        # A proxy of the environment is not for these hosts.
+        hosts = dict.fromkeys(address.rpartition(":")[0] for address in layout.addresses)
+        os.environ["no_grpc_proxy"] = ",".join(hosts)  # noqa: SIM112 - gRPC reads it in lower case
         tf.config.threading.set_intra_op_parallelism_threads(layout.threads)
         tf.config.threading.set_inter_op_parallelism_threads(local * layout.threads)
         cpu = tf.config.list_physical_devices("CPU")[0]

@@ -16,28 +16,46 @@ from paradnn.worker.profile.shapes import (
     matmul_flops,
     reduce_flops,
     total_bytes,
-)  # fmt: skip
+)
 
 __all__ = ["aten_cost", "categorise", "elements", "label"]
 
-_DTYPES = {"float": "float32", "double": "float64", "c10::BFloat16": "bfloat16", "c10::Half": "float16",
-           "int": "int32", "long int": "int64", "long": "int64", "bool": "bool", "unsigned char": "uint8",
-           "signed char": "int8", "short": "int16"}  # fmt: skip
+_DTYPES = {
+    "float": "float32",
+    "double": "float64",
+    "c10::BFloat16": "bfloat16",
+    "c10::Half": "float16",
+    "int": "int32",
+    "long int": "int64",
+    "long": "int64",
+    "bool": "bool",
+    "unsigned char": "uint8",
+    "signed char": "int8",
+    "short": "int16",
+}
 
 #: The two factors of each matrix product, by their places among the arguments.
-_MATMUL = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::addmm_": (1, 2),
-           "aten::baddbmm": (1, 2), "aten::baddbmm_": (1, 2), "aten::mv": (0, 1), "aten::addmv": (1, 2),
-           "aten::addmv_": (1, 2), "aten::dot": (0, 1), "aten::_addmm_activation": (1, 2)}  # fmt: skip
-_CONVOLUTION = {"aten::convolution", "aten::convolution_overrideable", "aten::convolution_backward",
-                "mkldnn::_convolution_pointwise"}  # fmt: skip
+_MATMUL = dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv", "aten::dot"), (0, 1))
+_ADDED = ("aten::addmm", "aten::addmm_", "aten::baddbmm", "aten::baddbmm_", "aten::addmv", "aten::addmv_")
+_MATMUL |= dict.fromkeys((*_ADDED, "aten::_addmm_activation"), (1, 2))
+_CONVOLUTION = {
+    "aten::convolution",
+    "aten::convolution_overrideable",
+    "aten::convolution_backward",
+    "mkldnn::_convolution_pointwise",
+}
 #: Fused attention: where the first argument that is a query stands, and which of its dimensions counts tokens. What
 #: `scaled_dot_product_attention` calls has a name of its own on a CPU; on a GPU the kernels belong to the inner names.
-_ATTENTION = {"aten::_scaled_dot_product_flash_attention_for_cpu": (0, 2),
-              "aten::_scaled_dot_product_flash_attention_for_cpu_backward": (1, 2),
-              "aten::_flash_attention_forward": (0, 1), "aten::_flash_attention_backward": (1, 1),
-              "aten::_efficient_attention_forward": (0, 1), "aten::_efficient_attention_backward": (1, 1),
-              "aten::_scaled_dot_product_cudnn_attention": (0, 2),
-              "aten::_scaled_dot_product_cudnn_attention_backward": (1, 2)}  # fmt: skip
+_ATTENTION = {
+    "aten::_scaled_dot_product_flash_attention_for_cpu": (0, 2),
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": (1, 2),
+    "aten::_flash_attention_forward": (0, 1),
+    "aten::_flash_attention_backward": (1, 1),
+    "aten::_efficient_attention_forward": (0, 1),
+    "aten::_efficient_attention_backward": (1, 1),
+    "aten::_scaled_dot_product_cudnn_attention": (0, 2),
+    "aten::_scaled_dot_product_cudnn_attention_backward": (1, 2),
+}
 _LINEAR = {"mkldnn::_linear_pointwise", "mkl::_mkl_linear"}
 #: A loop that torch.compile fused; its name says what is in it, and nothing of its shapes.
 _FUSED = re.compile(r"(?:graph_\d+_)?(cpp_fused|triton_[a-z]+_fused)\w*")
@@ -85,11 +103,8 @@ def categorise(kind: str) -> str:
 
 def elements(call: Call) -> int:
     """How many elements the largest argument has."""
-    lengths = [
-        sum(map(math.prod, dims)) if _nested(dims) else math.prod(dims)
-        for dims in call.get("Input Dims", ()) if dims
-    ]  # fmt: skip
-    return max(lengths, default=0)
+    given = filter(None, call.get("Input Dims", ()))
+    return max((sum(map(math.prod, dims)) if _nested(dims) else math.prod(dims) for dims in given), default=0)
 
 
 def label(kind: str, call: Call) -> str:

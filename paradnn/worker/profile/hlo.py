@@ -20,19 +20,35 @@ from paradnn.worker.profile.shapes import (
     reduce_flops,
     spatial_pairs,
     total_bytes,
-)  # fmt: skip
+    words,
+)
 
 __all__ = ["HloCosts"]
 
-_DTYPES = {1: "pred", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "uint8", 7: "uint16", 8: "uint32", 9: "uint64",
-           10: "float16", 11: "float32", 12: "float64", 15: "complex64", 16: "bfloat16", 18: "complex128"}  # fmt: skip
+_DTYPES = {
+    1: "pred",
+    2: "int8",
+    3: "int16",
+    4: "int32",
+    5: "int64",
+    6: "uint8",
+    7: "uint16",
+    8: "uint32",
+    9: "uint64",
+    10: "float16",
+    11: "float32",
+    12: "float64",
+    15: "complex64",
+    16: "bfloat16",
+    18: "complex128",
+}
 
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"}
 _CONTAINERS = {"while", "call", "conditional"}
-_MOVEMENT = {
-    "copy", "transpose", "reshape", "broadcast", "concatenate", "slice", "dynamic-slice", "dynamic-update-slice",
-    "gather", "scatter", "pad", "reverse", "iota", "convert", "bitcast-convert", "copy-start", "copy-done",
-}  # fmt: skip
+_MOVEMENT = words(
+    "copy transpose reshape broadcast concatenate slice dynamic-slice dynamic-update-slice gather scatter pad reverse "
+    "iota convert bitcast-convert copy-start copy-done"
+)
 _COLLECTIVE = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective")
 
 

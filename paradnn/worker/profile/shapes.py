@@ -22,6 +22,7 @@ __all__ = [
     "reduce_flops",
     "spatial_pairs",
     "total_bytes",
+    "words",
 ]
 
 #: Bytes of an element, by the name of its type in TensorFlow and in HLO.
@@ -121,3 +122,8 @@ def spatial_pairs(outputs: int, size: int, stride: int, padding: int, dilation: 
 def total_bytes(shapes: Iterable[Shape]) -> int:
     """The bytes of several tensors."""
     return sum(shape.bytes for shape in shapes)
+
+
+def words(names: str) -> frozenset[str]:
+    """The names of a text, which blanks separate."""
+    return frozenset(names.split())

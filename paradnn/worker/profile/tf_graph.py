@@ -21,48 +21,66 @@ from paradnn.worker.profile.shapes import (
     matmul_flops,
     reduce_flops,
     total_bytes,
-)  # fmt: skip
+    words,
+)
 
 __all__ = ["GraphCosts"]
 
-_DTYPES = {1: "float32", 2: "float64", 3: "int32", 4: "uint8", 6: "int8", 9: "int64", 10: "bool", 14: "bfloat16",
-           19: "float16", 22: "uint32", 23: "uint64"}  # fmt: skip
+_DTYPES = {
+    1: "float32",
+    2: "float64",
+    3: "int32",
+    4: "uint8",
+    6: "int8",
+    9: "int64",
+    10: "bool",
+    14: "bfloat16",
+    19: "float16",
+    22: "uint32",
+    23: "uint64",
+}
 
 _MATMUL = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "XlaDotV2"}
-_CONVOLUTION = {
-    "Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter", "DepthwiseConv2dNative",
-    "DepthwiseConv2dNativeBackpropInput", "DepthwiseConv2dNativeBackpropFilter",
-    "Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2",
-}  # fmt: skip
-_REDUCTION = {
-    "Sum", "Mean", "Max", "Min", "Prod", "Any", "All", "ArgMax", "ArgMin", "BiasAddGrad", "L2Loss", "MaxPool",
-    "AvgPool", "MaxPoolGrad", "AvgPoolGrad", "UnsortedSegmentSum", "SegmentSum", "Softmax", "LogSoftmax",
-    "SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits",
-}  # fmt: skip
+_CONVOLUTION = words(
+    "Conv2D Conv2DBackpropInput Conv2DBackpropFilter DepthwiseConv2dNative DepthwiseConv2dNativeBackpropInput "
+    "DepthwiseConv2dNativeBackpropFilter Conv3D Conv3DBackpropInputV2 Conv3DBackpropFilterV2"
+)
+_REDUCTION = words(
+    "Sum Mean Max Min Prod Any All ArgMax ArgMin BiasAddGrad L2Loss MaxPool AvgPool MaxPoolGrad AvgPoolGrad "
+    "UnsortedSegmentSum SegmentSum Softmax LogSoftmax SparseSoftmaxCrossEntropyWithLogits "
+    "SoftmaxCrossEntropyWithLogits"
+)
 #: What comes out is true or false, whatever went in.
-_BOOLEAN = {
-    "Less", "Greater", "Equal", "LessEqual", "GreaterEqual", "NotEqual", "ApproximateEqual", "LogicalAnd", "LogicalOr",
-    "LogicalNot", "IsFinite", "IsNan", "IsInf", "Any", "All",
-}  # fmt: skip
+_BOOLEAN = words(
+    "Less Greater Equal LessEqual GreaterEqual NotEqual ApproximateEqual LogicalAnd LogicalOr LogicalNot "
+    "IsFinite IsNan IsInf Any All"
+)
 #: They hand a buffer on, and move nothing.
-_FREE = {"Reshape", "Identity", "IdentityN", "ReadVariableOp", "AssignVariableOp", "Squeeze", "ExpandDims", "Shape",
-         "VariableShape", "StopGradient", "Const", "NoOp", "VarHandleOp", "PreventGradient"}  # fmt: skip
+_FREE = words(
+    "Reshape Identity IdentityN ReadVariableOp AssignVariableOp Squeeze ExpandDims Shape VariableShape "
+    "StopGradient Const NoOp VarHandleOp PreventGradient"
+)
 _MOVEMENT = re.compile(
     r"(TensorList|ScopedAllocator|Gather|Scatter|Resource(Gather|Scatter)|Strided|Concat|Split|Pack$|Unpack$|Slice$|"
     r"Pad|MirrorPad|Tile$|"
     r"Transpose|Fill$|ZerosLike$|OnesLike$|BroadcastTo$|Copy|Reverse|Snapshot$|Range$|Unique|Where$|ReverseV2$)"
 )
-_CONTROL = re.compile(r"(Enter|Exit|Merge|Switch|NextIteration|LoopCond|While|If|Case|_Recv|_Send|_Arg|_Retval|Less|"
-                      r"LogicalAnd|_HostRecv|_HostSend)$")  # fmt: skip
+_CONTROL = re.compile(
+    r"(Enter|Exit|Merge|Switch|NextIteration|LoopCond|While|If|Case|_Recv|_Send|_Arg|_Retval|Less|"
+    r"LogicalAnd|_HostRecv|_HostSend)$"
+)
 #: Between devices; an event of it lasts until the others have come, too.
 _COLLECTIVE = re.compile(r"(Collective|Nccl|XlaAllReduce)")
 #: Outputs by name, of operations that have several: a reference within a function names them.
 _OUTPUTS = {
-    "TensorListPopBack": ("output_handle", "tensor"), "SparseSoftmaxCrossEntropyWithLogits": ("loss", "backprop"),
-    "SoftmaxCrossEntropyWithLogits": ("loss", "backprop"), "Unique": ("y", "idx"), "TopKV2": ("values", "indices"),
+    "TensorListPopBack": ("output_handle", "tensor"),
+    "SparseSoftmaxCrossEntropyWithLogits": ("loss", "backprop"),
+    "SoftmaxCrossEntropyWithLogits": ("loss", "backprop"),
+    "Unique": ("y", "idx"),
+    "TopKV2": ("values", "indices"),
     "FusedBatchNormV3": ("y", "batch_mean", "batch_variance"),
     "FusedBatchNormGradV3": ("x_backprop", "scale_backprop", "offset_backprop"),
-}  # fmt: skip
+}
 _REWRITTEN = re.compile(r"ArithmeticOptimizer/[A-Za-z]+_(?:(?:Leaf|Internal)_\d+_)?")
 _PREFIX = re.compile(r".*/_\d+/(.+)")
 #: What an inlined call puts before the names within, after its own name; and the attribute that names the function.

@@ -80,14 +80,14 @@ class _Run:
 class Service:
     """A model that serves: `run(queries)` so many at once, up to `batch`, of which it does `capacity` a second at most.
 
-    single_seconds: what one takes alone. sizes: the batches that it has compiled.
+    single_seconds: what one takes alone. `prepare()`: what a thread does before it serves, which takes its time.
     """
 
     run: Callable[[int], object]
     batch: int
     capacity: float
     single_seconds: float
-    sizes: tuple[int, ...] = ()
+    prepare: Callable[[], object] | None = None
 
 
 def measure_load(
@@ -216,7 +216,7 @@ class _ScheduledRuns:
                 self._meter.start()
 
             service, clock = self._service, time.monotonic_ns
-            server = Server(arrivals, service.run, self._policy, clock, watch, begin, service.sizes)
+            server = Server(arrivals, service.run, self._policy, clock, watch, begin, service.prepare)
             log = server.serve()
             joules = self._meter.joules()
         if server.cut:

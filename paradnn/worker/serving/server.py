@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,7 +54,7 @@ class Server:
 
     `run(queries)` serves so many at once and returns when they are done. `enough(scheduled, ended)` is called with
     every batch when its queries were to come, and its end, ns.
-    Before `begin` lets queries come, each instance beyond the first serves as many at once as `prepare` has.
+    Before `begin` lets queries come, each instance beyond the first calls `prepare` in its thread.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Server:
         clock: Callable[[], int],
         enough: Callable[[list[int], int], bool] | None = None,
         begin: Callable[[], None] | None = None,
-        prepare: Sequence[int] = (),
+        prepare: Callable[[], object] | None = None,
     ) -> None:
         self._arrivals, self._run, self._policy, self._clock, self._enough = arrivals, run, policy, clock, enough
         self._begin, self._prepare = begin, prepare
@@ -99,10 +99,10 @@ class Server:
         return QueryLog.merged(logs)
 
     def _other(self, log: QueryLog, ready: threading.Semaphore) -> None:
-        """An instance in a thread of its own, for which PyTorch compiles again: what Keras knows is a thread's own."""
+        """An instance in a thread of its own."""
         try:
-            for queries in self._prepare:
-                self._run(queries)
+            if self._prepare:
+                self._prepare()
         except BaseException as error:  # raised again where the server was asked to serve
             self._error, self._stopped = error, True
         ready.release()

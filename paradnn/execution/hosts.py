@@ -1,0 +1,158 @@
+"""The other hosts of a session's points, and the servers there (`paradnn.worker.host`) that run their processes.
+
+Where they are says the variable PARADNN_HOSTS: by hand, or by a launcher that has started them. In an allocation of
+Slurm with several nodes the session starts them, each as a step of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import selectors
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paradnn.errors import WorkerError
+from paradnn.worker.remote import KEY
+
+__all__ = ["HOSTS", "KEY", "OtherHosts", "start_server"]
+
+#: The variable with the addresses of the servers, host:port, in the order of the hosts.
+HOSTS = "PARADNN_HOSTS"
+#: Seconds in which a server must tell its address, and in which it ends.
+_PATIENCE, _GRACE = 60.0, 10.0
+#: Seconds in which a server answers that is there, and in which Slurm ends a task that it puts back into the queue.
+_ANSWER, _REQUEUED = 5.0, 60.0
+_REMEDY = "docs/clusters.md says how points come to have several hosts"
+
+
+class OtherHosts:
+    """Those of one session, sought when first a point asks for them."""
+
+    def __init__(self) -> None:
+        self._servers: list[subprocess.Popen[bytes]] = []
+        self._addresses: list[str] | None = None
+        self._problem = ""
+        self._key = ""
+
+    def of(self, hosts: int, environ: Mapping[str, str]) -> dict[str, Any]:
+        """What a request says of the others of so many hosts; processes there get the variables `environ`.
+
+        Raises WorkerError where there are fewer.
+        """
+        if self._addresses is None:
+            try:
+                self._addresses = self._find()
+            except WorkerError as error:
+                self._addresses, self._problem = [], str(error)
+        if self._problem:
+            raise WorkerError(f"hosts={hosts}: {self._problem}")
+        if len(self._addresses) < hosts - 1:
+            raise WorkerError(f"hosts={hosts}: this session has {1 + len(self._addresses)}; {_REMEDY}")
+        return {"addresses": self._addresses[: hosts - 1], "key": self._key, "environ": dict(environ)}
+
+    def require(self) -> None:
+        """Raise WorkerError where a host is gone: that a point failed says nothing of it then.
+
+        A task of Slurm, which has lost a node with it, goes back into the queue.
+        """
+        gone = [address for address in self._addresses or () if not _answers(address)]
+        if gone and self._servers:
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                asked = ["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]
+                subprocess.run(asked, capture_output=True, timeout=60, check=True)
+                time.sleep(_REQUEUED)  # it is ended meanwhile
+        if gone:
+            raise WorkerError(f"the server at {gone[0]} is gone")
+
+    def close(self) -> None:
+        """End the servers that were started here."""
+        for server in self._servers:
+            assert server.stdin
+            server.stdin.close()
+        for server in self._servers:
+            try:
+                server.wait(_GRACE)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+            assert server.stdout
+            server.stdout.close()
+        self._servers, self._addresses = [], None
+
+    def _find(self) -> list[str]:
+        if given := os.environ.get(HOSTS):
+            self._key = os.environ.get(KEY, "")
+            if not self._key:
+                raise WorkerError(f"{HOSTS} is set, but {KEY} is not: give it the value that the servers have")
+            return given.split(",")
+        self._key = secrets.token_hex()
+        found = []
+        for node in _other_nodes():
+            step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--unbuffered"]
+            server, address = start_server(None, self._key, step)
+            self._servers.append(server)
+            found.append(address)
+        return found
+
+
+def start_server(host: str | None, key: str, prefix: Sequence[str] = ()) -> tuple[subprocess.Popen[bytes], str]:
+    """A server on this host, or where a command in front of it starts it, and its address; it ends with this process.
+
+    `host`: address to listen on; None: that which Slurm reaches. Raises WorkerError.
+    """
+    command = [
+        *prefix,
+        sys.executable,
+        "-m",
+        "paradnn.worker.host",
+        "--with-stdin",
+        *(["--host", host] if host else []),
+    ]
+    try:
+        server = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, KEY: key},
+            start_new_session=True,  # Ctrl-C in the terminal is for the session, which ends it
+        )
+    except OSError as error:
+        raise WorkerError(f"{command[0]} cannot be started: {error.strerror}") from error
+    assert server.stdout
+    with selectors.DefaultSelector() as selector:
+        selector.register(server.stdout, selectors.EVENT_READ)
+        said = server.stdout.readline().decode() if selector.select(_PATIENCE) else ""
+    if said.startswith("listening on "):
+        return server, said.split()[-1]
+    server.kill()
+    server.communicate()
+    raise WorkerError(f"{' '.join(command)} does not start")
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER).close()
+    except OSError:
+        return False
+    return True
+
+
+def _other_nodes() -> list[str]:
+    """The nodes of this allocation of Slurm but for the one that runs this; none outside of one."""
+    nodes = os.environ.get("SLURM_JOB_NODELIST")
+    if nodes is None:
+        return []
+    try:
+        listed = subprocess.run(
+            ["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, timeout=60, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise WorkerError(f"Slurm does not tell the nodes of {nodes}: {error}") from error
+    return [node for node in listed.stdout.split() if node != os.environ.get("SLURMD_NODENAME")]

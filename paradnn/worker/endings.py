@@ -1,0 +1,39 @@
+"""How a point ended that raised something: its outcome, and why in one line."""
+
+from __future__ import annotations
+
+import traceback
+
+from paradnn.worker.errors import Unavailable
+from paradnn.worker.frameworks import Framework
+from paradnn.worker.learning.learn import NotReached
+from paradnn.worker.measure import NotFinite
+from paradnn.worker.process_group import RankFailed
+from paradnn.worker.serving.load import NotServed, OutOfTime
+
+__all__ = ["ending_of"]
+
+
+def ending_of(error: Exception, framework: Framework, phase: str) -> tuple[str, str]:
+    """Outcome and one-line reason of what was raised in `phase`."""
+    if isinstance(error, RankFailed):
+        return error.outcome, error.reason
+    if isinstance(error, Unavailable):
+        return "unavailable", str(error)
+    if isinstance(error, NotServed):
+        return "timeout" if isinstance(error, OutOfTime) else "overload", str(error)
+    if isinstance(error, NotFinite):
+        return "nan", str(error)
+    if isinstance(error, NotReached):
+        return "timeout", str(error)
+    reason = f"{phase}: {_line(error)}"
+    if isinstance(error, MemoryError):
+        return "oom_host", reason
+    traceback.print_exc()
+    return framework.classify(error, phase) or "crash", reason
+
+
+def _line(error: BaseException) -> str:
+    """The exception's type and the first line of its message, which names the operation."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}".rstrip(": ")

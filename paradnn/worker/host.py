@@ -1,0 +1,116 @@
+"""`python -m paradnn.worker.host --host ADDRESS`: let this host run processes of points that another host measures.
+
+    node2$ PARADNN_HOSTS_KEY=... python -m paradnn.worker.host --host 10.0.0.2 --port 5000
+    node1$ PARADNN_HOSTS_KEY=... PARADNN_HOSTS=10.0.0.2:5000 python -m paradnn.train model=channel hosts=2
+
+Under Slurm and Spark they are started by the task itself (docs/clusters.md). Each process is forked from this one,
+which imports no framework, and imports the one that its point asks for. It gets no further than the key when another
+program connects. This runs until it is stopped, with --with-stdin until standard input ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection
+
+from paradnn.worker.communication.waiting import LOOPBACK, listen, own_address, port_number
+from paradnn.worker.errors import Unavailable
+from paradnn.worker.fork_server import die_with_parent
+from paradnn.worker.process_group import run_rank
+from paradnn.worker.remote import KEY, accept
+
+#: Seconds in which the point's process makes its second connection.
+_PATIENCE = 30.0
+#: Where Slurm tells a step's processes the address of the host that started it.
+_LAUNCHED_FROM = "SLURM_LAUNCH_NODE_IPADDR"
+
+
+def main() -> int:
+    """Serve until stopped; 2 for what cannot be."""
+    parser = argparse.ArgumentParser(
+        prog="python -m paradnn.worker.host", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--host", type=own_address, help="address to listen on (default: that which Slurm reaches, else 127.0.0.1)"
+    )
+    parser.add_argument("--port", type=port_number, default=0, help="0: any that is free, which is printed (default)")
+    parser.add_argument("--with-stdin", action="store_true", help="end when standard input does")
+    given = parser.parse_args()
+    if not (key := os.environ.pop(KEY, "")):
+        print(f"error: {KEY} is not set: give the hosts a secret of their own, the same on each", file=sys.stderr)
+        return 2
+    try:
+        listening = listen(given.port, given.host or _own_address(), "--port")
+    except Unavailable as error:
+        print(f"error: --port: {error}", file=sys.stderr)
+        return 2
+    host, port = listening.getsockname()
+    print(f"listening on {host}:{port}", flush=True)
+    os.dup2(2, 1)  # what processes print is not for who reads the address
+    try:
+        _serve(listening, key.encode(), given.with_stdin)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _own_address() -> str:
+    """This host's address on the way to the one from which Slurm started it."""
+    if (origin := os.environ.get(_LAUNCHED_FROM)) is None:
+        return LOOPBACK
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((origin, 9))  # nothing is sent
+        return str(probe.getsockname()[0])
+
+
+def _serve(listening: socket.socket, key: bytes, with_stdin: bool) -> None:
+    """Fork a process for each connection."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets them as they end
+    watched = [listening.fileno(), *([0] if with_stdin else [])]
+    while True:
+        ready, _, _ = select.select(watched, [], [])
+        if 0 in ready and not os.read(0, 4096):
+            return
+        if listening.fileno() not in ready:
+            continue
+        connected, _ = listening.accept()
+        server = os.getpid()
+        if os.fork() == 0:
+            listening.close()
+            _be_process(connected, key, server)
+        connected.close()
+
+
+def _be_process(connected: socket.socket, key: bytes, server: int) -> None:
+    """Become the process that is asked for; does not return."""
+    die_with_parent(server)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        asked, channel, own, addresses = accept(connected, key, _PATIENCE)
+    except (AuthenticationError, EOFError, OSError):  # the client has gone, or may not ask
+        os._exit(1)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os.environ.update(asked.environ)
+
+    def serve(rank: int, channel: Connection) -> None:
+        # Variables that a framework reads when it is imported are set only now.
+        if asked.point["model"]["name"] == "channel":
+            from paradnn.worker.communication.run import serve_elsewhere
+        else:
+            from paradnn.worker.ranks import serve_elsewhere
+        serve_elsewhere(asked.point, rank, addresses, own, channel)
+
+    run_rank(asked.rank, server, channel, [], serve)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""The model of a point and its step, as every process of the point builds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from paradnn.worker.data import synthetic_batch
+from paradnn.worker.frameworks import Framework, Step
+from paradnn.worker.models import Workload, build
+
+__all__ = ["POLICIES", "choose_types", "prepare_step"]
+
+#: What each precision is called by Keras.
+POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
+
+
+def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[Workload, Step]:
+    """The model from the point's seed, and the step with its batch in place."""
+    choose_types(point)
+    with framework.scope():
+        workload = build(point["model"])
+    return workload, framework.make_step(workload, synthetic_batch(workload, point["batch_size"], point["seed"]), point)
+
+
+def choose_types(point: Mapping[str, Any]) -> None:
+    """The seed, and the types of weights and products; what only generates keeps its weights in the products' type."""
+    keras.utils.set_random_seed(point["seed"])
+    precision = point["precision"]
+    keras.config.set_dtype_policy(precision if point["mode"] == "generate" else POLICIES[precision])
