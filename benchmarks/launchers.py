@@ -1,8 +1,8 @@
-"""python -m benchmarks.launchers [--points 50] [--chunks 50 10 1] [--launchers local slurm ray processes]
+"""python -m benchmarks.launchers [--points 50] [--chunks 50 10 1] [--launchers local slurm ray spark processes]
 
 What a launcher costs for each point: a sweep of small FC models, measured as briefly as can be, through each launcher
-and at each size of its tasks; where tasks are small, of five of them. Slurm and Ray are two nodes on this machine, as
-in tests/cluster; every launcher runs one task at a time here, so that nothing but the launcher differs.
+and at each size of its tasks; where tasks are small, of five of them. Slurm, Ray and Spark run on this machine, as in
+tests/cluster; every launcher runs one task at a time here, so that nothing but the launcher differs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
+from benchmarks.clusters import LAUNCHERS, Cluster, cluster
 from benchmarks.common import ROOT, runs, save, train
 
 TINY = [
@@ -25,16 +28,11 @@ TINY = [
     "ceilings=false",
 ]
 WORK = ("build", "compile", "warmup", "measure")
-#: What makes a launcher run one task after the other.
-ONE_AT_A_TIME = {
-    "local": [],
-    "slurm": ["hydra/launcher=slurm", "hydra.launcher.array_parallelism=1"],
-    "ray": ["hydra/launcher=ray_cluster", "hydra.launcher.ray.remote.num_cpus=2"],
-    "processes": ["hydra/launcher=processes", "hydra.launcher.n_jobs=1"],
-}
+#: Those that run on this host alone, one task after the other.
+ALONE = {"local": [], "processes": ["hydra/launcher=processes", "hydra.launcher.n_jobs=1"]}
 
 
-def sweep(arguments: list[str], folder: Path, environ: dict[str, str]) -> float:
+def sweep(arguments: list[str], folder: Path, environ: Mapping[str, str]) -> float:
     """Seconds of wall time that the command took."""
     given = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "HYDRA_"))}
     given |= {"MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}", **environ}
@@ -52,16 +50,14 @@ def sweep(arguments: list[str], folder: Path, environ: dict[str, str]) -> float:
     return time.perf_counter() - begin
 
 
-def one(launcher: str, chunk: int | None, points: int, folder: Path, environ: dict[str, str]) -> dict[str, object]:
+def one(launcher: str, chunk: int | None, points: int, folder: Path, given: Cluster) -> dict[str, object]:
     """One sweep through one launcher."""
     points = min(points, 5 * chunk) if chunk else points
     place = folder / f"{launcher}-{chunk}"
     place.mkdir()
     train(["model.nodes=4", *TINY], place)  # the database is made once
-    arguments = [*ONE_AT_A_TIME[launcher], f"model.nodes=range(8,{8 + points})", *TINY]
-    if launcher == "slurm":
-        arguments.append(f"hydra.launcher.submitit_folder={place}/jobs/%j")
-    wall = sweep(arguments + ([f"sweep.chunk={chunk}"] if chunk else []), place, environ)
+    arguments = [*given.arguments, f"model.nodes=range(8,{8 + points})", *TINY]
+    wall = sweep(arguments + ([f"sweep.chunk={chunk}"] if chunk else []), place, given.environ)
     measured = runs(place)[1:]
     assert len(measured) == points
     work = sum(float(run[f"phase_{name}_seconds"]) for run in measured for name in WORK)
@@ -85,36 +81,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--points", type=int, default=50)
     parser.add_argument("--chunks", type=int, nargs="+", default=[50, 10, 1])
-    parser.add_argument("--launchers", nargs="+", default=list(ONE_AT_A_TIME), choices=list(ONE_AT_A_TIME))
+    parser.add_argument("--launchers", nargs="+", default=[*ALONE, *LAUNCHERS], choices=[*ALONE, *LAUNCHERS])
     given = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for launcher in given.launchers:
-            if launcher == "local":
-                rows.append(one(launcher, None, given.points, folder, {}))
-                continue
-            cluster = _cluster(launcher, folder)
-            try:
-                for chunk in given.chunks:
-                    rows.append(one(launcher, chunk, given.points, folder, cluster.environ if cluster else {}))
-            finally:
-                if cluster:
-                    cluster.stop()
+            alone = nullcontext(Cluster(ALONE[launcher])) if launcher in ALONE else None
+            with alone or cluster(launcher, folder, nodes=1) as made:
+                for chunk in [None] if launcher == "local" else given.chunks:
+                    rows.append(one(launcher, chunk, given.points, folder, made))
     save("launchers", rows)
-
-
-def _cluster(launcher: str, folder: Path):  # type: ignore[no-untyped-def]
-    if launcher == "slurm":
-        from tests.cluster.slurm import Slurm
-
-        (folder / "slurm").mkdir()
-        return Slurm(folder / "slurm")
-    if launcher == "ray":
-        from tests.cluster.ray_cluster import RayCluster
-
-        return RayCluster(cores=2, nodes=1)
-    return None
 
 
 if __name__ == "__main__":

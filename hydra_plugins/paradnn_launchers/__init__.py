@@ -2,12 +2,16 @@
 
 Each is the published plugin (Spark's, where there is none, our own), and adds two things: when `launch` returns or
 raises, none of its tasks runs any more; and a plugin that is not installed is named with the command that installs it.
+A task of Slurm that has several nodes runs on the first, and takes the others for its points' processes.
 """
 
 from __future__ import annotations
 
+import copy
 import importlib
+import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from hydra.plugins.launcher import Launcher
@@ -63,6 +67,11 @@ class Slurm(_Published):
     _module = "hydra_plugins.hydra_submitit_launcher.submitit_launcher"
     _name = "SlurmLauncher"
 
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Hydra's call before `launch`."""
+        once = partial(_on_first_node, task_function)
+        super().setup(hydra_context=hydra_context, task_function=once, config=config)
+
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[Any]:
         """Submit one job array, wait for all of its jobs."""
         from submitit.slurm.slurm import SlurmJob
@@ -77,12 +86,35 @@ class Slurm(_Published):
         self._watcher.wait_for_all()
 
 
+def _on_first_node(task: TaskFunction, config: DictConfig) -> Any:
+    """A task where Slurm starts it: it starts one on every node, and the first needs the others (`execution.hosts`)."""
+    return None if int(os.environ.get("SLURM_PROCID", "0")) else task(config)
+
+
 class Ray(_Published):
     """hydra-ray-launcher. Where one task is lost for good, those that still run are killed."""
 
     _preset, _extra = "ray_cluster", "ray"
     _module = "hydra_plugins.hydra_ray_launcher.ray_launcher"
     _name = "RayLauncher"
+
+    def __init__(self, hosts: int = 1, **params: Any) -> None:
+        super().__init__(**params)
+        self._hosts = hosts
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Hydra's call before `launch`."""
+        task = task_function
+        if self._hosts > 1:
+            from paradnn.launch.ray import run_together
+
+            self._params = copy.deepcopy(self._params)
+            remote = self._params["ray"]["remote"]
+            wanted = {"CPU": remote["num_cpus"], "GPU": remote["num_gpus"]}
+            taken = {name: count for name, count in wanted.items() if count}
+            task = partial(run_together, task_function, self._hosts, taken, remote["max_retries"])
+            remote["num_cpus"] = remote["num_gpus"] = 0
+        super().setup(hydra_context=hydra_context, task_function=task, config=config)
 
     def _settle(self) -> None:
         import ray

@@ -2,16 +2,22 @@
 
 Spark runs a task again, on another executor, when its executor is lost. What it had recorded by then it finds in the
 store; what it held it recognises as its own.
+
+For points on several hosts each task of the sweep is a barrier stage: Spark starts its tasks together, one of them
+measures, and the others serve it with processes on their hosts until it has ended.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.singleton import Singleton
@@ -19,6 +25,9 @@ from hydra.core.utils import JobReturn, configure_log, run_job, setup_globals
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
+
+from paradnn.execution.hosts import HOSTS, KEY, start_server
+from paradnn.sweep.scheduler import ATTEMPT
 
 __all__ = ["SparkLauncher"]
 
@@ -29,16 +38,23 @@ _MEASURING = {
     "spark.locality.wait": "0",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # Seconds between two looks whether there are executors enough for a barrier stage, and how many such looks.
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "2",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "60",
 }
+#: A task of the sweep: its number and overrides.
+Job = tuple[int, list[str]]
 
 
 class SparkLauncher(Launcher):
     """`master` is Spark's address of a cluster, `cores` what a task takes of its executor, `conf` any other property.
 
-    A task that fails, or whose executor is lost, is run again up to `retries` times.
+    A task that fails, or whose executor is lost, is run again up to `retries` times. Points of a task may have as many
+    `hosts`: executors that it takes `cores` of.
     """
 
-    def __init__(self, master: str, cores: int, retries: int, conf: Mapping[str, Any]) -> None:
+    def __init__(self, master: str, cores: int, retries: int, hosts: int, conf: Mapping[str, Any]) -> None:
+        self._hosts, self._retries = hosts, retries
         self._properties = {
             **_MEASURING,
             "spark.master": master,
@@ -53,7 +69,7 @@ class SparkLauncher(Launcher):
         self._context, self._task, self._config = hydra_context, task_function, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Run one Spark job of as many tasks; its executors are given back at its end, whatever that is."""
+        """Run one Spark job of as many tasks, or one for each; executors are given back at the end, whatever it is."""
         setup_globals()
         configure_log(self._config.hydra.hydra_logging, self._config.hydra.verbose)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -63,13 +79,56 @@ class SparkLauncher(Launcher):
 
         with SparkContext(conf=SparkConf().setAll(list(self._properties.items()))) as spark:
             spark.setLogLevel("ERROR")
+            if self._hosts > 1:
+                return self._run_together(spark, run, jobs)
             returned: list[JobReturn] = spark.parallelize(jobs, len(jobs)).map(run).collect()
         return returned
 
+    def _run_together(self, spark: Any, run: Callable[[Job], JobReturn], jobs: Sequence[Job]) -> list[JobReturn]:
+        """Each task on several hosts; as many at the same time as Spark finds room for."""
+        from py4j.protocol import Py4JJavaError
 
-def _run(
-    context: HydraContext, task: TaskFunction, config: DictConfig, state: Any, job: tuple[int, list[str]]
-) -> JobReturn:
+        key = secrets.token_hex()
+
+        def collect(job: Job) -> JobReturn:
+            places = spark.parallelize(range(self._hosts), self._hosts).barrier()
+            task = places.mapPartitions(partial(_run_on_first, run, job, key))
+            for attempt in range(self._retries):  # Spark itself runs no barrier stage again that gives results
+                spark.setLocalProperty(ATTEMPT, str(attempt))
+                with contextlib.suppress(Py4JJavaError):
+                    return _only(task)
+            spark.setLocalProperty(ATTEMPT, str(self._retries))
+            return _only(task)
+
+        with ThreadPoolExecutor(len(jobs)) as threads:
+            return list(threads.map(collect, jobs))
+
+
+def _only(task: Any) -> JobReturn:
+    """What the first of a task's hosts returns; Spark's error where a host is lost."""
+    [returned] = task.collect()
+    return cast("JobReturn", returned)
+
+
+def _run_on_first(run: Callable[[Job], JobReturn], job: Job, key: str, _: Iterable[int]) -> Iterator[JobReturn]:
+    """On the first of its hosts a task of the sweep, on every other a server for it."""
+    from pyspark import BarrierTaskContext
+
+    context = BarrierTaskContext.get()
+    place = context.partitionId()
+    host = context.getTaskInfos()[place].address.rpartition(":")[0]
+    if place == 0:
+        os.environ[HOSTS], os.environ[KEY] = ",".join(context.allGather("")[1:]), key
+        yield run(job)
+        context.barrier()
+        return
+    server, address = start_server(host, key)
+    with server:
+        context.allGather(address)
+        context.barrier()
+
+
+def _run(context: HydraContext, task: TaskFunction, config: DictConfig, state: Any, job: Job) -> JobReturn:
     """One task, where Spark runs it."""
     number, overrides = job
     setup_globals()

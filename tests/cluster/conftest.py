@@ -41,12 +41,12 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster
 class Sweep:
     """A sweep that runs beside the test."""
 
-    def __init__(self, store: Store, arguments: Sequence[str], environ: dict[str, str]) -> None:
+    def __init__(self, store: Store, arguments: Sequence[str], environ: dict[str, str], points: Sequence[str]) -> None:
         self._store = store
         self._log = store.folder / f"sweep-{time.monotonic_ns()}.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "paradnn.train", "-m", *arguments, *POINTS],
+                [sys.executable, "-m", "paradnn.train", "-m", *arguments, *points],
                 cwd=ROOT,
                 env={**environment(store), **environ},
                 stdout=log,
@@ -103,10 +103,10 @@ def sweep(store: Store) -> Iterator[Callable[..., Sweep]]:
     """Starts a sweep of points that last about a second; none outlives the test."""
     started = []
 
-    def start(*arguments: str, environ: dict[str, str] | None = None) -> Sweep:
+    def start(*arguments: str, environ: dict[str, str] | None = None, points: Sequence[str] = POINTS) -> Sweep:
         if "hydra/launcher=slurm" in arguments:
             arguments = (f"hydra.launcher.submitit_folder={store.folder}/jobs/%j", *arguments)
-        started.append(Sweep(store, arguments, environ or {}))
+        started.append(Sweep(store, arguments, environ or {}, points))
         return started[-1]
 
     yield start

@@ -49,6 +49,7 @@ def record_of(claim: Claim) -> Record:
 def main() -> None:
     uri, experiment, points, start = sys.argv[1:]
     tracker = open_tracker(Tracking(uri=uri, experiment=experiment), lambda line: print(line, file=sys.stderr))
+    tracker.finished([ENVIRONMENT])  # as a session does before it claims anything
     queue = deque(Identity(str(number), ENVIRONMENT, 0) for number in range(int(points)))
     time.sleep(max(0.0, float(start) - time.time()))
     recorded = 0

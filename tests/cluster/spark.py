@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on this machine: a master and two workers of one core each, on the loopback."""
+"""A standalone Spark cluster on this machine: a master and workers of one core each, on the loopback."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
 class SparkCluster:
     """The cluster; `master` is its address."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: int = 2) -> None:
         assert shutil.which("java"), "Spark needs Java 17: apt-get install openjdk-17-jre-headless"
         self._folder = tempfile.TemporaryDirectory(prefix="spark-")
         [port] = free_ports(1)
         self.master = f"spark://127.0.0.1:{port}"
         self._daemons = [self._start("Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")]
-        self.workers = [self.add_worker(), self.add_worker()]
+        self.workers = [self.add_worker() for _ in range(nodes)]
 
     def add_worker(self) -> psutil.Popen:
         """One more node; its daemon."""

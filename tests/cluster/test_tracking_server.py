@@ -122,7 +122,7 @@ def test_what_is_killed_in_the_middle_loses_and_doubles_nothing(
             one.start()
         else:
             database.stop(signal.SIGQUIT)
-            time.sleep(25)  # longer than MLflow's client tries again by itself
+            time.sleep(6)  # longer than MLflow's client tries again by itself
             database.start()
         outputs = [process.communicate(timeout=400) for process in drivers]
         assert [process.returncode for process in drivers] == [0] * 4, outputs

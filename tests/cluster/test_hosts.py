@@ -1,0 +1,124 @@
+"""Points whose processes are on two nodes: under Slurm, on Ray and as barrier stages of Spark; and a node lost."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from tests.cluster.conftest import POINTS, Sweep, settled
+from tests.cluster.ray_cluster import RayCluster
+from tests.cluster.slurm import Slurm
+from tests.cluster.spark import SparkCluster
+from tests.conftest import Store
+
+Start = Callable[..., Sweep]
+#: Messages of each transport that every environment has, on one host and between two.
+MESSAGES = ["model=channel", "model.transport=tcp,grpc", "hosts=1,2", "measure=quick", "measure.min_seconds=0.2"]
+#: Enough that a node can be lost in the middle.
+LONGER = ["model=channel", f"model.bytes={','.join(map(str, range(64, 72)))}", "hosts=2", "measure=quick"]
+DEVICES = ["batch_size=4", "devices=2", "transport=grpc", "hosts=2", "platform.threads=1", *POINTS]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkCluster]:
+    cluster = SparkCluster()
+    yield cluster
+    cluster.stop()
+
+
+def on_slurm(*further: str) -> tuple[str, ...]:
+    return "hydra/launcher=slurm", "hydra.launcher.nodes=2", *further
+
+
+def on_spark(cluster: SparkCluster, *further: str) -> tuple[str, ...]:
+    return "hydra/launcher=spark", f"hydra.launcher.master={cluster.master}", "hydra.launcher.hosts=2", *further
+
+
+def servers() -> list[psutil.Process]:
+    """Servers of processes that are on another node than the session, without what they have forked."""
+    found = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if "paradnn.worker.host" in process.cmdline() and "srun" not in process.name():
+                found[process.pid] = process
+    return [process for process in found.values() if process.ppid() not in found]
+
+
+def names_of(points: list[dict[str, str]]) -> set[str]:
+    return {point["mlflow.runName"] for point in points}
+
+
+def test_messages_go_between_two_nodes_of_slurm(slurm: Slurm, sweep: Start, store: Store) -> None:
+    running = sweep(*on_slurm("sweep.chunk=8"), environ=slurm.environ, points=MESSAGES)
+    running.until(lambda: bool(servers()), "a server")
+    assert {server.environ()["SLURMD_NODENAME"] for server in servers()} == {"n2"}
+    assert running.wait() == 0, running.said
+    settled(store, 4)
+    assert {point["node"] for point in store.runs()} == {"n1"}
+    assert sum("2 hosts" in name for name in names_of(store.runs())) == 2
+    assert not servers()
+
+
+def test_devices_of_two_nodes_of_slurm_share_a_step(slurm: Slurm, sweep: Start, store: Store) -> None:
+    running = sweep(*on_slurm("model.nodes=8"), environ=slurm.environ, points=DEVICES)
+    assert running.wait() == 0, running.said
+    settled(store, 1)
+
+
+def test_a_task_that_loses_one_of_its_nodes_goes_on_later(slurm: Slurm, sweep: Start, store: Store) -> None:
+    running = sweep(*on_slurm("sweep.chunk=8"), environ=slurm.environ, points=LONGER)
+    running.until(lambda: len(running.measured()) >= 2, "two points")
+    job = running.measured()[0]["job_id"]
+    try:
+        slurm.power_off("n2")
+        running.until(lambda: slurm.jobs()[job][0] == "PENDING", "the job back in the queue")
+    finally:
+        slurm.power_on("n2")
+    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+    assert running.wait() == 0, running.said
+    settled(store, 8)
+    assert running.measured(restarts="1")
+
+
+def test_messages_go_between_two_executors_of_a_barrier_stage(spark: SparkCluster, sweep: Start, store: Store) -> None:
+    running = sweep(*on_spark(spark, "sweep.chunk=2"), points=MESSAGES)
+    assert running.wait() == 0, running.said
+    settled(store, 4)
+    assert sum("2 hosts" in name for name in names_of(store.runs())) == 2
+    assert {point["task"] for point in store.runs()} == {"0", "1"}
+    assert not servers()
+
+
+def test_a_barrier_stage_that_loses_an_executor_is_run_again(spark: SparkCluster, sweep: Start, store: Store) -> None:
+    running = sweep(*on_spark(spark, "sweep.chunk=8"), points=LONGER)
+    running.until(lambda: len(running.measured()) >= 2, "two points")
+    spark.power_off(spark.workers[1])
+    spark.workers[1] = spark.add_worker()
+    assert running.wait() == 0, running.said
+    settled(store, 8)
+    assert running.measured(restarts="1")
+
+
+def test_messages_go_between_two_nodes_of_ray(ray_cluster: RayCluster, sweep: Start, store: Store) -> None:
+    over = ("hydra/launcher=ray_cluster", "hydra.launcher.hosts=2", "sweep.chunk=2")
+    running = sweep(*over, environ=ray_cluster.environ, points=MESSAGES)
+    assert running.wait() == 0, running.said
+    settled(store, 4)
+    assert sum("2 hosts" in name for name in names_of(store.runs())) == 2
+    assert {point["task"] for point in store.runs()} == {"0", "1"}
+    assert not servers()
+
+
+def test_a_task_of_ray_that_loses_one_of_its_nodes_goes_on(ray_cluster: RayCluster, sweep: Start, store: Store) -> None:
+    over = ("hydra/launcher=ray_cluster", "hydra.launcher.hosts=2", "sweep.chunk=8")
+    running = sweep(*over, environ=ray_cluster.environ, points=LONGER)
+    running.until(lambda: len(running.measured()) >= 2, "two points")
+    second = ray_cluster.second
+    assert second
+    ray_cluster.power_off(second)
+    ray_cluster.second = ray_cluster.add_node()
+    assert running.wait() == 0, running.said
+    settled(store, 8)
