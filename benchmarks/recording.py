@@ -1,21 +1,23 @@
-"""python -m benchmarks.recording [--rounds 5] [--points 40] [--stores sqlite,...] [--profile]
+"""python -m benchmarks.recording [--rounds 3] [--points 30] [--stores sqlite,...] [--drivers 1,4] [--server OPTIONS]
 
-How many runs a second 1, 2 and 4 drivers record: into SQLite, through a server on SQLite, through a server on
-PostgreSQL. A run is the record of a real point (metrics, params, tags, artifacts; with --profile its tables and picture
-too), claimed and written as a driver does it; only its model is not measured again. PostgreSQL must be installed
-(Debian: postgresql), paradnn[postgres], and uvloop, without which the server is slow.
+What recording costs: requests a run, seconds a run by one driver, and how many runs a second several drivers record at
+once, beside what drivers, server and database take of the cores. A run is the record of a real point (metrics, params,
+tags, artifacts; with --profile its tables and picture too), claimed and written as a driver does it; only its model is
+not measured again. Takes two minutes for a server on PostgreSQL, which must be installed (Debian: postgresql), with
+paradnn[server]; the other stores are "sqlite" and "server on sqlite".
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -27,14 +29,16 @@ from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.record.record import Record
 from paradnn.store.files import file_content
-from paradnn.tracking.base import Claim
+from paradnn.tracking.base import Claim, Tracker
 from paradnn.tracking.fallback import open_tracker
 from paradnn.tracking.offline import read_document
 from tests.cluster.postgres import postgres, server
 from tests.conftest import environment
+from tests.tracking.counting import counting
 
-STORES = ("sqlite", "server on sqlite", "server on postgresql")
-DRIVERS = (1, 2, 4)
+POSTGRESQL = "server on postgresql"
+#: As docs/tracking-server.md has it; "" for uvicorn.
+SERVER = "--gunicorn-opts '--worker-class gthread --threads 4 --keep-alive 75'"
 POINT = ["model.nodes=64", "batch_size=64", "measure.min_seconds=0.2", "measure.processes=1", "ceilings=false"]
 
 
@@ -47,100 +51,157 @@ def real_record(folder: Path, profile: bool) -> Record:
     return Record(**read_document(path)["record"])
 
 
-def drive(uri: str, template: Path) -> None:
-    """A driver: for each line `experiment first count start` on its input, record so many points and say when."""
+def keep(tracker: Tracker, record: Record, number: int) -> tuple[float, float]:
+    """Claim and record a point; seconds of both."""
+    identity = Identity(f"point-{number}", record.tags["environment_id"], 0)
+    tags = {**record.tags, "point_id": identity.point_id}
+    open_tags = {key: value for key, value in tags.items() if key != "outcome"}
+    begin = time.perf_counter()
+    claim = tracker.begin(identity, record.name, open_tags, 600.0, lambda known: True)
+    assert isinstance(claim, Claim)
+    claimed = time.perf_counter()
+    now = int(time.time() * 1000)
+    tracker.record(claim, replace(record, tags=tags, start_time=claim.start_time, end_time=now), dict)
+    return claimed - begin, time.perf_counter() - claimed
+
+
+def drive(template: Path) -> None:
+    """A driver: for each line `uri experiment first count` on its input, get ready, wait for another line, record."""
     record = Record(**json.loads(template.read_text()))
     for line in sys.stdin:
-        experiment, first, count, start = json.loads(line)
+        uri, experiment, first, count = json.loads(line)
         tracker = open_tracker(Tracking(uri=uri, experiment=experiment), lambda text: print(text, file=sys.stderr))
-        time.sleep(max(0.0, start - time.time()))
-        claims, records = [], []
+        tracker.finished([record.tags["environment_id"]])
+        keep(tracker, record, first)  # the first is also when drivers learn of each other
+        print("ready", flush=True)
+        sys.stdin.readline()
         begin = time.time()
-        for number in range(first, first + count):
-            identity = Identity(f"point-{number}", record.tags["environment_id"], 0)
-            tags = {**record.tags, "point_id": identity.point_id}
-            open_tags = {key: value for key, value in tags.items() if key != "outcome"}
-            moments = [time.perf_counter()]
-            claim = tracker.begin(identity, record.name, open_tags, 600.0, lambda known: True)
-            assert isinstance(claim, Claim)
-            moments.append(time.perf_counter())
-            now = int(time.time() * 1000)
-            tracker.record(claim, replace(record, tags=tags, start_time=claim.start_time, end_time=now), dict)
-            moments.append(time.perf_counter())
-            claims.append(moments[1] - moments[0])
-            records.append(moments[2] - moments[1])
-        answer = {"begin": begin, "end": time.time(), "claim": claims, "record": records}
-        print(json.dumps(answer), flush=True)
+        spent = [keep(tracker, record, number) for number in range(first + 1, first + 1 + count)]
+        print(json.dumps({"begin": begin, "end": time.time(), "spent": spent}), flush=True)
 
 
 @contextmanager
-def store(kind: str, folder: Path) -> Iterator[str]:
-    """The tracking URI of a fresh store of that kind."""
+def store(kind: str, folder: Path, options: Sequence[str]) -> Iterator[tuple[str, int | None]]:
+    """The tracking URI of a fresh store of that kind, and the port of its server."""
     with ExitStack() as stack:
         backend = f"sqlite:///{folder / 'mlflow.db'}"
-        if kind == "server on postgresql":
+        if kind == POSTGRESQL:
             database = stack.enter_context(postgres())
             backend = database.uri(database.new_database())
-        yield backend if kind == "sqlite" else stack.enter_context(server(backend, folder)).uri
+        if kind == "sqlite":
+            yield backend, None
+        else:
+            one = stack.enter_context(server(backend, folder, *options))
+            yield one.uri, one.port
 
 
-def processor_seconds() -> float:
+def processor_seconds() -> dict[str, float]:
     """What drivers, server and database have taken of all cores so far: other work beside them takes no part."""
-    seconds = 0.0
+    seconds = dict.fromkeys(("drivers", "server", "database"), 0.0)
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):  # the database ends a process now and then
-            times = process.cpu_times()
-            seconds += times.user + times.system
+            times, command = process.cpu_times(), process.cmdline()
+            kind = "drivers" if "--drive" in command else "server" if "python" in command[0] else "database"
+            seconds[kind] += times.user + times.system
     return seconds
 
 
-def measure(uri: str, template: Path, rounds: int, points: int) -> Iterator[dict[str, float]]:
-    """Rates of every number of drivers, in turn, so often."""
-    command = [sys.executable, "-m", "benchmarks.recording", "--drive", uri, "--template", str(template)]
-    drivers = [
-        subprocess.Popen(command, cwd=ROOT, env=environment(), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        for _ in range(max(DRIVERS))
-    ]
+class Drivers:
+    """Processes that record together."""
 
-    def together(count: int, experiment: str, size: int) -> list[dict]:
-        start = time.time() + (1.0 if size > 2 else 20.0)
-        for index, one in enumerate(drivers[:count]):
-            print(json.dumps([experiment, index * size, size, start]), file=one.stdin, flush=True)
-        return [json.loads(one.stdout.readline()) for one in drivers[:count]]
+    def __init__(self, template: Path, count: int) -> None:
+        command = [sys.executable, "-m", "benchmarks.recording", "--drive", str(template)]
+        pipes = {"text": True, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._processes = [subprocess.Popen(command, cwd=ROOT, env=environment(), **pipes) for _ in range(count)]
 
-    try:
-        together(max(DRIVERS), "warm-up", 2)
-        for number in range(rounds):
-            for count in DRIVERS:
-                before = processor_seconds()
-                answers = together(count, f"round {number}, {count} drivers", points)
-                spent = processor_seconds() - before
-                seconds = max(one["end"] for one in answers) - min(one["begin"] for one in answers)
-                yield {
-                    "drivers": count,
-                    "runs_per_second": count * points / seconds,
-                    "processor_ms": 1e3 * spent / (count * points),
-                    "claim_ms": 1e3 * statistics.median(value for one in answers for value in one["claim"]),
-                    "record_ms": 1e3 * statistics.median(value for one in answers for value in one["record"]),
-                }
-    finally:
-        for one in drivers:
+    def record(
+        self, uri: str, experiment: str, count: int, points: int, ready: Callable[[], object] = lambda: None
+    ) -> list[dict]:
+        """What each of so many drivers says of its points; `ready` is called before the first of them."""
+        used = self._processes[:count]
+        for index, one in enumerate(used):
+            print(json.dumps([uri, experiment, index * (points + 1), points]), file=one.stdin, flush=True)
+        for one in used:
+            assert one.stdout.readline() == "ready\n"
+        ready()
+        for one in used:
+            print("go", file=one.stdin, flush=True)
+        return [json.loads(one.stdout.readline()) for one in used]
+
+    def close(self) -> None:
+        for one in self._processes:
             one.stdin.close()
             one.wait()
 
 
+def requests_per_run(drivers: Drivers, port: int, count: int, points: int) -> float:
+    """Counted by a proxy before the server, which takes time of its own: in no other measurement."""
+    with counting(port) as counted:
+        drivers.record(counted.uri, f"counted, {count} drivers", count, points, counted.asked.clear)
+        return len(counted.asked) / (count * points)
+
+
+def measure(
+    kind: str, folder: Path, template: Path, counts: Sequence[int], given: argparse.Namespace
+) -> Iterator[dict]:
+    """Each run that was recorded: by how many drivers, in which round, what it took; prints the summaries."""
+    drivers = Drivers(template, max(counts))
+    with store(kind, folder, shlex.split(given.server)) as (uri, port):
+        try:
+            drivers.record(uri, "warm-up", max(counts), 2)
+            asked = {count: requests_per_run(drivers, port, count, given.points // 2) for count in counts if port}
+            rates: dict[int, list[float]] = {count: [] for count in counts}
+            rows = []
+            for number in range(given.rounds):
+                for count in counts:
+                    before: dict[str, float] = {}
+                    name = f"round {number}, {count} drivers"
+                    answers = drivers.record(
+                        uri, name, count, given.points, lambda seen=before: seen.update(processor_seconds())
+                    )
+                    spent = {name: seconds - before[name] for name, seconds in processor_seconds().items()}
+                    runs = count * given.points
+                    rates[count].append(runs / (max(a["end"] for a in answers) - min(a["begin"] for a in answers)))
+                    shares = {f"{name}_ms": 1e3 * seconds / runs for name, seconds in spent.items()}
+                    for claim, record in (pair for answer in answers for pair in answer["spent"]):
+                        seconds = {"claim_seconds": claim, "record_seconds": record}
+                        rows.append({"store": kind, "drivers": count, "round": number, **seconds, **shares})
+        finally:
+            drivers.close()
+    for count in counts:
+        report(kind, count, asked.get(count), rates[count], [row for row in rows if row["drivers"] == count])
+    yield from rows
+
+
+def report(kind: str, count: int, asked: float | None, rates: Sequence[float], rows: Sequence[dict]) -> None:
+    """What so many drivers gave."""
+    seconds = [row["claim_seconds"] + row["record_seconds"] for row in rows]
+    low, middle, high = statistics.quantiles(seconds, n=4)
+    cores = {name: statistics.mean(row[f"{name}_ms"] for row in rows) for name in ("drivers", "server", "database")}
+    print(f"{kind}, {count} driver(s):")
+    if asked is not None:
+        print(f"  requests a run    {asked:.2f}")
+    print(f"  seconds a run     median {middle:.3f}, quartiles {low:.3f} .. {high:.3f}, longest {max(seconds):.3f}")
+    print(
+        f"  runs a second     median {statistics.median(rates):.1f}, {min(rates):.1f} .. {max(rates):.1f} over rounds"
+    )
+    parts = ", ".join(f"{name} {value:.0f}" for name, value in cores.items())
+    print(f"  ms of a core each {sum(cores.values()):.0f}: {parts}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--points", type=int, default=40, help="of each driver in each round")
-    parser.add_argument("--stores", default=",".join(STORES), help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--points", type=int, default=30, help="of each driver in each round")
+    parser.add_argument("--stores", default=POSTGRESQL, help="separated by commas; default: %(default)s")
+    parser.add_argument("--drivers", default="1,4", help="default: %(default)s")
+    parser.add_argument("--server", default=SERVER, help="further options of mlflow server; default: %(default)s")
     parser.add_argument("--profile", action="store_true", help="record a profiled point: three files more")
-    parser.add_argument("--drive", help=argparse.SUPPRESS)
-    parser.add_argument("--template", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--drive", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.drive:
-        return drive(given.drive, given.template)
-    rows = []
+        return drive(given.drive)
+    rows: list[dict] = []
     with tempfile.TemporaryDirectory(prefix="recording-") as name:
         folder = Path(name)
         record = real_record(folder / "point", given.profile)
@@ -154,24 +215,7 @@ def main() -> None:
         for index, kind in enumerate(given.stores.split(",")):
             place = folder / str(index)
             place.mkdir()
-            with store(kind, place) as uri:
-                for row in measure(uri, template, given.rounds, given.points):
-                    rows.append({"store": kind, **row})
-                    print(
-                        ", ".join(
-                            f"{key} {value:.1f}" if isinstance(value, float) else f"{value}"
-                            for key, value in rows[-1].items()
-                        ),
-                        flush=True,
-                    )
-    for kind in given.stores.split(","):
-        for count in DRIVERS:
-            rates = [row["runs_per_second"] for row in rows if row["store"] == kind and row["drivers"] == count]
-            spent = [row["processor_ms"] for row in rows if row["store"] == kind and row["drivers"] == count]
-            print(
-                f"{kind}, {count} driver(s): median {statistics.median(rates):.1f} runs/s "
-                f"({min(rates):.1f} .. {max(rates):.1f}), {statistics.median(spent):.0f} ms of a core each"
-            )
+            rows += measure(kind, place, template, [int(word) for word in given.drivers.split(",")], given)
     save("recording", rows)
     return None
 

@@ -5,19 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paradnn.config.families.communication import COLLECTIVES, Communication
+from paradnn.config.families.communication import COLLECTIVES, Communication, bus_factor
 from paradnn.config.point import Point
 
-__all__ = ["bus_factor", "communication_metrics", "communication_words"]
-
-
-def bus_factor(pattern: str, processes: int) -> float:
-    """Bytes that each process' link carries for a byte of a collective.
-
-    An all-reduce moves 2 (n - 1) / n of its bytes in and out of every process, a broadcast all of them: NVIDIA
-    nccl-tests, doc/PERFORMANCE.md. It makes rates of different numbers of processes comparable with the hardware's.
-    """
-    return 2 * (processes - 1) / processes if pattern == "all_reduce" else 1.0
+__all__ = ["communication_metrics", "communication_words"]
 
 
 def communication_metrics(point: Point, metrics: Mapping[str, float]) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -116,7 +117,23 @@ def _schedule_metrics(
         ]
         if len(known := [rate for rate in failed if rate]) == len(rates):
             metrics["failed_queries_per_second"] = statistics.geometric_mean(known)
+        metrics |= _peak_ends(rates, [rate or math.inf for rate in failed])
     return metrics
+
+
+def _peak_ends(held: Sequence[float], failed: Sequence[float]) -> dict[str, float]:
+    """The interval of the highest rate: of one process what held and what failed, of several that of their spread.
+
+    Each process' peak lies between the two, so that the interval begins where that of what held does, and ends where
+    that of what failed does; where nothing failed it has no end.
+    """
+    if len(held) > 1:
+        low = mean_interval(held)[0]
+        high = mean_interval(failed)[1] if max(failed) < math.inf else math.inf
+    else:
+        low, high = held[0], failed[0]
+    ends = {"peak_queries_per_second_low": low, "peak_queries_per_second_high": high}
+    return {name: end for name, end in ends.items() if end < math.inf}
 
 
 def _early_stopping(share: float, latencies: Sequence[float]) -> float | None:
@@ -157,8 +174,10 @@ def load_words(metrics: Mapping[str, float], tags: Mapping[str, str]) -> str:
     words = f"{metrics['queries']:,.0f} queries, {metrics['queries_per_second']:,.1f}/s"
     words += f" of {asked:,.1f}/s asked, {metrics['in_time_fraction']:.2%} in time" if asked else ""
     if "peak_queries_per_second" in metrics:
-        failed = metrics.get("failed_queries_per_second")
-        words += ", the highest rate found" + (f" ({failed:,.1f}/s failed)" if failed else "")
+        low, high = (metrics.get(f"peak_queries_per_second_{end}") for end in ("low", "high"))
+        between = f", {low:,.1f} .. {high:,.1f}" if low and high else ""
+        processes = "a single process" if metrics["processes"] == 1 else f"{metrics['processes']:g} processes"
+        words += f", the highest rate found ({processes}{between})"
     words += (
         f"; {metrics['queries_per_batch']:.1f} a batch, waited {metrics['queue_mean_ms']:.3g} ms and were served in "
         f"{metrics['service_mean_ms']:.3g} ms in the mean"

@@ -13,10 +13,10 @@ __all__ = ["price_tags", "priced"]
 
 def priced(point: Point, prices: Prices, environment: Environment) -> Point:
     """The point with its price where one is known. Each of several devices costs as much as one, but for a CPU, whose
-    devices are cores of one host."""
+    devices are cores of its hosts."""
     if point.platform.price_per_hour is not None:
         return point
-    chips = 1 if point.platform.name == "cpu" else point.devices
+    chips = point.hosts if point.platform.name == "cpu" else point.devices
     price = prices.of(environment.device, str(environment.host["host"]), chips)
     return point if price is None else replace(point, platform=replace(point.platform, price_per_hour=price))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from paradnn.hardware.environment import Environment
 from paradnn.record.breakdown_figure import point_figure
 from paradnn.record.communication import communication_words
 from paradnn.record.generation import generation_artifacts, generation_metrics, generation_tags, generation_words
+from paradnn.record.headline import throughput
 from paradnn.record.learning import Moment, curve, learning_metrics, learning_tags, learning_words
 from paradnn.record.load import load_artifacts, load_metrics, load_tags, load_words, loads
 from paradnn.record.load_figure import load_figure
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["Record", "image", "make_record", "point_tags", "run_name", "version_tags"]
+
+#: How a phase beside the measured blocks is called where it was disturbed.
+_DISTURBED = {"prefill": "while prompts were read: ", "load": "under load: "}
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,8 @@ def run_name(point: Point) -> str:
         words += [f"seed {point.seed}"] if point.seed else []
     if point.devices > 1:
         words.append(f"x{point.devices}" + (" grpc" if point.transport == "grpc" else ""))
+    if point.hosts > 1:
+        words.append(f"{point.hosts} hosts")
     if point.platform.cores is not None:
         words.append(f"cores {point.platform.cores}")
     if point.framework.name != "tensorflow":
@@ -200,7 +206,7 @@ def _measured_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
     measured, answer = measurements(answers), answers[0]
     tags = _steady_tags([measurement.timing for measurement in measured])
     tags["energy_source"] = measured[0].energy_source
-    tags |= _contended_tags([entry.contention for entry in measured if entry.contention])
+    tags |= _contended_tags(answers)
     if note := measured[0].compilation.note:
         tags["compile_note"] = note
     # A profile knows how often a loop ran.
@@ -226,11 +232,20 @@ def _steady_tags(timings: Sequence[Timing]) -> dict[str, str]:
     }
 
 
-def _contended_tags(each: Sequence[Contention]) -> dict[str, str]:
+def _contended_tags(answers: Sequence[Answer]) -> dict[str, str]:
     """Whether other work took cores from any process, and what says so; empty where the system does not tell."""
-    reasons = [entry.reason for entry in each if entry.reason]
-    tags = {"contended": str(bool(reasons)).lower()} if each else {}
+    watched = [entry for answer in answers for entry in _watched(answer)]
+    reasons = [f"{when}{seen.reason}" for when, seen in watched if seen.reason]
+    tags = {"contended": str(bool(reasons)).lower()} if watched else {}
     return tags | ({"contended_reason": "; ".join(dict.fromkeys(reasons))} if reasons else {})
+
+
+def _watched(answer: Answer) -> Iterator[tuple[str, Contention]]:
+    """What disturbed each phase that was watched, and in words which one if it is not that of the blocks."""
+    if answer.measurement and answer.measurement.contention:
+        yield "", answer.measurement.contention
+    for phase, seen in answer.contention.items():
+        yield _DISTURBED[phase], seen
 
 
 def _artifacts(
@@ -286,10 +301,8 @@ def _description(
         return f"{what}{learnt}\n\nOutcome **{outcome}**: {reason}"
     count = metrics["processes"]
     processes = "single process" if count == 1 else f"{count:.0f} processes"
-    interval = ""
-    if "examples_per_second_low" in metrics:
-        low, high = metrics["examples_per_second_low"], metrics["examples_per_second_high"]
-        interval = f" (95% CI, {processes}: {low:,.1f} to {high:,.1f})"
+    rate = throughput(metrics)
+    interval = f" (95% CI, {processes}: {rate.ends[0]:,.1f} to {rate.ends[1]:,.1f})" if rate and rate.ends else ""
     used = f", {metrics['flops_utilization']:.0%} of the measured peak" if "flops_utilization" in metrics else ""
     waits = f", {metrics['infeed_fraction']:.0%} of it waiting for input" if "infeed_gain" in metrics else ""
     steady = "steady" if tags["steady"] == "true" else f"not steady: {tags['steady_reason']}"
@@ -298,7 +311,7 @@ def _description(
     if told := communication_words(metrics):
         return f"Messages of **{run_name(point)}** on {environment.device}.\n\n**{told[0]}**, {told[1]}; {steady}."
     return (
-        f"{what}\n\n**{metrics['examples_per_second']:,.1f} examples/s**{interval}, "
+        f"{what}\n\n**{rate}**{interval}, "
         f"{metrics['step_time_ms']:.3f} ms a step{waits}, {metrics['flops_per_second'] / 1e9:,.2f} GFLOP/s{used}; "
         f"{counted(round(metrics['blocks']), 'block')} of {counted(round(metrics['steps_per_block']), 'step')}, "
         f"{steady}.{load}{learnt}"

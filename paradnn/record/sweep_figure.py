@@ -21,7 +21,7 @@ _INTERVAL = "#888888"
 
 @dataclass(frozen=True)
 class Mark:
-    """A point: throughput in examples/s with its 95% interval (None where it has none), or None and its `outcome`."""
+    """A point: its rate or time with its 95% interval (None where it has none), or None and its `outcome`."""
 
     name: str
     family: str
@@ -30,8 +30,8 @@ class Mark:
     interval: tuple[float, float] | None = None
 
 
-def sweep_figure(title: str, marks: Sequence[Mark]) -> Figure:
-    """Throughput on a logarithmic axis, the points of a family together; at least one mark has a value."""
+def sweep_figure(title: str, unit: str, marks: Sequence[Mark]) -> Figure:
+    """Values in `unit` on a logarithmic axis, the points of a family together; at least one mark has a value."""
     from paradnn.plotting import figure, finish
 
     families = sorted({mark.family for mark in marks})
@@ -51,7 +51,7 @@ def sweep_figure(title: str, marks: Sequence[Mark]) -> Figure:
         labels = [f"{family}, {failed[family]} failed" if failed[family] else family for family in families]
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
     axes.set_ylim(len(labels) - 0.5, -0.5)
-    finish(axes, title, "examples/s, 95% interval")
+    finish(axes, title, f"{unit}, 95% interval")
     return drawn
 
 

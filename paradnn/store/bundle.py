@@ -47,8 +47,8 @@ def write_bundle(path: Path, rows: Iterable[Row], artifacts: Artifacts) -> int:
     try:
         with zipfile.ZipFile(making, "w", zipfile.ZIP_DEFLATED) as target:
             for row in rows:
-                lines.append(json.dumps({**row.run._asdict(), "params": row.params, "tags": row.tags,
-                                         "metrics": row.metrics}, sort_keys=True))  # fmt: skip
+                run = {**row.run._asdict(), "params": row.params, "tags": row.tags, "metrics": row.metrics}
+                lines.append(json.dumps(run, sort_keys=True))
                 for name, content in artifacts(row.run):
                     _add(target, f"artifacts/{row.run.run_id}/{name}", content, sums)
             _add(target, _RUNS, "".join(f"{line}\n" for line in lines).encode(), sums)

@@ -159,8 +159,8 @@ def _moves(address: StoreAddress, places: Sequence[Sequence[str | None]]) -> lis
 def _save(whole: _Whole, path: Path, about: Mapping[str, Any]) -> None:
     """Write the file whole or not at all, for those to read who may read the store."""
     records = whole.records
-    columns: dict[str, Any] = {field: pa.array(values) for field, values in
-                               zip(Run._fields, zip(*records.runs, strict=True), strict=True)}  # fmt: skip
+    fields = zip(Run._fields, zip(*records.runs, strict=True), strict=True)
+    columns: dict[str, Any] = {field: pa.array(values) for field, values in fields}
     for begin, texts in ((_PARAM, records.params), (_TAG, records.tags)):
         columns |= {begin + name: _coded(column) for name, column in texts.items()}
     columns |= {

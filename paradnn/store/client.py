@@ -23,7 +23,8 @@ _LOCK_KEY = 7_275_672
 #: By default a request to a server that is gone is repeated for minutes, each upload shows a bar, and a thread sends
 #: what was called to MLflow's makers while others are measured.
 _SETTINGS = {
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",

@@ -43,13 +43,18 @@ class Metric:
     description: str
 
 
+def interval_names(name: str) -> tuple[str, str]:
+    """The metrics that hold the lower and the upper end of a metric's 95% interval: the unit of a time stands last."""
+    unit = next((unit for unit in ("_us", "_ms", "_seconds", "_joules") if name.endswith(unit)), "")
+    stem = name.removesuffix(unit)
+    return f"{stem}_low{unit}", f"{stem}_high{unit}"
+
+
 def _with_ends(name: str, unit: str, better: str, kind: str, description: str) -> tuple[Metric, ...]:
     """A metric, and the ends of its 95% interval: `_low` and `_high` stand before what is the unit of a time."""
-    end = next((unit for unit in ("_us", "_ms") if name.endswith(unit)), "")
-    stem = name.removesuffix(end)
     ends = (
-        Metric(f"{stem}_{side}{end}", unit, better, kind, f"{word} end of its 95% interval")
-        for side, word in (("low", "lower"), ("high", "upper"))
+        Metric(end, unit, better, kind, f"{word} end of its 95% interval")
+        for end, word in zip(interval_names(name), ("lower", "upper"), strict=True)
     )
     return (Metric(name, unit, better, kind, description), *ends)
 
@@ -96,7 +101,7 @@ _ALL = (
     Metric("scheduled_queries_per_second", "1/s", None, "load", "rate of the schedule"),
     Metric("goodput_per_second", "1/s", "higher", "load", "queries within server.latency_ms / the same time"),
     Metric("in_time_fraction", "1", "higher", "load", "share of the queries within server.latency_ms"),
-    Metric("peak_queries_per_second", "1/s", "higher", "load", "highest rate found at which the limit was held"),
+    *_with_ends("peak_queries_per_second", "1/s", "higher", "load", "highest rate found at which the limit was held"),
     Metric(
         "failed_queries_per_second",
         "1/s",

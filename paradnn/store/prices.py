@@ -45,8 +45,8 @@ COSTS = (
         "cost_per_million_queries",
         ("peak_queries_per_second", "scheduled_queries_per_second", "queries_per_second"),
         rate=True,
-        low="failed_queries_per_second",
-        high="peak_queries_per_second",
+        low="peak_queries_per_second_high",
+        high="peak_queries_per_second_low",
     ),
     Cost(
         "cost_per_million_tokens",

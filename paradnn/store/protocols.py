@@ -12,19 +12,21 @@ from paradnn.config.identity import protocol_id
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Measure
 
-__all__ = ["DEEPBENCH", "PUBLISHED", "protocol_name", "protocol_names"]
+__all__ = ["DEEPBENCH", "PUBLISHED", "VIDUR", "protocol_name", "protocol_names"]
 
 #: `protocol_id` of the paper's measurements: a hash of what is known of it, "best logged rate".
 PUBLISHED = "b5307f819546707b"
 #: That of DeepBench's: "mean of many calls after one".
 DEEPBENCH = "6a1314096f27918a"
+#: That of Vidur's: "median of the kernels of three repetitions".
+VIDUR = "ee900f105392ae85"
 _SHORT = 8  # letters of a hash
 
 
 @cache
 def protocol_names() -> Mapping[str, str]:
     """`protocol_id` -> name: quick, standard and whatever else `conf/measure` holds, and those of published runs."""
-    named = {PUBLISHED: "published", DEEPBENCH: "deepbench"}
+    named = {PUBLISHED: "published", DEEPBENCH: "deepbench", VIDUR: "vidur"}
     for path in sorted((CONFIG / "measure").glob("*.yaml")):
         measure = read(Measure, yaml.safe_load(path.read_text(encoding="utf-8")), "measure")
         named.setdefault(protocol_id(measure), path.stem)

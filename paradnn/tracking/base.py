@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from paradnn.config.identity import Identity
@@ -22,7 +22,7 @@ RecordingMetrics = Callable[[], Mapping[str, float]]
 class Claim:
     """The right to measure a point. `start_time` is in Unix milliseconds; `repeats`: whatever the store holds.
 
-    `files` is the address of the run's files, where it is known.
+    `files` is the address of its files and `tags` are those that it bears, as far as they are known.
     """
 
     run_id: str
@@ -30,6 +30,7 @@ class Claim:
     start_time: int
     repeats: bool = False
     files: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 A run is made RUNNING when its point begins, which is also the claim that keeps other drivers off it. Artifacts go
 first, then one `log_batch` with params, metrics and tags, the outcome among them: a run without an outcome was not
-finished, whatever its status says. Through a server that is five requests: create, look for other claims, files,
-values, end.
+finished, whatever its status says. Through a server that is four requests: create, files, values, end.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from paradnn.store.reader import open_reader
 from paradnn.store.schema import EXPIRES, OUTCOME_TAGS, OWNER, SCHEMA_VERSION
 from paradnn.store.views import view_tags
 from paradnn.tracking.base import AcceptsRun, Claim, ClaimedElsewhere, Finished, RecordingMetrics
+from paradnn.tracking.company import CLAIM_MARGIN, Company
 from paradnn.tracking.mlflow_sweeps import LaunchedSweeps
 from paradnn.tracking.run_index import Entry, RunIndex, owner_tag
 
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MlflowTracker"]
 
-#: How much longer than its time limit a claim of another host is believed, in seconds.
-_CLAIM_MARGIN = 600.0
 #: How many metrics, or metrics, params and tags together, a tracking server takes at once.
 _MOST_VALUES = 1000
 _PARENT = "mlflow.parentRunId"
@@ -62,7 +60,9 @@ class MlflowTracker(LaunchedSweeps):
         self._experiment = settings.experiment
         self._parent: str | None = None
         self._owner = owner_tag()
-        self._accompanied = False  # whether another driver's run of a point of ours was met
+        self._contended = False  # whether another driver's run of a point of ours was met
+        self._read: set[str] = set()  # environments whose outcomes were read
+        self._claimed: set[Identity] = set()
         # `mlflow run` exports its run: it becomes the parent of ours, which must not write into it.
         project = os.environ.pop("MLFLOW_RUN_ID", None)
         same = address_of(os.environ.get("MLFLOW_TRACKING_URI")).uri == self._address.uri
@@ -82,7 +82,11 @@ class MlflowTracker(LaunchedSweeps):
 
     @raises_store_errors
     def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
-        return self._index.finished(environment_ids, sweep_id)
+        self._company.before_reading()
+        environment_ids = set(environment_ids)
+        found = self._index.finished(environment_ids, sweep_id)
+        self._read |= environment_ids
+        return found
 
     @raises_store_errors
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
@@ -126,24 +130,27 @@ class MlflowTracker(LaunchedSweeps):
         """Claim a point and make its run.
 
         Two drivers that claim at once each see the other's run after making their own; both withdraw and come back
-        later. A claim holds only when, once it was written, no other stood beside it. To look before as well saves
-        making runs in vain; of points it is left out until another driver was met, since those that the store held
-        were skipped before. Ceilings were not, and are there most of the time.
+        later. A claim holds only when, once it was written, no other stood beside it, or could. To look before as well
+        saves making runs in vain; of points it is left out until another driver's was met, since those that the store
+        held were skipped before. Ceilings were not, and are there most of the time.
         """
-        likely = self._accompanied or tags.get("kind") != "point"
-        if accepts is not None and likely and (other := self._other(identity, accepts)):
+        self._company.enter(timeout)
+        looks = self._contended or tags.get("kind") != "point"
+        if accepts is not None and looks and (other := self._other(identity, accepts)):
             return other
         claim = self._create(identity, name, {**tags, OWNER: self._owner, EXPIRES: _expiry(timeout)}, _now())
         if accepts is None:
             return replace(claim, repeats=True)
-        if other := self._other(identity, accepts, besides=claim.run_id):
-            self._accompanied = True
+        if not self._must_be_free(identity, looks) and (other := self._other(identity, accepts, besides=claim.run_id)):
+            self._contended = True
             self._client.delete_run(claim.run_id)
             return other
+        self._claimed.add(identity)
         return claim
 
     @raises_store_errors
     def renew(self, claim: Claim, timeout: float) -> None:
+        self._company.enter(timeout)
         self._client.set_tag(claim.run_id, EXPIRES, _expiry(timeout))
 
     @raises_store_errors
@@ -152,7 +159,7 @@ class MlflowTracker(LaunchedSweeps):
 
     @raises_store_errors
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
-        self._write(claim.run_id, record, recording_metrics, claim.files)
+        self._write(claim, record, recording_metrics)
         return claim.run_id
 
     @raises_store_errors
@@ -166,20 +173,26 @@ class MlflowTracker(LaunchedSweeps):
 
     @raises_store_errors
     def close_abandoned(self) -> int:
+        self._company.before_reading()
         return sum(self._close_if_abandoned(entry) for entry in self._index.running())
+
+    @raises_store_errors
+    def announce(self) -> None:
+        """To be called before it is looked what the store lacks: no other driver believes itself alone from then on."""
+        self._company.enter(0)
 
     @raises_store_errors
     def upload(self, record: Record, run_id: str | None) -> str:
         """Log a record that was kept offline: into the run that was begun for it, or into a new one. Its id."""
-        files = None
-        if run_id is None:
-            identity = Identity(record.tags["point_id"], record.tags["environment_id"], int(record.tags["replicate"]))
+        identity = Identity(record.tags["point_id"], record.tags["environment_id"], int(record.tags["replicate"]))
+        if run_id:
+            claim = Claim(run_id, identity, record.start_time)
+        else:
             tags = {key: value for key, value in record.tags.items() if key not in OUTCOME_TAGS}
             tags |= {OWNER: self._owner, EXPIRES: _expiry(0)}
-            made = self._create(identity, record.name, tags, record.start_time)
-            run_id, files = made.run_id, made.files
-        self._write(run_id, record, dict, files)
-        return run_id
+            claim = self._create(identity, record.name, tags, record.start_time)
+        self._write(claim, record, dict)
+        return claim.run_id
 
     @raises_store_errors
     def finish(self, entries: Iterable[Entry], record: Record) -> None:
@@ -213,21 +226,20 @@ class MlflowTracker(LaunchedSweeps):
 
     def _create(self, identity: Identity, name: str, tags: Mapping[str, str], start: int) -> Claim:
         parent = {_PARENT: self._parent} if self._parent else {}
-        run = self._client.create_run(
-            self._experiment_id, start_time=start, run_name=name, tags={**_SOURCE, **tags, **parent}
-        )
-        return Claim(run.info.run_id, identity, start, files=run.info.artifact_uri)
+        whole = {**_SOURCE, **tags, **parent}
+        run = self._client.create_run(self._experiment_id, start_time=start, run_name=name, tags=whole)
+        return Claim(run.info.run_id, identity, start, files=run.info.artifact_uri, tags=whole)
 
-    def _write(
-        self, run_id: str, record: Record, recording_metrics: RecordingMetrics, files: str | None = None
-    ) -> None:
+    def _write(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> None:
         from mlflow.entities import Metric, Param, RunTag
 
-        self._put_artifacts(run_id, record.artifacts, files)
+        run_id = claim.run_id
+        self._put_artifacts(run_id, record.artifacts, claim.files)
         # The point's own end, so that a record which is written again after a lost answer does not show twice.
         end = record.end_time
         params = [Param(key, value) for key, value in record.params.items()]
-        tags = [RunTag(key, value) for key, value in {**record.tags, _NOTE: record.description}.items()]
+        held = {**record.tags, _NOTE: record.description}
+        tags = [RunTag(key, value) for key, value in held.items() if claim.tags.get(key) != value]
         values = {**record.metrics, **recording_metrics()}
         numbers = [*_numbers(record.history), *(Metric(key, float(value), end, 0) for key, value in values.items())]
         # The outcome comes with the last of them.
@@ -240,6 +252,11 @@ class MlflowTracker(LaunchedSweeps):
         """Metrics alone; what the store holds of them already it keeps once, since their times are the same."""
         for start in range(0, len(numbers), _MOST_VALUES):
             self._client.log_batch(run_id, metrics=numbers[start : start + _MOST_VALUES])
+
+    def _must_be_free(self, identity: Identity, looked: bool) -> bool:
+        """Whether no other driver can have claimed what was just claimed; `looked`: none had before."""
+        known = looked or (identity.environment_id in self._read and identity not in self._claimed)
+        return known and not self._contended and self._company.is_alone()
 
     def _other(self, identity: Identity, accepts: AcceptsRun, besides: str = "") -> Finished | ClaimedElsewhere | None:
         """Why the point need not be measured now: a run that is accepted, else the claim of a living driver."""
@@ -298,6 +315,7 @@ class MlflowTracker(LaunchedSweeps):
             self._client, self._experiment_id = open_experiment(self._address, self._experiment, about)
             reader = open_reader(self._address, client=self._client, pooled=True)
         self._index = RunIndex(reader, self._experiment)
+        self._company = Company(lambda: self._client, self._experiment_id, self._owner, self._address.is_server)
 
     @functools.cached_property
     def _client(self) -> MlflowClient:  # type: ignore[override]
@@ -325,7 +343,7 @@ def _status(outcome: str | None) -> str:
 
 def _expiry(timeout: float) -> str:
     """Until when a claim of a point that takes so many seconds is believed by other hosts."""
-    return f"{time.time() + timeout + _CLAIM_MARGIN:.0f}"
+    return f"{time.time() + timeout + CLAIM_MARGIN:.0f}"
 
 
 def _now() -> int:

@@ -93,6 +93,7 @@ def upload_record(
     """
     document = read_document(path)
     record = _record(document, path)
+    tracker.announce()
 
     def done(state: Literal["logged", "known", "withheld"], run_id: str) -> Uploaded:
         return Uploaded(state, run_id, record.name, path, record.tags.get("kind", "point"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from hdrh.histogram import HdrHistogram
+from scipy import stats
 
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Platform, Point, read_point
@@ -114,6 +116,8 @@ def test_the_peak_lies_between_what_held_and_what_failed() -> None:
     made = record(asked(latency_ms=60.0), [Load(200.0, 0.003, planted(4).packed(), probes)])
     assert made.metrics["peak_queries_per_second"] == pytest.approx(200.0)
     assert made.metrics["failed_queries_per_second"] == pytest.approx(310.0)
+    assert made.metrics["peak_queries_per_second_low"] == pytest.approx(200.0)
+    assert made.metrics["peak_queries_per_second_high"] == pytest.approx(310.0)
     assert [probe["rate"] for probe in made.artifacts["probes.json"]["probes"]] == [100.0, 400.0, 200.0, 310.0]
 
 
@@ -123,6 +127,12 @@ def test_what_failed_in_several_processes_is_above_what_held_in_all_of_them() ->
     metrics = record(asked(latency_ms=60.0), found).metrics
     assert metrics["peak_queries_per_second"] == pytest.approx((2000 * 3000) ** 0.5)
     assert metrics["failed_queries_per_second"] == pytest.approx((2100 * 3100) ** 0.5)
+    # Student's interval of two logarithms, with SciPy.
+    for end, pair in (("low", each[0][:1] + each[1][:1]), ("high", each[0][1:] + each[1][1:])):
+        logs = np.log(pair)
+        ends = stats.t.interval(0.95, 1, logs.mean(), stats.sem(logs))
+        expected = math.exp(ends[0] if end == "low" else ends[1])
+        assert metrics[f"peak_queries_per_second_{end}"] == pytest.approx(expected)
 
 
 def test_the_interval_of_several_processes_is_that_of_their_quantiles() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -14,10 +15,11 @@ __all__ = ["Counted", "counting"]
 
 @dataclass
 class Counted:
-    """The address to use, and the end of each path that was asked for since `asked` was emptied."""
+    """The address to use, and the end of each path that was asked for since `asked` was emptied; `cut` ends it."""
 
     uri: str = ""
     asked: list[str] = field(default_factory=list)
+    cut: Callable[[], None] = field(default=lambda: None)  # breaks every connection, and takes no more
 
 
 @contextmanager
@@ -31,16 +33,16 @@ def counting(port: int) -> Iterator[Counted]:
         def _pass_on(self) -> None:
             counted.asked.append(self.path.partition("?")[0].rpartition("/")[2])
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            upstream = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-            upstream.request(self.command, self.path, body, dict(self.headers))
-            answer = upstream.getresponse()
-            content = answer.read()
+            # The client may be cut off before it has its answer.
+            with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as upstream:
+                upstream.request(self.command, self.path, body, dict(self.headers))
+                answer = upstream.getresponse()
+                content = answer.read()
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.getheader("Content-Type") or "application/json")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
-            upstream.close()
 
         def __getattr__(self, name: str) -> Callable[[], None]:
             if name.startswith("do_"):  # whatever the method is
@@ -50,8 +52,25 @@ def counting(port: int) -> Iterator[Counted]:
         def log_message(self, *_: object) -> None:
             """Nothing to the terminal."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as proxy:
-        proxy.daemon_threads = True
+    connections: list[socket.socket] = []
+
+    class Proxy(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def process_request(self, request: socket.socket, client_address: tuple[str, int]) -> None:
+            connections.append(request)
+            super().process_request(request, client_address)
+
+    with Proxy(("127.0.0.1", 0), Handler) as proxy:
+
+        def cut() -> None:
+            proxy.shutdown()
+            proxy.server_close()
+            for each in connections:
+                with suppress(OSError):  # many are closed by now
+                    each.shutdown(socket.SHUT_RDWR)
+
+        counted.cut = cut
         counted.uri = f"http://127.0.0.1:{proxy.server_address[1]}"
         Thread(target=proxy.serve_forever, daemon=True).start()
         try:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import sqlite3
-import urllib.request
 import zipfile
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,15 +13,12 @@ import pytest
 import analysis
 from analysis.cli import main
 from analysis.store.environments import read_environment
-from paradnn.config.identity import Identity
-from paradnn.config.point import Tracking
 from paradnn.record.learning import Moment
 from paradnn.record.record import Record
-from paradnn.tracking.base import Claim, ClaimedElsewhere, Finished
+from paradnn.tracking.base import Claim, Finished
 from paradnn.tracking.mlflow_tracker import MlflowTracker
-from tests.cluster.postgres import server
-from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
-from tests.tracking.counting import Counted, counting
+from tests.cluster.recorder import record_of
+from tests.tracking.remote import Remote, begin
 
 FILES = {
     "environment.json": {"host": {"host": "node7"}, "cores": 2},
@@ -32,44 +26,7 @@ FILES = {
     "stack.txt": "keras 3\nmlflow 3\n",
     "blocks.json": {"unit": "s", "processes": [[0.1, 1e-17, 0.30000000000000004]]},
 }
-ONE_RUN = ["create", "search", "files.json", "log-batch", "update"]
-
-
-@dataclass(frozen=True)
-class Remote:
-    """A server behind the proxy."""
-
-    folder: Path
-    counted: Counted
-
-    def tracker(self, experiment: str) -> MlflowTracker:
-        opened = MlflowTracker(Tracking(uri=self.counted.uri, experiment=experiment))
-        opened.entries("point_id", "none")  # the first look of a session asks for the experiment as well
-        self.counted.asked.clear()
-        return opened
-
-    def rows(self, sql: str, *values: str) -> list[tuple]:
-        with sqlite3.connect(self.folder / "mlflow.db", timeout=60) as database:
-            return database.execute(sql, values).fetchall()
-
-    def file(self, run_id: str, name: str) -> bytes:
-        [[place]] = self.rows("SELECT artifact_uri FROM runs WHERE run_uuid = ?", run_id)
-        path = place.removeprefix("mlflow-artifacts:/")
-        address = f"{self.counted.uri}/api/2.0/mlflow-artifacts/artifacts/{path}/{name}"
-        with urllib.request.urlopen(address, timeout=60) as answer:
-            return bytes(answer.read())
-
-
-@pytest.fixture(scope="module")
-def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
-    folder = tmp_path_factory.mktemp("server")
-    with server(f"sqlite:///{folder / 'mlflow.db'}", folder) as one, counting(one.port) as counted:
-        yield Remote(folder, counted)
-
-
-def begin(tracker: MlflowTracker, number: int) -> Claim | Finished | ClaimedElsewhere:
-    identity = Identity(str(number), ENVIRONMENT, 0)
-    return tracker.begin(identity, f"point {number}", tags_of(identity), 60.0, lambda tags: True)
+ONE_RUN = ["create", "files.json", "log-batch", "update"]
 
 
 def keep(tracker: MlflowTracker, number: int, **changes: object) -> str:
@@ -79,11 +36,11 @@ def keep(tracker: MlflowTracker, number: int, **changes: object) -> str:
     return tracker.record(claim, record, lambda: {"phase_record_seconds": 0.5})
 
 
-def test_a_run_is_five_requests_and_leaves_every_file_and_value(remote: Remote) -> None:
-    tracker = remote.tracker("alone")
+def test_a_run_of_a_driver_that_is_alone_is_four_requests_and_leaves_every_file_and_value(remote: Remote) -> None:
+    tracker = remote.driver("alone")
     for number in range(3):
         run_id = keep(tracker, number)
-    assert remote.counted.asked == 3 * ONE_RUN
+    assert remote.asked() == 3 * ONE_RUN
     assert json.loads(remote.file(run_id, "files.json")) == FILES
     [[status]] = remote.rows("SELECT status FROM runs WHERE run_uuid = ?", run_id)
     assert status == "FINISHED"
@@ -94,7 +51,7 @@ def test_a_run_is_five_requests_and_leaves_every_file_and_value(remote: Remote) 
 def test_pictures_tables_and_last_words_stay_files_of_their_own(remote: Remote) -> None:
     table = {"columns": ["type"], "data": [["MatMul"]]}
     opened = {"breakdown.png": {"base64": "aGk="}, "operations.json": table, "stderr.txt": "the end"}
-    run_id = keep(remote.tracker("pictures"), 1, artifacts={**FILES, **opened})
+    run_id = keep(remote.driver("pictures"), 1, artifacts={**FILES, **opened})
     assert remote.file(run_id, "breakdown.png") == b"hi"
     assert json.loads(remote.file(run_id, "operations.json")) == table
     assert remote.file(run_id, "stderr.txt") == b"the end"
@@ -102,30 +59,25 @@ def test_pictures_tables_and_last_words_stay_files_of_their_own(remote: Remote) 
 
 
 def test_who_met_another_driver_looks_before_it_makes_a_run(remote: Remote) -> None:
-    first, second = remote.tracker("shared"), remote.tracker("shared")
+    first, second = remote.driver("shared"), remote.driver("shared", "another")
     known = [keep(first, number) for number in range(3)]
-    remote.counted.asked.clear()
+    assert remote.asked() == 3 * [ONE_RUN[0], "search", *ONE_RUN[1:]]
     answers = [begin(second, number) for number in range(3)]
     assert [answer.run_id for answer in answers if isinstance(answer, Finished)] == known
-    assert remote.counted.asked == ["create", "search", "delete", "search", "search"]
-    [[runs]] = remote.rows(
-        "SELECT count(*) FROM runs JOIN experiments USING (experiment_id) "
-        "WHERE experiments.name = 'shared' AND runs.lifecycle_stage = 'active'"
-    )
-    assert runs == 3
+    assert remote.asked() == ["create", "search", "delete", "search", "search"]
+    assert remote.runs("shared") == 3
 
 
 def test_epochs_come_with_the_outcome_and_what_is_too_much_before_it(remote: Remote) -> None:
-    tracker = remote.tracker("learning")
+    tracker = remote.driver("learning")
 
     def epochs(count: int) -> list[Moment]:
         return [Moment(step, 1000 + step, {"loss": float(step)}) for step in range(count)]
 
     keep(tracker, 1, history=epochs(100))
-    assert remote.counted.asked == ONE_RUN
-    remote.counted.asked.clear()
+    assert remote.asked() == ONE_RUN
     run_id = keep(tracker, 2, history=epochs(1500))
-    assert remote.counted.asked == [*ONE_RUN[:3], "log-batch", *ONE_RUN[3:]]
+    assert remote.asked() == [*ONE_RUN[:2], "log-batch", *ONE_RUN[2:]]
     found = remote.rows("SELECT step, value FROM metrics WHERE run_uuid = ? AND key = 'loss' ORDER BY step", run_id)
     assert found == [(step, float(step)) for step in range(1500)]
 
@@ -133,7 +85,7 @@ def test_epochs_come_with_the_outcome_and_what_is_too_much_before_it(remote: Rem
 def test_packed_files_are_read_and_exported_one_by_one(
     remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_id = keep(remote.tracker("paradnn"), 1)
+    run_id = keep(remote.driver("paradnn"), 1)
     frame = analysis.load(remote.counted.uri)
     [row] = frame.to_dict("records")
     assert read_environment(row, remote.counted.uri) == FILES["environment.json"]

@@ -1,0 +1,66 @@
+"""The one number of a run that a line of progress or a table of points shows, with its interval and its unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from paradnn.store.metrics import interval_names
+
+__all__ = ["Column", "Headline", "headline", "throughput"]
+
+#: What a run may be measured for, the most special first: a point under load has timed steps too.
+_THROUGHPUT = {"tokens_per_second": "tokens/s", "examples_per_second": "examples/s"}
+_ALL = {"transfer_us": "us a message", "peak_queries_per_second": "queries/s", **_THROUGHPUT}
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A metric's value in its unit; `ends` of its 95% interval, None where it has none."""
+
+    value: float
+    unit: str
+    ends: tuple[float, float] | None
+
+    def relative(self) -> str:
+        """Half of the interval as a share of the value: "2.1%"."""
+        return f"{(self.ends[1] - self.ends[0]) / 2 / self.value:.1%}" if self.ends else "-"
+
+    def number(self) -> str:
+        """The value without its unit: "1,234.5"."""
+        return f"{self.value:,.1f}"
+
+    def __str__(self) -> str:
+        return f"{self.number()} {self.unit}"
+
+
+class Column:
+    """A column of headlines: the unit stands above it where all have the same one, else beside each."""
+
+    def __init__(self, metrics: Iterable[Mapping[str, float]]) -> None:
+        units = sorted({found.unit for each in metrics if (found := headline(each))})
+        self._one = len(units) == 1
+        self.heading = units[0] if self._one else "speed"
+
+    def cell(self, metrics: Mapping[str, float]) -> str:
+        """What stands in the column for one run; empty where it has no time."""
+        found = headline(metrics)
+        return "" if found is None else found.number() if self._one else str(found)
+
+
+def headline(metrics: Mapping[str, float]) -> Headline | None:
+    """What the run was measured for; None where it has no time."""
+    return _first(metrics, _ALL)
+
+
+def throughput(metrics: Mapping[str, float]) -> Headline | None:
+    """Tokens or examples a second of the timed steps; None where there are none."""
+    return _first(metrics, _THROUGHPUT)
+
+
+def _first(metrics: Mapping[str, float], units: Mapping[str, str]) -> Headline | None:
+    for name, unit in units.items():
+        if name in metrics:
+            low, high = (metrics.get(end) for end in interval_names(name))
+            return Headline(metrics[name], unit, (low, high) if low is not None and high is not None else None)
+    return None
