@@ -82,8 +82,9 @@ def _given(frame: pd.DataFrame, prices: PriceList) -> pd.Series:
     """What an hour of each run costs by `prices`, NaN where they do not say."""
     given = frame["device"].map(prices.per_hour).astype("float64")
     if "devices" in frame and "platform.name" in frame:
-        # Devices of a CPU are cores of one host; others are chips, and each has its price.
-        chips = frame["devices"].astype("float64").where(frame["platform.name"].ne("cpu"), 1.0).fillna(1.0)
+        # Devices of a CPU are cores of its hosts; others are chips, and each has its price.
+        hosts = frame["hosts"].astype("float64") if "hosts" in frame else 1.0
+        chips = frame["devices"].astype("float64").where(frame["platform.name"].ne("cpu"), hosts).fillna(1.0)
         given = given * chips
     # A host's price is that of all its devices.
     return given.fillna(frame["host"].map(prices.per_hour).astype("float64")) if "host" in frame else given

@@ -1,17 +1,17 @@
-"""How well operation times are predicted: cross-validated on published timings, and on kernels of one's own.
+"""How well times are predicted from kernels: operations cross-validated on published timings, and published models.
 
     python -m benchmarks.extrapolation --store DB [--device V100]    # kernels in a store, such as DeepBench's imported
     python -m benchmarks.extrapolation --neusight DIR                # a clone of github.com/sitar-lab/NeuSight
+    python -m benchmarks.extrapolation --models DIR                  # its language models, from its operations alone
 
 Every operation is predicted by a fit of nine tenths of the shapes, of which it is none: replicates and directions of a
-shape are left out together. NeuSight's data are of PyTorch 2.1 in float32, times of training its own predictor;
-`linear` and `bmm`, whose own errors its paper gives as 14% to 26%.
+shape are left out together. NeuSight's own errors of products are 14% to 26%, as its paper has them; what it predicts
+for each model lies beside the time that was measured.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -20,28 +20,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import save
-from paradnn.costs.operations import Operation, kernel_operation
+from benchmarks.neusight import GPU, Timed, labelled_models, timed_operations
+from paradnn.costs.operations import kernel_operation
 from paradnn.forecast.operation_times import LEAST, OperationTimes
 
 FOLDS, SEED = 10, 0
-#: Where NeuSight keeps what its predictor is trained on, by operation, and a GPU that it has all of.
-NEUSIGHT, GPU = "scripts/asplos/data/dataset/train/collect/{operation}/p2.1.0/{gpu}.csv", "Tesla V100-PCIE-32GB"
-Timed = tuple[Operation, float]
-
-
-def neusight(folder: Path, gpu: str) -> Mapping[str, Sequence[Timed]]:
-    """Its timings by operation; B products of M x K by K x N, in milliseconds."""
-    found = {}
-    for operation, variant in (("linear", "nt"), ("bmm", "nn")):
-        with (folder / NEUSIGHT.format(operation=operation, gpu=gpu)).open(newline="") as handle:
-            found[operation] = [_neusight(row, variant) for row in csv.DictReader(handle)]
-    return found
-
-
-def _neusight(row: Mapping[str, str], variant: str) -> Timed:
-    b, m, n, k = (int(row[name]) for name in "BMNK")
-    flops, moved = 2.0 * b * m * n * k, 4.0 * b * (m * k + k * n + m * n)
-    return Operation("gemm", variant, m, n, k, flops, moved, batch=b), float(row["Latency"]) / 1e3
 
 
 def stored(store: str, device: str, precision: str) -> Mapping[str, Sequence[Timed]]:
@@ -73,8 +56,7 @@ def cross_validated(timed: Sequence[Timed]) -> dict[str, float]:
     errors, held = np.zeros(len(timed)), np.zeros(len(timed), dtype=bool)
     for left_out in range(FOLDS):
         test = np.flatnonzero(fold == left_out)
-        known = [timed[index] for index in np.flatnonzero(fold != left_out)]
-        fit = OperationTimes.fit([one for one, _ in known], np.array([seconds for _, seconds in known]))
+        fit = _fitted([timed[index] for index in np.flatnonzero(fold != left_out)])
         found = fit.predict([timed[index][0] for index in test])
         low, high = found.interval()
         errors[test] = np.abs(np.expm1(found.mean - logs[test]))
@@ -89,27 +71,23 @@ def cross_validated(timed: Sequence[Timed]) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--store", help="a tracking store with runs of kernels")
-    parser.add_argument("--device", default="V100", help="part of the device's name")
-    parser.add_argument("--precision", default="float32")
-    parser.add_argument("--neusight", type=Path, help="a clone of NeuSight's repository")
-    parser.add_argument("--gpu", default=GPU, help="a file among NeuSight's timings")
-    given = parser.parse_args()
-    sources: dict[str, Mapping[str, Sequence[Timed]]] = {}
-    if given.store:
-        sources[f"{given.device} {given.precision}"] = stored(given.store, given.device, given.precision)
-    if given.neusight:
-        sources[f"NeuSight {given.gpu}"] = neusight(given.neusight, given.gpu)
-    if not any(sources.values()):
-        sys.exit("no timings: name a --store with kernels of the device, or --neusight")
-    rows = []
+def _fitted(timed: Sequence[Timed]) -> OperationTimes:
+    return OperationTimes.fit([one for one, _ in timed], np.array([seconds for _, seconds in timed]))
+
+
+def sampled(timed: Sequence[Timed], most: int) -> Sequence[Timed]:
+    """So many of them at random."""
+    return [timed[index] for index in np.random.default_rng(SEED).permutation(len(timed))[:most]]
+
+
+def operations(sources: Mapping[str, Mapping[str, Sequence[Timed]]], most: int) -> list[dict[str, object]]:
+    """Prints how well each kind of each source is predicted, of at most so many timings."""
+    rows: list[dict[str, object]] = []
     for source, kinds in sources.items():
         for kind, timed in kinds.items():
             if len(timed) < LEAST * FOLDS / (FOLDS - 1) + 1:
                 continue
-            row = {"source": source, "kind": kind, **cross_validated(timed)}
+            row = {"source": source, "kind": kind, **cross_validated(sampled(timed, most))}
             rows.append(row)
             print(
                 f"{source}, {kind}: {row['operations']} operations of {row['shapes']} shapes; "
@@ -117,7 +95,65 @@ def main() -> None:
                 f"nine of ten within {row['upper_error']:.1%}; {row['coverage']:.1%} in their 95% interval",
                 flush=True,
             )
-    save("extrapolation", rows)
+    return rows
+
+
+def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
+    """Prints how well the steps of labelled models are predicted from at most so many operations a kind."""
+    from analysis.methods.extrapolation import Kernels, summed
+
+    timed = {kind: sampled(group, most) for kind, group in timed_operations(folder, gpu).items()}
+    counts = {kind: len(group) for kind, group in timed.items()}
+    kernels = Kernels(gpu, {kind: _fitted(group) for kind, group in timed.items()}, counts)
+    rows: list[dict[str, object]] = []
+    for model in labelled_models(folder, gpu):
+        step = summed(model.products, model.others, kernels)
+        row = {
+            "model": model.name,
+            "seconds": model.seconds,
+            "predicted": step.seconds,
+            "ratio": step.seconds / model.seconds,
+            "held": step.low <= model.seconds <= step.high,
+            "published": model.published / model.seconds,
+        }
+        rows.append(row)
+        print(
+            f"{gpu}, {model.name}: {model.seconds:.3f} s; predicted {step.seconds:.3f} s ({step.low:.3f} to "
+            f"{step.high:.3f}), predicted / measured {row['ratio']:.3f}; NeuSight's {row['published']:.3f}",
+            flush=True,
+        )
+    errors, published = (np.abs(np.array([row[name] for row in rows]) - 1) for name in ("ratio", "published"))
+    held = np.mean([row["held"] for row in rows])
+    print(
+        f"{gpu}: {len(rows)} models; median error {np.median(errors):.1%}, greatest {errors.max():.1%}; {held:.0%} in "
+        f"their 95% interval; NeuSight's median error {np.nanmedian(published):.1%}, "
+        f"greatest {np.nanmax(published):.1%}"
+    )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", help="a tracking store with runs of kernels")
+    parser.add_argument("--device", default="V100", help="part of the device's name")
+    parser.add_argument("--precision", default="float32")
+    parser.add_argument("--neusight", type=Path, help="a clone of NeuSight's repository: its operations")
+    parser.add_argument("--models", type=Path, help="a clone of NeuSight's repository: its models")
+    parser.add_argument("--gpu", default=GPU, help="a file among NeuSight's timings")
+    parser.add_argument("--most", type=int, default=10**9, help="so many timings of a kind at most, at random")
+    given = parser.parse_args()
+    if not (given.store or given.neusight or given.models):
+        sys.exit("no timings: name a --store with kernels of the device, --neusight or --models")
+    if given.models:
+        save("extrapolation_models", models(given.models, given.gpu, given.most))
+    sources: dict[str, Mapping[str, Sequence[Timed]]] = {}
+    if given.store:
+        sources[f"{given.device} {given.precision}"] = stored(given.store, given.device, given.precision)
+    if given.neusight:
+        timed = timed_operations(given.neusight, given.gpu)
+        sources[f"NeuSight {given.gpu}"] = {kind: timed[kind] for kind in ("linear", "bmm")}
+    if sources:
+        save("extrapolation", operations(sources, given.most))
 
 
 if __name__ == "__main__":

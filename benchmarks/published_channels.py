@@ -1,14 +1,16 @@
 """python -m benchmarks.published_channels FOLDER [--large 65536]
 
-How well lines over the size explain published times of collectives: FOLDER is `data/profiling/network` of
-github.com/microsoft/vidur (MIT License): all-reduce and send/receive on A40, A100 and H100. For each machine and number
-of devices the fit is made from every other size and tried on those between; errors are |measured / predicted - 1|.
+How well lines over the size explain published times of collectives: FOLDER is a clone of github.com/microsoft/vidur
+(MIT License), as for `python -m analysis import-vidur`: all-reduce and send/receive on A40, A100 and H100. For each
+machine and number of devices the fit is made from every other size and tried on those between; errors are
+|measured / predicted - 1|.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,18 +19,30 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.methods.transfer_fit import fit_transfers
+from analysis.store.vidur import read_vidur
 from benchmarks.common import RESULTS, save
+from paradnn.errors import DataError
 
-_MS = 1e3  # us
 
-
-def read(path: Path) -> pd.DataFrame:
-    """Columns size (bytes), us (median of repetitions, mean over ranks), devices, per_node."""
-    table = pd.read_csv(path)
-    table = table.rename(columns={"num_workers": "devices", "devices_per_node": "per_node"})
-    table["us"] = _MS * table[f"time_stats.{path.stem}.median"]
-    table = table[table["us"] > 0]  # what rounds to 0 us was not timed
-    return table.groupby(["devices", "per_node", "size"], as_index=False)["us"].mean()
+def series(folder: Path) -> Iterator[tuple[dict[str, object], pd.DataFrame]]:
+    """What tells each machine, pattern and number of devices and hosts from others, and its columns size and us."""
+    publications, left_out = read_vidur(folder)
+    for line in left_out:
+        print(f"left out: {line}", file=sys.stderr)
+    runs = [run for publication in publications for run in publication.runs]
+    keys = ["device", "pattern", "devices", "hosts"]
+    table = pd.DataFrame(
+        {
+            "device": [run.tags["device"] for run in runs],
+            "pattern": [run.params["model.pattern"] for run in runs],
+            "devices": [int(run.params["model.processes"]) for run in runs],
+            "hosts": [int(run.params["model.hosts"]) for run in runs],
+            "size": [int(run.params["model.bytes"]) for run in runs],
+            "us": [run.metrics["transfer_us"] for run in runs],
+        }
+    )
+    for values, rows in table.groupby(keys):
+        yield dict(zip(keys, values, strict=True)), rows.groupby("size")[["us"]].mean().reset_index()
 
 
 def tried(rows: pd.DataFrame, large: int) -> dict[str, object]:
@@ -53,22 +67,18 @@ def tried(rows: pd.DataFrame, large: int) -> dict[str, object]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="data/profiling/network of microsoft/vidur")
+    parser.add_argument("folder", type=Path, help="a clone of microsoft/vidur")
     parser.add_argument(
         "--large", type=int, default=65536, help="bytes from which on errors are given (default: 65536)"
     )
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV file")
     given = parser.parse_args()
     rows: list[dict[str, object]] = []
-    for path in sorted(given.folder.glob("*/*.csv")):
-        if path.stem not in ("all_reduce", "send_recv"):
-            continue
-        for (devices, per_node), part in read(path).groupby(["devices", "per_node"]):
-            where = {"machine": path.parent.name, "pattern": path.stem, "devices": devices, "per_node": per_node}
+    try:
+        for where, part in series(given.folder):
             rows.append({**where, **tried(part, given.large)})
-    if not rows:
-        print(f"error: {given.folder}: no */all_reduce.csv or */send_recv.csv there", file=sys.stderr)
-        return 2
+    except DataError as error:
+        parser.error(str(error))
     table = Table(*rows[0], box=None)
     for row in rows:
         table.add_row(*map(str, row.values()))

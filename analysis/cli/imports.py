@@ -8,10 +8,12 @@ from analysis.cli.stored import (
     DawnbenchOptions,
     DeepBenchOptions,
     RcpOptions,
+    VidurOptions,
     import_archive,
     import_dawnbench,
     import_deepbench,
     import_mlperf_rcp,
+    import_vidur,
 )
 
 __all__ = ["IMPORTS"]
@@ -33,6 +35,16 @@ IMPORTS: tuple[Command, ...] = (
         "They are in github.com/baidu-research/DeepBench, folder results. What is there is not logged again.",
         example="python -m analysis import-deepbench ../DeepBench/results",
         act=import_deepbench,
+        selects=False,
+    ),
+    Command(
+        VidurOptions,
+        summary="log Vidur's published times of all-reduce and send/receive (A40, A100, H100) as runs of channels",
+        description="Log the times of NCCL in Vidur's profiles as runs of model=channel, marked source=published,\n"
+        "into an experiment of their own (vidur, unless --experiment names another). They are in\n"
+        "github.com/microsoft/vidur, folder data/profiling/network. What is there is not logged again.",
+        example="python -m analysis import-vidur ../vidur",
+        act=import_vidur,
         selects=False,
     ),
     Command(

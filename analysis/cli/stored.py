@@ -27,12 +27,14 @@ __all__ = [
     "ExportOptions",
     "ImportOptions",
     "RcpOptions",
+    "VidurOptions",
     "export",
     "import_archive",
     "import_bundle",
     "import_dawnbench",
     "import_deepbench",
     "import_mlperf_rcp",
+    "import_vidur",
 ]
 
 
@@ -74,6 +76,17 @@ class DeepBenchOptions(Arguments):
     command = "import-deepbench"
 
     dir: str = option(text="folder with DeepBench_*.xlsx, in it or below", metavar="DIR", positional=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VidurOptions(Arguments):
+    """Where Vidur's timings are."""
+
+    command = "import-vidur"
+
+    dir: str = option(
+        text="a clone of microsoft/vidur, or its folder data/profiling/network", metavar="DIR", positional=True
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,8 +168,18 @@ def import_deepbench(options: DeepBenchOptions, selection: Selection) -> None:
     _import(log_timings, options.dir, selection)
 
 
-def _import(log: Callable[..., Imported], folder: str, selection: Selection) -> None:
-    experiment = _one_experiment(selection)
+def import_vidur(options: VidurOptions, selection: Selection) -> None:
+    """Log Vidur's timings of NCCL."""
+    from analysis.store.vidur import EXPERIMENT
+    from analysis.store.vidur import import_vidur as log_timings
+
+    experiment = _import(log_timings, options.dir, selection, EXPERIMENT)
+    print(f"Fit them: python -m analysis channel --experiment {shlex.quote(experiment)}")
+
+
+def _import(log: Callable[..., Imported], folder: str, selection: Selection, usual: str = "paradnn") -> str:
+    """Log what a folder holds, and say how much that was; the experiment that holds it now."""
+    experiment = _one_experiment(selection, usual)
     interactive = sys.stderr.isatty()
     done = log(Path(folder), selection.written, experiment, progress=_show if interactive else None)
     if interactive and done.logged:
@@ -166,6 +189,7 @@ def _import(log: Callable[..., Imported], folder: str, selection: Selection) -> 
     there = f"{done.present:,} were there already" if done.present else "none were there before"
     there += f" ({done.completed} of them gained metrics)" if done.completed else ""
     print(f"logged {counted(done.logged, 'published run')}, {there}, left out {_entries(len(done.left_out))}")
+    return experiment
 
 
 def import_dawnbench(options: DawnbenchOptions, selection: Selection) -> None:
@@ -182,9 +206,9 @@ def import_dawnbench(options: DawnbenchOptions, selection: Selection) -> None:
         text = "threshold not reached" if place is None else f"{entry.hours[place]:.2f} h to the threshold"
         later = f", {'1 entry' if entry.below == 1 else f'{entry.below} entries'} below it later" if entry.below else ""
         print(f"{entry.task} {entry.name}: {text}{later}")
-    below = sum(entry.below > 0 for entry in done.series)
+    below, often = (sum(entry.below >= least for entry in done.series) for least in (1, 2))
     counts = f"{done.runs.logged} series logged, {done.runs.present} were there already"
-    print(f"{counts}; {below} fall below their threshold later")
+    print(f"{counts}; {below} fall below their threshold after reaching it, {often} of them in more than one entry")
     print(f"Score them: python -m analysis time-to-accuracy --experiment {shlex.quote(experiment)}")
 
 

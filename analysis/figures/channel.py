@@ -14,21 +14,27 @@ __all__ = ["draw_channels"]
 
 _FAINT = 0.55
 _LINES = ("-", "--", "-.")
+#: Breaks beyond which none is marked, and runs of a channel from which on their marks are small.
+_MOST_BREAKS, _MANY = 12, 200
 
 
 def draw_channels(found: Channels) -> Figure:
     """Left the time of a message, right its size over that time; a mark is a run, a line its fit, dotted where another
-    piece begins. Colours are transports, so that floors stand beside what is built on them; markers and kinds of line
-    are patterns."""
+    piece begins. Colours are transports, so that floors stand beside what is built on them, and markers and kinds of
+    line are patterns; of one transport each channel has a colour of its own."""
     drawn, (both,) = figure(11.0, 5.0, 1, 2)
     transports = list(dict.fromkeys(each.transport for each in found.channels))
     shapes = list(dict.fromkeys((each.pattern, each.variant, each.device) for each in found.channels))
     several = len({each.device for each in found.channels}) > 1
-    for each in found.channels:
-        colour = COLOURS[transports.index(each.transport) % len(COLOURS)]
+    crowded = sum(len(fit.breaks) for _, fit in found.fitted) > _MOST_BREAKS
+    for number, each in enumerate(found.channels):
+        place = transports.index(each.transport) if len(transports) > 1 else number
+        colour = COLOURS[place % len(COLOURS)]
         marker = MARKERS[shapes.index((each.pattern, each.variant, each.device)) % len(MARKERS)]
         name = f"{each.name} on {each.device}" if several else each.name
         _channel(both, each, (colour, marker, _LINES[MARKERS.index(marker) % len(_LINES)]), name)
+        for size in each.fit.breaks if each.fit and not crowded else ():
+            both[0].axvline(size, color=colour, linewidth=0.8, linestyle=":", alpha=_FAINT)
     for axes in both:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
@@ -46,15 +52,14 @@ def _channel(both: list[Axes], each: ChannelFit, look: tuple[str, str, str], nam
     """Marks and lines of one channel in its colour, marker and kind of line."""
     colour, marker, line = look
     sizes, times = (each.rows[column].astype("float64").to_numpy() for column in (SIZE, TIME))
+    size = 4 if len(sizes) < _MANY else 2
     for axes, values in zip(both, (times, sizes / times * 1e6), strict=True):
-        axes.plot(sizes, values, marker, color=colour, markersize=4, alpha=_FAINT, markeredgewidth=0, label=name)
+        axes.plot(sizes, values, marker, color=colour, markersize=size, alpha=_FAINT, markeredgewidth=0, label=name)
     for piece in each.fit.pieces if each.fit else ():
         x = np.geomspace(piece.first, max(piece.last, piece.first * 1.01), 100)
         time = piece.at(x)
         for axes, values in zip(both, (time, x / np.maximum(time, 1e-12) * 1e6), strict=True):
             axes.plot(x, values, line, color=colour, linewidth=1.3)
-    for size in each.fit.breaks if each.fit else ():
-        both[0].axvline(size, color=colour, linewidth=0.8, linestyle=":", alpha=_FAINT)
 
 
 def _size(value: float) -> str:

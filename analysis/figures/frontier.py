@@ -10,9 +10,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator
 
-from analysis.figures.style import colour_of, figure, finish, marker_of
+from analysis.figures.style import colour_of, figure, finish, log_ticks, marker_of
 from analysis.labels import label, unit_of
 from analysis.methods.frontier import Standing
 from analysis.methods.frontiers import Frontier, less_is_better
@@ -70,10 +69,7 @@ def _panel(axes: Axes, one: Frontier, platforms: Sequence[str], limits: Mapping[
     for name, scale in ((x, axes.set_xscale), (y, axes.set_yscale)):
         if not name.endswith(("accuracy", "fraction")) and (one.table[name] > 0).all():
             scale("log")
-            axis = axes.xaxis if name == x else axes.yaxis
-            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.set_major_formatter(_plain)
-            axis.set_minor_formatter("")
+            log_ticks(axes.xaxis if name == x else axes.yaxis)
     finish(axes, one.task, _named(x, currency), _named(y, currency))
 
 
@@ -88,10 +84,6 @@ def _named(metric: str, currency: str) -> str:
     unit = unit_of(metric)
     unit = currency if unit == "currency" else unit
     return f"{label(metric)} ({unit})" if unit else label(metric)
-
-
-def _plain(value: float, _: object) -> str:
-    return f"{value:g}"
 
 
 def _keys(platforms: Sequence[str]) -> list[Line2D]:

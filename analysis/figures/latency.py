@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
 
-from analysis.figures.style import COLOURS, MARKERS, figure, finish
+from analysis.figures.style import COLOURS, MARKERS, figure, finish, log_ticks
 from analysis.format import short
 from analysis.methods.latency import Curve
 from analysis.store.latencies import Distribution
@@ -32,9 +31,7 @@ def draw_latency(curves: Sequence[Curve], quantile: str, distributions: Mapping[
             _distribution(panels[1], one, distributions, look[0])
     panels[0].set(xscale="log", yscale="log")
     for axis in (panels[0].xaxis, panels[0].yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter(_plain)
-        axis.set_minor_formatter("")
+        log_ticks(axis)
     finish(
         panels[0], f"{quantile} over the rate; ring: knee, cross: not served", "queries/s", f"latency, {quantile} (ms)"
     )
@@ -75,12 +72,7 @@ def _finish_distribution(axes: Axes, distributions: Mapping[str, Distribution]) 
     least = min(1 - float(found.shares[-2]) if len(found.shares) > 1 else 1.0 for found in distributions.values())
     ticks = [0.5, *(10.0**-power for power in range(1, 7) if 10.0**-power >= least)]
     axes.set_yticks(ticks, [f"{100 * (1 - tick):.6g}%" for tick in ticks])
+    log_ticks(axes.xaxis)
     axes.minorticks_off()
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(_plain)
     finish(axes, "At the highest rate that was served", "latency (ms)", "share of the queries that took no longer")
     axes.legend(frameon=False, fontsize=8, loc="lower right")
-
-
-def _plain(value: float, _: object) -> str:
-    return f"{value:,g}"

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures.style import colour_of, figure, finish, marker_of, quantity
+from analysis.figures.style import colour_of, figure, finish, log_ticks, marker_of, quantity
 from analysis.labels import label, unit_of
 from analysis.methods.scaling import Scaling, amdahl_speedup
 from analysis.methods.scaling_prediction import Expected
@@ -49,9 +49,10 @@ def _rates(axes: Axes, found: Scaling) -> None:
     each = found.pairs["many"] / found.pairs["devices"]
     ends = [min(found.pairs["one"].min(), each.min()), max(found.pairs["one"].max(), each.max())]
     axes.plot(ends, ends, "--", color=_LINE, linewidth=1, label="nothing lost")
-    axes.set(xscale="log", yscale="log")
     name, unit = label(found.metric), unit_of(found.metric)
+    axes.set(xscale="log", yscale="log")
     for axis in (axes.xaxis, axes.yaxis):
+        log_ticks(axis)
         axis.set_major_formatter(quantity(""))
     sides = f"{name} on one ({unit})", f"{name} of each of n ({unit})"
     finish(axes, f"Each of n {_counted(found.by)} against one alone", *sides)
@@ -76,8 +77,8 @@ def _speedups(axes: Axes, found: Scaling) -> None:
             linestyle="none",
         )
         axes.plot(counts, amdahl_speedup(family.fraction.value, counts), color=colour, linewidth=1.8)
-        if np.isfinite(family.fraction.low):
-            low, high = (amdahl_speedup(end, counts) for end in (family.fraction.low, family.fraction.high))
+        low, high = (amdahl_speedup(end, counts) for end in (family.fraction.low, family.fraction.high))
+        if np.isfinite(low).all() and (low > 0).all():  # else the law has no upper end at some count
             axes.fill_between(counts, low, high, color=colour, alpha=0.2, linewidth=0)
     axes.plot(counts, counts, "--", color=_LINE, linewidth=1)
     axes.axhline(1, color=_LINE, linewidth=0.8)
@@ -113,12 +114,12 @@ def _predicted(axes: Axes, expected: Expected, found: Scaling) -> None:
     axes.plot(ends, ends, "--", color=_LINE, linewidth=1)
     axes.set(xscale="log", yscale="log")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(quantity(""))
+        log_ticks(axis)
     finish(
         axes,
         f"Predicted over {expected.link.name}",
         "measured step (ms)",
-        "predicted: full overlap to none, marked (ms)",
+        "predicted: full overlap to none, marked (ms)" if expected.exchange.hides else "predicted (ms)",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,8 +16,11 @@ _QUARTILES = (0.25, 0.75)
 
 def draw_hosts(table: pd.DataFrame, title: str) -> Figure:
     """Left the speed as a share of that without loss, right the share of the step that waits for gradients; medians
-    over the points of a family, solid with overlap, dashed without, quartiles with overlap as a band."""
+    over the points of a family, solid with overlap, dashed without where that differs, quartiles as a band.
+    """
     drawn, (both,) = figure(11.0, 4.8, 1, 2)
+    hides = not np.allclose(table["overlapped_ms"], table["serial_ms"])
+    kinds_drawn = (("-o", ", with overlap"), ("--s", ", without")) if hides else (("-o", ""),)
     for family, rows in table.groupby("family"):
         colour = colour_of(str(family))
         counts = rows["devices"]
@@ -24,11 +28,11 @@ def draw_hosts(table: pd.DataFrame, title: str) -> Figure:
             (both[0], (rows["efficiency"], rows["efficiency_serial"])),
             (both[1], tuple(1 - rows["alone_ms"] / rows[name] for name in ("overlapped_ms", "serial_ms"))),
         ):
-            for values, line, words in zip(kinds, ("-o", "--s"), ("with overlap", "without"), strict=True):
+            for values, (line, words) in zip(kinds, kinds_drawn, strict=False):
                 by_count = values.groupby(counts)
                 middle = by_count.median()
-                axes.plot(middle.index, middle, line, color=colour, markersize=4, label=f"{family}, {words}")
-                if words == "with overlap":
+                axes.plot(middle.index, middle, line, color=colour, markersize=4, label=f"{family}{words}")
+                if line == "-o":
                     low, high = (by_count.quantile(share) for share in _QUARTILES)
                     axes.fill_between(low.index, low, high, color=colour, alpha=0.15, linewidth=0)
     for axes in both:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import LogLocator, PercentFormatter
 
 from paradnn.config.families import FAMILIES
 from paradnn.plotting import COLOURS, MARKERS, SEQUENTIAL, figure, finish, quantity
@@ -21,6 +22,7 @@ __all__ = [
     "figure",
     "finish",
     "finish_stacks",
+    "log_ticks",
     "marker_of",
     "quantity",
     "stack",
@@ -28,6 +30,7 @@ __all__ = [
 
 #: A name's place decides its look.
 _FAMILIES = tuple(FAMILIES)
+_WIDE = 1e4  # ends of an axis that are further apart leave no room for more ticks than the decades
 
 
 def families_with(names: Iterable[str]) -> list[str]:
@@ -80,6 +83,14 @@ def finish_stacks(drawn: Figure, axes: Axes, rows: Sequence[str], ends: Sequence
     finish(axes, title, f"share of {per}")
     axes.yaxis.grid(False)
     drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8, frameon=False)
+
+
+def log_ticks(axis: Axis) -> None:
+    """Plain numbers along a logarithmic axis, once all is drawn: 1, 2, 5 of each decade, over wide ranges decades."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < _WIDE * low else (1,)))
+    axis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axis.set_minor_formatter("")
 
 
 def _place(name: str, among: Sequence[str]) -> int:

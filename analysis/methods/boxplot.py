@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.methods.dependence import Unit, crossed_quantile, levels_of
+from analysis.methods.dependence import Levels, Unit, crossed_quantile, levels_of
 
 __all__ = ["BOX", "LEVELS", "WHISKERS", "Boxes", "box_statistics"]
 
@@ -60,16 +60,8 @@ def box_statistics(
         row = dict(zip(by, key, strict=True)) | {"label": label, "count": len(values)}
         row["missing"] = len(group) - len(values)
         if len(values):
-            found = np.percentile(values, LEVELS)
-            levels = levels_of(group[known], unit)
-            ends = crossed_quantile(values, levels)[1:]
-            low, high = (end if np.isfinite(end) else np.nan for end in ends)
-            values = np.sort(values)
-            row |= {f"p{level}": value for level, value in zip(LEVELS, found, strict=True)}
-            row |= {"median_low": low, "median_high": high, "sample": levels.words}
-            row |= {"minimum": values[0], "maximum": values[-1]}
-            row["outliers"] = int(((values < found[0]) | (values > found[-1])).sum())
-            kept[label] = values
+            row |= _box(values, levels_of(group[known], unit))
+            kept[label] = np.sort(values)
         rows.append(row)
     columns = [
         *by,
@@ -91,3 +83,13 @@ def box_statistics(
     table = table.iloc[sorted(range(len(table)), key=ranks.__getitem__)].reset_index(drop=True)
     table["outliers"] = table["outliers"].fillna(0).astype("int64")
     return Boxes(metric, tuple(by), table, kept)
+
+
+def _box(values: np.ndarray, levels: Levels) -> dict[str, object]:
+    """What `Boxes.table` says of the values of one group, none of them missing."""
+    found = np.percentile(values, LEVELS)
+    low, high = (end if np.isfinite(end) else np.nan for end in crossed_quantile(values, levels)[1:])
+    outliers = int(((values < found[0]) | (values > found[-1])).sum())
+    row: dict[str, object] = {f"p{level}": value for level, value in zip(LEVELS, found, strict=True)}
+    row |= {"median_low": low, "median_high": high, "sample": levels.words}
+    return row | {"minimum": values.min(), "maximum": values.max(), "outliers": outliers}

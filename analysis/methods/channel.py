@@ -22,9 +22,11 @@ _KEYS = {
     "model.serialized": "serialized={}",
     "model.window": "window {}",
     "model.processes": "{} processes",
+    "model.hosts": "hosts {}",
     "model.servers": "{} servers",
     "model.workers": "{} workers",
     "model.peer": "to {}",
+    "hosts": "{} hosts",
     "platform.cores": "cores {}",
 }
 #: Below which of the others no transport can be: the network's and the host's own, the nearest first.
@@ -98,7 +100,12 @@ def _fit(rows: pd.DataFrame) -> TransferFit | None:
 
 
 def _variant(values: Mapping[str, Any]) -> str:
-    return ", ".join(_KEYS[name].format(str(value).lower()) for name, value in values.items() if pd.notna(value))
+    return ", ".join(_told(_KEYS[name], value) for name, value in values.items() if pd.notna(value))
+
+
+def _told(text: str, value: object) -> str:
+    told = text.format(str(value).lower())
+    return told.removesuffix("s") if value == 1 and text.startswith("{}") else told
 
 
 def _floors(found: list[ChannelFit]) -> pd.DataFrame:

@@ -19,15 +19,16 @@ from scipy import stats
 
 from analysis.prices import PRICE
 from paradnn.config.scenario import SCENARIOS
+from paradnn.store.metrics import interval_names
 
-__all__ = ["PLATFORM", "Kind", "Task", "estimate", "interval_columns", "tasks", "words_of"]
+__all__ = ["PLATFORM", "Kind", "Task", "estimate", "tasks", "words_of"]
 
 #: What makes a platform of two runs.
 PLATFORM = ("device", "environment_id", "framework.name", "software.name")
 _WORK = ("family", "mode", "task", "scenario", "model.", "generate.", "data.", "learn.metric")
 _LEARNT = ("data.", "learn.metric")
 #: What is configured: whole names, and groups of keys.
-_KEYS = ("family", "batch_size", "precision", "compile", "mode", "task", "scenario", "devices", "transport")
+_KEYS = ("family", "batch_size", "precision", "compile", "mode", "task", "scenario", "devices", "transport", "hosts")
 _GROUPS = (
     *("model.", "generate.", "optimizer.", "platform.", "framework.", "software.", "data.", "learn."),
     *(f"{name}." for name in SCENARIOS),
@@ -43,7 +44,6 @@ _ASIDE = (
     "server.batch",
 )
 _ASKED = re.compile(r"(server|single_stream|multi_stream|offline)\.(min_\w+|seed|confidence|precision)|learn\.epochs")
-_UNIT = re.compile(r"(.+)(_ms|_joules|_seconds)")
 
 
 class Kind(StrEnum):
@@ -146,13 +146,6 @@ def _word(name: str) -> str:
     return name.removesuffix(".name").removeprefix("model.").removeprefix("optimizer.").removeprefix("platform.")
 
 
-def interval_columns(metric: str) -> tuple[str, str]:
-    """The columns that hold the 95% interval of a metric's run: the unit stands last."""
-    found = _UNIT.fullmatch(metric)
-    stem, unit = (found[1], found[2]) if found else (metric, "")
-    return f"{stem}_low{unit}", f"{stem}_high{unit}"
-
-
 def estimate(rows: pd.DataFrame, metric: str, error: float) -> tuple[float, float, float]:
     """A quantity of one choice, with an interval that misses it with a chance of `error`.
 
@@ -188,8 +181,8 @@ def _recorded(metric: str, value: float, run: pd.Series) -> tuple[float, float]:
         if asked > 0 and not peak > 0:
             return value, value
         if peak > 0 and metric == "scheduled_queries_per_second":
-            return value, _number(run.get("failed_queries_per_second"))
-    low, high = (_number(run.get(name)) for name in interval_columns(metric))
+            return _number(run.get("peak_queries_per_second_low")), _number(run.get("peak_queries_per_second_high"))
+    low, high = (_number(run.get(name)) for name in interval_names(metric))
     return low, high
 
 

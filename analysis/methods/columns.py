@@ -45,6 +45,7 @@ _RUN = (
     "generate.tokens",
     "devices",
     "transport",
+    "hosts",
     "scenario",
 )
 #: Settings that also change what is measured, though they are no hyperparameters.

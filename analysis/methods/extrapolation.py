@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,13 +28,17 @@ from paradnn.errors import ConfigError
 from paradnn.forecast.operation_times import LEAST, OperationTimes
 from paradnn.forecast.past_runs import NOISE_METRICS, stated_noise
 
-__all__ = ["Kernels", "Step", "fit_kernels", "model_of", "step_of"]
+__all__ = ["Kernels", "Step", "fit_kernels", "model_of", "step_of", "summed"]
 
 _DRAWS, _SEED = 2000, 0
 #: How far operations of a step are off together, beside kernels that ran alone (standard deviation of the logarithm):
 #: other threads, caches that hold what the operation before wrote, kernels that a library fuses.
 _CONTEXT = {"products": 0.1, "others": 0.35}
+#: How far a step as a whole is off beside that: what the errors of 46 steps ask for, each family's from the others'.
+_WHOLE = 0.1
 _PRODUCTS = ("matmul", "convolution")
+#: The row of a profile that says in which time no operation ran.
+_IDLE = "(no operation)"
 #: Passes of a training step over a layer: forward, and backward for weights and inputs.
 _PASSES = 3
 #: One row of a frame: column -> value.
@@ -48,15 +53,24 @@ class Kernels:
     device: str
     models: Mapping[str, OperationTimes]
     counts: Mapping[str, int]
-    missing: Mapping[str, int]
-    run_ids: tuple[str, ...]
-    pooled: str
+    missing: Mapping[str, int] = field(default_factory=dict)
+    run_ids: tuple[str, ...] = ()
+    pooled: str = ""
 
     @property
     def call(self) -> float:
         """Seconds of a call that does nothing: an elementwise operation prepares nothing of its own."""
         own = self.models.get("elementwise")
         return own.dispatch if own else min(model.dispatch for model in self.models.values())
+
+    def start(self, operation: Operation) -> float:
+        """Seconds that the library prepares before an operation within a step begins.
+
+        Products beside each other, as attention has them, are prepared as convolutions are."""
+        model = self.models[operation.kind]
+        if operation.kind == "gemm" and operation.batch > 1:
+            model = self.models.get("conv2d", model)
+        return max(model.dispatch - self.call, 0.0)
 
 
 @dataclass(frozen=True)
@@ -74,15 +88,6 @@ class Step:
     operations: pd.DataFrame
     covered: float
     not_modelled: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class _Other:
-    """Operations without products: so many, with their bytes each, and what they are."""
-
-    what: str
-    count: float
-    moved: float
 
 
 def fit_kernels(
@@ -143,29 +148,37 @@ def step_of(row: Row, kernels: Kernels, table: pd.DataFrame | None) -> Step:
     if mode == "generate":
         raise ConfigError("--run", "mode=generate", "has no list of operations here", "choose runs with --where")
     products = model_operations(model, batch_size=batch_size, precision=precision, mode=mode)
-    others = list(_others(table)) if table is not None else [_traffic(model, row, products)]
     known = [each for each in products if each.operation.kind in kernels.models]
-    rows = [(each.layer, each.operation, float(each.count), "products") for each in known]
+    others: list[Counted] = []
     if "elementwise" in kernels.models:
-        rows += [(one.what, elementwise_operation(one.moved, precision), one.count, "others") for one in others]
-    if not rows:
+        others = list(_others(table, precision)) if table is not None else [_traffic(model, row, products)]
+    if not known and not others:
         raise NotEnoughData(f"none of the operations of {model['name']} is among the kernels of {kernels.device}")
     covered, missing = _coverage(table, {each.operation.kind for each in known}, "elementwise" in kernels.models)
     if len(known) < len(products):
         lacking = sorted({each.operation.kind for each in products}.difference(kernels.models))
         missing = {**{kind: float("nan") for kind in lacking}, **missing}
-    return _summed(rows, kernels, covered, missing)
+    step = summed(known, others, kernels, covered, missing)
+    return step if table is None else _with_idle(step, kernels)
 
 
-def _summed(
-    rows: Sequence[tuple[str, Operation, float, str]], kernels: Kernels, covered: float, missing: Mapping[str, float]
+def summed(
+    products: Sequence[Counted],
+    others: Sequence[Counted],
+    kernels: Kernels,
+    covered: float = float("nan"),
+    missing: Mapping[str, float] = MappingProxyType({}),
 ) -> Step:
-    """Operations that are the same are one row; draws of all are joint, so that a sum is as uncertain as it must be."""
+    """A step of products and of operations without products, all of kinds that `kernels` has.
+
+    Operations that are the same are one row; draws of all are joint, so that a sum is as uncertain as it must be.
+    """
     random = np.random.default_rng(_SEED)
     merged: dict[tuple[Operation, str], tuple[str, float]] = {}
-    for layer, operation, count, group in rows:
-        first, before = merged.get((operation, group), (layer, 0.0))
-        merged[operation, group] = (first, before + count)
+    for group, counted in (("products", products), ("others", others)):
+        for one in counted:
+            first, before = merged.get((one.operation, group), (one.layer, 0.0))
+            merged[one.operation, group] = (first, before + one.count)
     operations, groups = zip(*merged, strict=True)
     counts = np.array([count for _, count in merged.values()])
     draws = _within(operations, kernels, random) * counts[:, None]
@@ -173,6 +186,7 @@ def _summed(
         chosen = np.array([one == group for one in groups])
         draws[chosen] *= np.exp(spread * random.standard_normal(_DRAWS))
     total = draws.sum(axis=0) + kernels.call
+    ends = np.quantile(total * np.exp(_WHOLE * random.standard_normal(_DRAWS)), (0.025, 0.975))
     middle, low, high = (np.quantile(draws, share, axis=1) for share in (0.5, 0.025, 0.975))
     table = pd.DataFrame(
         {
@@ -187,8 +201,7 @@ def _summed(
         }
     )
     table = table.sort_values("seconds", ascending=False, kind="stable", ignore_index=True)
-    around = [float(np.quantile(total, share)) for share in (0.5, 0.025, 0.975)]
-    return Step(around[0], around[1], around[2], table, covered, missing)
+    return Step(float(np.median(total)), float(ends[0]), float(ends[1]), table, covered, missing)
 
 
 def _within(operations: Sequence[Operation], kernels: Kernels, random: np.random.Generator) -> np.ndarray:
@@ -199,20 +212,32 @@ def _within(operations: Sequence[Operation], kernels: Kernels, random: np.random
         places = [place for place, operation in enumerate(operations) if operation.kind == kind]
         if places:
             drawn = model.predict_uncalled([operations[place] for place in places]).draws(_DRAWS, random)
-            found[places] = np.exp(drawn) + max(model.dispatch - kernels.call, 0.0) + step
+            starts = np.array([kernels.start(operations[place]) for place in places])[:, None]
+            found[places] = np.exp(drawn) + starts + step
     return found
 
 
-def _others(table: pd.DataFrame) -> Iterator[_Other]:
+def _others(table: pd.DataFrame, precision: str) -> Iterator[Counted]:
     """What a profile has beside products: bytes where they are known; of what only hands on, how often."""
     for kind, rows in table[~_is_product(table)].groupby(_named(table), sort=False):
         for row in rows.to_dict("records"):
             count = row.get("count")
             if count is not None and count > 0 and pd.notna(row["bytes"]):
-                yield _Other(str(kind), float(count), float(row["bytes"]) / float(count))
+                moved = float(row["bytes"]) / float(count)
+                yield Counted(str(kind), elementwise_operation(moved, precision), float(count))
 
 
-def _traffic(model: Mapping[str, Any], row: Row, products: Sequence[Counted]) -> _Other:
+def _with_idle(step: Step, kernels: Kernels) -> Step:
+    """Time in which no operation ran is modelled as far as the call reaches, which is a term of the sum."""
+    left = dict(step.not_modelled)
+    idle = left.pop(_IDLE, 0.0)
+    known = min(idle, kernels.call / step.seconds)
+    if idle > known:
+        left[_IDLE] = idle - known
+    return replace(step, covered=step.covered + known, not_modelled=left)
+
+
+def _traffic(model: Mapping[str, Any], row: Row, products: Sequence[Counted]) -> Counted:
     """The traffic of a step that its products do not explain, one operation for each pass over a layer."""
     mode = _told(row, "mode", "train")
     costs = model_costs(
@@ -224,7 +249,8 @@ def _traffic(model: Mapping[str, Any], row: Row, products: Sequence[Counted]) ->
     )
     explained = sum(each.count * each.operation.bytes for each in products)
     count = max(1, len(products)) if mode == "inference" else _PASSES * max(1, len(products) // _PASSES)
-    return _Other("other traffic", float(count), max(0.0, costs.bytes_per_step - explained) / count)
+    moved = max(0.0, costs.bytes_per_step - explained) / count
+    return Counted("other traffic", elementwise_operation(moved, str(row["precision"])), float(count))
 
 
 def _coverage(table: pd.DataFrame | None, kinds: set[str], has_others: bool) -> tuple[float, dict[str, float]]:

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis.prices import PRICE
 from paradnn.config.scenario import SCENARIOS
 from paradnn.errors import ConfigError
+from paradnn.store.metrics import METRICS
 
-__all__ = ["describes", "given_columns", "is_place", "join_columns", "shown", "values_of"]
+__all__ = ["as_steps", "describes", "given_columns", "is_place", "join_columns", "shown", "values_of"]
 
 # What is computed, and where and with what. Of the second only what both sides share takes part in a pair's identity.
-_POINT = ("batch_size", "precision", "compile", "mode", "devices", "transport", "task", "scenario")
-_POINT_PREFIXES = ("model.", "generate.", "optimizer.", "data.", "learn.", *(f"{name}." for name in SCENARIOS))
+_POINT = ("batch_size", "precision", "compile", "mode", "devices", "transport", "hosts", "task", "scenario")
+_SCENARIO_PREFIXES = tuple(f"{name}." for name in SCENARIOS)
+_POINT_PREFIXES = ("model.", "generate.", "optimizer.", "data.", "learn.", *_SCENARIO_PREFIXES)
 _PLACE_PREFIXES = ("platform.", "framework.", "software.")
 _NEVER = ("model.name", "platform.index", PRICE)
+#: What else tells the steps of two runs apart.
+_STEP = ("family", "device", "seed")
+#: What a run of a scenario says of its queries.
+_QUERIES = {
+    *(name for name, one in METRICS.items() if one.kind == "load"),
+    *("latency_p50_ms", "latency_p90_ms", "latency_p99_ms", "cost_per_million_queries", "energy_per_query_joules"),
+    *("limit", "limit_reason"),
+}
 
 
 def join_columns(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str, tuple[str, str]]]:
@@ -64,6 +75,35 @@ def describes(name: str) -> bool:
 def is_place(name: str) -> bool:
     """Whether a column says where and with what it is computed."""
     return name not in _NEVER and name.startswith(_PLACE_PREFIXES)
+
+
+def as_steps(frame: pd.DataFrame, asked: Collection[str]) -> tuple[pd.DataFrame, int]:
+    """Runs of scenarios as replicates of the point whose steps they time, and how many such runs there are.
+
+    A scenario times the steps of a closed point first, so that runs which differ in it and its keys alone have measured
+    one thing several times: they get one `point_id`, that of a closed run where there is one, and the columns of
+    scenarios are left out. The frame as it is where `asked`, words of options, names a scenario, one of its keys or a
+    metric of its queries: then these are the question.
+    """
+    if "scenario" not in frame or any(word in _QUERIES or _of_scenario(word) for word in asked):
+        return frame, 0
+    loaded = frame["scenario"].isin(list(SCENARIOS)).to_numpy(dtype=bool)
+    if not loaded.any():
+        return frame, 0
+    steps = frame.drop(columns=[name for name in frame.columns if _of_scenario(name)])
+    keys = [name for name in steps.columns if name in _STEP or describes(name) or is_place(name)]
+    if "point_id" in steps and keys:
+        group = steps.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
+        order = np.argsort(loaded, kind="stable")  # closed runs first: all are called what these are
+        names = steps["point_id"].iloc[order].groupby(group[order]).first()
+        steps["point_id"] = steps["point_id"].where(~loaded, names.reindex(group).to_numpy())
+    steps.attrs = dict(frame.attrs)
+    return steps, int(loaded.sum())
+
+
+def _of_scenario(name: str) -> bool:
+    """Whether a column says who asks, and how."""
+    return name == "scenario" or name.startswith(_SCENARIO_PREFIXES)
 
 
 def values_of(column: pd.Series) -> set[Any]:

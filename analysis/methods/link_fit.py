@@ -23,7 +23,7 @@ from paradnn.errors import ConfigError
 __all__ = ["FittedLink", "RingCheck", "check_rings", "choose_channel", "link_of"]
 
 #: Patterns that say what a message of an exchange costs.
-_USABLE = ("latency", "bandwidth", "all_reduce")
+_USABLE = ("latency", "bandwidth", "send_recv", "all_reduce")
 
 
 @dataclass(frozen=True)

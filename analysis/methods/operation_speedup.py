@@ -51,6 +51,7 @@ _IDENTITY = (
     "mode",
     "devices",
     "transport",
+    "hosts",
     "task",
     "scenario",
     # When and where it was measured, for `analysis.methods.sessions`.

@@ -117,12 +117,8 @@ def regress(
     terms, scores, per, constant, collinear = standardise(
         values, list(design.columns), design.attrs.get("columns", {}), interactions
     )
-    if not terms:
-        raise NotEnoughData("no hyperparameter varies")
-    count, needed = int(units.max()) + 1, _ROWS_PER_COEFFICIENT * (len(terms) + 1)
-    if count < needed:
-        what = f"{len(terms)} term{'s'[: len(terms) != 1]}"
-        raise NotEnoughData(f"{count} points for {what}, at least {needed} are needed")
+    count = int(units.max()) + 1
+    _require_rows(count, len(terms))
     spread = float(y.std(ddof=1))
     fitted, covariance = _least_squares(scores, (y - y.mean()) / spread, None if clusters is None else units)
     interval, p_values = fitted.conf_int(1 - level)[1:], fitted.pvalues[1:]
@@ -145,6 +141,16 @@ def regress(
     columns = design[[term for term in terms if unseen and term in design]]
     fit = float(fitted.rsquared), r2, rmse, folds, _unseen(scores, y, columns)
     return Regression(weights, len(y), count, *fit, covariance, level, constant, collinear)
+
+
+def _require_rows(count: int, terms: int) -> None:
+    """Raise NotEnoughData where so many rows (clusters) cannot settle so many terms and an intercept."""
+    needed = _ROWS_PER_COEFFICIENT * (terms + 1)
+    if not terms:
+        raise NotEnoughData("no hyperparameter varies")
+    if count < needed:
+        what = f"{terms} term{'s'[: terms != 1]}"
+        raise NotEnoughData(f"{count} points for {what}, at least {needed} are needed")
 
 
 def _varies(values: np.ndarray) -> np.ndarray:

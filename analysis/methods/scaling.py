@@ -110,14 +110,33 @@ def scaling(
     """
     if metric not in METRICS:
         raise ConfigError("--metric", metric, "is no rate that grows with devices", f"choose {' or '.join(METRICS)}")
-    measured = frame[is_ok(frame) & ~frame["family"].isin(_MESSAGES)]
+    measured = _counted(frame, by)
+    checked = [require_homogeneous(rows, pool=pool) for _, rows in measured.groupby("family", dropna=False)]
+    pooled = tuple(rows.attrs["pooled"] for rows in checked if rows.attrs.get("pooled"))
+    found = _paired(measured, metric, by)
+    alone = tuple(name for name in families(measured) if name not in set(found["family"]))
+    if _TRANSPORT in found and found[_TRANSPORT].nunique() > 1:
+        # How devices meet decides what they lose: each way has a fraction of its own.
+        found["family"] = found["family"] + ", " + found[_TRANSPORT]
+    found = found.rename(columns={"a": "many", "b": "one"})
+    found["efficiency"] = found["speedup"] / found["devices"]
+    found["fraction"] = amdahl_fraction(found["speedup"], found["devices"])
+    named = [_family(name, found[found["family"] == name], level) for name in families(found)]
+    return Scaling(metric, by, found, tuple(named), alone, pooled, tuple(measured["run_id"]))
+
+
+def _counted(frame: pd.DataFrame, by: str) -> pd.DataFrame:
+    """The measured runs that say how many devices they had."""
+    measured = _by_hosts(frame[is_ok(frame) & ~frame["family"].isin(_MESSAGES)])
     if by not in measured or measured[by].notna().sum() == 0:
         raise NotEnoughData(f"{by}: no measured run records how many; measure points with {by}=1 and more")
     if not pd.api.types.is_numeric_dtype(measured[by]):
         raise ConfigError("--by", by, "holds no numbers", "name the column that counts devices")
-    measured = measured[measured[by].notna()]
-    checked = [require_homogeneous(rows, pool=pool) for _, rows in measured.groupby("family", dropna=False)]
-    pooled = tuple(rows.attrs["pooled"] for rows in checked if rows.attrs.get("pooled"))
+    return measured[measured[by].notna()]
+
+
+def _paired(measured: pd.DataFrame, metric: str, by: str) -> pd.DataFrame:
+    """Each point on more devices beside itself on one, as `pairing.pair` has them; column `devices` counts."""
     counts = sorted({int(count) for count in measured[by]})
     # One device exchanges nothing: it is what devices of every transport are held against.
     count_columns = [name for name in (by, _TRANSPORT) if name in measured]
@@ -133,15 +152,16 @@ def scaling(
     found = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     if found.empty:
         raise NotEnoughData(f"no point was measured with {by}=1 and with more; measure the same points on both")
-    alone = tuple(name for name in families(measured) if name not in set(found["family"]))
-    if _TRANSPORT in found and found[_TRANSPORT].nunique() > 1:
-        # How devices meet decides what they lose: each way has a fraction of its own.
-        found["family"] = found["family"] + ", " + found[_TRANSPORT]
-    found = found.rename(columns={"a": "many", "b": "one"})
-    found["efficiency"] = found["speedup"] / found["devices"]
-    found["fraction"] = amdahl_fraction(found["speedup"], found["devices"])
-    named = [_family(name, found[found["family"] == name], level) for name in families(found)]
-    return Scaling(metric, by, found, tuple(named), alone, pooled, tuple(measured["run_id"]))
+    return found
+
+
+def _by_hosts(rows: pd.DataFrame) -> pd.DataFrame:
+    """Devices of several hosts meet in another way than those of one: their transport says so."""
+    if not {"hosts", _TRANSPORT} <= set(rows.columns):
+        return rows
+    hosts = rows["hosts"].fillna(1).astype("int64")
+    words = rows[_TRANSPORT].where(hosts == 1, rows[_TRANSPORT] + " on " + hosts.astype("string") + " hosts")
+    return rows.drop(columns="hosts").assign(**{_TRANSPORT: words})
 
 
 def _by_count(measured: pd.DataFrame, by: str) -> Iterator[tuple[int, str | None, pd.DataFrame]]:

@@ -48,12 +48,20 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True)
 class Exchange:
-    """How gradients are exchanged: over which channel (its name), by which algorithm, in buckets of how many bytes."""
+    """How gradients are exchanged: over which channel (its name), by which algorithm, in buckets of how many bytes.
+
+    All at once by default, which hides nothing: so do TensorFlow's strategies in a compiled step.
+    """
 
     channel: str
     algorithm: Algorithm = "ring"
     servers: int = 1
-    bucket: float = 0
+    bucket: float = math.inf
+
+    @property
+    def hides(self) -> bool:
+        """Whether some gradients can be sent before the last are there."""
+        return math.isfinite(self.bucket)
 
 
 @dataclass(frozen=True)
@@ -182,8 +190,9 @@ def _expect(frame: pd.DataFrame, exchange: Exchange, keys: list[str], asked: Seq
         shown = {name: one.row[name] for name in (*keys, *_STEP) if name in one.row}
         shown |= {"batch_size": one.batch, "devices": one.devices, "measured_ms": 1e3 * one.measured}
         found.append({**shown, **dict(_times(layers, one, link, exchange))})
-        bucket = max(exchange.bucket, *(layer.gradient_bytes for layer in layers))
-        sent = messages(exchange.algorithm, one.devices, bucket, exchange.servers)
+        gradients = [layer.gradient_bytes for layer in layers]
+        together = min(max(exchange.bucket, *gradients), sum(gradients))
+        sent = messages(exchange.algorithm, one.devices, together, exchange.servers)
         largest = max(largest, *(size for _, size in sent), 0.0)
     table = pd.DataFrame(found)
     if table["measured_ms"].isna().all():

@@ -54,9 +54,10 @@ class PlatformRatio:
 class TimeToAccuracy:
     """`scores` has a row for each setting on each platform: `family`, `platform`, `choice` (what varies besides the
     batch size, in words), `batch_size`, `runs`, `reached`, `seconds` with `seconds_low` and `seconds_high`, `epochs`,
-    `examples_per_second`, `below` (runs that fell below the target later), and `joules` and `cost` where known;
-    `speedup` over the smallest batch size, and what reference points say of it, which are the other batch sizes of the
-    same setting: `least_epochs` (the fewest that pass, NaN where nothing is tested) and `passes`.
+    `examples_per_second`, `below` (runs that fell below the target later), `joules` where known, `cost` and what it is
+    in, `currency`, where there are prices; `speedup` over the smallest batch size, and what reference points say of it,
+    which are the other batch sizes of the same setting: `least_epochs` (the fewest that pass, NaN where nothing is
+    tested) and `passes`.
     """
 
     scores: pd.DataFrame
@@ -177,8 +178,20 @@ def _score(group: pd.DataFrame) -> dict[str, Any]:
     }
     if "energy_to_target_joules" in group and group["energy_to_target_joules"].notna().any():
         found["joules"] = olympic_mean(group["energy_to_target_joules"].fillna(math.inf).tolist()).value
-    price = group[PRICE].dropna() if PRICE in group else pd.Series(dtype="float64")
-    return found | {"cost": COST_TO_TARGET.value(float(price.iloc[0]), score.value)} if len(price) else found
+    return found | _cost(group, score.value)
+
+
+def _cost(group: pd.DataFrame, seconds: float) -> dict[str, Any]:
+    """What so many seconds cost, and in what currency; nothing where no run has a price."""
+    paid = group[group[PRICE].notna()] if PRICE in group else group.head(0)
+    if paid.empty:
+        return {}
+    first = paid.iloc[0]
+    currency = first.get("price_currency")
+    return {
+        "cost": COST_TO_TARGET.value(float(first[PRICE]), seconds),
+        "currency": "" if pd.isna(currency) else str(currency),
+    }
 
 
 def _with_speedups(scores: pd.DataFrame) -> pd.DataFrame:

@@ -59,8 +59,8 @@ def make_report(
     show("comparisons")
     comparisons, not_compared = ([], []) if pool else compare_populations(shown, frame, selection, context)
     shared, lacking = _versions(shown, frame, selection, context)
-    common, absent = _across(frame, prices, selection, context)
-    shared, lacking = [*shared, *common], [*lacking, *absent]
+    choices, absent = _across(frame, prices, selection, context)
+    lacking += absent
     show("claims")
     claims, silent = _claims(frame, selection, context)
     missing += [*lacking, *not_compared, *([claims] if isinstance(claims, Missing) and not silent else [])]
@@ -77,6 +77,7 @@ def make_report(
             ui=ui_address(store.uri),
             ui_command=f"python -m paradnn.ui --store {shlex.quote(store.public)}",
             chapters=chapters,
+            choices=choices,
             shared=shared,
             comparisons=comparisons,
             claims=claims if isinstance(claims, Section) else None,

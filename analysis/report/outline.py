@@ -70,8 +70,10 @@ class Item:
 
 def outline(population: Population) -> list[Item | Missing]:
     """The analyses of one population, in the order of the page; what its runs rule out from the start is missing."""
+    computing = _computing(population.rows)
+    narrowed = computing if len(computing) < len(families(population.rows)) else ()
     items = [
-        Item(boxplot, BoxplotOptions(by=("family",)), "Spread by family", ""),
+        Item(boxplot, BoxplotOptions(by=("family",)), "Spread by family", "", narrowed),
         *_heat_maps(population),
         *_memory(population.rows),
         *_messages(population.rows),
@@ -81,6 +83,7 @@ def outline(population: Population) -> list[Item | Missing]:
             "What performance depends on",
             "Standardised weights of a regression on logarithms. Further from zero matters more; an interval that "
             "holds zero shows no effect.",
+            narrowed,
         ),
         Item(
             roofline,
@@ -195,7 +198,7 @@ def _messages(rows: pd.DataFrame) -> Iterator[Item]:
 def _heat_maps(population: Population) -> Iterator[Item | Missing]:
     """A map for each kind of family over its two first hyperparameters that vary."""
     rows = population.rows
-    for names, known in _kinds(families(rows)):
+    for names, known in _kinds(_computing(rows)):
         mine = rows[rows["family"].isin(names)]
         varied = _varied(mine, [f"model.{key}" for key in known[0].swept] if known else ())
         title = f"Heat map: {', '.join(names)}"
@@ -216,6 +219,12 @@ def _heat_maps(population: Population) -> Iterator[Item | Missing]:
                 tuple(names),
                 f"predict-{names[0]}",
             )
+
+
+def _computing(rows: pd.DataFrame) -> tuple[str, ...]:
+    """The families whose rate is of examples: messages have a section of their own. All where nothing else ran."""
+    there = tuple(families(rows))
+    return tuple(name for name in there if name not in FAMILIES or not FAMILIES[name].is_communication) or there
 
 
 def _kinds(present: Sequence[str]) -> Iterator[tuple[list[str], list[Family]]]:

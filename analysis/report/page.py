@@ -30,6 +30,7 @@ __all__ = ["Audience", "Content", "render"]
 Audience = Literal["both", "manager", "engineer"]
 
 _TOLD = 4  # sentences of a topic that stand open
+_CHOICES = "Latency and cost"
 _SOURCES = 12  # run ids of a section that are listed
 #: Answer -> the class that colours it.
 _ANSWERS = {Answer.SUPPORTED: "supported", Answer.REFUTED: "refuted", Answer.NOT_ENOUGH: "open"}
@@ -38,7 +39,7 @@ _ANSWERS = {Answer.SUPPORTED: "supported", Answer.REFUTED: "refuted", Answer.NOT
 @dataclass(frozen=True)
 class Content:
     """All that the page shows. `ui` is the address of the MLflow UI or empty, `ui_command` opens it elsewhere;
-    `whole` writes all runs, `silent` are the claims without data."""
+    `whole` writes all runs, `silent` are the claims without data; `choices` and `shared` are about all systems."""
 
     title: str
     audience: Audience
@@ -49,6 +50,7 @@ class Content:
     ui: str
     ui_command: str
     chapters: Sequence[Chapter]
+    choices: Sequence[Section]
     shared: Sequence[Section]
     comparisons: Sequence[Comparison]
     claims: Section | None
@@ -103,6 +105,7 @@ def _analyses(content: Content) -> list[str]:
     populations = [one.population for one in content.chapters]
     return [
         _headline("found", "In short", content.findings, True),
+        _choices(content),
         f'<section id="counts"><h2>Points by family and outcome</h2>{overview(populations)}</section>',
         *(_chapter(chapter, content.ui) for chapter in content.chapters),
         _comparisons(content),
@@ -134,6 +137,8 @@ def _contents(content: Content) -> str:
     """Links to every chapter and section."""
     chapters = [] if content.audience == "engineer" else ['<a href="#results">Results</a>']
     chapters.append('<a href="#measured">Systems side by side</a>')
+    if content.choices:
+        chapters.append(f'<a href="#choices">{_CHOICES}</a>{_links(content.choices)}')
     chapters.append('<a href="#counts">Points by family and outcome</a>')
     for one in content.chapters:
         chapters.append(f'<a href="#{one.population.key}">{text(one.population.name)}</a>{_links(one.sections)}')
@@ -150,6 +155,14 @@ def _contents(content: Content) -> str:
 
 def _links(sections: Iterable[Section]) -> str:
     return items(f'<a href="#{section.anchor}">{text(section.title)}</a>' for section in sections)
+
+
+def _choices(content: Content) -> str:
+    """What users wait for and what it costs, over all systems, where any run tells."""
+    if not content.choices:
+        return ""
+    inner = "".join(_section(section, content.ui) for section in content.choices)
+    return f'<section id="choices"><h2>{_CHOICES}</h2>{inner}</section>'
 
 
 def _chapter(chapter: Chapter, ui: str) -> str:

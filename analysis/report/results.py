@@ -26,6 +26,7 @@ _SHOWN = 12  # rows that stand open; of more, the models that span each family, 
 _MILLION = 1e6
 _NONE = Cell("-")
 _SETTINGS = ("mode", "compile", "optimizer.name", "data.name", "devices", "platform.threads", "framework.name")
+_COUNTS = {"devices": "device", "platform.threads": "thread"}  # a bare number would not say of what
 
 
 class _Row(NamedTuple):
@@ -142,7 +143,12 @@ def _whole(value: Any) -> Cell:
 
 
 def _settings(row: _Row, varied: Sequence[str]) -> Cell:
-    return Cell(", ".join(str(row.values[name]) for name in varied if _known(row.values.get(name))))
+    known = {name: row.values[name] for name in varied if _known(row.values.get(name))}
+    return Cell(
+        ", ".join(
+            counted(int(value), _COUNTS[name]) if name in _COUNTS else str(value) for name, value in known.items()
+        )
+    )
 
 
 def _interval(row: _Row) -> Cell:
@@ -164,7 +170,8 @@ def _energy(row: _Row) -> Cell:
 
 def _cost(row: _Row) -> Cell:
     cost = row.number("cost_per_million_examples")
-    return Cell(f"{cost:.3g}", cost) if cost > 0 else _NONE
+    currency = row.values.get("price_currency")
+    return Cell(short(cost, str(currency) if _known(currency) else "", digits=3), cost) if cost > 0 else _NONE
 
 
 def _rate(value: float) -> str:

@@ -178,7 +178,7 @@ def _memory(population: Population) -> Finding | None:
         failed, ran = (
             _extreme(mine[mask.loc[mine.index]], last) for mask, last in ((full, False), (is_ok(rows), True))
         )
-        parts.append(f"{family} from {failed} on" + (f" (the largest that ran: {ran})" if ran else ""))
+        parts.append(f"from {failed} on" + (f" (the largest that ran: {ran})" if ran else ""))
     words = f"{population.name}: {counted(int(full.sum()), 'point')} of {len(rows):,} did not fit: {'; '.join(parts)}."
     return Finding("Where memory ends", words, population.key)
 

@@ -27,6 +27,8 @@ __all__ = ["EXPERIMENT", "TASKS", "Imported", "Series", "import_dawnbench", "rea
 
 #: Where the runs go: apart from one's own, which share neither models nor data with them.
 EXPERIMENT = "dawnbench"
+#: What entries say that an hour costs (`costPerHour`) is in this currency.
+_CURRENCY = "USD"
 #: The metric of each task as its column is called, the threshold in it, and what of it is 1.
 TASKS = {"CIFAR10": ("top1Accuracy", 94.0, 100.0), "ImageNet": ("top5Accuracy", 93.0, 100.0)}
 TASKS["SQuAD"] = ("f1Score", 0.75, 1.0)
@@ -61,7 +63,7 @@ class Series:
 
     @property
     def price(self) -> float | None:
-        """Dollars an hour, where the entry says so."""
+        """What an hour costs, where the entry says so."""
         price = self.about.get("costPerHour")
         return float(price) if isinstance(price, (int, float)) and price > 0 else None
 
@@ -133,7 +135,7 @@ def _run(entry: Series) -> PublishedRun:
     )
     params = {"task": "learn", "model.name": model, "data.name": entry.task, "learn.target": f"{threshold / scale:g}"}
     params |= {"framework.name": framework, "mode": "train", "seed": "0"}
-    params |= {} if entry.price is None else {"platform.price_per_hour": f"{entry.price:g}"}
+    paid = {} if entry.price is None else {"platform.price_per_hour": f"{entry.price:g}"}
     curve = [
         Moment(step, 3600 * hours, {"heldout_accuracy": accuracy / scale, "learning_seconds": 3600 * hours})
         for step, (hours, accuracy) in enumerate(zip(entry.hours, entry.metric, strict=True), 1)
@@ -141,13 +143,14 @@ def _run(entry: Series) -> PublishedRun:
     return PublishedRun(
         point_id=digest("dawnbench", entry.task, entry.name),
         name=entry.name,
-        params=params,
+        params=params | paid,
         tags={
             "environment_id": digest("dawnbench", device),
             "protocol_id": PUBLISHED,
             "replicate": "0",
             "device": device,
             "mlflow.note.content": f"DAWNBench, {entry.task} training: {model} by {author}.",
+            **({"price_currency": _CURRENCY} if paid else {}),
         },
         metrics=entry.metrics(),
         outcome="timeout" if entry.reached is None else "ok",

@@ -2,9 +2,9 @@
 
     python -m analysis import-deepbench DIR
 
-Each timing of `analysis.store.deepbench_sheets` becomes one run of `model=gemm|conv2d|rnn_kernel|sparse_gemm`, with the
-params of one's own, so that `compare` and `roofline` find the same point in both. docs/published-data.md says what the
-figures mean.
+Each timing of `analysis.store.deepbench_sheets` becomes one run of `model=gemm`, `conv2d`, `rnn_kernel`, `sparse_gemm`
+or `channel`, with the params of one's own, so that `compare`, `roofline` and `channel` find the same point in both.
+docs/published-data.md says what the figures mean.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from analysis.store.deepbench_sheets import Platform, Timing, read_workbook
 from analysis.store.publication import Imported, Publication, PublishedRun, digest, log_publications
+from analysis.store.transfers import Transfer
 from paradnn.config.families import FAMILIES
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
@@ -93,15 +94,15 @@ def _runs(file: str, device: str, platform: Platform, timings: Sequence[Timing])
     tags = _platform_tags(device, platform)
     library = _LIBRARIES.get(device.partition(" ")[0], "arm")
     for timing in timings:
-        point = _point(timing, file)
-        params = _params(point) | {"platform.name": platform.kind, "framework.name": library}
+        name, params, metrics = _described(timing, file, device)
+        params |= {"platform.name": platform.kind, "framework.name": library}
         known = digest("deepbench", file, *(f"{key}={value}" for key, value in sorted(params.items())))
         replicate = str(seen[known])
         seen[known] += 1
         note = f"Published timing of DeepBench on {device}, {file}, sheet {timing.sheet}, cell {timing.cell}; "
         yield PublishedRun(
             point_id=digest(known, replicate),
-            name=f"{timing.kernel} {point.model.size} b{timing.batch_size} {timing.precision} {device}",
+            name=f"{name} {device}",
             params=params | {"replicate": replicate},
             tags={
                 **tags,
@@ -110,8 +111,18 @@ def _runs(file: str, device: str, platform: Platform, timings: Sequence[Timing])
                 "archive_label": f"{file}, {timing.sheet}, {timing.cell}",
                 "mlflow.note.content": note + "see docs/published-data.md.",
             },
-            metrics=_metrics(timing, point, device),
+            metrics=metrics,
         )
+
+
+def _described(timing: Timing, file: str, device: str) -> tuple[str, dict[str, str], dict[str, float]]:
+    """Name, params and metrics of one's own run of the same."""
+    if timing.kernel == "channel":
+        transfer = Transfer(**timing.options, precision=timing.precision, seconds=timing.seconds)
+        return transfer.name, transfer.params, transfer.metrics
+    point = _point(timing, file)
+    name = f"{timing.kernel} {point.model.size} b{timing.batch_size} {timing.precision}"
+    return name, _params(point), _metrics(timing, point, device)
 
 
 def _point(timing: Timing, file: str) -> Point:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import warnings
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,8 @@ from paradnn.errors import DataError
 
 __all__ = ["Platform", "Timing", "read_workbook"]
 
+#: What a damaged archive raises, or damaged XML in it (SyntaxError).
+_DAMAGED = (OSError, EOFError, ValueError, KeyError, TypeError, SyntaxError, zipfile.BadZipFile, zlib.error)
 _SOURCE = "github.com/baidu-research/DeepBench, folder results"
 
 
@@ -34,8 +37,9 @@ class Platform:
 
 @dataclass(frozen=True)
 class Timing:
-    """One timing. `options` are the kernel's own, by the names of its dataclass; `stated` is the rate in the sheet,
-    FLOP/s, None where there is none; `notes` are other cells of the row that say how it was done."""
+    """One timing. `options` are the kernel's own, by the names of its dataclass, of a channel those of a `Transfer`;
+    `stated` is the rate in the sheet, FLOP/s, None where there is none; `notes` are other cells of the row that say how
+    it was done."""
 
     sheet: str
     cell: str
@@ -88,10 +92,12 @@ _SECTIONS = {
         f"recurrent layers - {cell}": _Section("rnn_kernel", ("hidden units", "n", "timesteps"), _LAYER)
         for cell in ("vanilla", "lstm", "gru")
     },
-    "all-reduce": _Section("", (), {}),
+    "all-reduce": _Section("channel", ("size # floats", "processes"), {"mean all reduce time": ({}, "")}),
 }
 #: What the line `Precision` says -> of each kernel's operands.
 _PRECISIONS = (("int8", "int8"), ("16 bit inputs", "float16"), ("float", "float32"))
+#: First word of the algorithm of an all-reduce -> what carries it.
+_TRANSPORTS = {"nccl": "nccl", "osu": "mpi", "baidu": "baidu", "intel": "mlsl"}
 _UNITS = {"teraflops": 1e12, "gigaflops": 1e9}
 #: Texts in place of a time that say that there is none.
 _NO_TIME = ("n/a", "n/a*", "not supported", "-")
@@ -120,7 +126,7 @@ def _cells(path: Path) -> dict[str, list[tuple[Any, ...]]]:
         with path.open("rb") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of extensions that it does not read, such as colours
             book = load_workbook(file, data_only=True)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, InvalidFileException) as error:
+    except (*_DAMAGED, InvalidFileException) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"{path.name} is no spreadsheet: {reason}; fetch it again ({_SOURCE})") from error
     return {sheet.title: list(sheet.iter_rows(values_only=True)) for sheet in book.worksheets}
@@ -149,19 +155,19 @@ class _Sheet:
         for start, end in zip(starts, [*starts[1:], len(self.rows)], strict=True):
             title = _title(self.rows[start])
             section = _SECTIONS[title]
-            if section.kernel:
-                # Headings stand beside the title or in the row below it.
-                first = start if any(cell is not None for cell in self.rows[start][1:]) else start + 1
-                headings = self._headings(first, section)
-                precision = self._precision(stated, section.kernel)
-                for number in range(first + 1, end):
-                    yield from self._row(number, title, section, headings, precision)
+            # Headings stand beside the title or in the row below it.
+            first = start if any(cell is not None for cell in self.rows[start][1:]) else start + 1
+            headings = self._headings(first, section)
+            precision = self._precision(stated, section.kernel)
+            for number in range(first + 1, end):
+                yield from self._row(number, title, section, headings, precision)
 
     def _headings(self, number: int, section: _Section) -> dict[str, int]:
         """Heading in one spelling -> its column. DataError without those of every size and of a time."""
         found = {_heading(_text(cell)): column for column, cell in enumerate(self.rows[number]) if column and cell}
         # Two sheets head the hidden units of LSTM with "Input".
         found.setdefault("hidden units", found.get("input", -1))
+        found.setdefault("processes", found.get("# chips / accelerator cards", found.get("# nodes", -1)))
         lacking = [name for name in section.sizes if found.get(name, -1) < 0]
         if lacking or not found.keys() & section.times.keys():
             raise self._wrong(number, None, f"the section has no column {lacking[0] if lacking else 'of times'!r}")
@@ -169,7 +175,7 @@ class _Sheet:
 
     def _precision(self, stated: str, kernel: str) -> str:
         text = stated.lower()
-        if "single precision" in text and kernel in ("sparse_gemm", "rnn_kernel"):
+        if kernel == "channel" or ("single precision" in text and kernel in ("sparse_gemm", "rnn_kernel")):
             return "float32"
         if "convolution results are still in float" in text and kernel == "conv2d":
             return "float32"
@@ -186,6 +192,8 @@ class _Sheet:
         if sum(_at(row, headings[name]) is not None for name in section.sizes) < 2:
             return
         sizes = {name: self._size(number, headings[name], name) for name in section.sizes}
+        if section.kernel == "channel":
+            sizes |= self._reduced(number, headings)
         for heading, (about, rate) in section.times.items():
             column = headings.get(heading)
             seconds = None if column is None else self._milliseconds(number, column, heading)
@@ -215,6 +223,16 @@ class _Sheet:
         if value < 0 or (value == 0 and not name.startswith("pad_")):
             raise self._wrong(number, column, f"{name}={value} is not positive")
         return value if name == "sparsity" else int(value)
+
+    def _reduced(self, number: int, headings: Mapping[str, int]) -> dict[str, Any]:
+        """By what an all-reduce was done, and on how many hosts, which stand beside the cards without a heading."""
+        row = self.rows[number]
+        algorithm = _text(_at(row, headings.get("selected algorithm", -1)))
+        transport = _TRANSPORTS.get(algorithm.partition(" ")[0].lower())
+        if transport is None:
+            raise self._wrong(number, headings.get("selected algorithm"), f"the algorithm {algorithm!r} is not known")
+        hosts = _at(row, headings["processes"] + ("# nodes" not in headings))
+        return {"transport": transport, "hosts": int(hosts) if _is_number(hosts) else 1}
 
     def _milliseconds(self, number: int, column: int, heading: str) -> float | None:
         value = _at(self.rows[number], column)
@@ -249,6 +267,9 @@ def _operation(
         if kernel == "sparse_gemm" and not about:
             return kernel, product | {"density": round(1 - sizes["sparsity"], 9)}, 1
         return "gemm", product | {f"transpose_{side}": sizes[f"{side} transpose"] for side in "ab"}, 1
+    if kernel == "channel":
+        reduced = {name: sizes[name] for name in ("transport", "processes", "hosts")}
+        return kernel, {**reduced, "pattern": "all_reduce", "size": 4 * sizes["size # floats"]}, 1
     if kernel == "rnn_kernel":
         cell = title.rpartition(" ")[2]
         options = {"cell": cell, "hidden": sizes["hidden units"], "steps": sizes["timesteps"]}
@@ -271,6 +292,8 @@ def _notes(row: Sequence[Any], headings: Mapping[str, int], heading: str) -> dic
     algorithm = _at(row, headings.get("forward algorithm", -1))
     if heading == "forward" and algorithm is not None:
         notes["algorithm"] = _text(algorithm)
+    if "selected algorithm" in headings:
+        notes["algorithm"] = _text(_at(row, headings["selected algorithm"]))
     return notes
 
 

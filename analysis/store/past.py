@@ -25,7 +25,7 @@ from paradnn.store.schema import LATER_PARAMS
 __all__ = ["WORK", "costs_of", "is_key", "past_runs", "rates_of", "table_of"]
 
 #: Keys of a point that identify what is computed, where and with what; how it is timed is none of it.
-_KEYS = ("batch_size", "precision", "compile", "mode", "devices", "transport")
+_KEYS = ("batch_size", "precision", "compile", "mode", "devices", "transport", "hosts")
 _GROUPS = ("model.", "generate.", "optimizer.", "platform.", "framework.", "data.", "software.")
 
 #: What arithmetic says of a point, as metrics of runs.

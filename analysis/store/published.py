@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from analysis.store.operations import NUMBERS
 from analysis.store.publication import digest
 from analysis.store.published_files import CAPTURES, read_columns, wrong_captures, wrong_number
 from paradnn.errors import DataError
@@ -44,8 +45,7 @@ _TRACE, _OPERATIONS = "fc_trace_10sec.json", "fc_trace_10sec_opbreakdown.json"
 FILES = (*_MEASURED, _TRACE, _OPERATIONS)
 
 #: Columns of the table operation_types.json, as profiled runs have them; count and seconds were not published.
-OPERATION_COLUMNS = ("type", "count", "self_seconds", "share", "flops", "bytes", "flops_per_second",
-                     "bytes_per_second", "arithmetic_intensity")  # fmt: skip
+OPERATION_COLUMNS = ("type", *NUMBERS)
 
 #: Columns of the table traces.json: the captures of a traced run in the order of time, counted from 0.
 TRACE_COLUMNS = ("capture", "flops_utilization", "infeed_fraction")
@@ -102,8 +102,8 @@ def read_archive(folder: Path) -> Archive:
     Raises DataError when no measurements are there or a file is not what it claims to be.
     """
     if not any((folder / name).is_file() for name in _MEASURED):
-        raise DataError(f"{folder}: holds neither of {', '.join(_MEASURED)}; they are in github.com/Emma926/paradnn, "
-                        "folder scripts/data")  # fmt: skip
+        where = "they are in github.com/Emma926/paradnn, folder scripts/data"
+        raise DataError(f"{folder}: holds neither of {', '.join(_MEASURED)}; {where}")
     rows: dict[tuple[str, str], Row] = {}
     damaged: list[str] = []
     for name, platform in _MEASURED.items():
@@ -226,9 +226,15 @@ def _operation(kind: str, entry: Mapping[str, float]) -> list[Any]:
 
 
 def _entries(
-    path: Path, columns: Mapping[str, list[Any]], key: str, numbers: Sequence[str],
-    taken: Mapping[tuple[str, str], Row], platform: _Platform, damaged: list[str], zero: bool = False,
-) -> Iterator[tuple[str, str, dict[str, Any]]]:  # fmt: skip
+    path: Path,
+    columns: Mapping[str, list[Any]],
+    key: str,
+    numbers: Sequence[str],
+    taken: Mapping[tuple[str, str], Row],
+    platform: _Platform,
+    damaged: list[str],
+    zero: bool = False,
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """(where, label, values) of each sound entry of one group of lists; the others are named in `damaged`."""
     seen: set[str] = set()
     for number, label in enumerate(columns[key]):

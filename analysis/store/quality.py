@@ -41,6 +41,7 @@ class Quality:
     Out are `failed_checks` (the tool contradicted itself), `copies` of other runs, and with `steady_only` also
     `unsteady` and `contended` runs, which are else flagged. `impossible` counts values, infinite or beyond 1e30, that
     are taken as missing. `failed` maps outcomes to runs that failed beside ok replicates of `partly_failed` points.
+    `scenarios` counts runs of scenarios that were taken for what their steps are.
     """
 
     runs: int = 0
@@ -52,6 +53,7 @@ class Quality:
     steady_only: bool = False
     partly_failed: int = 0
     failed: dict[str, int] = field(default_factory=dict)
+    scenarios: int = 0
 
     @property
     def out(self) -> int:
@@ -91,6 +93,10 @@ class Quality:
             listed = ", ".join(f"{count} {outcome}" for outcome, count in self.failed.items())
             points = f"{self.partly_failed} point{'s'[: self.partly_failed != 1]}"
             yield f"{points} rest on the replicates that did not fail ({listed} failed)"
+        if self.scenarios:
+            words = "counts" if self.scenarios == 1 else "count"
+            words += " for the steps that they time, not for their queries (docs/serving.md)"
+            yield f"{_runs(self.scenarios)} of scenarios {words}"
 
 
 def admit(frame: pd.DataFrame, steady_only: bool = False) -> tuple[pd.DataFrame, Quality]:

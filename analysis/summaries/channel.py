@@ -109,7 +109,7 @@ def _row(each: ChannelFit, fit: TransferFit, piece: Piece) -> dict[str, object]:
 def _describe(each: ChannelFit, fit: TransferFit, large: int, several: bool) -> Paragraph:
     where = f" on {each.device}" if several else ""
     head = (
-        f"{each.name}{where}: start-up {_interval(fit.latency, 'us')}, bandwidth of the largest "
+        f"{each.name}{where}: start-up {_interval(fit.latency, 'us')}, bandwidth of the largest messages "
         f"{_interval(fit.bandwidth, 'B/s')}, over {counted(len(each.rows), 'run')}."
     )
     points = [_errors(each, fit, large)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.options import option
-from analysis.summaries.gate import gated
+from analysis.summaries.gate import gated_with_queries
 from analysis.summaries.pooling import joined
 from analysis.summaries.predicted import PredictedOptions, told_of
 from analysis.summaries.result import Paragraph, Result
@@ -76,7 +76,7 @@ class ClaimsResult(Result):
         return [Paragraph(sentence) for sentence in summary(self.verdicts)]
 
 
-@gated
+@gated_with_queries
 def check_claims(frame: pd.DataFrame, options: ClaimsOptions | None = None) -> ClaimsResult:
     """Every claim with its answer, its numbers and what is missing.
 

@@ -11,7 +11,7 @@ from analysis.format import short
 from analysis.labels import label, unit_of
 from analysis.options import Options, option
 from analysis.prices import PriceList, currency_of, price_option, priced, read_prices
-from analysis.summaries.gate import gated
+from analysis.summaries.gate import gated_with_queries
 from analysis.summaries.pooling import joined
 from analysis.summaries.result import Paragraph, Result
 from paradnn.config.words import counted
@@ -76,6 +76,8 @@ class FrontierResult(Result):
             yield _describe(one, self.currency)
             if one.advice:
                 yield _advise(one, one.advice, self.limits, self.currency)
+            else:
+                yield Paragraph(_how_to_choose(one))
         yield Paragraph(
             "A choice is beaten where another is better whatever the true values within the intervals of both, which "
             "all hold at once with 95%; it is on the frontier where none can be better, else undecided."
@@ -85,7 +87,7 @@ class FrontierResult(Result):
             yield Paragraph(f"Prices given here win over those that runs recorded{said}.")
 
 
-@gated
+@gated_with_queries
 def frontier(frame: pd.DataFrame, options: FrontierOptions | None = None) -> FrontierResult:
     """The frontiers of measured choices. NotEnoughData where nothing is to be chosen from."""
     from analysis.methods.frontiers import frontiers
@@ -141,6 +143,12 @@ def _describe(one: Frontier, currency: str) -> Paragraph:
     return Paragraph(head, tuple(points))
 
 
+def _how_to_choose(one: Frontier) -> str:
+    """What to add for an advice: a limit that about half of the choices keep."""
+    name = one.axes.y
+    return f"To be told which to choose, say what you need, such as --limit {name}={one.table[name].median():.3g}."
+
+
 def _quantity(row: pd.Series, metric: str, currency: str) -> str:
     """A quantity of a choice with its interval."""
     unit = _unit(metric, currency)
@@ -166,8 +174,8 @@ def _advise(one: Frontier, advice: Advice, limits: Mapping[str, float], currency
     )
     rows = {row["choice"]: row for _, row in one.table.iterrows()}
 
-    def said(name: str) -> str:
-        return f"{name} ({'; '.join(_quantity(rows[name], metric, currency) for metric in (advice.by, *limits))})"
+    def said(name: str, why: str = "") -> str:
+        return f"{name}{why}: {', '.join(_quantity(rows[name], metric, currency) for metric in (advice.by, *limits))}"
 
     points = []
     if advice.nearest:
@@ -175,7 +183,9 @@ def _advise(one: Frontier, advice: Advice, limits: Mapping[str, float], currency
     elif not advice.best:
         head = f"For {asked} no choice of {one.task} surely does; it may be {said(advice.unsure[0])}."
     else:
-        head = f"For {asked} choose {said(advice.best)}."
+        best = "lowest" if less_is_better(advice.by) else "highest"
+        why = f", of the {best} {label(advice.by)} among those that surely keep it"
+        head = f"For {asked} choose {said(advice.best, why)}."
         if advice.rivals:
             points.append(f"Not surely worse in {label(advice.by)}: {'; '.join(advice.rivals[:_LISTED])}.")
         if advice.unsure:

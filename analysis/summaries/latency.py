@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from analysis.format import short
 from analysis.options import Options, option
-from analysis.summaries.gate import gated
+from analysis.summaries.gate import gated_with_queries
 from analysis.summaries.pooling import joined
 from analysis.summaries.result import Paragraph, Result
 
@@ -91,7 +91,7 @@ class LatencyResult(Result):
         return f"{one.name}: {'; '.join(words)}."
 
 
-@gated
+@gated_with_queries
 def latency(frame: pd.DataFrame, options: LatencyOptions | None = None) -> LatencyResult:
     """Latency over rate. NotEnoughData where no run was loaded by a schedule."""
     from analysis.methods.latency import latency_curves

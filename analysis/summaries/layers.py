@@ -90,7 +90,7 @@ def _of_group(of: Layers, group: str) -> Paragraph:
     ]
     waits = [f"Scheduler ({' + '.join(SCHEDULER)}): {_share(share_of(of, SCHEDULER, group)[0])}."]
     rest = float(sessions["rest"].sum()) / wall
-    told = f"No layer took {short(rest, share=True)} of it: ceilings, points given back, waits for other drivers."
+    told = f"Outside these layers: {short(rest, share=True)} (ceilings, points given back, waits for other drivers)."
     if rest < 0:
         told = f"The layers add up to {short(-rest, share=True)} more than it: these runs do not say when they began."
     return Paragraph(head, (*largest, *(waits if sessions["queue"].any() else ()), told))

@@ -228,9 +228,10 @@ def _far(points: pd.DataFrame) -> str:
         return ""
     waiting = int((far["infeed_fraction"] > _WAITING).sum())
     cause = f" {waiting} of these wait for input more than {percent(_WAITING)} of the time." if waiting else ""
+    are = "is" if len(far) == 1 else "are"
     return (
-        f"{len(far)} are below {percent(_FAR)} of their roof: neither arithmetic nor memory limits those, "
-        f"but dispatch, input or small operations.{cause}"
+        f"{len(far)} {are} below {percent(_FAR)} of their roof: neither arithmetic nor memory limits "
+        f"{'it' if len(far) == 1 else 'those'}, but dispatch, input or small operations.{cause}"
     )
 
 

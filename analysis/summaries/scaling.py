@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -67,9 +68,9 @@ class ScalingOptions(Options):
         "ring", "how gradients are summed (default: ring)", group=_PREDICTED
     )
     servers: int = option(1, "parameter servers (default: 1)", metavar="N", least=1, group=_PREDICTED)
-    bucket: int = option(
-        0,
-        "gather gradients up to so many bytes (default: each layer's by themselves)",
+    bucket: int | None = option(
+        None,
+        "gather gradients up to so many bytes, 0: each layer by itself (default: all at once, as TensorFlow does)",
         metavar="B",
         least=0,
         group=_PREDICTED,
@@ -86,7 +87,10 @@ class ScalingOptions(Options):
         """How gradients are exchanged, where a channel is named."""
         from analysis.methods.scaling_prediction import Exchange
 
-        return Exchange(self.channel, self.algorithm, self.servers, self.bucket) if self.channel is not None else None
+        if self.channel is None:
+            return None
+        bucket = math.inf if self.bucket is None else self.bucket
+        return Exchange(self.channel, self.algorithm, self.servers, bucket)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -136,11 +140,8 @@ def scaling(frame: pd.DataFrame, options: ScalingOptions | None = None) -> Resul
 
     options = options or ScalingOptions()
     exchange = options.exchange
-    if options.hosts:
-        if exchange is None:
-            raise ConfigError(
-                "--hosts", ",".join(options.hosts), "needs to know what messages cost", "name a --channel"
-            )
+    _check(options)
+    if exchange is not None and options.hosts:
         return plan(frame, exchange, options.hosts, options.scaling, options.pool)
     pairs = analyse(frame, options.metric, options.by, options.pool)
     if exchange is None:
@@ -151,6 +152,21 @@ def scaling(frame: pd.DataFrame, options: ScalingOptions | None = None) -> Resul
     pooled = joined((*pairs.pooled, pooled_messages(frame, expected, options.pool)))
     sources = (*pairs.run_ids, *expected.run_ids)
     return ScalingResult(scaling=pairs, expected=expected, sources=sources, pooled=pooled)
+
+
+def _check(options: ScalingOptions) -> None:
+    """ConfigError for an option that says nothing without another one, which is not there."""
+    usual = ScalingOptions()
+    if options.channel is None:
+        for name in ("hosts", "algorithm", "servers", "bucket", "scaling"):
+            if (given := getattr(options, name)) != getattr(usual, name):
+                value = ",".join(given) if name == "hosts" else given
+                raise ConfigError(f"--{name}", value, "needs to know what messages cost", "name a --channel")
+    if options.servers != usual.servers and options.algorithm != "parameter_server":
+        reason = f"--algorithm={options.algorithm} has no servers"
+        raise ConfigError("--servers", options.servers, reason, "add --algorithm parameter_server, or leave it out")
+    if options.scaling != usual.scaling and not options.hosts:
+        raise ConfigError("--scaling", options.scaling, "says how --hosts share the batch", "name --hosts")
 
 
 def _describe(family: FamilyScaling, what: str) -> Paragraph:

@@ -43,7 +43,10 @@ class HostsResult(Result):
             points = counted(int(rows.groupby("devices").size().max()), "point")
             yield Paragraph(
                 f"{family}: {self.scaling} scaling over {_over(self.expected)}, on paper, of {points} measured on one.",
-                tuple(_on(count, rows[rows["devices"] == count]) for count in sorted(set(rows["devices"]))),
+                tuple(
+                    _on(count, rows[rows["devices"] == count], self.expected.exchange.hides)
+                    for count in sorted(set(rows["devices"]))
+                ),
             )
         yield from _reservations(self.expected)
         yield Paragraph(
@@ -85,29 +88,33 @@ def describe_expected(expected: Expected) -> Iterator[Paragraph]:
         *who, count = names
         measured = rows["measured_ms"]
         off = {name: _share((rows[f"{name}_ms"] / measured - 1).abs().median()) for name in ("serial", "overlapped")}
-        share = 1 - rows["alone_ms"] / measured
-        signed = (rows["serial_ms"] / measured - 1).median()
+        lost = {name: _share((1 - rows["alone_ms"] / rows[f"{name}_ms"]).median()) for name in (*off, "measured")}
+        shift = (rows["serial_ms"] / measured - 1).median()
+        signed = f"{abs(shift):.0%} too {'short' if shift < 0 else 'long'}"
         within = ((rows["overlapped_ms_low"] <= measured) & (measured <= rows["serial_ms_high"])).sum()
+        hides = expected.exchange.hides
+        without, with_ = (" without overlap", ", {} with") if hides else ("", "")
         yield Paragraph(
             f"{', '.join(map(str, who))} on {count}, predicted over {_over(expected)}: off by "
-            f"{off['serial']} in the median without overlap ({signed:+.0%}), by {off['overlapped']} with.",
+            f"{off['serial']} in the median{without} ({signed}){with_.format('by ' + off['overlapped'])}.",
             (
-                f"Lost to more than one device: {_share(share.median())} of the measured step, "
-                f"{_share((1 - rows['alone_ms'] / rows['serial_ms']).median())} of the predicted without overlap, "
-                f"{_share((1 - rows['alone_ms'] / rows['overlapped_ms']).median())} with (medians).",
-                f"{within} of {counted(len(rows), 'point')} between the two, with their intervals.",
+                f"Lost to more than one device: {lost['measured']} of the measured step, "
+                f"{lost['serial']} of the predicted{without}{with_.format(lost['overlapped'])} (medians).",
+                f"{within} of {counted(len(rows), 'point')} {'between the two' if hides else 'as predicted'}, "
+                "with their intervals.",
             ),
         )
     yield from _reservations(expected)
 
 
-def _on(count: int, rows: pd.DataFrame) -> str:
+def _on(count: int, rows: pd.DataFrame, hides: bool) -> str:
     ends = [rows[f"efficiency{ending}"].median() for ending in ("", "_low", "_high")]
     serial = [rows[f"efficiency_serial{ending}"].median() for ending in ("", "_low", "_high")]
     lost = (1 - rows["alone_ms"] / rows["overlapped_ms"]).median()
+    with_, without = (" with overlap", f", {_shares(serial)} without") if hides else ("", "")
     return (
-        f"on {count}: {_shares(ends)} of the speed of {count} without loss with overlap, {_shares(serial)} without; "
-        f"{_share(lost)} of the step waits for gradients with overlap."
+        f"on {count}: {_shares(ends)} of the speed of {count} without loss{with_}{without}; "
+        f"{_share(lost)} of the step waits for gradients{with_}."
     )
 
 
@@ -136,8 +143,9 @@ def _reservations(expected: Expected) -> Iterator[Paragraph]:
 def _over(expected: Expected) -> str:
     made = expected.exchange
     servers = f" with {counted(made.servers, 'server')}" if made.algorithm == "parameter_server" else ""
-    bucket = f", buckets of {short(made.bucket, 'B')}" if made.bucket else ""
-    return f"{expected.link.name} ({made.algorithm.replace('_', ' ')}{servers}{bucket})"
+    parts = f"buckets of {short(made.bucket, 'B')}" if made.bucket else "each layer by itself"
+    gathered = parts if made.hides else "all gradients at once"
+    return f"{expected.link.name} ({made.algorithm.replace('_', ' ')}{servers}, {gathered})"
 
 
 def _count(text: str) -> int:

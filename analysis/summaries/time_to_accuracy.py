@@ -131,7 +131,7 @@ def _score(row: pd.Series) -> str:
     if row["reached"] < row["runs"]:
         text += f", {row['reached']} of {row['runs']} reached it"
     if "cost" in row and row["cost"] == row["cost"]:
-        text += f", cost {row['cost']:.3g}"
+        text += f", cost {short(row['cost'], row['currency'], digits=3)}"
     if "joules" in row and np.isfinite(row["joules"]):
         text += f", {short(row['joules'], 'J')}"
     return text

@@ -35,8 +35,8 @@ def same(one: pd.DataFrame, other: pd.DataFrame, besides: tuple[str, ...]) -> No
 
 def test_a_bundle_is_read_as_its_store_is(store: str, bundle: Path) -> None:
     same(load(str(bundle)), load(store), ("artifact_uri",))
-    same(load(str(bundle), family="lstm", tags={"replicate": "1"}), load(store, family="lstm", tags={"replicate": "1"}),
-         ("artifact_uri",))  # fmt: skip
+    ours, theirs = (load(uri, family="lstm", tags={"replicate": "1"}) for uri in (str(bundle), store))
+    same(ours, theirs, ("artifact_uri",))
     assert len(load(str(bundle), kind="sweep", unfinished=True)) == 1, "what the runs belong to comes along"
     tables, expected = (
         load_tables(load(uri, family="fc"), "operation_types.json", uri) for uri in (str(bundle), store)
@@ -64,8 +64,8 @@ def test_an_import_is_logged_once(bundle: Path, store: str, tmp_path: Path, blan
     ours, theirs = load(uri), load(store)
     ours["run_id"], ours["parent_run_id"] = ours["origin"], theirs["parent_run_id"]
     order = ["start_time", "run_id"]
-    same(ours.sort_values(order, ignore_index=True), theirs.sort_values(order, ignore_index=True),
-         ("artifact_uri", "origin"))  # fmt: skip
+    ours, theirs = (frame.sort_values(order, ignore_index=True) for frame in (ours, theirs))
+    same(ours, theirs, ("artifact_uri", "origin"))
     [sweep] = load(uri, kind="sweep", unfinished=True)["run_id"]
     assert set(load(uri, tags={"sweep_id": "s1"})["parent_run_id"]) == {sweep}
     assert len(load_tables(load(uri), "operation_types.json", uri)) == 10

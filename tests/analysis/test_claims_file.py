@@ -52,7 +52,7 @@ GOOD = "- id: 1\n  says: it\n  checks:\n    - {kind: compare, a: {x: 1}, b: {x: 
         ),
         (
             GOOD.replace("compare", "ratio").replace("at_least", "paired: false, operations: {type: Add}, at_least"),
-            "paired=False: operations are always paired",
+            "paired=false: operations are always paired",
         ),
     ],
 )

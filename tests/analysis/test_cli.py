@@ -117,17 +117,34 @@ def test_wrong_arguments_are_one_line(arguments: list[str], capsys: pytest.Captu
     assert capsys.readouterr().err.startswith("error: ")
 
 
+#: What ends the output of each command.
+END = "\0"
+HELP = f"""
+import json, os, sys
+from analysis.cli import main
+
+for names in json.loads(sys.argv[1]):
+    if os.fork() == 0:
+        try:
+            main([*names, "--help"])
+        except SystemExit as ended:
+            print(*sys.modules, end={END!r}, flush=True)
+            os._exit(ended.code or 0)
+        os._exit(1)
+    assert os.wait()[1] == 0
+"""
+
+
 def test_help_is_there_for_every_command_and_costs_no_heavy_import() -> None:
-    code = (
-        "import sys\nfrom analysis.cli import main\ntry: main([*sys.argv[1:], '--help'])\nfinally: print(*sys.modules)"
+    """Each command in a fork of one interpreter that has imported what every command does."""
+    names = [[], *([command.name] for command in COMMANDS)]
+    done = subprocess.run(
+        [sys.executable, "-c", HELP, json.dumps(names)], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    for command in (None, *COMMANDS):
-        given = [] if command is None else [command.name]
-        done = subprocess.run(
-            [sys.executable, "-c", code, *given], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-        assert (command.example if command else "import-archive") in done.stdout
-        assert not {"mlflow", "pandas", "matplotlib"}.intersection(done.stdout.splitlines()[-1].split())
+    texts = done.stdout.split(END)[:-1]
+    for text, command in zip(texts, (None, *COMMANDS), strict=True):
+        assert (command.example if command else "import-archive") in text
+        assert not {"mlflow", "pandas", "matplotlib"}.intersection(text.splitlines()[-1].split())
 
 
 def test_the_module_runs_and_a_closed_pipe_is_no_error(store: str) -> None:

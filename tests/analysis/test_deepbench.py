@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from collections import Counter
 from collections.abc import Callable
 from math import prod
@@ -21,9 +22,10 @@ from analysis.store.publication import PublishedRun
 from paradnn.config.families import FAMILIES
 from paradnn.config.identity import point_id, request_of, texts
 from paradnn.config.point import Point
+from paradnn.errors import DataError
 from paradnn.hardware.specifications import find_hardware
 from tests.analysis.conftest import Writer
-from tests.analysis.deepbench import CONVOLUTION, FLOAT, GEMM, LSTM, SPECS, Rows, folder_of, table, write
+from tests.analysis.deepbench import CONVOLUTION, FLOAT, GEMM, LSTM, REDUCE, SPECS, Rows, folder_of, table, write
 from tests.costs.test_kernels import stated
 
 OWN = os.environ.get("PARADNN_DEEPBENCH")
@@ -44,6 +46,7 @@ def test_a_file_is_read_section_by_section(tmp_path: Path) -> None:
         ("rnn_kernel", "forward"): 1,
         ("rnn_kernel", "backward_input"): 1,
         ("rnn_kernel", "backward_weights"): 1,
+        ("channel", ""): 2,  # of one there is no time
     }
     second = timings[1]
     assert second.options == {"m": 512, "n": 48000, "k": 2816, "transpose_a": True, "transpose_b": False}
@@ -51,7 +54,7 @@ def test_a_file_is_read_section_by_section(tmp_path: Path) -> None:
     convolution = timings[2]
     assert (convolution.options["kernel"], convolution.options["height"], convolution.batch_size) == ((5, 20), 161, 4)
     assert convolution.notes == {"algorithm": "GEMM"}
-    layer = timings[-2]
+    layer = timings[-4]
     assert (layer.options["hidden"], layer.options["steps"], layer.batch_size) == (512, 25, 16)
     assert layer.stated == 0.94e12  # under a heading that names no result
 
@@ -92,6 +95,18 @@ def test_runs_hold_the_params_of_ones_own(imported: str) -> None:
     )  # a problem listed twice, in 3 directions
 
 
+def test_an_all_reduce_is_a_channel_of_the_library_that_was_fastest(imported: str) -> None:
+    """Beside its time stands the rate that the sheet prints, devices x bytes / time; ours are of the bytes alone."""
+    frame = load(imported, family="channel").sort_values("model.processes")
+    assert frame["model.transport"].tolist() == ["nccl", "mpi"]
+    assert frame["model.hosts"].tolist() == [1, 2]
+    assert frame["model.bytes"].tolist() == [400_000, 400_000]
+    assert frame["transfer_us"].tolist() == pytest.approx([102, 464])
+    assert frame["sent_bytes_per_second"].tolist() == pytest.approx([7.84e9 / 2, 13.8e9 / 16], rel=1e-3)
+    assert frame["bus_bytes_per_second"].tolist() == pytest.approx([7.84e9 / 2, 2 * 15 / 16 * 13.8e9 / 16], rel=1e-3)
+    assert frame["algorithm"].tolist() == ["NCCL 2.0 MPI", "OSU Allreduce"]
+
+
 def test_parents_are_one_a_file_and_a_second_import_logs_nothing(
     imported: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,9 +116,9 @@ def test_parents_are_one_a_file_and_a_second_import_logs_nothing(
         "published, DeepBench inference NVIDIA Titan Xp",
         "published, DeepBench training NVIDIA V100",
     ]
-    assert before.loc[before["kind"] == "point", "parent_run_id"].value_counts().tolist() == [13, 4]
+    assert before.loc[before["kind"] == "point", "parent_run_id"].value_counts().tolist() == [15, 4]
     assert main(["import-deepbench", str(folder_of(tmp_path)), "--store", imported]) == 0
-    assert capsys.readouterr().out == "logged 0 published runs, 17 were there already, left out 0 damaged entries\n"
+    assert capsys.readouterr().out == "logged 0 published runs, 19 were there already, left out 0 damaged entries\n"
     assert len(load(imported, kind=None, unfinished=True)) == len(before)
 
 
@@ -146,6 +161,7 @@ def test_ones_own_run_of_the_same_point_is_compared_and_placed(
             table([("Recurrent Layers - GRU", *LSTM[0][1:3], "B", *LSTM[0][4:]), LSTM[1]]),
             "row 2: the section has no column 'n'",
         ),
+        (table(REDUCE, 2, 9, "Carrier pigeons"), "cell J4: the algorithm 'Carrier pigeons' is not known"),
         (table(CONVOLUTION, 2, 7, 2000), "cell N4: model.kernel=[5, 2000]: a filter of width 2000 does not fit"),
     ],
 )
@@ -170,6 +186,23 @@ def test_what_is_no_spreadsheet_is_one_line(tmp_path: Path, capsys: pytest.Captu
     assert "DeepBench_X.xlsx is no spreadsheet: File is not a zip file; fetch it again" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("damage", [b"\xff" * 40, b"<a>"])
+def test_a_spreadsheet_that_is_damaged_inside_is_one_line(damage: bytes, tmp_path: Path) -> None:
+    """In compressed bytes, and in the XML that they hold."""
+    whole, path = tmp_path / "whole.xlsx", tmp_path / "DeepBench_X.xlsx"
+    write(whole, {"Specs": [("GPU Model", "X")]})
+    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
+        for name in source.namelist():
+            target.writestr(name, damage if damage == b"<a>" and name == "xl/workbook.xml" else source.read(name))
+        begin = target.getinfo("xl/workbook.xml").header_offset + 50
+    if damage != b"<a>":
+        content = bytearray(path.read_bytes())
+        content[begin : begin + len(damage)] = damage
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=r"DeepBench_X\.xlsx is no spreadsheet: .*; fetch it again"):
+        read_workbook(path)
+
+
 @pytest.fixture(scope="module")
 def own() -> dict[str, list[Timing]]:
     """The published files themselves: path below the folder -> timings."""
@@ -180,9 +213,9 @@ def own() -> dict[str, list[Timing]]:
 
 def test_all_timings_of_the_published_files_are_read(own: dict[str, list[Timing]]) -> None:
     assert len(own) == 18
-    assert sum(map(len, own.values())) == 8882
+    assert sum(map(len, own.values())) == 9085
     counts = Counter(timing.kernel for timings in own.values() for timing in timings)
-    assert counts == {"gemm": 2675, "conv2d": 4314, "rnn_kernel": 1797, "sparse_gemm": 96}
+    assert counts == {"gemm": 2675, "conv2d": 4314, "rnn_kernel": 1797, "sparse_gemm": 96, "channel": 203}
 
 
 def test_problems_of_v100_are_those_of_its_spreadsheet(own: dict[str, list[Timing]]) -> None:

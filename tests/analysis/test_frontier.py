@@ -16,6 +16,7 @@ from analysis.methods.frontiers import frontiers
 from analysis.methods.regression import NotEnoughData
 from analysis.summaries.frontier import FrontierResult
 from paradnn.errors import ConfigError, HeterogeneousError
+from tests.analysis.legible import faults
 
 ON, UNDECIDED, BEATEN = Standing.ON, Standing.UNDECIDED, Standing.BEATEN
 
@@ -97,7 +98,8 @@ def served(device: str, batch: int, rate: float, latency: float, width: float = 
         "platform.name": "gpu",
         "outcome": "ok",
         "peak_queries_per_second": rate,
-        "failed_queries_per_second": rate * width,
+        "peak_queries_per_second_low": rate,
+        "peak_queries_per_second_high": rate * width,
         "scheduled_queries_per_second": rate,
         "latency_p99_ms": latency,
         "latency_p99_low_ms": latency / width,
@@ -128,15 +130,23 @@ def test_cost_against_latency_with_prices() -> None:
     assert result.figure().axes[0].get_title(loc="left") == "fc inference, server"
 
 
+def test_intervals_over_decades_leave_room_for_the_numbers_of_the_axis() -> None:
+    wide = pd.DataFrame([served("A", 8, 1000.0, 5.0), served("B", 8, 800.0, 20.0, width=1e6)])
+    assert faults(asked(wide, price=("A=36", "B=3.6")).figure()) == []
+
+
 def test_which_to_choose_for_a_limit() -> None:
     text = asked(three(), ("latency_p99_ms", "15")).text()
-    assert "For latency p99 at most 15 ms choose A (cost per million queries 10" in text
-    assert "choose B (" in asked(three(), ("latency_p99_ms", "25")).text()
+    why = "of the lowest cost per million queries among those that surely keep it"
+    assert f"For latency p99 at most 15 ms choose A, {why}: cost per million queries 10" in text
+    assert "To be told which" not in text
+    assert "say what you need, such as --limit latency_p99_ms=" in asked(three()).text()
+    assert "choose B, " in asked(three(), ("latency_p99_ms", "25")).text()
     assert (
         "no choice of fc inference, server will do; nearest comes A" in asked(three(), ("latency_p99_ms", "1")).text()
     )
     unsure = asked(three(), ("latency_p99_ms", "20.1"))
-    assert "choose A (" in unsure.text()
+    assert "choose A, " in unsure.text()
     assert "Better, but not surely within the limit: B." in unsure.text()
 
 
@@ -178,7 +188,7 @@ def test_models_do_not_compete_and_policies_do() -> None:
 
 
 def test_rates_that_a_schedule_set_are_equal_however_often_they_were_measured() -> None:
-    asked_for = {"peak_queries_per_second": math.nan, "failed_queries_per_second": math.nan}
+    asked_for = {f"peak_queries_per_second{end}": math.nan for end in ("", "_low", "_high")}
     rows = [served("A", 8, 50.1, 5.0 + seed / 100, seed=seed, **asked_for) for seed in range(3)]
     (one,) = frontiers(pd.DataFrame([*rows, served("B", 8, 50.1, 20.0, **asked_for)]))
     assert one.table.set_index("choice")["standing"].to_dict() == {"A": ON, "B": BEATEN}
@@ -250,7 +260,8 @@ def test_models_compete_to_learn_and_recorded_prices_count() -> None:
     table = result.table.set_index("choice")
     assert table["standing"].tolist() == [ON, ON, BEATEN]
     assert table["cost_of_learning"].tolist() == pytest.approx([0.1, 0.3, 0.9], rel=0.01)
-    assert "For best accuracy at least 0.97 choose nodes=64 (cost of learning 0.3" in result.text()
+    why = "of the lowest cost of learning among those that surely keep it"
+    assert f"For best accuracy at least 0.97 choose nodes=64, {why}: cost of learning 0.3" in result.text()
     dearer = frontier(pd.DataFrame(rows), FrontierOptions(price=("A=72",)))
     assert dearer.table["cost_of_learning"].min() == pytest.approx(0.2, rel=0.01)
     assert "win over those that runs recorded" in dearer.text()

@@ -12,7 +12,7 @@ import pytest
 
 from analysis.cli import main
 from analysis.figures.heatmap import draw_heat_maps
-from analysis.format import is_share, short
+from analysis.format import is_share, percent_interval, short
 from analysis.methods.heatmap import HeatMaps, heat_maps
 from analysis.store.frame import units
 from analysis.store.load import load
@@ -191,6 +191,8 @@ def test_numbers_are_short() -> None:
     assert {given: short(*given) for given in pairs} == pairs
     assert short(0.1234, "1", share=True) == "12%"
     assert short(0.004, "1", share=True) == "0.4%"
+    assert percent_interval((4.64, 1.33, 12.8)) == "464% (133% to 1280%)"
+    assert percent_interval((0.426, 0.361, float("inf"))) == "42.6% (36.1% to unknown)"
     assert is_share("flops_utilization", "1")
     assert not is_share("parameters", "1")
 

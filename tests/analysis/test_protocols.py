@@ -17,7 +17,7 @@ from paradnn.config.fields import read
 from paradnn.config.identity import protocol_id
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Measure
-from paradnn.store.protocols import DEEPBENCH, PUBLISHED, protocol_name
+from paradnn.store.protocols import DEEPBENCH, PUBLISHED, VIDUR, protocol_name
 from tests.analysis.conftest import Writer, fc
 
 QUICK, STANDARD = (
@@ -61,6 +61,7 @@ def test_a_protocol_is_called_as_its_file_is() -> None:
     assert protocol_name("0123456789abcdef") == "01234567"
     assert digest("best logged rate") == PUBLISHED
     assert digest("mean of many calls after one") == DEEPBENCH
+    assert digest("median of the kernels of three repetitions") == VIDUR
 
 
 def test_the_frame_names_protocols(mixed: str) -> None:

@@ -16,8 +16,9 @@ from analysis.methods.breakdown import breakdown
 from analysis.options import Selection
 from analysis.report.comparisons import side_of
 from analysis.report.html import prose, run_link, ui_address
+from analysis.report.outline import Item, outline
 from analysis.report.overview import facts
-from analysis.report.populations import split
+from analysis.report.populations import Population, split
 from analysis.report.svg import embed
 from analysis.report.table import html_table
 from analysis.summaries.breakdown import breakdown as analyse_breakdown
@@ -276,6 +277,18 @@ def test_populations_have_selections_that_choose_them_and_names_that_set_them_ap
     assert side_of(populations[0], populations[1], frame) == "version.tensorflow=2.9"
     assert side_of(populations[2], populations[1], frame) == "protocol_id=slow"
     assert [len(population.rows) for population in split(frame, Selection(), pool=True)] == [78, 3]
+
+
+def test_messages_are_no_examples() -> None:
+    """A channel has a section of its own, and no place among rates of examples."""
+    steps = runs(grid(nodes=(1, 2), layers=(1,), batches=(1, 2)))
+    sent = runs(pd.DataFrame({"model.bytes": [1, 2, 4, 8]}), family="channel", transfer_us=1.0)
+    rows = pd.concat([steps, sent], ignore_index=True)
+    found = {item.title: item for item in outline(Population("a", "a", rows, Selection())) if isinstance(item, Item)}
+    assert found["Spread by family"].families == found["What performance depends on"].families == ("fc",)
+    assert "Heat map: fc" in found
+    assert not any("channel" in title for title in found)
+    assert found["Messages between processes"].families == ()
 
 
 def test_breakdown_takes_medians_over_models() -> None:

@@ -198,7 +198,7 @@ def test_the_verdict_names_devices(two_devices: pd.DataFrame) -> None:
     page = make_report(two_devices, Selection(), made="now")
     verdict = re.sub(r"<[^>]+>", "", page[page.index('id="verdict"') :].partition("</section>")[0])
     assert "X1 is faster on fc models: X1 runs 2 times as fast as Y2 (95% CI 2 to 2)" in verdict
-    assert "did not fit: fc from fc 4x4096 at batch size" in verdict
+    assert "did not fit: from fc 4x4096 at batch size" in verdict
     assert not re.search(r"\b[AB]\b", verdict)
     assert page.index('id="verdict"') < page.index('id="toc"') < page.index('id="results"') < page.index('id="counts"')
 
@@ -259,3 +259,18 @@ def test_devices_without_a_point_in_common_are_no_fault() -> None:
     assert "fault of this tool" not in page
     assert "No point was measured on two of X1, Y2: none can be preferred." in page
     assert ">settings<" not in page
+
+
+def test_counts_among_the_settings_say_of_what() -> None:
+    (one,) = split(measured(grid(nodes=(64,), layers=(4,), batches=(32, 64)), devices=[1, 2]), Selection())
+    page = results_table([one], "")
+    assert ">1 device<" in page
+    assert ">2 devices<" in page
+
+
+def test_what_users_wait_for_and_what_it_costs_is_no_comparison_of_devices() -> None:
+    points = measured(mode="inference", latency_p50_ms=1.0, examples_per_second_low=1.0, examples_per_second_high=1e9)
+    page = make_report(points, Selection(), prices=PriceList({"Test CPU": 3.6}), made="now")
+    assert page.index("<h2>Latency and cost</h2>") < page.index('id="all-frontier"') < page.index('id="counts"')
+    assert '<a href="#choices">Latency and cost</a>' in page
+    assert "Device comparisons" not in page

@@ -120,6 +120,9 @@ def test_each_transport_is_held_against_the_same_single_device() -> None:
     assert len(draw_scaling(found).axes) == 2
     only = scaling(pd.concat([near.query("devices == 1"), far], ignore_index=True))
     assert [family.family for family in only.families] == ["fc"]
+    apart = scaling(pd.concat([near.assign(hosts=1), far.assign(hosts=2)], ignore_index=True))
+    assert [family.family for family in apart.families] == ["fc, grpc on 2 hosts", "fc, local"]
+    assert [family.fraction.value for family in apart.families] == pytest.approx([0.4, 0.1])
 
 
 def test_slower_and_superlinear_measurements_are_counted() -> None:

@@ -68,7 +68,7 @@ def store(*parts: pd.DataFrame) -> pd.DataFrame:
 
 @pytest.mark.parametrize(("hidden", "column"), [(False, "serial_ms"), (True, "overlapped_ms")])
 def test_planted_steps_are_predicted_with_and_without_overlap(hidden: bool, column: str) -> None:
-    result = scaling(store(trained(hidden=hidden), messages()), ScalingOptions(channel="tcp latency"))
+    result = scaling(store(trained(hidden=hidden), messages()), ScalingOptions(channel="tcp latency", bucket=0))
     assert isinstance(result, ScalingResult)
     table = result.table
     assert len(table) == 2 * len(POINTS)
@@ -81,9 +81,22 @@ def test_planted_steps_are_predicted_with_and_without_overlap(hidden: bool, colu
     assert set(result.sources) >= set(messages()["run_id"])
 
 
+def test_all_gradients_go_at_once_unless_told_otherwise() -> None:
+    """Two exchanges of a whole model's gradients, each a half, whatever the layers: and nothing is hidden."""
+    result = scaling(store(trained((1, 2)), messages()), ScalingOptions(channel="tcp latency"))
+    assert isinstance(result, ScalingResult)
+    for row in result.expected.table.to_dict("records"):
+        size = sum(layer.gradient_bytes for layer in layer_work(model_of(row)))
+        assert row["exchange_ms"] == pytest.approx(1e3 * 2 * link(size / 2))
+        assert row["overlapped_ms"] == row["serial_ms"] == pytest.approx(row["alone_ms"] + row["exchange_ms"])
+    assert "(ring, all gradients at once)" in result.text()
+    assert "overlap" not in result.text()
+    assert "overlap" not in result.figure().axes[-1].get_ylabel()
+
+
 def test_noise_in_the_channel_is_in_the_interval() -> None:
     """The planted step is within its interval, which is wider than nothing and no wider than the noise explains."""
-    table = scaling(store(trained(), messages(noise=0.1)), ScalingOptions(channel="tcp latency")).table
+    table = scaling(store(trained(), messages(noise=0.1)), ScalingOptions(channel="tcp latency", bucket=0)).table
     assert ((table["serial_ms_low"] <= table["measured_ms"]) & (table["measured_ms"] <= table["serial_ms_high"])).all()
     width = (table["serial_ms_high"] - table["serial_ms_low"]) / table["exchange_ms"]
     assert (width > 0.02).all()
@@ -110,7 +123,9 @@ def test_a_channel_for_free_gives_perfect_weak_scaling() -> None:
 
 
 def test_hosts_lose_what_the_ring_takes() -> None:
-    result = scaling(store(trained((1,)), messages()), ScalingOptions(channel="tcp latency", hosts=("1", "8", "512")))
+    result = scaling(
+        store(trained((1,)), messages()), ScalingOptions(channel="tcp latency", bucket=0, hosts=("1", "8", "512"))
+    )
     assert isinstance(result, HostsResult)
     for row in result.expected.table.to_dict("records"):
         model = model_of(row)
@@ -119,7 +134,10 @@ def test_hosts_lose_what_the_ring_takes() -> None:
         assert row["serial_ms"] == pytest.approx(1e3 * (computing + sum(sent)))
         assert row["efficiency_serial"] == pytest.approx(computing / (computing + sum(sent)))
     text = result.text()
-    assert "fc: weak scaling over tcp latency (ring), on paper, of 12 points measured on one." in text
+    assert (
+        "fc: weak scaling over tcp latency (ring, each layer by itself), on paper, of 12 points measured on one."
+        in text
+    )
     assert "on 1: 100% (100% to 100%) of the speed of 1 without loss with overlap" in text
 
 
@@ -180,6 +198,10 @@ def test_alone_is_measured_between_and_beyond() -> None:
     [
         ({"channel": "grpc latency"}, "--channel=grpc latency: is no fitted channel of these runs; there are 'tcp lat"),
         ({"hosts": ("2",)}, "--hosts=2: needs to know what messages cost; name a --channel"),
+        ({"bucket": 0}, "--bucket=0: needs to know what messages cost; name a --channel"),
+        ({"algorithm": "tree"}, "--algorithm=tree: needs to know what messages cost; name a --channel"),
+        ({"channel": "tcp latency", "servers": 2}, "--servers=2: --algorithm=ring has no servers; add --algorithm"),
+        ({"channel": "tcp latency", "scaling": "strong"}, "--scaling=strong: says how --hosts share the batch; name"),
         ({"hosts": ("2", "x"), "channel": "tcp latency"}, "--hosts=x: is no number of hosts; write whole numbers"),
         ({"hosts": ("0",), "channel": "tcp latency"}, "--hosts=0: is no number of hosts; write whole numbers"),
     ],

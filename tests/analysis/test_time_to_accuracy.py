@@ -125,7 +125,9 @@ def test_it_is_said_in_words_and_drawn() -> None:
     text = result.text()
     assert "fc on A: 12 runs of 3 settings; fastest to the target batch size 32, in 11.5 s" in text
     assert "batch size 128: no score, 0 of 4 reached it; best 0.9000 in the median" in text
-    assert "cost 0.115" in text
+    assert "cost 0.115;" in text or "cost 0.115\n" in text, "no price says in what"
+    rows = [row | {"platform.price_per_hour": 36.0, "price_currency": "EUR"} for row in rows]
+    assert "cost 0.115 EUR" in summarise(frame(rows)).text()
     both = result.figure().axes
     assert [axes.get_title(loc="left") for axes in both] == ["Time to the target", "Epochs to the target"]
     with pytest.raises(ConfigError, match="no run is of that device"):

@@ -1,0 +1,141 @@
+"""Vidur's tables of NCCL: small ones of the same columns, and its own where PARADNN_VIDUR names their folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.cli import main
+from analysis.store.load import load
+from analysis.store.vidur import read_vidur
+from paradnn.errors import DataError
+
+OWN = os.environ.get("PARADNN_VIDUR")
+#: (devices, devices of a host, bytes, ms): 20 us and 100 GB/s, on two hosts 10 GB/s.
+ROWS = [
+    (2, of, size, 0.02 + size / rate)
+    for of, rate in ((2, 1e8), (1, 1e7))
+    for size in (2048 * 4**power for power in range(6))
+]
+
+
+def table(pattern: str, rows: list[tuple[float, ...]] = ROWS) -> pd.DataFrame:
+    """As Vidur's program writes it, with columns that are not read."""
+    frame = pd.DataFrame(rows, columns=["num_workers", "devices_per_node", "size", f"time_stats.{pattern}.median"])
+    return frame.assign(rank=0, collective=pattern, max_devices_per_node=8)
+
+
+def folder_of(place: Path) -> Path:
+    """A clone: two machines, of which the second has a file of the first, byte for byte."""
+    for machine, pattern in (("a100_dgx", "all_reduce"), ("a100_dgx", "send_recv"), ("h100_dgx", "send_recv")):
+        path = place / "data" / "profiling" / "network" / machine / f"{pattern}.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        table(pattern, [*ROWS, ROWS[0]]).to_csv(path)
+    return place
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path], str]) -> str:
+    uri = blank_store(tmp_path_factory.mktemp("store") / "mlflow.db")
+    assert main(["import-vidur", str(folder_of(tmp_path_factory.mktemp("vidur"))), "--store", uri]) == 0
+    return uri
+
+
+def test_a_row_is_a_run_of_a_channel(imported: str) -> None:
+    frame = load(imported, experiments="vidur", family="channel")
+    assert len(frame) == 26
+    run = frame[(frame["model.pattern"] == "all_reduce") & (frame["model.hosts"] == 2)].iloc[-1]
+    assert (run["device"], run["model.transport"], run["precision"]) == ("NVIDIA A100, DGX", "nccl", "float16")
+    assert (run["protocol"], run["source"], run["model.processes"]) == ("vidur", "published", 2)
+    us = 20 + run["model.bytes"] / 1e4
+    assert run["transfer_us"] == pytest.approx(us)
+    assert run["sent_bytes_per_second"] == run["bus_bytes_per_second"] == pytest.approx(run["model.bytes"] / us * 1e6)
+    assert sorted(frame.loc[frame["model.bytes"] == 2048, "replicate"]) == [0, 0, 0, 0, 1, 1]
+    parents = load(imported, experiments="vidur", kind="import", unfinished=True)
+    assert sorted(parents["run_name"]) == [
+        "published, Vidur NVIDIA A100, DGX, all_reduce",
+        "published, Vidur NVIDIA A100, DGX, send_recv",
+    ]
+
+
+def test_a_second_import_logs_nothing_and_a_copy_is_named(
+    imported: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["import-vidur", str(folder_of(tmp_path)), "--store", imported]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("logged 0 published runs, 26 were there already")
+    assert out.endswith("Fit them: python -m analysis channel --experiment vidur\n")
+    assert "h100_dgx/send_recv.csv is a100_dgx/send_recv.csv, byte for byte" in err
+
+
+def test_the_fit_of_the_store_finds_what_was_planted(
+    imported: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Hosts tell one channel from another."""
+    drawn = tmp_path / "channel.png"
+    assert main(["channel", "--store", imported, "--experiment", "vidur", "--figure", str(drawn)]) == 0
+    text = capsys.readouterr().out
+    assert "nccl all_reduce, hosts 1: start-up 20 us" in text
+    assert "bandwidth of the largest messages 100 GB/s" in text
+    assert "nccl send_recv, hosts 2: start-up 20 us" in text
+    assert "bandwidth of the largest messages 10 GB/s" in text
+    assert drawn.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"size": "fast"}, "line 2: size='fast' is no positive number; fetch it again"),
+        ({"devices_per_node": ""}, "line 2: devices_per_node='' is no positive number"),
+        ({"time_stats.all_reduce.median": 0}, "line 2: time_stats.all_reduce.median='0' is no positive number"),
+    ],
+)
+def test_a_damaged_table_is_one_line_and_nothing_is_logged(
+    change: dict[str, object], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder_of(tmp_path) / "data/profiling/network/a100_dgx/all_reduce.csv"
+    table("all_reduce").head(1).assign(**change).to_csv(path)
+    assert main(["import-vidur", str(tmp_path), "--store", f"sqlite:///{tmp_path}/none.db"]) == 2
+    error = capsys.readouterr().err
+    assert f"a100_dgx/all_reduce.csv, {message}" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_another_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import-vidur", str(tmp_path), "--store", f"sqlite:///{tmp_path}/none.db"]) == 2
+    assert "holds no all_reduce.csv or send_recv.csv; they are in github.com/microsoft/vidur" in capsys.readouterr().err
+    table("send_recv").to_csv(tmp_path / "all_reduce.csv")
+    assert main(["import-vidur", str(tmp_path), "--store", f"sqlite:///{tmp_path}/none.db"]) == 2
+    assert "there is no column time_stats.all_reduce.median; fetch it again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("rows", "fault"),
+    [
+        ([(2.5, 1, 2048, 0.02)], "line 2: num_workers='2.5' is no whole number from 2 on"),
+        ([(1, 1, 2048, 0.02)], "line 2: num_workers='1' is no whole number from 2 on"),
+        ([(2, 0.3, 2048, 0.02)], "line 2: devices_per_node='0.3' is no whole number from 1 on"),
+        ([(2, 1, 1e300, 0.02)], "line 2: size='1e+300' is no whole number from 1 on"),
+        ([], "all_reduce.csv: holds no timing; fetch it again"),
+    ],
+)
+def test_numbers_that_count_nothing_are_named(rows: list[tuple[float, ...]], fault: str, tmp_path: Path) -> None:
+    table("all_reduce", rows).to_csv(tmp_path / "all_reduce.csv")
+    with pytest.raises(DataError) as caught:
+        read_vidur(tmp_path)
+    assert fault in str(caught.value)
+
+
+def test_all_rows_of_the_published_files_are_read() -> None:
+    if OWN is None:
+        pytest.skip("PARADNN_VIDUR names no folder")
+    publications, left_out = read_vidur(Path(OWN))
+    assert left_out == ["h100_pairwise_nvlink/send_recv.csv is a100_pairwise_nvlink/send_recv.csv, byte for byte"]
+    runs = [run for publication in publications for run in publication.runs]
+    rows = sum(len(pd.read_csv(path)) for path in Path(OWN).rglob("*.csv") if path.stem in ("all_reduce", "send_recv"))
+    assert len({run.point_id for run in runs}) == len(runs) == rows - 1988
