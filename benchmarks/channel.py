@@ -1,176 +1,213 @@
-"""python -m benchmarks.channel [--cases grpc,tcp,gloo,iperf3,sockperf] [--bytes 64,4096,65536,1048576] [--rounds 7]
+"""python -m benchmarks.channel [--cases grpc,tcp] [--bytes 64,4096,65536,1048576] [--starts 5] [--rounds 10]
 
-`model=channel` beside programs that share none of its code: bare loops over gRPC, TCP and gloo
-(`benchmarks.channel_plain`), `iperf3` (bandwidth) and `sockperf` (latency). What is not installed is left out; gloo
-needs PyTorch in this interpreter. Each round runs every side once, in random order and in processes of its own; ratios
-are other / ours of the time of a message, above 1 where ours is faster, as geometric means with 95% intervals over
-rounds.
+`model=channel` beside programs that share none of its code: bare loops over gRPC, TCP and gloo (`channel_plain.py`),
+`iperf3` (bandwidth) and `sockperf` (latency). What is not installed is left out; gloo needs PyTorch in this
+interpreter.
+
+A start is a worker with its framework (`channel_ours.py`: its own processes and step) and two of the bare program,
+`plain` and `copy`, since two processes of one program differ too. For each case and size they fork fresh processes,
+which take turns with short blocks of steps in random order while the others sleep. iperf3 and sockperf are commands: a
+turn of such a command takes a second, and so does ours beside it.
+
+Ratios are of messages a second, above 1 where ours is faster: of each start the median over rounds, then the geometric
+mean of the starts with Student's 95% interval.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
+import itertools
+import math
 import random
-import shutil
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
-import time
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common import RESULTS, ROOT, runs, save, train
+from benchmarks.channel_commands import COMMANDS
+from benchmarks.channel_ours import point
+from benchmarks.common import RESULTS, ROOT, save
+from benchmarks.fidelity import Ratio, quiet, take_turns
+from benchmarks.turns import Failed, Program, Stage
+from paradnn.execution.worker_key import WorkerKey
+from paradnn.record.communication import communication_metrics
 from paradnn.record.statistics import mean_interval
 
 #: Case -> transport and pattern of ours.
 CASES = {
-    "grpc": ("grpc", "latency"),
-    "tcp": ("tcp", "latency"),
-    "gloo": ("gloo", "all_reduce"),
-    "iperf3": ("tcp", "bandwidth"),
-    "sockperf": ("tcp", "latency"),
+    "grpc": "grpc latency",
+    "grpc_bandwidth": "grpc bandwidth",
+    "tcp": "tcp latency",
+    "gloo": "gloo all_reduce",
+    "iperf3": "tcp bandwidth",
+    "sockperf": "tcp latency",
 }
+#: Rounds of a start beside a command, and seconds of a turn there.
+COMMAND_ROUNDS, COMMAND_SECONDS = 2, 1
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cell:
-    """One case at one size."""
+    """One case at one size: of each start the us of a message in every round, by program."""
 
     case: str
     size: int
-    seconds: float
+    starts: list[Mapping[str, Sequence[float]]] = field(default_factory=list)
 
-    def ours(self) -> float:
-        """us of a message, measured by the command in one process."""
-        transport, pattern = CASES[self.case]
-        words = [
-            "model=channel",
-            f"model.transport={transport}",
-            f"model.pattern={pattern}",
-            f"model.bytes={self.size}",
-        ]
-        words += ["measure.processes=1", f"measure.min_seconds={self.seconds}", "measure.block_seconds=0.05"]
-        with tempfile.TemporaryDirectory() as folder:
-            train(words, Path(folder))
-            (run,) = runs(Path(folder))
-        if run["outcome"] != "ok":
-            sys.exit(f"{self.case} {self.size}: {run['outcome']}: {run.get('reason')}")
-        return float(run["transfer_us"])
+    @property
+    def model(self) -> str:
+        """What both sides are asked for."""
+        return f"{CASES[self.case]} {self.size}"
 
-    def other(self) -> float:
-        """us of a message, measured by the other program."""
-        if self.case == "iperf3":
-            return _iperf3(self.size, self.seconds)
-        if self.case == "sockperf":
-            return _sockperf(self.size, self.seconds)
-        words = ["benchmarks.channel_plain", self.case, CASES[self.case][1], str(self.size), str(self.seconds)]
-        return float(_output([sys.executable, "-m", *words]))
+    @property
+    def framework(self) -> str:
+        """Whose worker measures it."""
+        return point(self.model).framework.name
 
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The programs beside ours."""
+        return (self.case,) if self.case in COMMANDS else ("plain", "copy")
 
-def _output(command: list[str]) -> str:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} failed: {done.stderr[-500:]}")
-    return done.stdout
+    def us(self, seconds: float) -> float:
+        """us of a message, as ours records it, from the seconds of a step."""
+        return communication_metrics(point(self.model), {"step_time_ms": 1e3 * seconds})["transfer_us"]
 
+    def median_us(self, names: Sequence[str], starts: Sequence[Mapping[str, Sequence[float]]]) -> float:
+        """us of a message over all rounds of these starts."""
+        return statistics.median(value for start in starts for name in names for value in start[name])
 
-def _iperf3(size: int, seconds: float) -> float:
-    port = str(_free_port())
-    with subprocess.Popen(["iperf3", "-s", "-1", "-p", port], stdout=subprocess.DEVNULL) as server:
-        _wait_for(int(port))
-        words = ["-c", "127.0.0.1", "-p", port, "-l", str(size), "-t", str(max(1, round(seconds))), "-N", "-J"]
-        try:
-            rate = json.loads(_output(["iperf3", *words]))["end"]["sum_received"]["bits_per_second"] / 8
-        finally:
-            server.kill()  # it would wait for a client that failed
-    return 1e6 * size / float(rate)
+    def ratio(self, over: Sequence[str], under: Sequence[str]) -> Ratio:
+        """Messages a second of `over` over those of `under`; of several programs their geometric mean in each round."""
+        found = [_ratio(start, over, under) for start in self.starts]
+        low, high = mean_interval(found) if len(found) > 1 else (0.0, math.inf)
+        return Ratio(statistics.geometric_mean(found), low, high)
 
+    def last(self) -> str:
+        """What its last start says, in a line."""
+        times = ", ".join(f"{name} {self.median_us([name], self.starts[-1:]):.4g} us" for name in self.starts[-1])
+        ratio = _ratio(self.starts[-1], ["ours"], self.others)
+        return f"{self.case} {self.size} B: {times}; ours / other {ratio:.3f}"
 
-def _sockperf(size: int, seconds: float) -> float:
-    where = ["--tcp", "-i", "127.0.0.1", "-p", str(_free_port())]
-    with subprocess.Popen(["sockperf", "server", *where], stdout=subprocess.DEVNULL) as server:
-        try:
-            _wait_for(int(where[-1]))
-            text = _output(["sockperf", "ping-pong", *where, "-m", str(size), "-t", str(max(1, round(seconds)))])
-        finally:
-            server.kill()
-    (line,) = (line for line in text.splitlines() if "percentile 50.000" in line)
-    return float(line.split("=")[1])
+    def row(self) -> dict[str, object]:
+        """What the table says of it, by column."""
+        twice = len(self.others) > 1
+        return {
+            "case": self.case,
+            "bytes": self.size,
+            "ours (us)": f"{self.median_us(['ours'], self.starts):.4g}",
+            "other (us)": f"{self.median_us(self.others, self.starts):.4g}",
+            "ours / other": self.ratio(["ours"], self.others),
+            "plain / copy": self.ratio(["plain"], ["copy"]) if twice else "",
+        }
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+def _ratio(start: Mapping[str, Sequence[float]], over: Sequence[str], under: Sequence[str]) -> float:
+    sides = [zip(*(start[name] for name in names), strict=True) for names in (under, over)]
+    pairs = zip(*sides, strict=True)
+    return statistics.median(statistics.geometric_mean(a) / statistics.geometric_mean(b) for a, b in pairs)
 
 
-def _wait_for(port: int) -> None:
-    """Until something listens, without being its one client: the kernel's table tells (state 0A)."""
-    for _ in range(1000):
-        lines = [line for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
-        if any(f":{port:04X} " in line and " 0A " in line for line in lines):
-            return
-        time.sleep(0.01)
+def measure(cells: Sequence[Cell], given: argparse.Namespace) -> Iterator[tuple[int, Cell]]:
+    """Every start of the cells of one framework, each told once it is measured. Raises Failed."""
+    order = random.Random(0)
+    framework, environ = cells[0].framework, WorkerKey.of(point(cells[0].model)).environ()
+    plain = ["benchmarks.channel_plain", framework]
+    for start in range(1, given.starts + 1):
+        with (
+            Stage({"ours": ["benchmarks.channel_ours", framework]}, environ, ROOT) as ours,
+            Stage({"plain": plain, "copy": plain}, environ, ROOT) as bare,
+        ):
+            for cell in order.sample(cells, len(cells)):
+                programs = ours.open(cell.model) + ([] if cell.case in COMMANDS else bare.open(cell.model))
+                for program in programs:
+                    program.ready()
+                if cell.case in COMMANDS:
+                    times = _beside_command(programs[0], cell, order)
+                else:
+                    steps = take_turns(programs, given.rounds, given.block, order, lambda: None)
+                    times = {name: [cell.us(seconds) for seconds in values] for name, values in steps.items()}
+                cell.starts.append(times)
+                for program in programs:
+                    program.close()
+                yield start, cell
+
+
+def _beside_command(ours: Program, cell: Cell, order: random.Random) -> dict[str, list[float]]:
+    """us of a message in every round. Raises Failed."""
+    steps = 1
+    for seconds in (0.1, 0.1, COMMAND_SECONDS):
+        steps = max(1, math.ceil(seconds * steps / ours.block(steps)))
+    times: dict[str, list[float]] = {"ours": [], cell.case: []}
+    for _ in range(COMMAND_ROUNDS):
+        for name in order.sample(list(times), 2):
+            if name == "ours":
+                us = cell.us(ours.block(steps, lead=max(1, steps // 10)) / steps)
+            else:
+                us = COMMANDS[name].run(cell.size, COMMAND_SECONDS)
+            times[name].append(us)
+    return times
+
+
+def cells_of(given: argparse.Namespace) -> list[Cell]:
+    """All that can be measured here; says what is left out."""
+    cells = []
+    for case in given.cases:
+        command = COMMANDS.get(case)
+        there = command.installed if command else case != "gloo" or importlib.util.find_spec("torch") is not None
+        if not there:
+            print(f"{case} is not installed: left out", file=sys.stderr)
+            continue
+        cells += [Cell(case, size) for size in given.bytes if not command or size <= command.longest]
+    return cells
+
+
+def arguments() -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", default=",".join(CASES), help="separated by commas (default: all)")
+    parser.add_argument("--bytes", default="64,4096,65536,1048576", help="sizes, separated by commas")
+    parser.add_argument("--starts", type=int, default=5, help="of all processes")
+    parser.add_argument("--rounds", type=int, default=10, help="of each start; beside iperf3 and sockperf two")
+    parser.add_argument("--block", type=float, default=0.03, help="seconds of a turn, at least one step")
+    parser.add_argument("--hold", type=Path, help="file that is there while it measures, for others to wait for")
+    parser.add_argument("--settle", type=float, default=30.0, help="seconds to wait at most until nothing else runs")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV file")
+    given = parser.parse_args()
+    given.cases, given.bytes = given.cases.split(","), [int(size) for size in given.bytes.split(",")]
+    if unknown := [case for case in given.cases if case not in CASES]:
+        parser.error(f"--cases {unknown[0]}: choose among {', '.join(CASES)}")
+    if given.starts < 2:
+        parser.error(f"--starts {given.starts}: an interval takes two")
+    return given
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default="grpc,tcp,gloo,iperf3,sockperf", help="separated by commas")
-    parser.add_argument("--bytes", default="64,4096,65536,1048576", help="sizes, separated by commas")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each side in a round")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV file")
-    given = parser.parse_args()
-    if given.rounds < 2:
-        parser.error(f"--rounds {given.rounds}: an interval takes two")
-    rows: list[dict[str, object]] = []
-    table = Table("case", "bytes", "ours (us)", "other (us)", "other / ours", box=None)
-    for case in given.cases.split(","):
-        if case not in CASES:
-            parser.error(f"--cases {case}: choose among {', '.join(CASES)}")
-        if not _is_there(case):
-            print(f"{case} is not installed: left out", file=sys.stderr)
-            continue
-        for size in map(int, given.bytes.split(",")):
-            if case == "sockperf" and size > 65507:
-                continue  # the longest that it sends
-            row = _turns(Cell(case, size, given.seconds), given.rounds)
-            rows.append(row)
-            table.add_row(*map(str, row.values()))
-    Console(width=160).print(table)
-    if rows:
-        save("channel", rows, given.out)
-    return 0 if rows else 1
-
-
-def _is_there(case: str) -> bool:
-    if case == "gloo":
-        return importlib.util.find_spec("torch") is not None
-    return case not in ("iperf3", "sockperf") or shutil.which(case) is not None
-
-
-def _turns(cell: Cell, rounds: int) -> dict[str, object]:
-    order, ours, others = random.Random(cell.size), [], []
-    for _ in range(rounds):
-        sides = [(ours, cell.ours), (others, cell.other)]
-        order.shuffle(sides)
-        for times, measure in sides:
-            times.append(measure())
-    ratios = [other / own for own, other in zip(ours, others, strict=True)]
-    low, high = mean_interval(ratios)
-    return {
-        "case": cell.case,
-        "bytes": cell.size,
-        "ours_us": round(statistics.median(ours), 2),
-        "other_us": round(statistics.median(others), 2),
-        "ratio": f"{statistics.geometric_mean(ratios):.3f} ({low:.3f} to {high:.3f})",
-    }
+    """Measure and print; 1 where something that was asked for could not be measured."""
+    given, console, failed = arguments(), Console(width=160), False
+    cells = cells_of(given)
+    with quiet(given.hold, given.settle):
+        for _, own in itertools.groupby(sorted(cells, key=lambda cell: cell.framework), lambda cell: cell.framework):
+            try:
+                for start, cell in measure(list(own), given):
+                    print(f"start {start} of {given.starts}: {cell.last()}", flush=True)
+            except Failed as error:
+                console.print(error, style="red", markup=False)
+                failed = True
+    rows = [cell.row() for cell in cells if cell.starts]
+    if not rows:
+        return 1
+    table = Table(*rows[0], box=None)
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    console.print(table)
+    save("channel", rows, given.out)
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -1,37 +1,34 @@
-"""python -m benchmarks.channel_plain grpc|gloo|tcp PATTERN BYTES SECONDS: a bare loop, as one would write it by hand.
+"""Bare loops over gRPC, TCP and gloo, as one would write them by hand: imports nothing of ParaDnn.
 
-Nothing here is ParaDnn's. Two processes of this host; prints the median over blocks of some 0.05 s of the us that a
-message takes one way (latency: half a round trip), or an all-reduce.
+A model is "CASE PATTERN BYTES". A step is a message there and back (latency), a window of messages that are answered
+(bandwidth), or an all-reduce, between two processes of this host.
 """
 
 from __future__ import annotations
 
+import argparse
+import ctypes
 import os
-import signal
 import socket
-import statistics
-import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from benchmarks.turns import Step, take_part
 
-def median_us(once: Callable[[], object], per_step: int, seconds: float) -> float:
-    """us of a message, after a quarter of the time has passed as warm-up."""
-    end = time.perf_counter() + seconds / 4
-    steps = 0
-    while time.perf_counter() < end:
-        once()
-        steps += 1
-    block = max(1, int(steps / (seconds / 4) * 0.05))
-    blocks = []
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        for _ in range(block):
-            once()
-        blocks.append((time.perf_counter() - start) / block)
-    return 1e6 * statistics.median(blocks) / per_step
+WINDOW = 64
+
+
+def serve_in_fork(serve: Callable[[], object]) -> None:
+    """Run `serve` in a process of its own, which ends with this one."""
+    life, held = os.pipe()
+    if os.fork() == 0:
+        try:
+            os.close(held)
+            serve()
+            os.read(life, 1)  # it ends when no process holds the other end
+        finally:
+            os._exit(0)  # a framework's threads may wait for a process that is gone
+    os.close(life)
 
 
 def free_port() -> int:
@@ -39,77 +36,113 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def with_grpc(size: int, seconds: float) -> float:
+def with_grpc(pattern: str, size: int) -> Callable[[], object]:
     port, options = free_port(), [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
-    pid = os.fork()
-    import grpc
 
-    if pid == 0:
+    def serve() -> None:
+        import grpc
+
         server = grpc.server(ThreadPoolExecutor(8), options=options)
-        handler = grpc.unary_unary_rpc_method_handler(lambda request, context: request)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare", {"Echo": handler}),))
+        answers = {"Echo": lambda request, context: request, "Take": lambda request, context: b""}
+        handlers = {name: grpc.unary_unary_rpc_method_handler(answer) for name, answer in answers.items()}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare", handlers),))
         server.add_insecure_port(f"127.0.0.1:{port}")
         server.start()
-        server.wait_for_termination()
-    try:
-        channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=options)
-        grpc.channel_ready_future(channel).result(timeout=20)
-        call, payload = channel.unary_unary("/bare/Echo"), os.urandom(size)
-        return median_us(lambda: call(payload), 2, seconds)
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        servers.append(server)  # it stops when it is dropped
+
+    servers: list[object] = []
+    serve_in_fork(serve)
+    import grpc
+
+    channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=options)
+    grpc.channel_ready_future(channel).result(timeout=20)
+    echo, take, payload = channel.unary_unary("/bare/Echo"), channel.unary_unary("/bare/Take"), os.urandom(size)
+
+    def window() -> None:
+        for answer in [take.future(payload) for _ in range(WINDOW)]:
+            answer.result()
+
+    return window if pattern == "bandwidth" else lambda: echo(payload)
 
 
-def with_gloo(size: int, seconds: float) -> float:
-    port, parent = free_port(), os.getpid()
-    pid = os.fork()
+def with_gloo(pattern: str, size: int) -> Callable[[], object]:
     import torch
     from torch import distributed as dist
 
-    rank = int(os.getpid() != parent)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    values = torch.zeros(size // 4)
-    if rank:
+    port, values = free_port(), torch.zeros(size // 4)
+
+    def join(rank: int) -> None:
+        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+
+    def serve() -> None:
+        join(1)
         while True:
-            try:
-                dist.all_reduce(values)
-            except RuntimeError:
-                os._exit(0)
-    try:
-        return median_us(lambda: dist.all_reduce(values), 1, seconds)
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+            dist.all_reduce(values)
+
+    serve_in_fork(serve)
+    join(0)
+    return lambda: dist.all_reduce(values)
 
 
-def with_tcp(size: int, seconds: float) -> float:
+def receive(connected: socket.socket, into: memoryview) -> bool:
+    """Fill `into`, in reads of 64 KiB: those of 1 MiB take twice as long. False at the end."""
+    got = 0
+    while got < len(into):
+        count = connected.recv_into(into[got : got + 65536])
+        if not count:
+            return False
+        got += count
+    return True
+
+
+def with_tcp(pattern: str, size: int) -> Callable[[], object]:
     listening = socket.create_server(("127.0.0.1", 0))
-    pid = os.fork()
-    if pid == 0:
+
+    def serve() -> None:
         connected, _ = listening.accept()
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        into = bytearray(size)
-        while connected.recv_into(into, size, socket.MSG_WAITALL):
+        into = memoryview(bytearray(size))
+        while receive(connected, into):
             connected.sendall(into)
-        os._exit(0)
-    try:
-        connected = socket.create_connection(listening.getsockname())
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        payload, into = os.urandom(size), bytearray(size)
 
-        def once() -> None:
-            connected.sendall(payload)
-            connected.recv_into(into, size, socket.MSG_WAITALL)
+    serve_in_fork(serve)
+    connected = socket.create_connection(listening.getsockname())
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    payload, into = os.urandom(size), memoryview(bytearray(size))
 
-        return median_us(once, 2, seconds)
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+    def once() -> None:
+        connected.sendall(payload)
+        receive(connected, into)
+
+    return once
+
+
+CASES = {"grpc": with_grpc, "tcp": with_tcp, "gloo": with_gloo}
+
+
+def make(model: str) -> Step:
+    case, pattern, size = model.split()
+    once = CASES[case](pattern, int(size))
+
+    def run(steps: int) -> float:
+        for _ in range(steps):
+            once()
+        return 0.0
+
+    return Step(run, ())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("framework", help="torch: imported once, before the forks; any other is not needed")
+    given, _ = parser.parse_known_args()
+    if given.framework == "torch":
+        __import__("torch")
+    # As ours: blocks of a message are kept for the next. What malloc does by itself depends on the process' past.
+    for option, size in ((-3, 32 << 20), (-1, 512 << 20)):
+        ctypes.CDLL(None).mallopt(option, size)
+    take_part(make, parser)
 
 
 if __name__ == "__main__":
-    transport, _, size, seconds = sys.argv[1:]
-    run = {"grpc": with_grpc, "gloo": with_gloo, "tcp": with_tcp}[transport]
-    print(run(int(size), float(seconds)), flush=True)
-    os._exit(0)  # a framework's threads may wait for a process that is gone
+    main()

@@ -91,9 +91,8 @@ def of_weights(frame: pd.DataFrame, share: float, seeds: int, design: str) -> st
     with tempfile.NamedTemporaryFile("w", suffix=".csv") as space:
         frame[_SIZES].to_csv(space, index=False)
         space.flush()
-        return _counted({True: replace(alone, predicted=True, space=space.name), False: alone}, truth, [
-            some(frame, share, seed, design) for seed in range(seeds)
-        ])  # fmt: skip
+        designs = {True: replace(alone, predicted=True, space=space.name), False: alone}
+        return _counted(designs, truth, [some(frame, share, seed, design) for seed in range(seeds)])
 
 
 def _counted(options: Mapping[bool, SensitivityOptions], truth: pd.DataFrame, samples: list[pd.DataFrame]) -> str:

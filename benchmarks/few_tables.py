@@ -98,7 +98,7 @@ def own(path: Path) -> Known:
     """A space that was measured whole: rows of keys and `seconds` of a step, as the analysis predicts it."""
     points = pd.read_csv(path)
     seconds = points.pop("seconds").to_numpy(dtype=float)
-    axes = [name for name in points if points[name].nunique() > 1]
+    axes = [str(name) for name in points if points[name].nunique() > 1]
     points = points.assign(environment_id="here", sweep_id="one")
     table = table_of(points, rates_of(points, seconds))
     names = tuple(name.removeprefix("model.") for name in axes)

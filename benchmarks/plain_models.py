@@ -73,10 +73,9 @@ def prepare(name):
     model, shape, target_shape, classes = make()
     model.set_weights(first_weights(model))
     random = np.random.default_rng(0)
-    if model.inputs[0].dtype == "int32":
-        x = random.integers(0, classes, (batch, *shape), dtype=np.int32)
-    else:
-        x = random.standard_normal((batch, *shape), dtype=np.float32)
+    tokens = model.inputs[0].dtype == "int32"
+    size = (batch, *shape)
+    x = random.integers(0, classes, size, np.int32) if tokens else random.standard_normal(size, np.float32)
     return model, x, random.integers(0, classes, (batch, *target_shape), dtype=np.int32)
 
 

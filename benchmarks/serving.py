@@ -19,6 +19,7 @@ from pathlib import Path
 import mlperf_loadgen as lg
 import numpy as np
 
+from paradnn.worker.energy import EnergyMeter
 from paradnn.worker.serving.arrivals import Generated
 from paradnn.worker.serving.load import Service, measure_load, percentile
 from paradnn.worker.serving.queries import QueryLog
@@ -127,7 +128,11 @@ def main() -> None:
     for seed in (LOADGEN_SEED, 1):
         begin = time.monotonic()
         load_of = measure_load(
-            "server", settings | {"seed": seed}, Service(stub(service), 1, 1 / service, service), 600.0
+            "server",
+            settings | {"seed": seed},
+            Service(stub(service), 1, 1 / service, service),
+            600.0,
+            EnergyMeter("unavailable"),
         )
         failed = min(probe.rate for probe in load_of.probes if not probe.held and probe.rate > (load_of.rate or 0))
         print(

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import functools
 import itertools
 import math
 import statistics
@@ -71,8 +70,11 @@ def planted(
 ) -> tuple[list[Timing], list[float]]:
     """The timings of so many machines with a planted change, and the true step time at the end of each, in seconds."""
     timings, truths = [], []
+
+    def shape(now: float) -> float:
+        return PLANTED[name](now, protocol.block_seconds)
+
     for child in np.random.default_rng(seed).spawn(series):
-        shape = functools.partial(PLANTED[name], block=protocol.block_seconds)
         machine = Machine(shape, rho, noise, child)
         timings.append(measure_steps(machine.run, protocol, machine.phase, machine.clock))
         truths.append(0.01 * shape(machine.now))

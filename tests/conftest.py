@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import importlib
 import io
 import os
@@ -11,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing, redirect_stderr, redirect_stdout
+from contextlib import closing, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -42,19 +43,30 @@ TINY = [
 
 #: Files that take longest, in seconds: they begin first, so that no process is left alone with one at the end.
 LONGEST = {
-    "worker/test_models": 100,
-    "worker/test_profile": 100,
-    "worker/test_attention": 90,
-    "session/test_faults": 70,
-    "session/test_limits": 50,
-    "session/test_adaptive": 48,
-    "worker/test_learning": 47,
-    "software/test_stack": 40,
-    "tracking/test_offline": 35,
-    "sweep/test_tasks": 30,
-    "cli/test_fuzz": 22,
+    "worker/test_profile": 85,
+    "session/test_limits": 80,
+    "worker/test_models": 75,
+    "worker/test_attention": 70,
+    "session/test_faults": 60,
+    "session/test_processes": 60,
+    "tracking/test_offline": 60,
+    "worker/test_learning": 45,
+    "session/test_adaptive": 40,
+    "compare/test_command": 35,
+    "software/test_stack": 30,
+    "session/test_learning": 30,
+    "worker/test_memory": 27,
+    "test_mlproject": 25,
+    "sweep/test_tasks": 25,
+    "worker/test_real_models": 25,
     "worker/test_input": 22,
+    "worker/test_generation": 20,
     "analysis/test_report": 20,
+    "test_fidelity": 15,
+    "test_gpu_questions": 15,
+    "test_wheel": 15,
+    "cli/test_fuzz": 13,
+    "cli/test_ui": 12,
 }
 #: Fixtures that measure.
 MEASURED = {"special", "swept"}
@@ -65,6 +77,12 @@ def pytest_sessionstart() -> None:
     import scipy.linalg  # noqa: F401  brings a BLAS of its own
 
     threadpoolctl.threadpool_limits(1, "blas")
+
+
+def pytest_collection_finish() -> None:
+    """What the tests have imported by now stays: the collector, which Keras calls after each model, passes over it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -198,9 +216,13 @@ class _KeptPool(WorkerPool):
 _pools: dict[frozenset[tuple[str, str]], WorkerPool] = {}
 
 
+#: Variables that no worker of these tests reads: those of pytest, of the tracking store, and of installers.
+_NOT_READ = ("PYTEST_", "MLFLOW_", "PIP_", "UV_", "PATH", "XDG_CACHE_HOME")
+
+
 def _kept_workers() -> WorkerPool:
     """The pool of workers that began in this environment; a test that changes it gets workers of its own."""
-    environ = frozenset(entry for entry in os.environ.items() if not entry[0].startswith(("PYTEST_", "MLFLOW_")))
+    environ = frozenset(entry for entry in os.environ.items() if not entry[0].startswith(_NOT_READ))
     if environ not in _pools:
         _pools[environ] = _KeptPool()
     return _pools[environ]
@@ -227,3 +249,18 @@ def children_of(pid: int) -> list[int]:
         return [child.pid for child in psutil.Process(pid).children(recursive=True)]
     except psutil.Error:
         return []
+
+
+def processes_of_points() -> dict[int, int]:
+    """Living processes that this test's workers, or such processes, have forked: number -> parent's."""
+    import psutil
+
+    found = {}
+    for pid in children_of(os.getpid()):
+        with suppress(psutil.Error):
+            each = psutil.Process(pid)
+            parent = each.parent()
+            alive = parent and each.status() != psutil.STATUS_ZOMBIE
+            if alive and all("paradnn.worker" in " ".join(one.cmdline()) for one in (each, parent)):
+                found[pid] = parent.pid
+    return found

@@ -47,7 +47,7 @@ SHARED = (
     *CONFIG,
     *FORECAST,
 )
-MOST_ROOMS, MOST_ARROWS = 30, 136
+MOST_ROOMS, MOST_ARROWS = 30, 137
 
 FRAMEWORKS = {"keras", "tensorflow", "jax", "torch"}
 #: None of it is in an interpreter under test.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,3 +34,17 @@ def test_the_reference_has_all_that_the_package_offers() -> None:
     plain = {"Options", "RunsOptions", "OverheadOptions", "BreakdownOptions"}  # no field of their own
     for name in sorted(set(analysis.__all__) - plain):
         assert f"::: {getattr(analysis, name).__module__}.{name}\n" in reference
+
+
+def test_every_link_between_pages_leads_to_a_file() -> None:
+    pages = [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "benchmarks").glob("*.md"),
+    ]
+    built = {"docs/report.md": "../report.html"}  # written by `make demo`
+    for page in pages:
+        for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text()):
+            name = str(page.relative_to(ROOT))
+            assert (page.parent / target).exists() or built.get(name) == target, f"{name}: {target}"

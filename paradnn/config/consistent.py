@@ -4,9 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
+from paradnn.config.families.communication import Communication
 from paradnn.errors import ConfigError
 
-__all__ = ["check_latency", "check_processes", "check_software"]
+__all__ = ["check_hosts", "check_latency", "check_processes", "check_software"]
+
+
+def check_hosts(point: Any) -> None:
+    """What is on several hosts has processes for each, and runs in an interpreter that is on all."""
+    hosts, model = point.hosts, point.model
+    if hosts == 1:
+        return
+    if isinstance(model, Communication):
+        key, processes = f"model={model.name}", model.meeting
+        if processes == 1:
+            what = "model.peer" if model.peer else f"model.transport={model.transport}"
+            raise ConfigError("hosts", hosts, f"is not for {what}", "leave one of them out")
+    else:
+        key, processes = f"devices={point.devices}", point.devices if point.transport == "grpc" else 1
+        if processes == 1:
+            reason = "is for several devices with transport=grpc, and for model=channel"
+            raise ConfigError("hosts", hosts, reason, "set hosts=1, or devices and transport=grpc")
+    if processes % hosts:
+        reason = f"does not divide the {processes} processes of {key}"
+        raise ConfigError("hosts", hosts, reason, "give each host as many of them")
+    if point.software.name != "current" or point.software.python:
+        reason = f"is not for software={point.software.name}: the other hosts have the interpreter of this command"
+        raise ConfigError("hosts", hosts, reason, "start this command with that interpreter")
 
 
 def check_latency(point: Any) -> None:

@@ -101,7 +101,9 @@ def _value(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
             return None
         kinds = [entry for entry in get_args(kind) if entry is not NoneType]
         given = tuple(value) if isinstance(value, list) else value
-        kind = next((entry for entry in kinds if isinstance(given, get_origin(entry) or entry)), kinds[0])
+        fits = (entry for entry in kinds if isinstance(given, get_origin(entry) or entry))
+        # 200 is a rate as well; of what fits none, words say what could be chosen.
+        kind = next(fits, str if str in kinds and not isinstance(given, (int, float)) else kinds[0])
         if bool in kinds and "choices" in bounds:
             bounds = {**bounds, "shown": ("true", "false", *bounds["choices"])}
     if get_origin(kind) is tuple:

@@ -34,6 +34,7 @@ EXTRA_KEYS = ("profile", "keep_trace")
 LATER_KEYS: Mapping[str, Any] = {
     "devices": 1,
     "transport": "local",
+    "hosts": 1,
     "measure.relative_interval": None,
     "measure.processes": 1,
     "measure.max_processes": 30,

@@ -25,7 +25,7 @@ class Learn:
         "share of held-out examples whose class is the likeliest, or among the five likeliest",
         choices=("accuracy", "top5"),
     )
-    target: float = option(0.97, "the first epoch that reaches it counts", low=0.0, high=1.0)
+    target: float = option(0.97, "the first epoch that reaches it counts", low=1e-3, high=1.0)
     epochs: int = option(100, "give up after so many: outcome timeout", low=1, high=1_000_000)
     epochs_after: int = option(0, "train on for so many once the target is reached", low=0, high=1_000_000)
     evaluate_inside: bool = option(False, "whether evaluating is part of the time and energy to the target")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from paradnn.config.consistent import check_latency, check_processes, check_software
+from paradnn.config.consistent import check_hosts, check_latency, check_processes, check_software
 from paradnn.config.data import INPUTS, Data, Synthetic, check_input, with_whole_path
 from paradnn.config.families import FAMILIES, Model
 from paradnn.config.families.communication import as_communication
@@ -212,6 +212,12 @@ class Point:
         "how several devices communicate: local (in one process) or grpc (a process for each, TensorFlow on a CPU)",
         choices=("local", "grpc"),
     )
+    hosts: int = option(
+        1,
+        "hosts with as many of its processes each (transport=grpc, model=channel): docs/clusters.md",
+        low=1,
+        high=4096,
+    )
     optimizer: Optimizer = field(default_factory=Optimizer)
     platform: Platform = field(default_factory=Platform)
     framework: Framework = field(default_factory=Framework)
@@ -297,6 +303,7 @@ def read_point(config: Mapping[str, Any]) -> Point:
     check_generate(point)
     check_latency(point)
     check_processes(point.measure)
+    check_hosts(point)
     point = replace(point, platform=_with_cores(point))
     # One device communicates with no other: it is the same point either way.
     return point if point.devices > 1 else replace(point, transport="local")

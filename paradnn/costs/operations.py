@@ -67,11 +67,11 @@ class Operation:
 
 @dataclass(frozen=True)
 class Counted:
-    """An operation of a layer, and how often it runs in a step."""
+    """An operation of a layer, and how often it runs in a step, on average over steps."""
 
     layer: str
     operation: Operation
-    count: int
+    count: float
 
 
 def kernel_operation(model: Mapping[str, Any], batch_size: int, precision: str) -> Operation:

@@ -53,7 +53,7 @@ def memory_limit(point: Point) -> int:
 
 def exceeds_memory(point: Point, costs: Costs, limit: int | None) -> str | None:
     """Why a point is out of memory by arithmetic alone; None where it is to be tried."""
-    bound = costs.memory_lower_bound_bytes
+    bound = costs.memory_lower_bound_bytes / point.hosts
     if point.platform.name != "cpu" or not point.measure.predict_oom or limit is None or bound <= limit:
         return None
     return f"needs at least {bound / 2**30:,.2f} GiB, the limit is {limit / 2**30:.2f} GiB"

@@ -19,7 +19,7 @@ from paradnn.forecast.history import History
 from paradnn.forecast.table import Rates
 from paradnn.hardware.environment import Environment, describe_environment
 from paradnn.hardware.specifications import find_hardware
-from paradnn.session.hardware_peaks import Ceilings, ceilings_identity
+from paradnn.session.hardware_peaks import Ceilings, below_ceilings, ceilings_identity
 from paradnn.store.schema import outcome_of
 from paradnn.tracking.base import Finished
 from paradnn.tracking.resume import ResumePolicy, first_accepted, point_statuses
@@ -36,7 +36,7 @@ class SweepStatus:
 
     identities: of which measurement each is. status: done, repeated, oom_predicted or missing. outcomes: the stored
     one, or the one that arithmetic expects. unmade: software stacks that would be made first. limits: bytes that points
-    may take. ceilings: the measured ones of every environment, None where there are none.
+    may take. ceilings: the measured ones of every environment with points below them, None where there are none.
     """
 
     points: Sequence[Point]
@@ -98,7 +98,7 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
         workers=workers,
         unmade=sorted({point.software.name for point, key in zip(points, workers, strict=True) if not made[key]}),
         limits=sorted(set(limits.values())),
-        ceilings=_ceilings(points, environments, known, history),
+        ceilings=_ceilings(points, costs, environments, known, history),
     )
 
 
@@ -109,6 +109,7 @@ def _unmade(key: WorkerKey) -> Environment:
 
 def _ceilings(
     points: Sequence[Point],
+    costs: Sequence[Costs],
     environments: Sequence[Environment],
     known: Mapping[Identity, Sequence[Finished]],
     history: History,
@@ -116,7 +117,8 @@ def _ceilings(
     # Few points differ in what ceilings depend on.
     distinct = {
         (WorkerKey.of(point), point.platform, point.devices, environment.environment_id): (point, environment)
-        for point, environment in zip(points, environments, strict=True)
+        for point, cost, environment in zip(points, costs, environments, strict=True)
+        if below_ceilings(cost)
     }
     ceilings: dict[Identity, Ceilings | None] = {}
     for identity in (ceilings_identity(point, environment) for point, environment in distinct.values()):

@@ -28,7 +28,7 @@ Rates = Callable[[str, str, str], tuple[float, float, float]]
 PLANNED = "planned"
 _COSTS = ("flops_per_step", "bytes_per_step", "parameters")
 #: Keys that may change a step's time beside the model's and the batch.
-_WORDS = ("mode", "precision", "compile", "optimizer.name", "devices", "transport", "data.name")
+_WORDS = ("mode", "precision", "compile", "optimizer.name", "devices", "transport", "hosts", "data.name")
 _WORD_GROUPS = ("framework.", "platform.")
 #: Groups of keys that do not change what a step is.
 _ASIDE = ("measure", "software", "replicate", "seed", "scenario", *SCENARIOS, "task", "learn")

@@ -43,9 +43,15 @@ def _cpu(name: str, cores: int, clock: float, per_cycle: int, channels: float, s
 
 
 def _gpu(
-    name: str, float32: float, tensor: float | None, bandwidth: float, memory: int, source: str, *aliases: str,
+    name: str,
+    float32: float,
+    tensor: float | None,
+    bandwidth: float,
+    memory: int,
+    source: str,
+    *aliases: str,
     bfloat16: float | None = -1.0,
-) -> Hardware:  # fmt: skip
+) -> Hardware:
     """A GPU: float32 outside the tensor cores, float16 inside them, in TFLOP/s; GB/s; GiB.
 
     `bfloat16` is None where the part lacks it, and as fast as float16 unless it is given.

@@ -89,8 +89,8 @@ def _overrides(before: Sequence[str], current: str) -> Iterable[str]:
         general = {name for name in known_keys() if name.partition(".")[0] not in ("model", "data")}
         hidden = ("sweep.plan", "sweep.grids")
         keys = (own | general | set(groups())).difference(hidden)
-        return ["-m", "--help", *(f"{name}=" for name in keys if not any(other.startswith(f"{name}.") for other in keys)
-                                  or name in groups())]  # fmt: skip
+        holders = {name.rpartition(".")[0] for name in keys}.difference(groups())  # of keys, and no key themselves
+        return ["-m", "--help", *(f"{name}=" for name in keys - holders)]
     head, comma, _ = value.rpartition(",")
     return [f"{key}={head}{comma}{choice}" for choice in _choices(key)]
 

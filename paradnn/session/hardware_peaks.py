@@ -18,6 +18,7 @@ from typing import Any
 from paradnn.config.identity import Identity, digest, texts, told, unpriced
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
+from paradnn.costs import Costs
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
@@ -35,6 +36,7 @@ from paradnn.worker.peak_rates import ARRAY_BYTES
 __all__ = [
     "Ceilings",
     "CeilingsKeeper",
+    "below_ceilings",
     "ceilings_identity",
     "changes",
     "claim_tags",
@@ -78,6 +80,11 @@ class Ceilings:
         return ours / full if ours and full and ours < full else None
 
 
+def below_ceilings(costs: Costs) -> bool:
+    """Whether ceilings say anything about a point: what only sends is below none."""
+    return costs.flops_per_step > 0
+
+
 def ceilings_identity(point: Point, environment: Environment) -> Identity:
     """What the ceilings for `point` are called: they depend on device, threads and framework settings alone."""
     point = single_device(unpriced(point), environment)
@@ -89,15 +96,15 @@ def single_device(point: Point, environment: Environment) -> Point:
     """The point with one device, on which the ceilings of all its devices are measured.
 
     Devices of a CPU are cores of one machine: together they can do what one device of all those cores can. Others are
-    chips of their own, and n of them can do n times what one can (`device_peaks`).
+    chips of their own, and n of them can do n times what one can (`device_peaks`), as n hosts can.
     """
     if point.devices == 1:
         return point
     platform = point.platform
     if platform.name == "cpu" and platform.threads:
-        threads = point.devices * platform.threads
+        threads = point.devices // point.hosts * platform.threads
         platform = replace(platform, threads=threads if threads < int(environment.hardware["cores"]) else None)
-    return replace(point, devices=1, transport="local", platform=platform)
+    return replace(point, devices=1, transport="local", hosts=1, platform=platform)
 
 
 def claim_tags(identity: Identity, environment: Environment) -> dict[str, str]:
@@ -121,7 +128,7 @@ def device_peaks(point: Point, environment: Environment, ceilings: Ceilings | No
     `ceilings` are those of its `single_device`.
     """
     peaks: dict[str, float | None] = {}
-    chips = 1 if point.platform.name == "cpu" else point.devices
+    chips = point.hosts if point.platform.name == "cpu" else point.devices
     if ceilings:
         peaks["peak_flops_per_second"] = ceilings.flops_per_second.get(point.precision)
         peaks["peak_bytes_per_second"] = ceilings.bytes_per_second

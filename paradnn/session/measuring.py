@@ -20,8 +20,9 @@ from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, Settings
 from paradnn.config.words import counted
 from paradnn.costs.point import costs_of, exceeds_memory, memory_limit
-from paradnn.errors import DataError, StoreError
+from paradnn.errors import DataError, StoreError, WorkerError
 from paradnn.execution.environments import WorkerEnvironments
+from paradnn.execution.hosts import OtherHosts
 from paradnn.execution.learning_sets import SetFiles
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
@@ -34,7 +35,7 @@ from paradnn.record.record import Record, point_tags, run_name
 from paradnn.session.course import Visit
 from paradnn.session.drift import Drift
 from paradnn.session.epochs import EpochsSaid
-from paradnn.session.hardware_peaks import CeilingsKeeper
+from paradnn.session.hardware_peaks import CeilingsKeeper, below_ceilings
 from paradnn.session.open_point import OpenPoint
 from paradnn.session.partial import PartialResults
 from paradnn.session.progress import Reporter
@@ -77,7 +78,7 @@ class Measuring:
         self._environments, self._reporter, self._settings = context.environments, context.reporter, settings
         self._partial = PartialResults(settings.tracking)
         self._ceilings = CeilingsKeeper(self._pool, self._tracker, self._reporter.say) if settings.ceilings else None
-        self._sets = SetFiles()
+        self._sets, self._hosts = SetFiles(), OtherHosts()
         self._random = random.Random(settings.sweep.seed)
         self._keeps_nothing = False
         self._open: list[OpenPoint] = []
@@ -98,6 +99,7 @@ class Measuring:
             with contextlib.suppress(Exception):
                 self._tracker.abandon(entry.claim, "interrupted before its end")
         self._sets.close()
+        self._hosts.close()
 
     def work(self, todo: Sequence[Point]) -> None:
         """Measure all points, group after group; what another driver holds comes again at the end."""
@@ -173,8 +175,8 @@ class Measuring:
         environment = self._environments.environment(point)
         begin = time.perf_counter()
         usable = not self._environments.problem(point) and not excluded
-        computes = costs_of(point).flops_per_step > 0  # what only sends is below no roof
-        ceilings = self._ceilings.of(point, environment) if self._ceilings and usable and computes else None
+        below = usable and below_ceilings(costs_of(point))
+        ceilings = self._ceilings.of(point, environment) if self._ceilings and below else None
         # Measuring them is no cost of this point, and of no other.
         spent = time.perf_counter() - begin
         self._free_since += spent
@@ -289,7 +291,16 @@ class Measuring:
             request["learning_set"] = str(path)
             if not entry.claim.repeats:
                 request["checkpoint"] = str(self._partial.checkpoint(entry.claim.identity))
-        return self._pool.measure(WorkerKey.of(point), request, limits, news)
+        key = WorkerKey.of(point)
+        if point.hosts > 1:
+            try:
+                request["other_hosts"] = self._hosts.of(point.hosts, key.variables())
+            except WorkerError as error:
+                return PointResult("unavailable", str(error))
+        result = self._pool.measure(key, request, limits, news)
+        if point.hosts > 1 and result.outcome != "ok":
+            self._hosts.require()
+        return result
 
     @staticmethod
     def _predicted(entry: OpenPoint, limits: Limits) -> PointResult | None:

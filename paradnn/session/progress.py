@@ -19,6 +19,7 @@ from rich.text import Text
 from paradnn.config.words import counted
 from paradnn.record.communication import communication_words
 from paradnn.record.generation import generation_words
+from paradnn.record.headline import Column, headline, throughput
 from paradnn.record.learning import learning_words
 from paradnn.record.load import load_words
 from paradnn.session.console import standard_output
@@ -142,14 +143,13 @@ def describe_point(row: Row, where: str) -> str:
     lines = [f"{row.name}: {row.outcome}" + (f" ({row.reason})" if row.reason else "")]
     if row.outcome in ("ok", "overload"):
         steady = "steady" if row.tags["steady"] == "true" else f"not steady ({row.tags['steady_reason']})"
-        interval = ""
-        if "examples_per_second_low" in metrics:
-            low, high = metrics["examples_per_second_low"], metrics["examples_per_second_high"]
-            interval = f"  (95% CI {low:,.1f} .. {high:,.1f}, {_processes(metrics)})"
+        rate = throughput(metrics)
+        if rate and "transfer_us" not in metrics:
+            ends = f"  (95% CI {rate.ends[0]:,.1f} .. {rate.ends[1]:,.1f}, {_processes(metrics)})" if rate.ends else ""
+            lines.append(f"  throughput   {rate}{ends}")
         lines += [
-            f"  throughput   {metrics['examples_per_second']:,.1f} examples/s{interval}",
             f"  step time    {metrics['step_time_ms']:.3f} ms, {counted(round(metrics['blocks']), 'block')} of "
-            f"{counted(round(metrics['steps_per_block']), 'step')} in {_processes(metrics)}, {steady}",
+            f"{counted(round(metrics['steps_per_block']), 'step')} in {_processes(metrics)}, {steady}"
         ]
         lines += [f"  messages     {words}" for words in communication_words(metrics)]
         if "flops_per_second" in metrics:
@@ -248,18 +248,19 @@ def _print_points(console: Console, rows: Sequence[Row]) -> None:
     """A table of what was measured, and below it why the others were not: reasons are too long for a column."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("point")
-    for heading in ("examples/s", "± 95%", "FLOP/s", "memory", "steady"):
+    measured = [(row, rate) for row in rows if row.outcome == "ok" and (rate := headline(row.metrics))]
+    speed = Column(row.metrics for row, _ in measured)
+    for heading in (speed.heading, "± 95%", "FLOP/s", "memory", "steady"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        if row.outcome == "ok":
-            table.add_row(
-                row.name,
-                f"{row.metrics['examples_per_second']:,.1f}",
-                _relative(row),
-                si(row.metrics["flops_per_second"]) if "flops_per_second" in row.metrics else "-",
-                f"{row.metrics.get('peak_memory_bytes', 0) / 2**30:.2f} GiB",
-                _steadiness(row),
-            )
+    for row, rate in measured:
+        table.add_row(
+            row.name,
+            speed.cell(row.metrics),
+            rate.relative(),
+            si(row.metrics["flops_per_second"]) if "flops_per_second" in row.metrics else "-",
+            f"{row.metrics.get('peak_memory_bytes', 0) / 2**30:.2f} GiB",
+            _steadiness(row),
+        )
     if table.row_count:
         console.print(table)
     for row in rows:
@@ -295,20 +296,14 @@ def _processes(metrics: Mapping[str, float]) -> str:
     return "a single process" if count == 1 else f"{count:.0f} processes"
 
 
-def _relative(row: Row) -> str:
-    if "examples_per_second_low" not in row.metrics:
-        return "-"
-    half = (row.metrics["examples_per_second_high"] - row.metrics["examples_per_second_low"]) / 2
-    return f"{half / row.metrics['examples_per_second']:.1%}"
-
-
 def _verdict(row: Row) -> str:
     if row.outcome != "ok":
         return f"{row.outcome}: {row.reason}" if row.reason else row.outcome
     busy = ", contended" if row.tags.get("contended") == "true" else ""
     if learnt := learning_words(row.metrics):
         return f"{learnt}{busy}"
-    return f"{row.metrics['examples_per_second']:,.1f} examples/s ± {_relative(row)}{busy}"
+    rate = headline(row.metrics)
+    return f"{rate} ± {rate.relative()}{busy}" if rate else row.outcome
 
 
 def _steadiness(row: Row) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paradnn.config.words import counted
+from paradnn.record.headline import Column, headline
 from paradnn.record.record import image
 from paradnn.record.sweep_figure import Mark, sweep_figure
 from paradnn.session.summary import Row
@@ -16,7 +17,7 @@ __all__ = ["PICTURE", "TABLE", "picture", "table_file", "table_text"]
 TABLE, PICTURE = "sweep.json", "sweep.png"
 #: Characters of a description that every server takes, what stands around the table left aside.
 _LONGEST = 3500
-_HEAD = "| point | outcome | examples/s | 95% CI | memory | steady |\n| --- | --- | ---: | --- | ---: | --- |"
+_HEAD = "| point | outcome | {speed} | 95% CI | memory | steady |\n| --- | --- | ---: | --- | ---: | --- |"
 #: Columns of the file that stand first.
 _FIRST = (
     *("name", "outcome", "examples_per_second", "examples_per_second_low", "examples_per_second_high"),
@@ -49,35 +50,33 @@ def table_text(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     ordered = sorted(rows, key=lambda row: (row.family, -row.metrics.get("examples_per_second", 0.0)))
+    speed = Column(row.metrics for row in ordered)
     lines: list[str] = []
-    for line in map(_line, ordered):
+    for line in (_line(row, speed) for row in ordered):
         if sum(map(len, lines)) + len(line) > _LONGEST:
             break
         lines.append(line)
     rest = len(rows) - len(lines)
     more = f"\n\n{counted(rest, 'more point')} in the artifact `{TABLE}`." if rest else ""
-    return "\n".join([_HEAD, *lines]) + more
+    return "\n".join([_HEAD.format(speed=speed.heading), *lines]) + more
 
 
 def picture(title: str, rows: Sequence[Row]) -> dict[str, Any]:
-    """The artifact that shows every point's throughput; none where nothing was measured."""
+    """The artifact that shows what every point was measured for; none where nothing was measured."""
+    rates = [headline(row.metrics) for row in rows]
     marks = [
-        Mark(row.name, row.family, row.outcome, row.metrics.get("examples_per_second"), _interval(row)) for row in rows
+        Mark(row.name, row.family, row.outcome, rate.value if rate else None, rate.ends if rate else None)
+        for row, rate in zip(rows, rates, strict=True)
     ]
-    return {PICTURE: image(sweep_figure(title, marks))} if any(mark.value for mark in marks) else {}
+    units = sorted({rate.unit for rate in rates if rate})
+    return {PICTURE: image(sweep_figure(title, " or ".join(units), marks))} if units else {}
 
 
-def _line(row: Row) -> str:
-    metrics, interval = row.metrics, _interval(row)
-    speed = f"{metrics['examples_per_second']:,.1f}" if "examples_per_second" in metrics else ""
-    ends = f"{interval[0]:,.1f} to {interval[1]:,.1f}" if interval else ""
+def _line(row: Row, speed: Column) -> str:
+    metrics, rate = row.metrics, headline(row.metrics)
+    ends = f"{rate.ends[0]:,.1f} to {rate.ends[1]:,.1f}" if rate and rate.ends else ""
     memory = metrics.get("peak_device_memory_bytes") or metrics.get("peak_memory_bytes")
     room = f"{memory / 2**30:.2f} GiB" if memory else ""
     steady = {"true": "yes", "false": "no"}.get(row.tags.get("steady", ""), "")
     steady += ", contended" if row.tags.get("contended") == "true" else ""
-    return f"| {row.name} | {row.outcome} | {speed} | {ends} | {room} | {steady} |"
-
-
-def _interval(row: Row) -> tuple[float, float] | None:
-    ends = [row.metrics.get(f"examples_per_second_{end}") for end in ("low", "high")]
-    return (ends[0], ends[1]) if ends[0] is not None and ends[1] is not None else None
+    return f"| {row.name} | {row.outcome} | {speed.cell(metrics)} | {ends} | {room} | {steady} |"

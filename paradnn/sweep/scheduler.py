@@ -17,8 +17,10 @@ import psutil
 
 from paradnn.sweep.tasks import Launched, SweepInfo
 
-__all__ = ["job_tags", "process_start", "restarts", "task_name", "task_tags", "waiting_times"]
+__all__ = ["ATTEMPT", "job_tags", "process_start", "restarts", "task_name", "task_tags", "waiting_times"]
 
+#: The property of a task of Spark that counts its attempts where Spark does not: of a barrier stage.
+ATTEMPT = "paradnn.attempt"
 #: Whether this process has begun a session before.
 _served = False
 
@@ -44,7 +46,7 @@ def job_tags() -> dict[str, str]:
 def restarts() -> int:
     """How often Slurm has put this job back into the queue, or Spark has run this task before."""
     if context := _spark_task():
-        return int(context.attemptNumber())
+        return int(context.getLocalProperty(ATTEMPT) or context.attemptNumber())
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
 

@@ -38,7 +38,7 @@ def test_a_taken_port_is_told_with_another(store: Store) -> None:
     ],
 )
 def test_what_cannot_be_served_is_told(uri: str, message: str) -> None:
-    done = run(["paradnn.ui", "--store", uri])
+    done = run(["paradnn.ui", "--store", uri], MLFLOW_HTTP_REQUEST_MAX_RETRIES="0")
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {message}")
     assert len(done.stderr.splitlines()) == 1
@@ -52,7 +52,9 @@ def test_the_store_is_served(store: Store, tmp_path: Path) -> None:
     MlflowTracker(Tracking(uri=store.uri))
     command = [sys.executable, "-m", "paradnn.ui", "--port", str(port)]
     silent = subprocess.DEVNULL
-    process = subprocess.Popen(command, cwd=ROOT, env=environment(store), stdout=silent, stderr=silent)
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment(store, MLFLOW_WORKERS="1"), stdout=silent, stderr=silent
+    )
 
     def answers() -> bool:
         try:

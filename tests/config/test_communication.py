@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from paradnn.config.families.communication import bus_factor
 from paradnn.config.identity import point_id
 from paradnn.config.point import Point, read_point
 from paradnn.costs.point import costs_of
 from paradnn.errors import ConfigError
-from paradnn.record.communication import bus_factor, communication_metrics
+from paradnn.record.communication import communication_metrics
 
 
 def point(framework: str = "tensorflow", **model: Any) -> Point:
@@ -50,8 +51,13 @@ def test_it_costs_bytes_and_no_work() -> None:
         ({"bytes": 0}, "model.bytes=0: must be at least 1"),
         ({"peer": "node2"}, "model.peer=node2: is not understood; write host:port, as in node2:5000"),
         ({"peer": "node2:70000"}, "model.peer=node2:70000: has no such port"),
+        ({"peer": "node2:0"}, "model.peer=node2:0: has no such port"),
         ({"peer": "node2:5000", "transport": "gloo"}, "model.peer=node2:5000: is not for model.transport=gloo"),
         ({"port": 65535, "pattern": "parameter_server", "servers": 2}, "model.port=65535: leaves no 2 ports; choose a"),
+        (
+            {"transport": "tensorflow", "pattern": "all_reduce", "processes": 4, "port": 65533},
+            "model.port=65533: leaves no 4 ports",
+        ),
         ({"framework": "jax", "transport": "gloo"}, "framework=jax: model.transport=gloo is of framework=torch"),
     ],
 )
@@ -62,7 +68,9 @@ def test_what_cannot_be_is_named(given: dict[str, Any], message: str) -> None:
 
 def test_what_messages_have_not_is_refused() -> None:
     for more, key in (
-        ({"batch_size": 2}, "batch_size=2"),
+        ({"batch_size": 2}, "batch_size=2: model=channel has no batch; leave it out, and set model.bytes"),
+        ({"transport": "grpc"}, "transport=grpc: is for devices .* leave it out, and set model.transport"),
+        ({"precision": "bfloat16"}, "precision=bfloat16: model=channel sends bytes"),
         ({"mode": "train"}, "mode=train"),
         ({"devices": 2}, "devices=2"),
     ):

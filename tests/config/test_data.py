@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from paradnn.config.identity import digest, point_id, protocol_id
 from paradnn.config.point import Measure, read_point
@@ -99,10 +100,14 @@ def test_metrics_are_worked_out_by_hand() -> None:
 
 
 @pytest.mark.framework
-def test_a_point_with_input_is_a_run_like_others(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_a_point_with_input_is_a_run_like_others(store: Store, tmp_path: Path) -> None:
+    for number in range(8):
+        folder = tmp_path / "set" / str(number % 2)
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (40, 40), (30 * number, 0, 0)).save(folder / f"{number}.jpg")
     tiny = [
         "model=residual",
+        "model.blocks=[1,1,1,1]",
         "model.filters=4",
         "model.image_size=32",
         "batch_size=4",
@@ -114,7 +119,7 @@ def test_a_point_with_input_is_a_run_like_others(store: Store, tmp_path: Path, m
     ]
     done = run(["paradnn.train", "-m", *tiny, "data=images,synthetic", "data.examples=8"], store)
     assert "data.examples=8: no key of data=images,synthetic, which has none" in done.stderr
-    done = run(["paradnn.train", *tiny, "data=images", "data.examples=8", "data.threads=1"], store)
+    done = run(["paradnn.train", *tiny, "data=images", f"data.path={tmp_path / 'set'}", "data.threads=1"], store)
     assert done.returncode == 0, done.stderr
     (found,) = store.runs()
     assert (found["outcome"], found["checks"]) == ("ok", "passed")
@@ -122,7 +127,7 @@ def test_a_point_with_input_is_a_run_like_others(store: Store, tmp_path: Path, m
     assert 0 <= metrics["infeed_fraction"] <= 1
     assert {"infeed_gain", "input_stage_ms.decode", "phase_input_seconds", "phase_balance_seconds"} <= set(metrics)
     assert metrics["input_threads"] == 1
-    assert store.values("params", found["run_id"])["data.examples"] == "8"
+    assert store.values("params", found["run_id"])["data.path"] == str(tmp_path / "set")
 
 
 def test_a_protocol_is_that_of_before_unless_it_stops_at_an_interval() -> None:

@@ -19,7 +19,7 @@ FC = {"model": {"name": "fc"}}
             {"model": {"name": "fc", "nodes": "x"}},
             "model.nodes=x: expects a whole number; write for example model.nodes=64",
         ),
-        ({"model": {"name": "fc", "nodes": True}}, "model.nodes=True: expects a whole number"),
+        ({"model": {"name": "fc", "nodes": True}}, "model.nodes=true: expects a whole number"),
         ({"model": {"name": "fc", "nodes": [8, 0], "layers": 2}}, "model.nodes=0: must be at least 1"),
         ({"model": {"name": "fc", "nodes": [8, "x"], "layers": 2}}, "model.nodes=x: expects a whole number"),
         (

@@ -37,6 +37,11 @@ def test_a_list_of_one_width_is_that_width() -> None:
         ("gemm", {"mode": "train"}, "mode=train: model=gemm trains nothing; leave it out, or set mode=inference"),
         ("gemm", {"batch_size": 8}, "batch_size=8: model=gemm has no batch; leave it out, and set model.n"),
         ("sparse_gemm", {"batch_size": 8}, "batch_size=8: model=sparse_gemm has no batch"),
+        (
+            "elementwise",
+            {"batch_size": 8},
+            "batch_size=8: model=elementwise has no batch; leave it out, and set model.elements",
+        ),
         ("conv2d", {"batch_size": 2, "devices": 2}, "devices=2: model=conv2d is for one device; set devices=1"),
         ("gemm", {"data": {"name": "images"}}, "data=images: model=gemm takes no images"),
         ("gemm", {"model": {"m": 0}}, "model.m=0: must be at least 1"),

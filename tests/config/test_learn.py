@@ -74,6 +74,7 @@ def test_what_is_learnt_is_part_of_the_identity() -> None:
             {"learn": {"epochs": 3, "warmup_epochs": 3}},
             "learn.warmup_epochs=3: leaves none of learn.epochs=3; choose fewer",
         ),
+        ({"learn": {"target": 0}}, "learn.target=0.0: must be at least 0.001"),
         ({"learn": {"target": 97}}, "learn.target=97.0: must be at most 1.0"),
         (
             {"data": {"name": "generated", "best": 0.05}},

@@ -75,6 +75,7 @@ def test_a_run_names_its_scenario_as_the_command_line_does() -> None:
         ({"devices": 2}, "devices=2: scenario=server is for one device; set devices=1"),
         ({"scenario": "sever"}, "scenario=sever: no such choice; did you mean server? choose one of closed, "),
         ({"keys": {"rate": "fast"}}, "server.rate=fast: no such choice; choose one of peak, a number"),
+        ({"keys": {"rate": None}}, "server.rate=null: no such choice; choose one of peak, a number"),
         ({"keys": {"rate": 0}}, "server.rate=0.0: must be at least 0.001"),
         ({"keys": {"speed": 1}}, "server.speed=1: no such key; did you mean seed? keys of server: rate, latency_ms"),
         (

@@ -8,7 +8,7 @@ from typing import overload
 
 import pytest
 
-from paradnn.config.point import Point, Settings
+from paradnn.config.point import Point, Settings, read_point
 from paradnn.costs.point import costs_of
 from paradnn.forecast.history import open_history
 from paradnn.forecast.status import SweepStatus, sweep_status
@@ -61,3 +61,10 @@ class Made(Sequence[Point]):
 def test_points_are_known_by_what_they_are(settings: Settings) -> None:
     """Not by where they lie in memory, which other points may have had before them."""
     assert status_of(Made(), settings).status == ["missing", "missing", "missing", "repeated"]
+
+
+def test_what_only_sends_asks_for_no_ceilings(settings: Settings) -> None:
+    """A session measures none for it, so that a plan counts none."""
+    channel = read_point({"model": {"name": "channel"}, "batch_size": 1, "mode": "inference"})
+    assert not status_of([channel], settings).ceilings
+    assert list(status_of([channel, fc(1, 64, 32)], settings).ceilings.values()) == [None]

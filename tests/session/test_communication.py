@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
 import time
 from contextlib import closing
 
-import psutil
 import pytest
 
 from paradnn.worker.communication.waiting import listen
-from tests.conftest import Store, children_of, process, run
+from tests.conftest import Store, process, processes_of_points, run
+from tests.worker.test_communication import two_free_ports
 
 pytestmark = pytest.mark.framework
 
@@ -26,18 +25,6 @@ SHORT = [
     "measure.block_seconds=0.002",
     "measure.warmup_seconds=0.1",
 ]
-
-
-def processes_of_points() -> set[int]:
-    """Below this test's own workers: forked by one, or by such a process."""
-    found = set()
-    for pid in children_of(os.getpid()):
-        with contextlib.suppress(psutil.Error):
-            each = psutil.Process(pid)
-            parent = each.parent()
-            if parent and all("paradnn.worker" in " ".join(one.cmdline()) for one in (each, parent)):
-                found.add(pid)
-    return found
 
 
 def ended(store: Store) -> dict[str, str]:
@@ -87,7 +74,9 @@ def test_workers_send_to_every_parameter_server(store: Store, transport: str) ->
 
 
 def test_tensorflow_all_reduces_between_processes(store: Store) -> None:
-    done = run([*SHORT, "model.transport=tensorflow", "model.pattern=all_reduce", "model.bytes=4096"], store)
+    port = two_free_ports()
+    words = ["model.transport=tensorflow", "model.pattern=all_reduce", "model.bytes=4096", f"model.port={port}"]
+    done = run([*SHORT, *words], store)
     assert done.returncode == 0, done.stderr
     metrics = store.values("latest_metrics", ended(store)["run_id"])
     # Two processes: the bus carries what the algorithm does.

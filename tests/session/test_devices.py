@@ -78,6 +78,8 @@ def test_replicas_that_do_not_fit_are_predicted() -> None:
     assert answer.outcome == "oom_predicted"
     assert f"{needed / 2**30:,.2f} GiB" in (answer.reason or "")
     assert Measuring._predicted(OpenPoint(wide, HERE, None, CLAIM, {}, costs(wide, 1)), limit) is None
+    apart = replace(wide, hosts=4)  # each has one of them
+    assert Measuring._predicted(OpenPoint(apart, HERE, None, CLAIM, {}, costs(wide, 4)), limit) is None
 
 
 def test_devices_are_held_against_what_they_can_do_together() -> None:
@@ -91,6 +93,9 @@ def test_devices_are_held_against_what_they_can_do_together() -> None:
     cores = point(devices=2, platform={"name": "cpu", "threads": 2})
     assert device_peaks(cores, environment(8), ceilings)["peak_flops_per_second"] == 1e12
     assert single_device(cores, environment(8)).platform.threads == 4
+    apart = replace(cores, hosts=2)
+    assert device_peaks(apart, environment(8), ceilings)["peak_flops_per_second"] == 2e12
+    assert single_device(apart, environment(8)).platform.threads == 2
     # All cores of a machine are its default.
     assert ceilings_identity(cores, environment(4)) == ceilings_identity(point(), environment(4))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from paradnn.execution.worker_process import Limits, Worker, _Watch
 from tests.conftest import Store, run
 from tests.session.test_faults import driver, wait_for
 
@@ -39,15 +40,27 @@ def test_digits_are_learnt_and_every_epoch_is_a_step_of_its_metric(store: Store)
     assert "Already in the store" in again.stdout
 
 
+@pytest.fixture
+def short_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is up at the first look after a second epoch, whatever the limit and however fast the machine."""
+    enforce = Worker._enforce
+
+    def early(worker: Worker, watch: _Watch, limits: Limits, sent: float) -> None:
+        enforce(worker, watch, limits, sent - limits.timeout if len(watch.epochs) > 1 else sent)
+
+    monkeypatch.setattr(Worker, "_enforce", early)
+
+
+@pytest.mark.usefixtures("short_of_time")
 def test_a_time_limit_keeps_the_curve_and_a_longer_one_goes_on(store: Store, tmp_path: Path) -> None:
     keys = [*LEARN, "learn.target=1", "learn.epochs=1000000", f"tracking.folder={tmp_path}"]
-    done = run([*keys, "measure.timeout=12"], store)
-    assert "timeout (over 12 s, in phase learn)" in done.stdout
+    done = run([*keys, "measure.timeout=100"], store)
+    assert "timeout (over 100 s, in phase learn)" in done.stdout
     [point] = store.runs()
     assert (point["outcome"], point["status"]) == ("timeout", "FAILED")
     accuracy = curve(store, point["run_id"], "heldout_accuracy")
     assert len(accuracy) == store.values("latest_metrics", point["run_id"])["epochs"] >= 1
-    run([*keys, "measure.timeout=13"], store)
+    run([*keys, "measure.timeout=101"], store)
     [later] = [entry for entry in store.runs() if entry["run_id"] != point["run_id"]]
     kept = int(later["resumed_after_epoch"])
     assert curve(store, later["run_id"], "heldout_accuracy")[:kept] == accuracy[:kept]

@@ -33,6 +33,15 @@ def test_the_description_has_a_line_for_each_point_the_fastest_first() -> None:
     assert table_text([]) == ""
 
 
+def test_other_units_stand_beside_the_numbers() -> None:
+    generated = row(2)
+    generated.metrics.update(tokens_per_second=50.0, tokens_per_second_low=40.0, tokens_per_second_high=60.0)
+    lines = table_text([row(1), generated]).splitlines()
+    assert lines[0].startswith("| point | outcome | speed | 95% CI |")
+    assert {line.split("|")[3].strip() for line in lines[2:]} == {"1,001.0 examples/s", "50.0 tokens/s"}
+    assert table_text([generated]).startswith("| point | outcome | tokens/s | 95% CI |")
+
+
 def test_a_long_table_is_cut_where_a_description_ends_and_says_so() -> None:
     text = table_text([row(number) for number in range(2000)])
     assert len(text) < 4000
@@ -57,10 +66,10 @@ def test_the_picture_is_one_and_is_only_made_of_what_was_measured() -> None:
 
 def test_every_point_has_a_line_until_there_are_too_many() -> None:
     few = [Mark(f"m{n}", "fc", "ok", 10.0 + n, (9.0, 20.0)) for n in range(3)] + [Mark("bad", "fc", "timeout")]
-    axes = sweep_figure("few", few).axes[0]
+    axes = sweep_figure("few", "examples/s", few).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["m2", "m1", "m0", "bad"]
     assert [text.get_text() for text in axes.texts] == ["timeout"]
     many = [Mark(f"m{n}", f"f{n % 2}", "ok", 10.0 + n) for n in range(NAMED)] + [Mark("bad", "f1", "timeout")] * 2
-    axes = sweep_figure("many", many).axes[0]
+    axes = sweep_figure("many", "examples/s", many).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["f0", "f1, 2 failed"]
     assert len(axes.lines) == NAMED

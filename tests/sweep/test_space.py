@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -57,6 +58,13 @@ def test_presets_compose_to_the_stated_number_of_distinct_points(experiment: str
     assert len(per_family) == families
     if experiment.startswith("paper"):
         assert set(per_family) == {points // families}
+
+
+def test_no_two_points_of_the_tour_differ_in_their_threads_alone() -> None:
+    """Of such two a comparison with a third could not say which is meant: the report's section would stay empty."""
+    read = [read_point(config) for config in plan_of("experiment=tour").configs()]
+    of_all = {point_id(replace(point, platform=replace(point.platform, threads=None))) for point in read}
+    assert len(of_all) == len(read) == 64
 
 
 def test_deepbench_names_a_problem_twice_and_fixes_what_a_kernel_has_not() -> None:

@@ -6,14 +6,14 @@ It trains nothing and has no batch, as a kernel; what moves is bytes, and there 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from paradnn.config.families.kernels import Kernel
 from paradnn.config.fields import option
 from paradnn.errors import ConfigError
 from paradnn.worker.communication.payload import PAYLOADS, buffer_sizes
 
-__all__ = ["COLLECTIVES", "Communication", "as_communication"]
+__all__ = ["COLLECTIVES", "Communication", "as_communication", "bus_factor"]
 
 PointT = TypeVar("PointT")
 _POINT_TO_POINT = ("latency", "bandwidth")
@@ -43,6 +43,8 @@ _USED_BY = {
 @dataclass(frozen=True)
 class Communication(Kernel):
     """Messages of `bytes` by a transport, in a pattern, between processes of this host or with a peer on another."""
+
+    instead_of_batch: ClassVar[str] = "bytes"
 
     name: str = option("channel", "the kind of workload", choices=("channel",))
     transport: str = option("tcp", "what carries the messages; gloo and nccl are PyTorch's", choices=tuple(_PATTERNS))
@@ -80,13 +82,15 @@ class Communication(Kernel):
         if self.peer and (self.transport not in ("tcp", "grpc") or self.pattern not in _POINT_TO_POINT):
             reason = f"is not for model.transport={self.transport} model.pattern={self.pattern}"
             raise ConfigError("model.peer", self.peer, reason, "leave it out, or measure latency over tcp or grpc")
-        if self.peer and int(self.peer.rpartition(":")[2]) > 65535:
-            raise ConfigError("model.peer", self.peer, "has no such port", "choose a port up to 65535")
+        if self.peer and not 0 < int(self.peer.rpartition(":")[2]) < 65536:
+            raise ConfigError("model.peer", self.peer, "has no such port", "choose a port from 1 to 65535")
         for key, patterns in _USED_BY.items():
             if self.pattern not in patterns:
                 object.__setattr__(self, key, type(self).__dataclass_fields__[key].default)
-        if self.port + self.servers - 1 > 65535:
-            raise ConfigError("model.port", self.port, f"leaves no {self.servers} ports", "choose a lower one")
+        # TensorFlow's processes all listen, others meet at one port.
+        listening = self.processes if self.transport == "tensorflow" else self.servers
+        if self.port + listening - 1 > 65535:
+            raise ConfigError("model.port", self.port, f"leaves no {listening} ports", "choose a lower one")
         object.__setattr__(self, "bytes", sum(buffer_sizes(self.payload, self.bytes, self.buffers)))
 
     def _check_one_buffer(self) -> None:
@@ -103,6 +107,15 @@ class Communication(Kernel):
             raise ConfigError("model.bytes", self.bytes, reason, "choose a multiple of 4")
 
     @property
+    def meeting(self) -> int:
+        """How many processes there are that can be on other hosts; 1 where there is none."""
+        if self.peer or self.transport == "shared_memory":
+            return 1
+        if self.pattern == "parameter_server":
+            return self.servers + self.workers
+        return self.processes if self.pattern in COLLECTIVES else 2
+
+    @property
     def size(self) -> str:
         """Short description of what is sent."""
         many = {
@@ -116,6 +129,15 @@ class Communication(Kernel):
         return f"{self.transport} {self.pattern}{many} {self.bytes} B{mix}{parts}{coded}"
 
 
+def bus_factor(pattern: str, processes: int) -> float:
+    """Bytes that each process' link carries for a byte of a collective.
+
+    An all-reduce moves 2 (n - 1) / n of its bytes in and out of every process, a broadcast all of them: NVIDIA
+    nccl-tests, doc/PERFORMANCE.md. It makes rates of different numbers of processes comparable with the hardware's.
+    """
+    return 2 * (processes - 1) / processes if pattern == "all_reduce" else 1.0
+
+
 def as_communication(point: PointT) -> PointT:
     """A `Point` that communicates, in the framework that brings its transport; any other as it is.
 
@@ -125,6 +147,12 @@ def as_communication(point: PointT) -> PointT:
     model: Any = given.model
     if not isinstance(model, Communication):
         return point
+    if given.transport != "local":
+        reason = "is for devices that share a step"
+        raise ConfigError("transport", given.transport, reason, "leave it out, and set model.transport")
+    if given.precision != "float32":
+        reason = "model=channel sends bytes, and float32 where a framework does"
+        raise ConfigError("precision", given.precision, reason, "leave it out, and set model.bytes")
     if given.measure.keep_trace:
         reason = "model=channel has no operations to profile"
         raise ConfigError("measure.keep_trace", "true", reason, "set measure.keep_trace=false")

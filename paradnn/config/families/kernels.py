@@ -33,9 +33,11 @@ class Kernel:
     """What the options of every kernel have in common.
 
     has_batch: whether `batch_size` is one of its sizes; where not, a step has one example, the operation.
+    instead_of_batch: the key of the size that grows with the work, where there is no batch.
     """
 
     has_batch: ClassVar[bool] = False
+    instead_of_batch: ClassVar[str] = "n"
 
 
 @dataclass(frozen=True)
@@ -185,6 +187,8 @@ class Elementwise(Kernel):
     """a b b ... b of tensors of so many elements, product after product: what is neither a matrix product nor one of
     the above takes about as long as what moves as many bytes. Many operations on few elements are dispatch alone."""
 
+    instead_of_batch: ClassVar[str] = "elements"
+
     name: str = option("elementwise", "the kernel", choices=("elementwise",))
     elements: int = option(1_000_000, "of each tensor", low=1, high=_LARGEST)
     operations: int = option(1, "products, one after the other", low=1, high=256)
@@ -214,7 +218,8 @@ def as_kernel(point: PointT) -> PointT:
     if given.mode != "inference":
         raise ConfigError("mode", given.mode, f"model={name} trains nothing", "leave it out, or set mode=inference")
     if given.batch_size != 1 and not model.has_batch:
-        raise ConfigError("batch_size", given.batch_size, f"model={name} has no batch", "leave it out, and set model.n")
+        remedy = f"leave it out, and set model.{model.instead_of_batch}"
+        raise ConfigError("batch_size", given.batch_size, f"model={name} has no batch", remedy)
     if given.devices != 1:
         raise ConfigError("devices", given.devices, f"model={name} is for one device", "set devices=1")
     same: PointT = replace(given, optimizer=type(given.optimizer)())

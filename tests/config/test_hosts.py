@@ -1,0 +1,66 @@
+"""Which points can be on several hosts, and that those on one are what they were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from paradnn.config.identity import point_id
+from paradnn.config.point import Point, read_point
+from paradnn.errors import ConfigError
+from paradnn.record.record import run_name
+
+CHANNEL = {"batch_size": 1, "mode": "inference"}
+
+
+def channel(hosts: int = 2, **model: Any) -> Point:
+    return read_point({**CHANNEL, "hosts": hosts, "model": {"name": "channel", **model}})
+
+
+def devices(count: int, hosts: int, transport: str = "grpc", **further: Any) -> Point:
+    model = {"name": "fc", "layers": 1, "nodes": 8, "input_size": 4, "output_size": 2}
+    return read_point({"model": model, "devices": count, "hosts": hosts, "transport": transport, **further})
+
+
+def test_on_how_many_hosts_is_part_of_a_point() -> None:
+    assert point_id(channel(hosts=1)) == point_id(read_point({**CHANNEL, "model": {"name": "channel"}}))
+    assert point_id(channel(hosts=2)) != point_id(channel(hosts=1))
+    assert point_id(devices(4, 2)) != point_id(devices(4, 4)) != point_id(devices(4, 1))
+    assert run_name(channel()).endswith("2 hosts")
+
+
+@pytest.mark.parametrize(
+    ("given", "hosts"),
+    [
+        ({}, 2),
+        ({"transport": "gloo", "pattern": "all_reduce", "processes": 6}, 3),
+        ({"pattern": "parameter_server", "servers": 2, "workers": 4}, 3),
+    ],
+)
+def test_messages_cross_hosts(given: dict[str, Any], hosts: int) -> None:
+    assert channel(hosts, **given).hosts == hosts
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: channel(transport="shared_memory"), "hosts=2: is not for model.transport=shared_memory; leave one"),
+        (lambda: channel(peer="node2:5000"), "hosts=2: is not for model.peer; leave one of them out"),
+        (lambda: channel(3), "hosts=3: does not divide the 2 processes of model=channel; give each host as many"),
+        (
+            lambda: channel(2, pattern="parameter_server", servers=2),
+            "hosts=2: does not divide the 3 processes of model=channel",
+        ),
+        (lambda: devices(4, 2, "local"), "hosts=2: is for several devices with transport=grpc, and for model=channel"),
+        (lambda: devices(1, 2), "hosts=2: is for several devices with transport=grpc"),
+        (lambda: devices(3, 2, batch_size=6), "hosts=2: does not divide the 3 processes of devices=3"),
+        (
+            lambda: devices(2, 2, software={"name": "mine", "python": "/usr/bin/python3"}),
+            "hosts=2: is not for software=mine: the other hosts have the interpreter of this command",
+        ),
+    ],
+)
+def test_what_is_on_one_host_is_named(make: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()
