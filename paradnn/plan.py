@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from paradnn.cli.command import run_command
-from paradnn.config.words import did_you_mean
+from paradnn.config.words import MOST_HOSTS, did_you_mean, is_count
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ __all__ = ["Options", "main", "split_options"]
 
 #: Plans a multirun as a whole instead of launching its tasks.
 _SWEEPER = "hydra/sweeper=plan"
-_MOST_HOSTS = 100_000
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,8 @@ def split_options(arguments: Sequence[str]) -> tuple[Options, list[str]]:
 
 def _hosts(value: str) -> tuple[int, ...]:
     words = [word.strip() for word in value.strip("[]").split(",")]
-    if not all(word.isdecimal() and 1 <= int(word) <= _MOST_HOSTS for word in words):
-        problem = f"expects numbers of hosts, 1 to {_MOST_HOSTS:,}"
+    if not all(is_count(word, MOST_HOSTS) for word in words):
+        problem = f"expects numbers of hosts, 1 to {MOST_HOSTS:,}"
         raise ConfigError("plan.hosts", value, problem, "write for example plan.hosts=1,2,4")
     return tuple(dict.fromkeys(int(word) for word in words))
 
