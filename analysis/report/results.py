@@ -205,8 +205,10 @@ def model_name(values: Mapping[Any, Any]) -> str:
 
 
 def _option(value: Any) -> Any:
-    """A list of numbers is stored as its text."""
-    return tuple(json.loads(value)) if isinstance(value, str) and value.startswith("[") else value
+    """A list of numbers is stored as its text; an address in brackets is no list."""
+    if isinstance(value, str) and value.startswith("[") and value.endswith("]"):
+        return tuple(json.loads(value))
+    return value
 
 
 def quality(values: Mapping[Any, Any], published: bool = False) -> str:

@@ -22,11 +22,15 @@ from paradnn.errors import ConfigError, ParadnnError
 
 __all__ = ["as_axes", "is_input_error", "one_line", "split_overrides"]
 
+_ADDRESS = re.compile(r"^(model\.peer=)(\[[\w.:%]+\]:\d+)$")
 _PARSERS = {"hydra", "omegaconf", "antlr4", "yaml", "argparse.py"}
 
 
 def split_overrides(arguments: Sequence[str]) -> list[str]:
-    """`overrides="a=1 b=2"` as the overrides it holds: a project's parameter arrives as one word."""
+    """`overrides="a=1 b=2"` as the overrides it holds: a project's parameter arrives as one word.
+
+    Hydra would take the brackets of an address, `model.peer=[::1]:5000`, for a list: it is quoted.
+    """
     overrides: list[str] = []
     for argument in arguments:
         if argument.startswith("overrides="):
@@ -36,7 +40,7 @@ def split_overrides(arguments: Sequence[str]) -> list[str]:
                 raise ConfigError("overrides", argument, f"cannot be split ({error})", "close the quotation") from None
         else:
             overrides.append(argument)
-    return overrides
+    return [_ADDRESS.sub(r'\1"\2"', override) for override in overrides]
 
 
 def as_axes(arguments: Sequence[str]) -> list[str]:

@@ -20,7 +20,7 @@ import traceback
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 
-from paradnn.worker.communication.waiting import LOOPBACK, listen, own_address, port_number
+from paradnn.worker.communication.waiting import LOOPBACK, listen, own_ipv4_address, port_number
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.fork_server import die_with_parent
 from paradnn.worker.process_group import run_rank
@@ -38,7 +38,7 @@ def main() -> int:
         prog="python -m paradnn.worker.host", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--host", type=own_address, help="address to listen on (default: that which Slurm reaches, else 127.0.0.1)"
+        "--host", type=own_ipv4_address, help="address to listen on (default: that which Slurm reaches, else 127.0.0.1)"
     )
     parser.add_argument("--port", type=port_number, default=0, help="0: any that is free, which is printed (default)")
     parser.add_argument("--with-stdin", action="store_true", help="end when standard input does")

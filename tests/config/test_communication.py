@@ -67,6 +67,8 @@ def test_it_costs_bytes_and_no_work() -> None:
         ({"transport": "shared_memory", "serialized": True}, "model.serialized=true: .* sends bytes as they are"),
         ({"bytes": 0}, "model.bytes=0: must be at least 1"),
         ({"peer": "node2"}, "model.peer=node2: is not understood; write host:port, as in node2:5000"),
+        ({"peer": "::1:5000"}, r"model.peer=::1:5000: is not understood; write host:port, as in .* or \[::1\]:5000"),
+        ({"peer": "[::1]:0"}, r"model.peer=\[::1\]:0: has no such port"),
         ({"peer": "node2:70000"}, "model.peer=node2:70000: has no such port"),
         ({"peer": "node2:0"}, "model.peer=node2:0: has no such port"),
         ({"peer": "node2:5000", "transport": "gloo"}, "model.peer=node2:5000: is not for model.transport=gloo"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import struct
@@ -191,7 +192,7 @@ def test_messages_of_no_bytes_are_not_answered_for_ever(tcp_server: str) -> None
     [
         ("--port", "99999", "is no port; choose one up to 65535"),
         ("--port", "-1", "is no port"),
-        ("--host", "no.such.host.invalid", "give one of its IPv4 addresses"),
+        ("--host", "no.such.host.invalid", "give one of its addresses"),
         ("--most-bytes", "0", "is no number of bytes"),
     ],
 )
@@ -285,6 +286,28 @@ def a_peer(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
             yield peer, peer.stdout.readline().split()[2]
         finally:
             peer.kill()
+
+
+def has_ipv6() -> bool:
+    with contextlib.suppress(Unavailable):
+        listen(0, "::1").close()
+        return True
+    return False
+
+
+@pytest.mark.parametrize("transport", ["tcp", "grpc"])
+@pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here")
+def test_a_peer_may_have_an_ipv6_address(transport: str) -> None:
+    with a_peer([sys.executable, "-c", PEER, "--transport", transport, "--host", "::1"]) as (_, address):
+        assert address.startswith("[::1]:")
+        given = point(transport=transport, peer=address)
+        step = TcpStep(given, [address], buffers_of(given), 5.0) if transport == "tcp" else None
+        (step or GrpcStep(given, [address], buffers_of(given), 5.0)).run(2)
+        if step:
+            step.close()
+    if transport == "tcp":
+        with pytest.raises(Unavailable, match=re.escape(f"the peer at {address} cannot be reached")):
+            TcpStep(given, [address], buffers_of(given), 5.0)
 
 
 @pytest.mark.parametrize("transport", ["tcp", "grpc"])

@@ -66,7 +66,7 @@ class Communication(Kernel):
     peer: str | None = option(
         None,
         "host:port where python -m paradnn.worker.communication.peer listens; null: a process of this host",
-        pattern=(r"[\w.-]+:\d{1,5}", "write host:port, as in node2:5000"),
+        pattern=(r"([\w.-]+|\[[\w.:%]+\]):\d{1,5}", "write host:port, as in node2:5000 or [::1]:5000"),
     )
     port: int = option(0, "first port that this host's processes listen on; 0: any that is free", low=0, high=65535)
 

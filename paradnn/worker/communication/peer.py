@@ -15,7 +15,7 @@ import threading
 
 from paradnn.worker.communication.rpc import serve_calls
 from paradnn.worker.communication.sockets import serve_connections
-from paradnn.worker.communication.waiting import LOOPBACK, listen, own_address, port_number
+from paradnn.worker.communication.waiting import LOOPBACK, listen, own_address, port_number, with_port
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.memory import keep_freed
 
@@ -42,11 +42,11 @@ def main() -> int:
         port = listening.getsockname()[1]
         if given.transport == "grpc":
             listening.close()
-            server = serve_calls(f"{given.host}:{port}")
+            server = serve_calls(with_port(given.host, port))
     except Unavailable as error:
         print(f"error: --port: {error}", file=sys.stderr)
         return 2
-    print(f"listening on {given.host}:{port} for {given.transport}", flush=True)
+    print(f"listening on {with_port(given.host, port)} for {given.transport}", flush=True)
     try:
         if given.transport == "grpc":
             server.wait_for_termination()

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paradnn.worker.communication.payload import decode, encode
-from paradnn.worker.communication.waiting import silent, truncated
+from paradnn.worker.communication.waiting import host_and_port, silent, truncated, with_port
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.process_group import RankFailed
 
@@ -47,7 +47,7 @@ class Connection:
     @classmethod
     def to(cls, address: tuple[str, int], patience: float) -> Connection:
         """Connected to a server. Raises Unavailable where none listens, RankFailed where none answers."""
-        peer = f"the peer at {address[0]}:{address[1]}"
+        peer = f"the peer at {with_port(*address)}"
         try:
             return cls(socket.create_connection(address, timeout=patience), peer, patience)
         except TimeoutError:
@@ -115,8 +115,7 @@ class TcpStep:
         header = _HEADER.pack(_MAGIC, size, 0 if self._echoes else self._window, self._serialized)
         try:
             for address in addresses:
-                host, _, port = address.rpartition(":")
-                self._connections.append(Connection.to((host, int(port)), wait))
+                self._connections.append(Connection.to(host_and_port(address), wait))
                 self._connections[-1].send([header])
                 self._greeted(self._connections[-1], address, size)
         except BaseException:
@@ -159,7 +158,7 @@ def serve_connections(listening: socket.socket, most_bytes: int | None = None) -
         except OSError:  # it is closed, or who connected is gone, or too many are connected
             time.sleep(_PAUSE)
             continue
-        connection = Connection(connected, f"the peer at {host}:{port}", None)
+        connection = Connection(connected, f"the peer at {with_port(host, port)}", None)
         threading.Thread(target=_serve, args=(connected, connection, most_bytes), daemon=True).start()
 
 

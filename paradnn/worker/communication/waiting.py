@@ -12,7 +12,18 @@ from typing import Any
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.process_group import RankFailed
 
-__all__ = ["LOOPBACK", "listen", "own_address", "patience_of", "port_number", "silent", "truncated"]
+__all__ = [
+    "LOOPBACK",
+    "host_and_port",
+    "listen",
+    "own_address",
+    "own_ipv4_address",
+    "patience_of",
+    "port_number",
+    "silent",
+    "truncated",
+    "with_port",
+]
 
 LOOPBACK = "127.0.0.1"
 #: Seconds without any answer after which a peer counts as gone.
@@ -41,20 +52,39 @@ def port_number(text: str) -> int:
     return int(text)
 
 
+def host_and_port(address: str) -> tuple[str, int]:
+    """Both parts of host:port, the brackets of an IPv6 address taken off: `[::1]:5000`."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def with_port(host: str, port: int) -> str:
+    """host:port, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def own_address(text: str) -> str:
     """An address or name of this host as argparse reads it."""
     try:
-        socket.create_server((text, 0)).close()
-    except (OSError, UnicodeError):
-        reason = "no process of this host can listen there; give one of its IPv4 addresses, or 0.0.0.0 for all"
+        listen(0, text).close()
+    except (Unavailable, UnicodeError):
+        reason = "no process of this host can listen there; give one of its addresses, or 0.0.0.0 for all"
         raise argparse.ArgumentTypeError(f"{text!r}: {reason}") from None
     return text
+
+
+def own_ipv4_address(text: str) -> str:
+    """The same of IPv4 alone."""
+    if ":" in text:
+        raise argparse.ArgumentTypeError(f"{text!r}: is no IPv4 address; give one of this host's, or 0.0.0.0 for all")
+    return own_address(text)
 
 
 def listen(port: int, host: str = LOOPBACK, option: str = "model.port") -> socket.socket:
     """A socket that listens on `port`, 0 for a free one. Raises Unavailable, naming `option`, where it is taken."""
     try:
-        return socket.create_server((host, port), backlog=128)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
         why = (
             "is taken" if error.errno == errno.EADDRINUSE else f"cannot be listened on: {os.strerror(error.errno or 0)}"
