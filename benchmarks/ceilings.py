@@ -61,22 +61,22 @@ def main() -> None:
         folder = Path(name)
         program = compile_c(folder)
         for number in range(given.rounds):
-            ours = measure_ceilings(folder, number)
+            suite = measure_ceilings(folder, number)
             printed = subprocess.check_output([program, str(ARRAY_BYTES)], text=True, stderr=subprocess.DEVNULL)
-            theirs = {line.split()[0]: float(line.split()[1]) for line in printed.splitlines()}
+            independent = {line.split()[0]: float(line.split()[1]) for line in printed.splitlines()}
             blas = float(
                 subprocess.run([sys.executable, "-c", PRODUCTS], check=True, capture_output=True, text=True).stdout
             )
-            flops, moved = ours["peak_flops_per_second.float32"], ours["peak_bytes_per_second"]
+            flops, moved = suite["peak_flops_per_second.float32"], suite["peak_bytes_per_second"]
             rows.append(
                 {
                     "peak_flops_per_second": flops,
                     "openblas": blas,
                     "flops_ratio": flops / blas,
                     "peak_bytes_per_second": moved,
-                    **theirs,
-                    "bandwidth_ratio": moved / theirs["add_in_place"],
-                    "triad_ratio": moved / theirs["triad"],
+                    **independent,
+                    "bandwidth_ratio": moved / independent["add_in_place"],
+                    "triad_ratio": moved / independent["triad"],
                 }
             )
             print({key: f"{value:.3g}" for key, value in rows[-1].items()}, flush=True)

@@ -226,7 +226,11 @@ def _newest(done: Sequence[Row]) -> Table:
     for row in reversed(done[-_NEWEST:]):
         outcome = row.tags["outcome"]
         speed = row.metrics.get("examples_per_second")
-        said = f"{speed:,.1f}" if speed is not None else Text(row.tags.get("reason", ""), overflow="ellipsis")
+        said = (
+            f"{speed:,.1f}"
+            if speed is not None
+            else Text(row.tags.get("reason", ""), overflow="ellipsis", no_wrap=True)
+        )
         table.add_row(row.run.run_name, Text(outcome, _COLOURS.get(outcome, "red")), said)
     return table
 
@@ -262,7 +266,7 @@ def _map(family: str, rows: Sequence[Row], across: tuple[str, list[str]], down: 
 
 def _table(first: str, *others: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(first)
+    table.add_column(first, no_wrap=True)
     for name in others:
         table.add_column(name, justify="right" if name not in ("outcome", "where") else "left", overflow="ellipsis")
     return table

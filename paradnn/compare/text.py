@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column
 
 from paradnn.compare.comparison import Comparison, Result
 from paradnn.compare.verdict import FEWEST, Estimate, Verdict
-from paradnn.session.console import standard_output
+from paradnn.session.console import fitting_table, standard_output
 
 __all__ = ["describe", "describe_estimate", "round_table", "sentences", "verdict_table"]
 
@@ -47,21 +47,18 @@ def describe(comparison: Comparison) -> None:
     measured = [result for result in comparison.results() if result.rounds]
     if not measured:
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("point")
-    for label in comparison.labels:
-        table.add_column(f"{label}, examples/s", justify="right")
-    for heading in ("ratio", "95% interval", "rounds"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("first is")
+    speeds = [f"{label}, examples/s" for label in comparison.labels]
+    rows = []
     for result in measured:
-        speeds = (f"{speed:,.1f}" for speed in result.speeds())
         found = result.estimate
         numbers = (_number(found.ratio, found), _interval(found)) if found else ("", "")
         verdict = _VERDICTS[result.verdict(comparison.rule.margin)]
-        table.add_row(result.name, *speeds, *numbers, str(len(result.rounds)), verdict)
+        rates = (f"{speed:,.1f}" for speed in result.speeds())
+        rows.append((result.name, *rates, *numbers, str(len(result.rounds)), verdict))
+    columns = [Column(heading, justify="right") for heading in speeds]
+    columns += [Column(heading, justify="right", no_wrap=True) for heading in ("ratio", "95% interval", "rounds")]
     console.print()
-    console.print(table)
+    console.print(fitting_table(console, [Column("point"), *columns, Column("first is")], rows, ("rounds", *speeds)))
 
 
 def verdict_table(comparison: Comparison) -> dict[str, Any]:

@@ -23,6 +23,7 @@ __all__ = ["KINDS", "entries", "main"]
 
 #: What can be listed -> the group of the configuration that holds it, if any does.
 KINDS = {"models": "model", "presets": "experiment", "metrics": "", "keys": ""}
+_BESIDE, _NARROW = 34, 80
 _ARROWS = {"higher": ", higher is better", "lower": ", lower is better", None: ""}
 _USAGE = """\
 usage: paradnn list KIND [WORD]
@@ -85,9 +86,12 @@ def _matching(kind: str, word: str) -> list[tuple[str, str]]:
 
 
 def _line(name: str, text: str) -> str:
+    """The name, and the words beside it, or below it in a narrow terminal."""
     width = min(shutil.get_terminal_size((120, 24)).columns, 160)
-    head = f"{name:<34}" if len(name) < 34 else f"{name}\n{' ' * 34}"
-    return head + f"\n{' ' * 34}".join(textwrap.wrap(text, max(width - 35, 30)) or [""])
+    indent = _BESIDE if width >= _NARROW else 4
+    head = f"{name:<{indent}}" if len(name) < indent else f"{name}\n{' ' * indent}"
+    words = textwrap.wrap(text, max(width - indent - 1, 20), break_long_words=False, break_on_hyphens=False)
+    return head + f"\n{' ' * indent}".join(words or [""])
 
 
 if __name__ == "__main__":

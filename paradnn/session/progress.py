@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
+from rich.table import Column as TableColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -22,7 +23,7 @@ from paradnn.record.generation import generation_words
 from paradnn.record.headline import Column, headline, throughput
 from paradnn.record.learning import learning_words
 from paradnn.record.load import load_words
-from paradnn.session.console import standard_output
+from paradnn.session.console import fitting_table, standard_output
 
 if TYPE_CHECKING:
     from paradnn.session.summary import Row, Summary
@@ -32,6 +33,8 @@ __all__ = ["Reporter", "describe_point", "describe_sweep", "si"]
 _COLOURS = {"ok": "green", "unavailable": "yellow"}
 #: Longer sweeps end with counts instead of one row for each point.
 _ROWS = 60
+#: Columns that a narrow terminal does without, the first ones first.
+_SPARE = ("FLOP/s", "memory", "steady", "± 95%")
 
 
 class Reporter:
@@ -246,14 +249,11 @@ def _low_peaks(rows: Sequence[Row]) -> list[str]:
 
 def _print_points(console: Console, rows: Sequence[Row]) -> None:
     """A table of what was measured, and below it why the others were not: reasons are too long for a column."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("point")
     measured = [(row, rate) for row in rows if row.outcome == "ok" and (rate := headline(row.metrics))]
     speed = Column(row.metrics for row, _ in measured)
-    for heading in (speed.heading, "± 95%", "FLOP/s", "memory", "steady"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row, rate in measured:
-        table.add_row(
+    headings = (speed.heading, "± 95%", "FLOP/s", "memory", "steady")
+    cells = [
+        (
             row.name,
             speed.cell(row.metrics),
             rate.relative(),
@@ -261,8 +261,11 @@ def _print_points(console: Console, rows: Sequence[Row]) -> None:
             f"{row.metrics.get('peak_memory_bytes', 0) / 2**30:.2f} GiB",
             _steadiness(row),
         )
-    if table.row_count:
-        console.print(table)
+        for row, rate in measured
+    ]
+    if cells:
+        numbers = [TableColumn(heading, justify="right", no_wrap=True) for heading in headings]
+        console.print(fitting_table(console, [TableColumn("point"), *numbers], cells, _SPARE))
     for row in rows:
         if row.outcome != "ok":
             text = Text.assemble(f"{row.name}: ", (row.outcome, _COLOURS.get(row.outcome, "red")))

@@ -35,8 +35,8 @@ def same(one: pd.DataFrame, other: pd.DataFrame, besides: tuple[str, ...]) -> No
 
 def test_a_bundle_is_read_as_its_store_is(store: str, bundle: Path) -> None:
     same(load(str(bundle)), load(store), ("artifact_uri",))
-    ours, theirs = (load(uri, family="lstm", tags={"replicate": "1"}) for uri in (str(bundle), store))
-    same(ours, theirs, ("artifact_uri",))
+    bundled, original = (load(uri, family="lstm", tags={"replicate": "1"}) for uri in (str(bundle), store))
+    same(bundled, original, ("artifact_uri",))
     assert len(load(str(bundle), kind="sweep", unfinished=True)) == 1, "what the runs belong to comes along"
     tables, expected = (
         load_tables(load(uri, family="fc"), "operation_types.json", uri) for uri in (str(bundle), store)
@@ -61,11 +61,11 @@ def test_an_import_is_logged_once(bundle: Path, store: str, tmp_path: Path, blan
         assert main(["import", str(bundle), "--store", uri]) == 0
         assert len(load(uri, kind=None, unfinished=True)) == 35
         assert before in (0, 34)
-    ours, theirs = load(uri), load(store)
-    ours["run_id"], ours["parent_run_id"] = ours["origin"], theirs["parent_run_id"]
+    bundled, original = load(uri), load(store)
+    bundled["run_id"], bundled["parent_run_id"] = bundled["origin"], original["parent_run_id"]
     order = ["start_time", "run_id"]
-    ours, theirs = (frame.sort_values(order, ignore_index=True) for frame in (ours, theirs))
-    same(ours, theirs, ("artifact_uri", "origin"))
+    bundled, original = (frame.sort_values(order, ignore_index=True) for frame in (bundled, original))
+    same(bundled, original, ("artifact_uri", "origin"))
     [sweep] = load(uri, kind="sweep", unfinished=True)["run_id"]
     assert set(load(uri, tags={"sweep_id": "s1"})["parent_run_id"]) == {sweep}
     assert len(load_tables(load(uri), "operation_types.json", uri)) == 10
@@ -73,23 +73,23 @@ def test_an_import_is_logged_once(bundle: Path, store: str, tmp_path: Path, blan
 
 def test_two_stores_are_compared(tmp_path: Path, blank_store: Blank, capsys: pytest.CaptureFixture[str]) -> None:
     uris = []
-    for name, factor in (("mine", 2.0), ("theirs", 1.0)):
+    for name, factor in (("mine", 2.0), ("other", 1.0)):
         uri = blank_store(tmp_path / name / "mlflow.db")
         writer = Writer(uri, "paradnn", tmp_path / name / "artifacts")
         for batch in range(16, 129, 16):
             writer.run(fc(2, batch), {"examples_per_second": factor * batch}, environment_id=name)
         uris.append(uri)
-    theirs = tmp_path / "theirs.zip"
-    assert main(["export", str(theirs), "--store", str(tmp_path / "theirs")]) == 0
-    stores = ["--store", uris[0], "--store", str(theirs)]
+    other = tmp_path / "other.zip"
+    assert main(["export", str(other), "--store", str(tmp_path / "other")]) == 0
+    stores = ["--store", uris[0], "--store", str(other)]
     capsys.readouterr()
-    assert main(["compare", f"store={uris[0]}", f"store={theirs}", "--csv", "-", *stores]) == 0
+    assert main(["compare", f"store={uris[0]}", f"store={other}", "--csv", "-", *stores]) == 0
     table = capsys.readouterr().out.splitlines()
     assert len(table) == 1 + 8
     assert main(["report", "--out", str(tmp_path / "both.html"), *stores]) == 0
     page = (tmp_path / "both.html").read_text()
     assert "16 runs" in capsys.readouterr().out
-    assert str(theirs) in page
+    assert str(other) in page
     assert main(["boxplot", "--log", *stores]) == 2
     assert "--store=" in capsys.readouterr().err
 

@@ -54,7 +54,7 @@ def test_cells_that_differ_are_told_from_those_that_do_not() -> None:
     assert (cells.loc[truth, "verdict"] == Verdict.A_BETTER).all()
     assert cells.loc[~truth, "verdict"].isin([Verdict.NOT_SHOWN, Verdict.SAME]).mean() >= 0.94
     first = cells.iloc[0]
-    ours, theirs = (
+    side_a, side_b = (
         np.log(
             frame.loc[
                 (frame[["model.layers", "batch_size"]] == first[["model.layers", "batch_size"]]).all(axis=1),
@@ -63,7 +63,7 @@ def test_cells_that_differ_are_told_from_those_that_do_not() -> None:
         )
         for frame in (a, b)
     )
-    assert first["p_value"] == pytest.approx(stats.ttest_ind(ours, theirs, equal_var=False).pvalue)
+    assert first["p_value"] == pytest.approx(stats.ttest_ind(side_a, side_b, equal_var=False).pvalue)
 
 
 def test_alike_sides_are_seldom_called_different() -> None:

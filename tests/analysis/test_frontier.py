@@ -37,7 +37,7 @@ def by_hand(box: Box) -> list[Standing]:
     corners = [list(itertools.product(*zip(box.low[i], box.high[i], strict=True))) for i in range(len(box.low))]
     for place in range(len(corners)):
         others = itertools.product(*(each for other, each in enumerate(corners) if other != place))
-        verdicts = {dominated(mine, list(theirs)) for theirs in others for mine in corners[place]}
+        verdicts = {dominated(mine, list(corner)) for corner in others for mine in corners[place]}
         found.append(UNDECIDED if len(verdicts) > 1 else BEATEN if verdicts == {True} else ON)
     return found
 

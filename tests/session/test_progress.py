@@ -125,6 +125,20 @@ def test_no_cell_of_the_closing_table_is_cut(width: int, monkeypatch: pytest.Mon
     assert {*LONG.split(), "1,234,567.8", "4.1%", "T", "GiB", "contended"} <= set(" ".join(table).split())
 
 
+@pytest.mark.parametrize(("width", "left"), [(40, []), (60, ["± 95%"]), (69, ["± 95%", "steady"])])
+def test_in_a_narrow_window_columns_are_left_out_and_no_name_is_broken(
+    width: int, left: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on(terminal := Terminal(), width, monkeypatch)
+    name = "gru 1x300 t10 b64 float32"
+    describe_sweep(Summary(1, [point(name)]))
+    lines = terminal.screen()
+    (row,) = [line for line in lines if line.startswith(name)]
+    heading = lines[lines.index(row) - 1]
+    assert "1,234,567.8" in row
+    assert [word for word in ("± 95%", "FLOP/s", "memory", "steady") if word in heading] == left
+
+
 def test_a_pipe_has_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
     on(pipe := io.StringIO(), 20, monkeypatch)
     describe_sweep(Summary(1, [point(LONG)]))

@@ -74,10 +74,10 @@ def no_process_is_left() -> bool:
 def test_devices_train_as_one_does(pool: WorkerPool, alone: PointResult, transport: str, compile_mode: str) -> None:
     result = measure(pool, transport=transport, compile=compile_mode, measure={"profile": compile_mode == "graph"})
     assert result.outcome == "ok", result.reason
-    ours, theirs = result.answer.measurement, alone.answer.measurement
-    assert ours.first_loss == pytest.approx(theirs.first_loss, rel=LOSS_TOLERANCE)
-    assert ours.timing.final_loss == pytest.approx(theirs.timing.final_loss, rel=LOSS_TOLERANCE)
-    assert ours.parameters == theirs.parameters
+    spread, single = result.answer.measurement, alone.answer.measurement
+    assert spread.first_loss == pytest.approx(single.first_loss, rel=LOSS_TOLERANCE)
+    assert spread.timing.final_loss == pytest.approx(single.timing.final_loss, rel=LOSS_TOLERANCE)
+    assert spread.parameters == single.parameters
     assert no_process_is_left()
     if compile_mode == "xla":
         return

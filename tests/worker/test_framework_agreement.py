@@ -69,11 +69,11 @@ def steps(
         return dict(values)
 
 
-def gradient_difference(ours: Values, theirs: Values) -> float:
+def gradient_difference(first: Values, second: Values) -> float:
     """The largest over all variables of both, each as a share of the variable's largest gradient."""
-    shared = [name for name in ours if "/gradient/" in name and name in theirs]
+    shared = [name for name in first if "/gradient/" in name and name in second]
     assert shared
-    return max(np.abs(ours[name] - theirs[name]).max() / np.abs(ours[name]).max() for name in shared)
+    return max(np.abs(first[name] - second[name]).max() / np.abs(first[name]).max() for name in shared)
 
 
 @pytest.fixture(scope="module")

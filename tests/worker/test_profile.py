@@ -158,9 +158,9 @@ def test_fields_are_those_of_the_public_formats() -> None:
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     for name, fields in protos.FIELDS.items():
-        [theirs] = [getattr(m, name) for m in (xplane_pb2, hlo_pb2, xla_data_pb2) if hasattr(m, name)]
+        [by_oracle] = [getattr(m, name) for m in (xplane_pb2, hlo_pb2, xla_data_pb2) if hasattr(m, name)]
         for field, (number, _) in fields.items():
-            assert theirs.DESCRIPTOR.fields_by_name[field].number == number, (name, field)
+            assert by_oracle.DESCRIPTOR.fields_by_name[field].number == number, (name, field)
 
 
 def test_time_is_divided_among_what_runs() -> None:
