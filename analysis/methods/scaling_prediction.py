@@ -14,15 +14,15 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.methods.channel import channels
-from analysis.methods.data_parallel import Algorithm, Step, exchange_seconds, messages, simulate
 from analysis.methods.extrapolation import model_of
 from analysis.methods.joining import describes
-from analysis.methods.link_fit import FittedLink, RingCheck, check_rings, choose_channel, link_of
-from analysis.methods.regression import NotEnoughData
 from analysis.store.frame import is_ok
 from paradnn.config.families import FAMILIES
 from paradnn.costs import LayerWork, layer_work
+from paradnn.errors import NotEnoughData
+from paradnn.forecast.communication.channels import channels
+from paradnn.forecast.communication.data_parallel import Algorithm, Step, exchange_seconds, messages, simulate
+from paradnn.forecast.communication.link import FittedLink, RingCheck, check_rings, choose_channel, link_of
 
 __all__ = ["Exchange", "Expected", "expect_measured", "plan_hosts", "trainings"]
 

@@ -16,9 +16,9 @@ import pandas as pd
 
 from analysis.methods.dependence import Unit, crossed_quantile, crossed_share, levels_of
 from analysis.methods.pairing import pair, sampling
-from analysis.methods.regression import Lacking, NotEnoughData
+from analysis.methods.regression import Lacking
 from analysis.store.frame import families, is_ok, require_homogeneous
-from paradnn.errors import ConfigError
+from paradnn.errors import ConfigError, NotEnoughData
 
 __all__ = ["COLUMNS", "EVERY", "PREFERRED", "Software", "Verdict", "order", "software", "verdict"]
 

@@ -8,16 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.methods.channel import channels
-from analysis.methods.data_parallel import exchange_seconds, simulate
 from analysis.methods.extrapolation import model_of
-from analysis.methods.link_fit import link_of
-from analysis.methods.regression import NotEnoughData
 from analysis.methods.scaling_prediction import seconds_at
 from analysis.summaries.scaling import ScalingOptions, ScalingResult, scaling
 from analysis.summaries.scaling_prediction import HostsResult
 from paradnn.costs import layer_work
-from paradnn.errors import ConfigError
+from paradnn.errors import ConfigError, NotEnoughData
+from paradnn.forecast.communication.channels import channels
+from paradnn.forecast.communication.data_parallel import exchange_seconds, simulate
+from paradnn.forecast.communication.link import link_of
 from tests.analysis.planted import grid, runs
 
 #: us, and us a byte: 50 us and 1 GB/s.

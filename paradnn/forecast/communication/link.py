@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.methods.channel import SIZE, TIME, ChannelFit, Channels
-from analysis.methods.data_parallel import Link, as_link, exchange_seconds
-from analysis.methods.quantiles import LEVEL
-from analysis.methods.transfer_fit import Piece, TransferFit
 from paradnn.config.families.communication import COLLECTIVES
 from paradnn.errors import ConfigError
+from paradnn.forecast.communication.channels import SIZE, TIME, ChannelFit, Channels
+from paradnn.forecast.communication.data_parallel import Link, as_link, exchange_seconds
+from paradnn.forecast.communication.transfer_fit import Piece, TransferFit
+from paradnn.forecast.estimate import LEVEL
 
 __all__ = ["FittedLink", "RingCheck", "check_rings", "choose_channel", "link_of"]
 
