@@ -21,10 +21,10 @@ from paradnn.config.families import FAMILIES
 from paradnn.costs import LayerWork, layer_work
 from paradnn.errors import NotEnoughData
 from paradnn.forecast.communication.channels import channels
-from paradnn.forecast.communication.data_parallel import Algorithm, Step, exchange_seconds, messages, simulate
+from paradnn.forecast.communication.data_parallel import Exchange, Step
 from paradnn.forecast.communication.link import FittedLink, RingCheck, check_rings, choose_channel, link_of
 
-__all__ = ["Exchange", "Expected", "expect_measured", "plan_hosts", "trainings"]
+__all__ = ["Expected", "expect_measured", "plan_hosts", "trainings"]
 
 #: What a step is listed with, beside what describes its point.
 _PLACE = ("family", "device", "framework.name", "platform.threads", "platform.cores")
@@ -44,24 +44,6 @@ class Curve(NamedTuple):
     def at(self, batch: float) -> float:
         """Seconds with `batch` examples."""
         return seconds_at(self.batches, self.seconds, batch)
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """How gradients are exchanged: over which channel (its name), by which algorithm, in buckets of how many bytes.
-
-    All at once by default, which hides nothing: so do TensorFlow's strategies in a compiled step.
-    """
-
-    channel: str
-    algorithm: Algorithm = "ring"
-    servers: int = 1
-    bucket: float = math.inf
-
-    @property
-    def hides(self) -> bool:
-        """Whether some gradients can be sent before the last are there."""
-        return math.isfinite(self.bucket)
 
 
 @dataclass(frozen=True)
@@ -190,10 +172,7 @@ def _expect(frame: pd.DataFrame, exchange: Exchange, keys: list[str], asked: Seq
         shown = {name: one.row[name] for name in (*keys, *_STEP) if name in one.row}
         shown |= {"batch_size": one.batch, "devices": one.devices, "measured_ms": 1e3 * one.measured}
         found.append({**shown, **dict(_times(layers, one, link, exchange))})
-        gradients = [layer.gradient_bytes for layer in layers]
-        together = min(max(exchange.bucket, *gradients), sum(gradients))
-        sent = messages(exchange.algorithm, one.devices, together, exchange.servers)
-        largest = max(largest, *(size for _, size in sent), 0.0)
+        largest = max(largest, exchange.largest_message(layers, one.devices))
     table = pd.DataFrame(found)
     if table["measured_ms"].isna().all():
         # Hosts beyond those measured meet over no transport that was measured.
@@ -210,10 +189,7 @@ def _times(
     part = one.batch / one.devices
 
     def step(alone: int, end: int) -> Step:
-        def cost(size: float) -> float:
-            return exchange_seconds(exchange.algorithm, one.devices, size, link.links[end], exchange.servers)
-
-        return simulate(layers, seconds_at(batches, seconds[alone], part), cost, exchange.bucket)
+        return exchange.step(layers, seconds_at(batches, seconds[alone], part), one.devices, link.links[end])
 
     middle, low, high = step(0, 0), step(1, 1), step(2, 2)
     yield "alone_ms", 1e3 * middle.computing

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from analysis.methods.scaling_prediction import Exchange, Expected
+    from analysis.methods.scaling_prediction import Expected
+    from paradnn.forecast.communication.data_parallel import Exchange
 
 __all__ = ["HostsResult", "describe_expected", "plan", "pooled_messages", "told_apart"]
 

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from paradnn.config.words import counted
 from paradnn.errors import StoreError
+from paradnn.forecast.communication.over_hosts import OverHosts
 from paradnn.forecast.forecast import Forecast
 from paradnn.forecast.regression import Array
 from paradnn.forecast.table import row_of
@@ -173,9 +174,13 @@ def duration(seconds: float) -> str:
     return f"{whole:,} {large} {rest} {small}" if rest else f"{whole:,} {large}"
 
 
-def write_points(forecast: Forecast, path: Path) -> None:
-    """Write a row a point: its keys, costs, status, and expected times; raises StoreError where it cannot."""
-    rows = list(_rows(forecast))
+def write_points(forecast: Forecast, path: Path, steps: OverHosts | None = None) -> None:
+    """Write a row a point: its keys, costs, status, and expected times, also of `steps` over hosts; raises StoreError
+    where it cannot."""
+    rows = [
+        {**row, **{name: f"{value:.6g}" for name, value in (steps.columns(index) if steps else {}).items()}}
+        for index, row in enumerate(_rows(forecast))
+    ]
     columns = list(dict.fromkeys(key for row in rows for key in row))
     try:
         with path.open("w", newline="") as handle:
