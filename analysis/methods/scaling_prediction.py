@@ -29,7 +29,7 @@ __all__ = ["Expected", "expect_measured", "plan_hosts", "trainings"]
 #: What a step is listed with, beside what describes its point.
 _PLACE = ("family", "device", "framework.name", "platform.threads", "platform.cores")
 #: What one model differs in from step to step.
-_STEP = ("batch_size", "devices", "transport")
+_STEP = ("batch_size", "devices", "transport", "hosts")
 Row = Mapping[Any, Any]
 
 
@@ -50,8 +50,8 @@ class Curve(NamedTuple):
 class Expected:
     """`table` has a row for each point and number of devices, times in ms.
 
-    family, what tells points apart, batch_size (of the step), devices, transport; `alone_ms`, the step of a device by
-    itself with its part of the batch, and `alone_from`: measured, interpolated or extrapolated; `exchange_ms`, what the
+    family, what tells points apart, batch_size (of the step), devices, transport, hosts; `alone_ms`, the step of a
+    device by itself with its part of the batch, and `alone_from`: measured, interpolated or extrapolated; `exchange_ms`, what the
     link is busy for; `overlapped_ms` and `serial_ms`; `efficiency` (overlapped) and `efficiency_serial`: speed as a
     share of N times one device's. These four have `_low` and `_high`. Of measured
     points `measured_ms`.
@@ -174,9 +174,11 @@ def _expect(frame: pd.DataFrame, exchange: Exchange, keys: list[str], asked: Seq
         found.append({**shown, **dict(_times(layers, one, link, exchange))})
         largest = max(largest, exchange.largest_message(layers, one.devices))
     table = pd.DataFrame(found)
+    if "hosts" in table and table["hosts"].nunique(dropna=False) == 1:
+        table = table.drop(columns="hosts")
     if table["measured_ms"].isna().all():
         # Hosts beyond those measured meet over no transport that was measured.
-        table = table.drop(columns=["measured_ms", "transport"], errors="ignore")
+        table = table.drop(columns=["measured_ms", "transport", "hosts"], errors="ignore")
     checks = check_rings(measured, chosen, link)
     return Expected(link, exchange, table, largest, len(asked) - len(possible), checks, tuple(chosen.rows["run_id"]))
 

@@ -80,6 +80,14 @@ def test_planted_steps_are_predicted_with_and_without_overlap(hidden: bool, colu
     assert set(result.sources) >= set(messages()["run_id"])
 
 
+def test_devices_of_other_hosts_are_predicted_from_one_of_this() -> None:
+    frame = trained()
+    frame["hosts"] = frame["devices"]
+    table = scaling(store(frame, messages()), ScalingOptions(channel="tcp latency", bucket=0)).table
+    np.testing.assert_allclose(table["serial_ms"], table["measured_ms"], rtol=1e-6)
+    assert table["hosts"].tolist() == table["devices"].tolist()
+
+
 def test_all_gradients_go_at_once_unless_told_otherwise() -> None:
     """Two exchanges of a whole model's gradients, each a half, whatever the layers: and nothing is hidden."""
     result = scaling(store(trained((1, 2)), messages()), ScalingOptions(channel="tcp latency"))
