@@ -51,9 +51,9 @@ class Expected:
     """`table` has a row for each point and number of devices, times in ms.
 
     family, what tells points apart, batch_size (of the step), devices, transport, hosts; `alone_ms`, the step of a
-    device by itself with its part of the batch, and `alone_from`: measured, interpolated or extrapolated; `exchange_ms`, what the
-    link is busy for; `overlapped_ms` and `serial_ms`; `efficiency` (overlapped) and `efficiency_serial`: speed as a
-    share of N times one device's. These four have `_low` and `_high`. Of measured
+    device by itself with its part of the batch, and `alone_from`: measured, interpolated or extrapolated;
+    `exchange_ms`, what the link is busy for; `overlapped_ms` and `serial_ms`; `efficiency` (overlapped) and
+    `efficiency_serial`: speed as a share of N times one device's. These four have `_low` and `_high`. Of measured
     points `measured_ms`.
 
     An end of a time's interval has the channel and the device alone both at that end of their own, so that it is
