@@ -127,7 +127,7 @@ def device(store: Store) -> str:
 def test_a_software_stack_is_not_made_for_a_plan(tmp_path: Path, swept: Store) -> None:
     command = [sys.executable, "-m", "paradnn.plan", *SWEEP, BATCHES, "software=current,tensorflow-2.16"]
     environ = {**environment(swept), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "The software stack tensorflow-2.16 is not made yet" in done.stdout
     assert "done         2" in done.stdout
