@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig
 
 from paradnn.cli.command import run_command
-from paradnn.config.words import did_you_mean
+from paradnn.config.words import MOST_HOSTS, did_you_mean, is_count
 from paradnn.errors import ConfigError
 from paradnn.forecast.communication.data_parallel import ALGORITHMS, Exchange
 
@@ -27,7 +27,8 @@ __all__ = ["Options", "main", "split_options"]
 
 #: Plans a multirun as a whole instead of launching its tasks.
 _SWEEPER = "hydra/sweeper=plan"
-_MOST_HOSTS = 100_000
+#: Servers, and bytes of a bucket.
+_MOST = 2**50
 _OF_CHANNEL = ("plan.algorithm", "plan.servers", "plan.bucket")
 _KEYS = ("plan.hosts", "plan.out", "plan.channel", *_OF_CHANNEL)
 
@@ -83,15 +84,17 @@ def _exchange(given: Mapping[str, str]) -> Exchange | None:
 
 def _count(given: Mapping[str, str], key: str, least: int) -> int | None:
     value = given.get(key)
-    if value is not None and not (value.isdecimal() and int(value) >= least):
+    if value is None:
+        return None
+    if not (is_count(value, _MOST) or value == str(least)):
         raise ConfigError(key, value, f"expects a whole number, {least} or more", "give one, or leave it out")
-    return None if value is None else int(value)
+    return int(value)
 
 
 def _hosts(value: str) -> tuple[int, ...]:
     words = [word.strip() for word in value.strip("[]").split(",")]
-    if not all(word.isdecimal() and 1 <= int(word) <= _MOST_HOSTS for word in words):
-        problem = f"expects numbers of hosts, 1 to {_MOST_HOSTS:,}"
+    if not all(is_count(word, MOST_HOSTS) for word in words):
+        problem = f"expects numbers of hosts, 1 to {MOST_HOSTS:,}"
         raise ConfigError("plan.hosts", value, problem, "write for example plan.hosts=1,2,4")
     return tuple(dict.fromkeys(int(word) for word in words))
 

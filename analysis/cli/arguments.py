@@ -56,7 +56,10 @@ def _settings(argument: Argument) -> tuple[tuple[str, ...], dict[str, Any]]:
 
 
 def _parts(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    parts = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not parts:
+        raise argparse.ArgumentTypeError(f"{text!r} names nothing; write one value or several with commas between them")
+    return parts
 
 
 def _pair(shape: str) -> Callable[[str], tuple[str, str]]:

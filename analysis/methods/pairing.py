@@ -15,7 +15,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.methods.dependence import Component
-from analysis.methods.joining import describes, given_columns, is_place, join_columns, shown, values_of
+from analysis.methods.joining import describes, is_place, shown, values_of
+from analysis.methods.matching import Match, Runs, match, stacked
 from analysis.methods.ratios import CONFIDENCE, RESULT_COLUMNS, ratios, side_by_point
 from analysis.methods.sessions import Design, Standing, design_of, session_component, sessions_of
 from analysis.store.frame import families, is_ok
@@ -43,23 +44,15 @@ class Sampling:
     missing: Missing = field(default_factory=Missing)
 
 
-@dataclass(frozen=True)
-class _Runs:
-    """A side's measured runs (n,) with the number of their point, and which of them have a counterpart."""
-
-    frame: pd.DataFrame
-    group: np.ndarray[Any, Any]
-    paired: np.ndarray[Any, Any]
-
-    def sessions(self, found: Mapping[str, Sampling]) -> np.ndarray[Any, Any]:
-        """The sessions of runs whose sessions count as one measurement each, None of the others."""
-        repeated = {name for name, one in found.items() if one.design.standing is Standing.REPEATED}
-        names = sessions_of(self.frame) if repeated else np.full(len(self.frame), None, dtype=object)
-        names[~self.frame["family"].fillna("").isin(repeated).to_numpy(dtype=bool)] = None
-        return names
+def _repeated_sessions(runs: Runs, found: Mapping[str, Sampling]) -> np.ndarray[Any, Any]:
+    """The sessions of runs whose sessions count as one measurement each, None of the others."""
+    repeated = {name for name, one in found.items() if one.design.standing is Standing.REPEATED}
+    names = sessions_of(runs.frame) if repeated else np.full(len(runs.frame), None, dtype=object)
+    names[~runs.frame["family"].fillna("").isin(repeated).to_numpy(dtype=bool)] = None
+    return names
 
 
-def _sampling(a: _Runs, b: _Runs, metric: str) -> dict[str, Sampling]:
+def _sampling(a: Runs, b: Runs, metric: str) -> dict[str, Sampling]:
     """Family -> how its paired runs stand in time, and how much their sessions scatter."""
     found = {}
     for family in set(a.frame.loc[a.paired, "family"].fillna("")):
@@ -82,7 +75,7 @@ def _missing(a: pd.DataFrame, b: pd.DataFrame, metric: str, keys: list[str]) -> 
     if not all(name in side for name in keys for side in (a, b)) or "outcome" not in a or "outcome" not in b:
         return {}
     tried = [side[side["outcome"].notna()] for side in (a, b)]
-    code = _stacked(tried[0], tried[1], keys).groupby(keys, sort=False, dropna=False).ngroup().to_numpy()
+    code = stacked(tried[0], tried[1], keys).groupby(keys, sort=False, dropna=False).ngroup().to_numpy()
     there = np.concatenate([(is_ok(side).to_numpy() & _positive(side[metric])) for side in tried])
     table = pd.DataFrame(
         {
@@ -135,45 +128,40 @@ def pair(
     attrs: `metric`; `sampling`, by family what `sampling` gives; `unpaired_a` and `unpaired_b`, measured points that
     the other side has not; `alone`, "a" and "b" -> the families that this side alone measured; `unusable_a` and
     `unusable_b`, ok runs without a positive value; `differ`, column -> (values of A, values of B) of what sets the
-    sides apart and so is not joined on; `disjoint`, the same for join columns in which the sides share no value.
+    sides apart and so is not joined on; `disjoint`, the same for join columns in which the sides share no value;
+    `mixed`, column -> points left out since nothing tells their runs apart (`analysis.methods.matching`).
 
-    Raises ConfigError for a metric without direction or that a side lacks, for sides that share runs, and for runs
-    that would pass as replicates but differ in a column that describes a point.
+    Raises ConfigError for a metric without direction or that a side lacks, for sides that share runs, and where the
+    runs of every point would pass as replicates but differ in a column that describes a point.
     """
     better = direction(metric)
     _require_sides(a, b, metric)
     finished = _ok(a), _ok(b)
-    usable = [side[_positive(side[metric])] for side in finished]
+    usable = finished[0][_positive(finished[0][metric])], finished[1][_positive(finished[1][metric])]
     one, two = _common(*usable)
-    keys, differ = join_columns(one, two) if on is None else given_columns(on, one, two)
-    stacked = _stacked(one, two, keys)
-    code = stacked.groupby(keys, sort=False, dropna=False).ngroup().to_numpy()
-    group_a, group_b = code[: len(one)], code[len(one) :]
-    both = np.intersect1d(group_a, group_b)
-    runs = [_Runs(one, group_a, np.isin(group_a, both)), _Runs(two, group_b, np.isin(group_b, both))]
-    for side, each in zip("AB", runs, strict=True):
-        _require_replicates(side, each, keys)
-    first = np.unique(code, return_index=True)[1][both]
-    points = stacked.iloc[first].reset_index(drop=True)
-    for name in carry:
-        points[name] = _carried(name, one, two, code, both)
-    found = _sampling(runs[0], runs[1], metric)
-    missing = _missing(a, b, metric, keys)
-    sides = [side_by_point(each.frame, each.group, both, metric, each.sessions(found)) for each in runs]
-    table = ratios(sides[0], sides[1], 1.0 if better == "higher" else -1.0)
-    result = pd.concat([points, table], axis=1)
-    result["comparable"] = [found[family].design.comparable for family in result["family"].fillna("")]
-    result = _sorted(result, keys)
+    found = match(one, two, on)
+    sampled = _sampling(*found.sides, metric)
+    sides = [
+        side_by_point(each.frame, each.group, found.both, metric, _repeated_sessions(each, sampled))
+        for each in found.sides
+    ]
+    points = found.points.assign(**{name: _carried(name, found) for name in carry})
+    result = pd.concat([points, ratios(sides[0], sides[1], 1.0 if better == "higher" else -1.0)], axis=1)
+    result["comparable"] = [sampled[family].design.comparable for family in result["family"].fillna("")]
+    result = _sorted(result, found.keys)
+    missing = _missing(a, b, metric, found.keys)
+    unpaired = found.unpaired()
     result.attrs = {
         "metric": metric,
         "sampling": {
-            family: replace(found.get(family, Sampling()), missing=missing.get(family, Missing()))
-            for family in {*found, *missing}
+            family: replace(sampled.get(family, Sampling()), missing=missing.get(family, Missing()))
+            for family in {*sampled, *missing}
         },
-        "differ": differ,
-        "disjoint": _disjoint(one, two, keys),
-        "unpaired_a": len(np.setdiff1d(group_a, both)) + _left_out(usable[0], one),
-        "unpaired_b": len(np.setdiff1d(group_b, both)) + _left_out(usable[1], two),
+        "differ": found.differ,
+        "disjoint": _disjoint(one, two, [name for name in found.keys if name not in found.further]),
+        "mixed": found.mixed,
+        "unpaired_a": unpaired[0] + _left_out(usable[0], one),
+        "unpaired_b": unpaired[1] + _left_out(usable[1], two),
         "alone": _alone(*usable),
         "unusable_a": len(finished[0]) - len(usable[0]),
         "unusable_b": len(finished[1]) - len(usable[1]),
@@ -215,13 +203,13 @@ def _left_out(rows: pd.DataFrame, kept: pd.DataFrame) -> int:
     return len(rows.loc[~rows["family"].isin(kept["family"]), names].drop_duplicates())
 
 
-def _carried(
-    name: str, a: pd.DataFrame, b: pd.DataFrame, code: np.ndarray[Any, Any], both: np.ndarray[Any, Any]
-) -> np.ndarray[Any, Any]:
+def _carried(name: str, found: Match) -> np.ndarray[Any, Any]:
     """The median of a number over the runs of each point, on either side."""
-    parts = [side[name].astype("float64") if name in side else pd.Series(np.nan, index=side.index) for side in (a, b)]
-    found: np.ndarray[Any, Any] = pd.concat(parts).groupby(code).median().reindex(both).to_numpy()
-    return found
+    frames = [side.frame for side in found.sides]
+    parts = [rows[name].astype("float64") if name in rows else pd.Series(np.nan, index=rows.index) for rows in frames]
+    code = np.concatenate([side.group for side in found.sides])
+    medians: np.ndarray[Any, Any] = pd.concat(parts).groupby(code).median().reindex(found.both).to_numpy()
+    return medians
 
 
 def sampling(pairs: pd.DataFrame, family: str) -> Sampling:
@@ -263,33 +251,6 @@ def _positive(column: pd.Series) -> np.ndarray[Any, Any]:
     values = column.to_numpy(dtype="float64", na_value=np.nan)
     positive: np.ndarray[Any, Any] = np.isfinite(values) & (values > 0)
     return positive
-
-
-def _stacked(a: pd.DataFrame, b: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """The join columns of A's runs and below them B's, in types that compare: numbers with numbers, else text."""
-    columns = {}
-    for name in keys:
-        parts = [a[name], b[name]]
-        numeric = [pd.api.types.is_numeric_dtype(part) for part in parts]
-        if numeric[0] != numeric[1]:
-            parts = [part.astype("string").astype("object") for part in parts]
-        columns[name] = pd.concat(parts, ignore_index=True)
-    return pd.DataFrame(columns)
-
-
-def _require_replicates(side: str, runs: _Runs, keys: list[str]) -> None:
-    """ConfigError where runs of a point of both sides differ in what describes a point or its place: no replicates."""
-    frame, group = runs.frame[runs.paired], runs.group[runs.paired]
-    for name in frame.columns:
-        if name in keys or not (describes(name) or is_place(name)) or frame[name].nunique(dropna=False) < 2:
-            continue
-        if frame[name].groupby(group).nunique(dropna=False).max() > 1:
-            raise ConfigError(
-                f"runs of {side}",
-                f"{name} = {shown(values_of(frame[name]))}",
-                "are no replicates of one point, and the other side does not separate them",
-                f"choose one {name}",
-            )
 
 
 def _sorted(result: pd.DataFrame, keys: list[str]) -> pd.DataFrame:

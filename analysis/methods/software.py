@@ -8,7 +8,7 @@ intervals.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -18,6 +18,7 @@ from analysis.methods.dependence import Unit, crossed_quantile, crossed_share, l
 from analysis.methods.pairing import pair, sampling
 from analysis.methods.regression import Lacking
 from analysis.store.frame import families, is_ok, require_homogeneous
+from paradnn.config.words import counted
 from paradnn.errors import ConfigError, NotEnoughData
 
 __all__ = ["COLUMNS", "EVERY", "PREFERRED", "Software", "Verdict", "order", "software", "verdict"]
@@ -172,10 +173,20 @@ def _compare(
         if rest := [family for family in families(pd.concat(sides)) if family not in set(pairs["family"])]:
             problem = f"no point of {', '.join(rest)} was measured with both {value} and {base}"
             lacking.append(Lacking(f"{name} on {device}", problem))
+        lacking += [Lacking(f"{name} on {device}", problem) for problem in _without_counterpart(pairs, value, base)]
         why = {family: sampling(pairs, family).design.text() for family in pairs["family"].unique()}
         told = pairs["family"].map(why).where(~pairs["comparable"], "")
         found.append(pairs.assign(on_device=device, column=name, value=value, over=base, why=told))
     return found
+
+
+def _without_counterpart(pairs: pd.DataFrame, value: str, base: str) -> Iterator[str]:
+    """How many points were measured on one side alone, or are left out since their runs are no replicates."""
+    first, second = pairs.attrs["unpaired_a"], pairs.attrs["unpaired_b"]
+    if first or second:
+        yield f"{counted(first, 'point')} of {value} and {second} of {base} have no counterpart"
+    for column, count in pairs.attrs["mixed"].items():
+        yield f"{counted(count, 'point')} of both with runs that differ in {column} on one side alone"
 
 
 def _baseline(name: str, values: list[str], asked: str | None) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from analysis.format import short
 from analysis.summaries.pooling import joined, pooled_within
 from analysis.summaries.result import Paragraph, Result
-from paradnn.config.words import counted
+from paradnn.config.words import MOST_HOSTS, counted, is_count
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -150,8 +150,9 @@ def _over(expected: Expected) -> str:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ConfigError("--hosts", text, "is no number of hosts", "write whole numbers, as in --hosts 1,2,4,1024")
+    if not is_count(text, MOST_HOSTS):
+        reason = f"is no number of hosts from 1 to {MOST_HOSTS:,}"
+        raise ConfigError("--hosts", text, reason, "write whole numbers, as in --hosts 1,2,4,1024")
     return int(text)
 
 

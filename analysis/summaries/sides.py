@@ -10,6 +10,7 @@ from analysis.options import Options, option, unit_option
 from analysis.store.conditions import parse, select
 from analysis.summaries.pooling import joined
 from analysis.summaries.result import Paragraph
+from paradnn.config.words import counted
 from paradnn.errors import ConfigError, HeterogeneousError
 
 if TYPE_CHECKING:
@@ -171,6 +172,9 @@ def _apart(attrs: Mapping[Any, Any], sides: Sides, what: str) -> Iterator[str]:
     ]
     told = f" ({'; '.join(alone)})" if alone else ""
     yield f"Without a counterpart: {attrs['unpaired_a']} {what} of {a}, {attrs['unpaired_b']} of {b}{told}."
+    for name, count in attrs["mixed"].items():
+        points = counted(count, "point")
+        yield f"Left out: {points} of both with runs that differ in {name} on one side alone; choose one {name}."
     yield from filter(None, (_failed(name, side) for name, side in ((a, sides.a), (b, sides.b))))
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["counted", "did_you_mean"]
+__all__ = ["MOST_HOSTS", "counted", "did_you_mean", "is_count"]
+
+#: Numbers of hosts that a forecast is made for.
+MOST_HOSTS = 100_000
 
 _ALIKE = 0.6  # from here on two words may be the same, misspelt
 _AS_GOOD = 0.05  # so much less alike a second proposal may be than the first
@@ -14,6 +17,11 @@ _AS_GOOD = 0.05  # so much less alike a second proposal may be than the first
 def counted(count: int, noun: str) -> str:
     """A number and what it counts: `1 point`, `1,200 points`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def is_count(text: str, most: int) -> bool:
+    """Whether a text is a whole number from 1 to `most`."""
+    return text.isdecimal() and len(text) <= 2 * len(str(most)) and 1 <= int(text) <= most
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -22,6 +22,7 @@ import psutil
 
 from paradnn.config.outcome import OUTCOMES, Ending, PointResult, classify
 from paradnn.config.paths import PACKAGE
+from paradnn.execution.resident import Resident
 from paradnn.execution.scratch import Scratch
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.worker.channel import BrokenLine, MessageError, encode, read_event
@@ -66,6 +67,7 @@ class _Watch:
     """What the driver has seen of the child so far."""
 
     begin: float
+    resident: Resident
     pid: int | None = None
     phase: str = "start"
     entered: float = 0.0  # when the phase began
@@ -120,7 +122,7 @@ class Worker:
 
     def measure(self, point: Mapping[str, Any], limits: Limits, on_news: Callable[[str | Epoch], None]) -> PointResult:
         """Measure one point; `alive` says whether another can follow. `on_news` takes phases, and epochs that end."""
-        watch = _Watch(begin=time.perf_counter())
+        watch = _Watch(time.perf_counter(), Resident(self._process.pid))
         try:
             problem = self._wait_ready()
         except MessageError as error:
@@ -218,7 +220,7 @@ class Worker:
                 self._kill_worker()
             return
         if watch.pid is not None:
-            watch.peak = max(watch.peak, _memory_of(watch.pid, self._process.pid))
+            watch.peak = max(watch.peak, watch.resident.held(watch.pid, limits.memory_bytes))
         if limits.memory_bytes is not None and watch.peak > limits.memory_bytes:
             watch.stopped = "memory"
         elif now - sent > limits.timeout:
@@ -296,23 +298,3 @@ class Worker:
 def _too_large(measured: Answer, limits: Limits) -> bool:
     """Whether the point was over the memory limit before its profile began, between two looks."""
     return limits.memory_bytes is not None and (measured.peak_memory_bytes or 0) > limits.memory_bytes
-
-
-def _memory_of(pid: int, worker: int) -> int:
-    """Resident bytes of a child and of the processes that it started itself; what they share counts for each.
-
-    Each of them counts with as much of files, the framework's code, as the worker holds at least, whether it has
-    come to use it or not: so much would a process of its own hold (`paradnn.worker.memory` counts page by page).
-    """
-    try:
-        members = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
-    except OSError:  # gone, or a system without this file
-        members = [pid]
-    held = 0
-    with contextlib.suppress(psutil.Error):
-        loaded = getattr(psutil.Process(worker).memory_info(), "shared", 0)
-        for member in members:
-            with contextlib.suppress(psutil.Error):
-                memory = psutil.Process(member).memory_info()
-                held += memory.rss + max(0, loaded - getattr(memory, "shared", loaded))
-    return held

@@ -108,7 +108,16 @@ def test_what_a_user_can_mend_is_one_line(
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["rums"], ["runs", "--tag", "x"], ["runs", "--reader", "psychic"], ["runs", "--exp"]]
+    "arguments",
+    [
+        [],
+        ["rums"],
+        ["runs", "--tag", "x"],
+        ["runs", "--reader", "psychic"],
+        ["runs", "--exp"],
+        ["runs", "--family", ","],
+        ["scaling", "--hosts", ","],
+    ],
 )
 def test_wrong_arguments_are_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:

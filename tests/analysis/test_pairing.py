@@ -274,3 +274,33 @@ def test_replicates_that_do_not_differ_have_no_p() -> None:
     pairs = pair(side([[3.0, 3.0]]), side([[2.0, 2.0]], "B"))
     assert pairs[["speedup_low", "speedup_high"]].iloc[0].tolist() == pytest.approx([1.5, 1.5])
     assert pairs["p_value"].isna().all()
+
+
+THREADS = "platform.threads"
+
+
+def test_where_some_points_have_a_key_and_others_none_each_is_paired_with_its_own() -> None:
+    """A was measured with one thread and with all of them, B with all alone."""
+    all_threads = side([[3.0], [4.0]], **{THREADS: None})
+    one_thread = side([[1.0], [1.0], [1.0]], "A", **{THREADS: 1.0}).assign(run_id=["t1", "t2", "t3"])
+    mixed = pd.concat([all_threads, one_thread], ignore_index=True)
+    side_b = side([[2.0], [2.0], [2.0]], "B", **{THREADS: None})
+    for pairs, name, other in ((pair(mixed, side_b), "a", "b"), (pair(side_b, mixed), "b", "a")):
+        assert pairs[name].tolist() == [3.0, 4.0]
+        assert (pairs.attrs[f"unpaired_{name}"], pairs.attrs[f"unpaired_{other}"]) == (3, 1)
+        assert THREADS not in {**pairs.attrs["differ"], **pairs.attrs["disjoint"]}
+        assert pairs.attrs["mixed"] == {}
+
+
+def test_points_whose_runs_nothing_tells_apart_are_left_out_and_counted() -> None:
+    """A swept the learning rate at one of three points, B says none: the other two are still compared."""
+    rate = "optimizer.learning_rate"
+    swept = side([[3.0], [4.0], [5.0]], **{rate: 0.1})
+    swept = pd.concat([swept, swept.head(1).assign(**{rate: 0.2, "run_id": "A9"})], ignore_index=True)
+    side_b = side([[2.0], [2.0], [2.0]], "B", **{rate: None})
+    for pairs, name in ((pair(swept, side_b), "a"), (pair(side_b, swept), "b")):
+        assert pairs[name].tolist() == [4.0, 5.0]
+        assert (pairs.attrs["unpaired_a"], pairs.attrs["unpaired_b"]) == (1, 1)
+        assert pairs.attrs["mixed"] == {rate: 1}
+    with pytest.raises(ConfigError, match="are no replicates of one point"):
+        pair(swept, side_b, on=["model.layers", "batch_size"])

@@ -209,8 +209,9 @@ def test_alone_is_measured_between_and_beyond() -> None:
         ({"algorithm": "tree"}, "--algorithm=tree: needs to know what messages cost; name a --channel"),
         ({"channel": "tcp latency", "servers": 2}, "--servers=2: --algorithm=ring has no servers; add --algorithm"),
         ({"channel": "tcp latency", "scaling": "strong"}, "--scaling=strong: says how --hosts share the batch; name"),
-        ({"hosts": ("2", "x"), "channel": "tcp latency"}, "--hosts=x: is no number of hosts; write whole numbers"),
-        ({"hosts": ("0",), "channel": "tcp latency"}, "--hosts=0: is no number of hosts; write whole numbers"),
+        ({"hosts": ("2", "x"), "channel": "tcp latency"}, "--hosts=x: is no number of hosts from 1 to 100,000; write"),
+        ({"hosts": ("0",), "channel": "tcp latency"}, "--hosts=0: is no number of hosts from 1 to 100,000; write"),
+        ({"hosts": ("100001",), "channel": "tcp latency"}, "--hosts=100001: is no number of hosts from 1 to 100,000;"),
     ],
 )
 def test_what_cannot_be_asked_is_said(options: dict[str, Any], message: str) -> None:

@@ -96,6 +96,22 @@ def test_families_of_one_mode_alone_are_told_and_no_hindrance() -> None:
     ]
 
 
+def test_points_that_do_not_pair_are_left_out_and_counted() -> None:
+    """Some points of one mode were measured with one thread too, and four of them with one thread alone."""
+    threads = "platform.threads"
+    graph = version("2.9", **{threads: None})
+    found = software(
+        both(
+            graph.iloc[4:],
+            version("2.9", 0.5, **{threads: 1.0}).head(10),
+            version("2.9", 1.25, compile="xla", **{threads: None}),
+        )
+    )
+    assert found.table["pairs"].tolist() == [len(POINTS) - 4]
+    assert found.table["median"].tolist() == pytest.approx([1.25])
+    assert "compile on Test CPU: 4 points of xla and 10 of graph have no counterpart" in map(str, found.lacking)
+
+
 def test_a_name_of_the_software_stands_for_its_versions() -> None:
     frame = both(version("2.9", **{"software.name": "old"}), version("2.16", 2.0, **{"software.name": "current"}))
     row = software(frame).table.iloc[0]

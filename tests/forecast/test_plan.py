@@ -149,6 +149,8 @@ def test_launchers_are_not_asked(swept: Store, tmp_path: Path) -> None:
         (["-m", "modl=fc"], "did you mean model"),
         (["experiment=paper_fc"], "add -m"),
         (["plan.hosts=0"], "plan.hosts=0"),
+        (["plan.hosts=100001"], "plan.hosts=100001"),
+        (["plan.hosts=" + 5000 * "9"], "plan.hosts=99"),
         (["plan.hosts=1,many"], "plan.hosts=1,many"),
         (["plan.out=/no/such/folder/x.csv"], "plan.out"),
         (["plan.when=now"], "keys of plan"),

@@ -83,6 +83,14 @@ def test_workers_send_to_every_parameter_server(store: Store, transport: str) ->
     assert "us each" in done.stdout
 
 
+def test_what_processes_share_counts_once_against_the_limit(store: Store) -> None:
+    """Fourteen processes that are forks of one hold little more than it does, whatever each seems to hold."""
+    words = ["model.pattern=parameter_server", "model.workers=12", "model.servers=2", "measure.memory_limit=2GiB"]
+    run([*SHORT, *words], store)
+    tags = ended(store)
+    assert tags["outcome"] == "ok", tags["reason"]
+
+
 def test_tensorflow_all_reduces_between_processes(store: Store) -> None:
     port = two_free_ports()
     words = ["model.transport=tensorflow", "model.pattern=all_reduce", "model.bytes=4096", f"model.port={port}"]

@@ -308,6 +308,13 @@ def test_a_peer_of_another_host_is_a_command(transport: str) -> None:
     assert "choose another with --port, or 0" in again.stderr
 
 
+def test_a_grpc_server_keeps_a_whole_window_waiting() -> None:
+    """By itself it would cancel calls as soon as some thousand wait for a thread."""
+    with a_peer([sys.executable, "-c", PEER, "--transport", "grpc"]) as (_, address):
+        given = point(transport="grpc", pattern="bandwidth", window=8192, bytes=16)
+        GrpcStep(given, [address], buffers_of(given), 30.0).run(1)
+
+
 def test_a_peer_outlives_more_connections_than_it_may_have() -> None:
     command = ["sh", "-c", f"ulimit -n 20; exec {sys.executable} -c '{PEER}'"]
     with a_peer(command) as (peer, address):

@@ -25,6 +25,14 @@ _OPTIONS = (
 )
 #: Threads that answer calls.
 _THREADS = 8
+#: A window of calls is more than a server keeps waiting for a thread by itself: it cancels some beyond 1,000, all
+#: beyond 3,000, and any after 30 s.
+_SERVER_OPTIONS = (
+    *_OPTIONS,
+    ("grpc.server.max_pending_requests", 2**24),
+    ("grpc.server.max_pending_requests_hard_limit", 2**24),
+    ("grpc.server_max_unrequested_time_in_server", 24 * 60 * 60),
+)
 
 
 def require_grpc() -> Any:
@@ -103,7 +111,7 @@ def serve_calls(address: str) -> Any:
                 request_deserializer=decode if coded else _plain,
                 response_serializer=encode if coded and echoes else _plain,
             )
-    server = grpc.server(ThreadPoolExecutor(_THREADS), options=_OPTIONS)
+    server = grpc.server(ThreadPoolExecutor(_THREADS), options=_SERVER_OPTIONS)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
     try:
         server.add_insecure_port(address)
