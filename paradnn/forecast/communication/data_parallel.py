@@ -20,6 +20,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from paradnn.config.words import counted
 from paradnn.costs import LayerWork
 
 __all__ = ["ALGORITHMS", "Algorithm", "Exchange", "Link", "Step", "as_link", "exchange_seconds", "messages", "simulate"]
@@ -132,6 +133,14 @@ class Exchange:
     def hides(self) -> bool:
         """Whether some gradients can be sent before the last are there."""
         return math.isfinite(self.bucket)
+
+    @property
+    def words(self) -> str:
+        """Such as "tcp latency (ring, all gradients at once)"."""
+        servers = f" with {counted(self.servers, 'server')}" if self.algorithm == "parameter_server" else ""
+        parts = f"buckets of {self.bucket:,.0f} B" if self.bucket else "each layer by itself"
+        gathered = parts if self.hides else "all gradients at once"
+        return f"{self.channel} ({self.algorithm.replace('_', ' ')}{servers}, {gathered})"
 
     def step(self, layers: Sequence[LayerWork], computing: Seconds, devices: int, link: Link) -> Step:
         """The step of one of so many `devices`, which by itself would take `computing` seconds."""

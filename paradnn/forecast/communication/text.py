@@ -26,21 +26,13 @@ def describe_steps(found: OverHosts, status: SweepStatus) -> None:
     """Print a table for weak and one for strong scaling, by family and number of hosts, and what it rests on."""
     console = standard_output()
     console.print()
-    console.print(f"A training step over hosts of one device each, by {_channel(found)}: on paper", markup=False)
+    console.print(f"A training step over hosts of one device each, by {found.exchange.words}: on paper", markup=False)
     for scaling in SCALINGS:
         console.print()
         console.print(_table(found, status, scaling))
     console.print()
     for line in _reservations(found):
         console.print(line, style="dim", soft_wrap=True, markup=False)
-
-
-def _channel(found: OverHosts) -> str:
-    made = found.exchange
-    servers = f" with {counted(made.servers, 'server')}" if made.algorithm == "parameter_server" else ""
-    parts = f"buckets of {made.bucket:,.0f} B" if made.bucket else "each layer by itself"
-    gathered = parts if made.hides else "all gradients at once"
-    return f"{found.link.name} ({made.algorithm.replace('_', ' ')}{servers}, {gathered})"
 
 
 def _table(found: OverHosts, status: SweepStatus, scaling: Scaling) -> Table:
