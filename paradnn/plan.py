@@ -141,7 +141,7 @@ def _plan(config: DictConfig, options: Options) -> int:
 
         describe_ahead(points, settings)
     if options.out:
-        write_points(expected, options.out, steps)
+        write_points(expected, options.out, *([steps.columns] if steps else []))
         print(f"Every point is in {options.out}")
     return 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from rich.table import Table
 
 from paradnn.config.words import counted
 from paradnn.errors import StoreError
-from paradnn.forecast.communication.over_hosts import OverHosts
 from paradnn.forecast.forecast import Forecast
 from paradnn.forecast.regression import Array
 from paradnn.forecast.table import row_of
@@ -174,11 +173,11 @@ def duration(seconds: float) -> str:
     return f"{whole:,} {large} {rest} {small}" if rest else f"{whole:,} {large}"
 
 
-def write_points(forecast: Forecast, path: Path, steps: OverHosts | None = None) -> None:
-    """Write a row a point: its keys, costs, status, and expected times, also of `steps` over hosts; raises StoreError
+def write_points(forecast: Forecast, path: Path, more: Callable[[int], Mapping[str, float]] = lambda _: {}) -> None:
+    """Write a row a point: its keys, costs, status, expected times, and `more` numbers of its index; raises StoreError
     where it cannot."""
     rows = [
-        {**row, **{name: f"{value:.6g}" for name, value in (steps.columns(index) if steps else {}).items()}}
+        {**row, **{name: f"{value:.6g}" for name, value in more(index).items()}}
         for index, row in enumerate(_rows(forecast))
     ]
     columns = list(dict.fromkeys(key for row in rows for key in row))

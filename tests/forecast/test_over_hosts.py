@@ -148,7 +148,7 @@ def test_tables_and_rows_say_it(settings: Settings, capsys: pytest.CaptureFixtur
     assert [line.split()[:3] for line in text.splitlines() if line.startswith("fc")] == [["fc", "1", "1"]] * 2
     assert "Left out of strong scaling: 1 step with fewer examples than hosts." in text
     path = tmp_path / "points.csv"
-    write_points(forecast(status, settings, history), path, steps)
+    write_points(forecast(status, settings, history), path, steps.columns)
     heading, row = (line.split(",") for line in path.read_text().splitlines())
     weak = chosen(steps, "weak", 0)
     values = dict(zip(heading, row, strict=True))
