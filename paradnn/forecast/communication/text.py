@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from rich.table import Table
@@ -51,15 +51,19 @@ def _table(found: OverHosts, status: SweepStatus, scaling: Scaling) -> Table:
                 np.median([getattr(step, what) for step in own], axis=0)
                 for what in ("seconds", "efficiency", "waiting")
             )
-            step_time, speed = _quantiles(1e3 * seconds, "{:,.3g} ms"), _quantiles(100 * efficiency, "{:.0f}%")
+            step_time, speed = _quantiles(1e3 * seconds, _milliseconds), _quantiles(efficiency, "{:.0%}".format)
             table.add_row(name, str(len(own)), f"{count:,}", *step_time, *speed, f"{np.median(waiting):.0%}")
             name = ""
     return table
 
 
-def _quantiles(draws: Array, form: str) -> list[str]:
-    low, middle, high = (form.format(value) for value in np.quantile(draws, [0.025, 0.5, 0.975]))
+def _quantiles(draws: Array, told: Callable[[float], str]) -> list[str]:
+    low, middle, high = (told(value) for value in np.quantile(draws, [0.025, 0.5, 0.975]))
     return [middle, f"{low} .. {high}"]
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"
 
 
 def _reservations(found: OverHosts) -> Iterator[str]:
