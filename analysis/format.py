@@ -40,6 +40,8 @@ def short(value: float, unit: str = "", share: bool = False, digits: int = 2) ->
 def percent_interval(estimate: tuple[float, float, float]) -> str:
     """A share and the ends of its interval: "42.6% (36.1% to 49.3%)"; an end that is not known is "unknown"."""
     value, *ends = estimate
+    if not any(abs(end) < 1e6 for end in ends):
+        return f"{short(value, share=True, digits=3)} (no interval)"
     low, high = (short(end, share=True, digits=3) if abs(end) < 1e6 else "unknown" for end in ends)
     return f"{short(value, share=True, digits=3)} ({low} to {high})"
 

@@ -6,7 +6,7 @@ import re
 
 from paradnn.store.metrics import metric
 
-__all__ = ["label", "labelled", "term_label", "unit_of"]
+__all__ = ["label", "labelled", "not_recorded", "term_label", "unit_of"]
 
 #: Where the words of a key would not say it.
 _NAMES = {
@@ -69,6 +69,11 @@ def label(column: str) -> str:
     for prefix in _PARTS:
         column = column.removeprefix(prefix)
     return _UNITS.sub("", column).replace("_", " ")
+
+
+def not_recorded(column: str) -> str:
+    """What stands for a value that runs lack: "device not recorded"."""
+    return f"{label(column)} not recorded"
 
 
 def term_label(term: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from analysis.labels import not_recorded
 from analysis.prices import PRICE
 from analysis.store.frame import families, is_ok
 from paradnn.config.scenario import SCENARIOS
@@ -81,10 +82,10 @@ class Group(GroupKey):
 
 
 def groups(frame: pd.DataFrame) -> list[Group]:
-    """The frame by family, in the paper's order, and device, by name; a run without either is under "(none)"."""
-    family, device = (frame[name].astype("object").fillna("(none)") for name in ("family", "device"))
+    """The frame by family, in the paper's order, and device, by name, or that it is not recorded."""
+    family, device = (frame[name].astype("object").fillna(not_recorded(name)) for name in ("family", "device"))
     present = set(zip(family, device, strict=True))
-    order = [*families(frame), "(none)"]
+    order = [*families(frame), not_recorded("family")]
     ordered = sorted(present, key=lambda pair: (order.index(pair[0]), pair[1]))
     return [Group(*pair, frame[(family == pair[0]) & (device == pair[1])]) for pair in ordered]
 

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from analysis.labels import not_recorded
 from analysis.methods.columns import Group, groups
 from analysis.methods.regression import Lacking
 from analysis.methods.space import EXCLUDED, Space, fill, space_of
@@ -125,7 +126,7 @@ def complete(
     random = np.random.default_rng(0)
     for device in dict.fromkeys(space.device for space in spaces):
         mine = [space for space in spaces if space.device == device]
-        named = whole["device"].astype("object").fillna("(none)")
+        named = whole["device"].astype("object").fillna(not_recorded("device"))
         here = whole["predicted"] & (whole["chance"] < _SURE) & (named == device)
         model = _Model.of(pd.concat([space.known for space in mine]), metric)
         for space in mine:

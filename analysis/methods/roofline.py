@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
+from analysis.labels import not_recorded
 from analysis.methods.dependence import Unit, crossed_quantile, levels_of
 from analysis.store.frame import families, is_ok
 
@@ -198,7 +199,7 @@ def _quartiles(values: pd.Series) -> tuple[float, float, float]:
 
 
 def _with_keys(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with the columns that place a run, NaN or "(unknown)" where it lacks them."""
+    """The frame with the columns that place a run, NaN or "device not recorded" where it lacks them."""
     names = (
         "arithmetic_intensity",
         "flops_per_second",
@@ -216,7 +217,9 @@ def _with_keys(frame: pd.DataFrame) -> pd.DataFrame:
     )
     numbers = {name: frame[name].astype("float64") if name in frame else np.nan for name in names}
     texts = {
-        name: frame[name].astype("object").where(frame[name].notna(), "(unknown)") if name in frame else "(unknown)"
+        name: frame[name].astype("object").where(frame[name].notna(), not_recorded(name))
+        if name in frame
+        else not_recorded(name)
         for name in ("device", "precision", "family")
     }
     added = pd.DataFrame({**numbers, **texts}, index=frame.index)

@@ -14,6 +14,7 @@ from enum import StrEnum
 
 import pandas as pd
 
+from analysis.labels import not_recorded
 from analysis.methods.dependence import Unit, crossed_quantile, crossed_share, levels_of
 from analysis.methods.pairing import pair, sampling
 from analysis.methods.regression import Lacking
@@ -128,7 +129,7 @@ def _columns(frame: pd.DataFrame, columns: Sequence[str] | None) -> dict[str, st
 
 def _places(frame: pd.DataFrame, name: str) -> list[tuple[str, pd.DataFrame]]:
     """Where a column is compared: on each device, and in each environment there unless it is what sets these apart."""
-    devices = [(str(device), rows) for device, rows in frame.groupby(frame["device"].fillna("(none)"))]
+    devices = [(str(device), rows) for device, rows in frame.groupby(frame["device"].fillna(not_recorded("device")))]
     if "environment_id" not in frame or frame.groupby("environment_id")[name].nunique().max() <= 1:
         return devices
     found = []

@@ -12,6 +12,7 @@ import pandas as pd
 from analysis.options import Selection, command_line
 from analysis.prices import PriceList, priced
 from analysis.report.comparisons import compare_populations
+from analysis.report.costs import costs
 from analysis.report.findings import highlights
 from analysis.report.html import ui_address
 from analysis.report.outline import Item, Missing, across, outline
@@ -83,7 +84,7 @@ def make_report(
             claims=claims if isinstance(claims, Section) else None,
             silent=silent,
             missing=missing,
-            verdict=verdicts(chapters, comparisons),
+            verdict=[*costs(chapters, comparisons, choices), *verdicts(chapters, comparisons)],
             findings=highlights(chapters),
             left_out=_left_out(populations, context),
             whole=shlex.join(["python", "-m", "analysis", "export", "runs.csv", *command_line(selection)]),
@@ -109,7 +110,7 @@ def _across(
     frame: pd.DataFrame, prices: PriceList, selection: Selection, context: Context
 ) -> tuple[list[Section], list[Missing]]:
     """Sections over all systems, and what they lack."""
-    items = across(frame, prices.given) if context.draw else ()
+    items = [item for item in across(frame, prices.given) if context.draw or item.options.command == "frontier"]
     made = [run_section(item, frame, selection, "all", "all runs", context) for item in items]
     return [one for one in made if isinstance(one, Section)], [one for one in made if isinstance(one, Missing)]
 

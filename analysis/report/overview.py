@@ -33,7 +33,7 @@ def facts(population: Population) -> str:
     if measure:
         lines.append(text(f"Timing protocol: {', '.join(measure)}."))
     ids = [
-        f"{name.replace('_', ' ')} {code(listed(name) or '(none)')}"
+        f"{name.replace('_', ' ')} {code(listed(name)) if listed(name) else 'not recorded'}"
         for name in ("environment_id", "protocol_id")
         if name in rows
     ]

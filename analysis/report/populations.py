@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from analysis.labels import not_recorded
 from analysis.options import Selection
 from analysis.store.frame import IDENTITY, is_ok
 
@@ -35,8 +36,8 @@ class Population:
 
     @property
     def device(self) -> str:
-        """The device's name, "(none)" where the runs do not say it."""
-        return _listed(self.rows, "device") or "(none)"
+        """The device's name, or that the runs do not say it."""
+        return _listed(self.rows, "device") or not_recorded("device")
 
     def value(self, column: str) -> str | None:
         """The value of a column as text; None where there is none or more than one."""
@@ -74,7 +75,7 @@ def split(frame: pd.DataFrame, selection: Selection, pool: bool = False) -> list
 
 def _names(groups: Sequence[pd.DataFrame]) -> list[str]:
     """Devices; where several populations share one, what sets them apart as well."""
-    devices = [_listed(rows, "device") or "(none)" for rows in groups]
+    devices = [_listed(rows, "device") or not_recorded("device") for rows in groups]
     names = []
     for rows, device in zip(groups, devices, strict=True):
         same = [other for other, name in zip(groups, devices, strict=True) if name == device]

@@ -122,12 +122,12 @@ def _table(rows: Sequence[_Row], populations: Sequence[Population], caption: str
         "batch size": [_whole(row.values.get("batch_size")) for row in rows],
         "precision": [Cell(row.values.get("precision")) for row in rows],
         "settings": [_settings(row, varied) for row in rows] if varied else [],
+        "cost of a million": [_cost(row) for row in rows],
         "examples/s": [Cell(_rate(row.throughput), row.throughput) for row in rows],
         "95% CI": [_interval(row) for row in rows],
         "a million examples": [Cell(duration(_MILLION / row.throughput), _MILLION / row.throughput) for row in rows],
         "peak memory": [_memory(row) for row in rows],
         "energy of a million": [_energy(row) for row in rows],
-        "cost of a million": [_cost(row) for row in rows],
         "quality": [Cell(quality(row.values, row.population.published)) for row in rows],
     }
     filled = {name: cells for name, cells in columns.items() if any(cell != _NONE for cell in cells)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["FrontierOptions", "FrontierResult", "frontier"]
 
 _LISTED = 5
+_WRITTEN = 3  # tasks that are written out where no limit asks for all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,15 +70,39 @@ class FrontierResult(Result):
     def _figure(self) -> Figure:
         from analysis.figures.frontier import draw_frontiers
 
-        return draw_frontiers(self.frontiers, self.limits, self.currency)
+        return draw_frontiers(self.largest, self.limits, self.currency)
+
+    @property
+    def largest(self) -> list[Frontier]:
+        """The frontiers, those of most choices first."""
+        return sorted(self.frontiers, key=lambda one: -len(one.table))
+
+    def ends(self, one: Frontier) -> str:
+        """Both ends of a frontier in a sentence: what is best in either quantity, as measured."""
+        from analysis.methods.frontiers import less_is_better
+
+        x, y = one.axes.x, one.axes.y
+        by_y = one.table.sort_values(y, ascending=less_is_better(y), kind="stable")
+        best = [
+            (metric, row["choice"], _values(row, metric, other, self.currency))
+            for metric, other, row in ((x, y, one.table.iloc[0]), (y, x, by_y.iloc[0]))
+        ]
+        head = f"{one.task}: as measured, of {counted(len(one.table), 'choice')} "
+        if best[0][1] == best[1][1]:
+            return f"{head}{best[0][1]} is best in {label(x)} and in {label(y)} ({best[0][2]})."
+        (x, first, here), (y, second, there) = best
+        return f"{head}{first} is best in {label(x)} ({here}), {second} in {label(y)} ({there})."
 
     def _paragraphs(self) -> Iterator[Paragraph]:
-        for one in self.frontiers:
+        written = list(self.frontiers) if self.limits else self.largest[:_WRITTEN]
+        for one in written:
             yield _describe(one, self.currency)
             if one.advice:
                 yield _advise(one, one.advice, self.limits, self.currency)
-            else:
-                yield Paragraph(_how_to_choose(one))
+        if rest := self.largest[len(written) :]:
+            yield Paragraph(f"{counted(len(rest), 'further task')} of {_sizes(rest)} choices: see the table.")
+        if not self.limits:
+            yield Paragraph(_how_to_choose(written[0]))
         yield Paragraph(
             "A choice is beaten where another is better whatever the true values within the intervals of both, which "
             "all hold at once with 95%; it is on the frontier where none can be better, else undecided."
@@ -147,6 +172,20 @@ def _how_to_choose(one: Frontier) -> str:
     """What to add for an advice: a limit that about half of the choices keep."""
     name = one.axes.y
     return f"To be told which to choose, say what you need, such as --limit {name}={one.table[name].median():.3g}."
+
+
+def _sizes(rest: Sequence[Frontier]) -> str:
+    """How many choices there are: "2", or "2 to 4"."""
+    counts = [len(one.table) for one in rest]
+    return f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+
+
+def _values(row: pd.Series, metric: str, other: str, currency: str) -> str:
+    """Both quantities of a choice."""
+    return (
+        f"{short(row[metric], _unit(metric, currency), digits=3)}, "
+        f"{label(other)} {short(row[other], _unit(other, currency), digits=3)}"
+    )
 
 
 def _quantity(row: pd.Series, metric: str, currency: str) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from analysis.store.quality import Quality
     from analysis.summaries.result import Result
 
-__all__ = ["gated", "gated_with_queries"]
+__all__ = ["gated", "gated_untimed", "gated_with_queries"]
 
 R = TypeVar("R", bound="Result")
 Analysis = Callable[..., R]
@@ -28,6 +28,20 @@ def gated(analyse: Analysis[R]) -> Analysis[R]:
     for their queries (`analysis.methods.joining.as_steps`).
     """
     return _gated(analyse, queries=False)
+
+
+def gated_untimed(analyse: Analysis[R]) -> Analysis[R]:
+    """The same for an analysis of no times: whether runs are steady, and alone on their machine, says nothing there."""
+
+    @functools.wraps(analyse)
+    def through_the_gate(frame: pd.DataFrame, options: Any = None) -> R:
+        result = gated(analyse)(frame, options)
+        quality = result.quality
+        if quality is None or quality.steady_only:
+            return result
+        return replace(result, quality=replace(quality, unsteady=0, contended=0, scenarios=0))
+
+    return through_the_gate
 
 
 def gated_with_queries(analyse: Analysis[R]) -> Analysis[R]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from analysis.options import Options
-from analysis.summaries.gate import gated
+from analysis.summaries.gate import gated_untimed
 from analysis.summaries.pooling import pooled_within
 from analysis.summaries.result import Paragraph, Result
 
@@ -59,7 +59,7 @@ class MemoryResult(Result):
             yield Paragraph(f"{lacking}.")
 
 
-@gated
+@gated_untimed
 def memory(frame: pd.DataFrame, options: MemoryOptions | None = None) -> MemoryResult:
     """Where memory ends, for each family on each device.
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from analysis.format import percent_interval
+from analysis.labels import not_recorded
 from analysis.summaries.operation_roofline import percent, roof_in_words
 from analysis.summaries.result import Paragraph, Result
 from paradnn.errors import StoreError
@@ -120,7 +121,8 @@ def operations_of_all(
     # Replicates of a point say the same thing again; points of different environments do not.
     keys = [name for name in ("point_id", "environment_id", "protocol_id") if name in runs]
     runs = runs.drop_duplicates(keys) if "point_id" in runs else runs
-    runs = runs.assign(**{name: runs[name].astype("object").fillna("(unknown)") for name in ("device", "precision")})
+    places = ("device", "precision")
+    runs = runs.assign(**{name: runs[name].astype("object").fillna(not_recorded(name)) for name in places})
     found = operations_of_models(types, runs, find_roofs(runs, find_hardware))
     column = None if colour in (None, "type") else find_column(runs, str(colour), "--colour")
     extra = [name for name in ("batch_size", *sorted(_model_columns(runs)), column) if name and name in runs]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.format import short
 from analysis.options import Options
-from analysis.summaries.gate import gated
+from analysis.summaries.gate import gated_untimed
 from analysis.summaries.pooling import require_runs
 from analysis.summaries.result import Paragraph, Result
 from paradnn.errors import ConfigError
@@ -55,7 +55,7 @@ class ParametersResult(Result):
         return map(Paragraph, _sentences(self.ranges))
 
 
-@gated
+@gated_untimed
 def parameters(frame: pd.DataFrame, options: ParametersOptions | None = None) -> ParametersResult:
     """Trainable parameters of the distinct models of each family, whatever the outcome of their runs.
 

@@ -95,5 +95,7 @@ def _describe(row: Mapping[Any, Any]) -> str:
 
 
 def _times(row: Mapping[Any, Any], name: str) -> str:
+    if not any(math.isfinite(row[f"{name}_{end}"]) for end in ("low", "high")):
+        return f"{row[name]:.3g}x (too few points for an interval)"
     ends = [f"{row[end]:.3g}" if math.isfinite(row[end]) else "unknown" for end in (f"{name}_low", f"{name}_high")]
     return f"{row[name]:.3g}x ({ends[0]} to {ends[1]})"

@@ -186,6 +186,23 @@ def test_models_do_not_compete_and_policies_do() -> None:
     assert found[0].table["choice"].tolist() == ["batch size 8", "batch size 1"]
 
 
+def test_only_tasks_of_most_choices_are_written_out() -> None:
+    """Seven models with two choices each, and one with three."""
+    rows = [
+        served("A", batch, 100.0 * batch, batch, **{"model.nodes": nodes})
+        for nodes in range(1, 9)
+        for batch in ((1, 8, 16) if nodes == 5 else (1, 8))
+    ]
+    text = frontier(pd.DataFrame(rows)).text()
+    assert text.startswith("fc inference, server (nodes=5): of 3 choices")
+    assert text.count(" on the frontier, ") == 3
+    assert "5 further tasks of 2 choices: see the table." in text
+    assert text.count("--limit") == 1
+    asked = frontier(pd.DataFrame(rows), FrontierOptions(limit=(("latency_p99_ms", "1"),))).text()
+    assert asked.count("For latency p99 at most 1 ms") == 8
+    assert "further" not in asked
+
+
 def test_rates_that_a_schedule_set_are_equal_however_often_they_were_measured() -> None:
     asked_for = {f"peak_queries_per_second{end}": math.nan for end in ("", "_low", "_high")}
     rows = [served("A", 8, 50.1, 5.0 + seed / 100, seed=seed, **asked_for) for seed in range(3)]

@@ -192,6 +192,7 @@ def test_numbers_are_short() -> None:
     assert short(0.1234, "1", share=True) == "12%"
     assert short(0.004, "1", share=True) == "0.4%"
     assert percent_interval((4.64, 1.33, 12.8)) == "464% (133% to 1280%)"
+    assert percent_interval((0.426, float("-inf"), float("inf"))) == "42.6% (no interval)"
     assert percent_interval((0.426, 0.361, float("inf"))) == "42.6% (36.1% to unknown)"
     assert is_share("flops_utilization", "1")
     assert not is_share("parameters", "1")

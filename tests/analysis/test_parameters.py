@@ -10,7 +10,7 @@ import pytest
 
 from analysis.cli import main
 from analysis.methods.parameters import parameter_ranges
-from analysis.summaries.parameters import parameters, read_models
+from analysis.summaries.parameters import ParametersOptions, parameters, read_models
 from paradnn.errors import ConfigError, NotEnoughData
 
 
@@ -75,6 +75,16 @@ def test_the_command_says_and_draws_the_ranges(tmp_path: Path) -> None:
 def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "analysis", "parameters", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_how_quiet_the_machine_was_says_nothing_of_sizes() -> None:
+    runs = models().assign(outcome="ok", contended="false", steady="false: drifts")
+    runs.loc[:9, "contended"] = "true: 1.0 of 2 cores"
+    assert "shared the machine" not in parameters(runs).text()
+    assert "not steady" not in parameters(runs).text()
+    runs.loc[20:, "steady"] = "true"
+    kept = parameters(runs, ParametersOptions(steady_only=True))
+    assert "runs on a contended machine" in kept.text()
 
 
 def test_a_table_of_models_needs_no_store(tmp_path: Path) -> None:

@@ -140,12 +140,12 @@ def test_results_have_the_time_and_the_price_of_a_million_examples() -> None:
     first = re.findall(r"<td[^>]*>([^<]*)</td>", page.split("<tr>")[2])
     assert first[:3] == ["fc\u00a04x64", "32", "float32"]
     assert first[3:] == [
+        "1",
         "1,000",
         "900\u00a0to\u00a02,100",
         "16.7 min",
         "2 GiB",
         "0.0312 kWh",
-        "1",
         "steady, single process",
     ]
     assert "cost" not in results_table([one], "")
@@ -217,6 +217,57 @@ def test_a_page_is_for_whom_it_is_made(two_devices: pd.DataFrame) -> None:
     assert 'id="verdict"' not in pages["engineer"]
     assert pages["engineer"].count("<svg") > 3
     assert "--for manager" in pages["manager"]
+
+
+def headline(page: str) -> str:
+    """The words of the verdict."""
+    return re.sub(r"<[^>]+>", "", page[page.index('id="verdict"') :].partition("</section>")[0])
+
+
+def test_a_manager_reads_first_what_it_costs(two_devices: pd.DataFrame) -> None:
+    """X1 is twice as fast as Y2: at three times the price Y2 is cheaper, by 1.5, and at the same price X1, by 2."""
+    for price, words in (
+        (21.6, "Y2 is cheaper: the same work on fc models costs 1.5 times as much on X1 (95% CI 1.5 to 1.5)."),
+        (7.2, "X1 is cheaper: the same work on fc models costs 2 times as much on Y2 (95% CI 2 to 2)."),
+    ):
+        prices = PriceList({"X1": price, "Y2": 7.2}, "EUR")
+        said = headline(make_report(two_devices, Selection(), audience="manager", prices=prices, made="now"))
+        assert said.startswith(f'id="verdict">VerdictWhat it costs. {words}'), said
+        assert "Y2: a million examples cost from " in said
+        assert " at a price of 7.2 EUR an hour." in said
+        assert said.index("What it costs") < said.index("Which is faster")
+    bare = headline(make_report(two_devices, Selection(), audience="manager", made="now"))
+    assert "cost" not in bare
+
+
+def test_costs_are_those_of_the_cheapest_and_the_dearest_model_of_each_kind_of_work() -> None:
+    points = grid(nodes=(64, 256), layers=(4,), batches=(32,))
+    trains = measured(points, examples_per_second=[1000.0, 500.0])
+    answers = measured(points, mode="inference", examples_per_second=[4000.0, 2000.0], latency_p50_ms=1.0)
+    answers["run_id"] += "i"
+    rows = pd.concat([trains, answers], ignore_index=True)
+    page = make_report(rows, Selection(), audience="manager", prices=PriceList({"Test CPU": 3.6}), made="now")
+    said = headline(page)
+    assert (
+        "Test CPU: a million examples cost from 1 (fc 4x64 at batch size 32) to 2 (fc 4x256 at batch size 32)" in said
+    )
+    assert "cost from 0.25 (fc 4x64 at batch size 32) to 0.5 (fc 4x256 at batch size 32) in inference, at a" in said
+
+
+def test_a_manager_is_told_what_to_choose() -> None:
+    points = grid(nodes=(64,), layers=(4,), batches=(1, 8))
+    answers = {"examples_per_second": [1000.0, 4000.0], "latency_p50_ms": [1.0, 2.0]}
+    page = make_report(
+        measured(points, mode="inference", **answers),
+        Selection(),
+        audience="manager",
+        prices=PriceList({"Test CPU": 3.6}),
+        made="now",
+    )
+    assert (
+        "What to choose. fc inference: as measured, of 2 choices batch size 8 is best in cost per million examples "
+        "(0.25, latency p50 2 ms), batch size 1 in latency p50 (1 ms, cost per million examples 1)."
+    ) in headline(page)
 
 
 def test_claims_without_data_are_one_line() -> None:

@@ -30,6 +30,12 @@ class Sheet:
 SHEETS = {"Spec": Sheet({"bfloat16": 180e12, "float32": 3e12}, 2400e9), "Half": Sheet({"float32": 1e12}, None)}
 
 
+def test_what_runs_do_not_say_is_said_plainly() -> None:
+    frame = planted(ceilings=False).assign(device=None, environment_id="e")
+    text = analyse(frame.assign(point_id=frame["run_id"])).text()
+    assert "device not recorded in float32: no roof, neither ceiling is known" in text
+
+
 def planted(device: str = "Made", precision: str = "float32", ceilings: bool = True, **columns: Any) -> pd.DataFrame:
     """Runs at intensities 1..1000 that reach a known share of a known roof, drawn with a fixed seed."""
     rng = np.random.default_rng(7)

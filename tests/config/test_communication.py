@@ -25,6 +25,23 @@ def test_what_a_pattern_does_not_use_makes_no_other_point() -> None:
     assert point(payload="skewed", buffers=10, bytes=7).model.bytes == 6 * 2**20 + 3 * 10 * 2**10 + 10  # type: ignore[union-attr]
 
 
+def test_keys_that_change_nothing_make_no_other_point() -> None:
+    """No message is compiled, and a port is for who listens on one."""
+    channel = {"batch_size": 1, "mode": "inference", "model": {"name": "channel"}}
+    assert point_id(read_point({**channel, "compile": "xla"})) == point_id(read_point(channel))
+    for unused in ({"transport": "shared_memory"}, {"peer": "node2:5000"}):
+        assert point_id(point(**unused, port=5000)) == point_id(point(**unused))
+        assert point(**unused, pattern="bandwidth", port=65535).model.port == 0  # type: ignore[union-attr]
+    assert point_id(point(port=5000)) != point_id(point())
+
+
+def test_stored_channels_are_found_again() -> None:
+    """Their ids are in stores."""
+    assert point_id(point()) == "de7deb84cb696130"
+    assert point_id(point(transport="shared_memory", pattern="bandwidth")) == "4c68b3c69cdaf49a"
+    assert point_id(point("torch", transport="gloo", pattern="all_reduce", processes=4)) == "4c93d7d5493a4ef6"
+
+
 def test_a_transport_of_a_framework_brings_it() -> None:
     assert point(transport="gloo").framework.name == "torch"
     assert point(transport="jax", pattern="all_reduce").framework.name == "jax"

@@ -87,6 +87,8 @@ class Communication(Kernel):
         for key, patterns in _USED_BY.items():
             if self.pattern not in patterns:
                 object.__setattr__(self, key, type(self).__dataclass_fields__[key].default)
+        if self.peer or self.transport == "shared_memory":  # no process of this host listens
+            object.__setattr__(self, "port", 0)
         # TensorFlow's processes all listen, others meet at one port.
         listening = self.processes if self.transport == "tensorflow" else self.servers
         if self.port + listening - 1 > 65535:
@@ -141,7 +143,8 @@ def bus_factor(pattern: str, processes: int) -> float:
 def as_communication(point: PointT) -> PointT:
     """A `Point` that communicates, in the framework that brings its transport; any other as it is.
 
-    Raises ConfigError where it asks for what messages have not.
+    `compile` says nothing of messages, so that it is the same point with any. Raises ConfigError where it asks for what
+    messages have not.
     """
     given: Any = point
     model: Any = given.model
@@ -164,5 +167,7 @@ def as_communication(point: PointT) -> PointT:
         raise ConfigError("framework", given.framework.name, reason, "leave it out")
     # Presets such as measure=quick profile what there is to profile.
     measure = replace(given.measure, profile=False)
-    same: PointT = replace(given, framework=replace(given.framework, name=wanted), measure=measure)
+    compiled = type(given).__dataclass_fields__["compile"].default
+    framework = replace(given.framework, name=wanted)
+    same: PointT = replace(given, framework=framework, measure=measure, compile=compiled)
     return same
