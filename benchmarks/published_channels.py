@@ -18,10 +18,10 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from analysis.methods.transfer_fit import fit_transfers
 from analysis.store.vidur import read_vidur
 from benchmarks.common import RESULTS, save
 from paradnn.errors import DataError
+from paradnn.forecast.communication.transfer_fit import fit_transfers
 
 
 def series(folder: Path) -> Iterator[tuple[dict[str, object], pd.DataFrame]]:

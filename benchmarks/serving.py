@@ -1,6 +1,6 @@
 """The load generator and the server on a real clock: against queueing theory, against MLPerf's LoadGen, twice the peak.
 
-    python -m benchmarks.serving [--seconds 20] [--service-ms 2]
+    python -m benchmarks.serving [--seconds 20] [--service-ms 2] [--loads 0.3,0.5,0.7,0.9]
 
 What is served is a stub that takes a fixed time, so that theory says what comes out (M/D/1).
 """
@@ -94,10 +94,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--service-ms", type=float, default=2.0)
+    parser.add_argument("--loads", default="0.3,0.5,0.7,0.9")
     arguments = parser.parse_args()
     seconds, service = arguments.seconds, arguments.service_ms / 1e3
     print("load  queries  wait (ms)  exact  M/D/1   late p50, p99, max   p50, p90, p99 (ms)   LoadGen's   ratio")
-    for load in (0.3, 0.5, 0.7, 0.9):
+    for load in map(float, arguments.loads.split(",")):
         log = served(load / service, seconds, service)
         wait, exact = mean_wait(log, service)
         theory = load / (1 - load) / 2 * service * 1e3

@@ -13,15 +13,20 @@ without a traceback. Any other exception that reaches the top is a fault of this
       SchemaError          stored runs of another schema
         HeterogeneousError heterogeneous runs about to be pooled
       DataError            a file that is damaged or not what it claims to be
+      NotEnoughData        too little was measured to say anything
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 __all__ = [
     "ConfigError",
     "DataError",
     "HeterogeneousError",
     "NoStoreError",
+    "NotEnoughData",
     "ParadnnError",
     "SchemaError",
     "StoreAwayError",
@@ -76,6 +81,19 @@ class HeterogeneousError(SchemaError):
 
 class DataError(ParadnnError):
     """A file is damaged, incomplete or of another kind than expected."""
+
+
+class NotEnoughData(ParadnnError):
+    """There is nothing to find in so little data; the message says what is lacking.
+
+    `lacking` says it for each group where there are groups; None where the message says it all.
+    """
+
+    def __init__(self, problem: str, lacking: Sequence[Any] | None = None, remedy: str = "") -> None:
+        groups = "" if lacking is None else f": {'; '.join(map(str, lacking)) or 'there are no runs'}"
+        super().__init__(f"{problem}{groups}{f'; {remedy}' if remedy else ''}")
+        self.problem = problem
+        self.lacking = lacking
 
 
 def _short(value: object, limit: int = 120) -> str:

@@ -1,21 +1,24 @@
 """`python -m paradnn.plan`: how long a sweep would take. Measures nothing. Wiring only.
 
-It takes the overrides of `python -m paradnn.train` and two of its own: `plan.hosts=1,2,4` and `plan.out=FILE`.
+It takes the overrides of `python -m paradnn.train` and some of its own: `plan.hosts=1,2,4`, `plan.out=FILE`, and
+`plan.channel=NAME` with `plan.algorithm`, `plan.servers`, `plan.bucket` for steps over so many hosts.
 """
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
 from paradnn.cli.command import run_command
 from paradnn.config.words import MOST_HOSTS, did_you_mean, is_count
 from paradnn.errors import ConfigError
+from paradnn.forecast.communication.data_parallel import ALGORITHMS, Exchange
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
@@ -24,32 +27,68 @@ __all__ = ["Options", "main", "split_options"]
 
 #: Plans a multirun as a whole instead of launching its tasks.
 _SWEEPER = "hydra/sweeper=plan"
+#: Servers, and bytes of a bucket.
+_MOST = 2**50
+_OF_CHANNEL = ("plan.algorithm", "plan.servers", "plan.bucket")
+_KEYS = ("plan.hosts", "plan.out", "plan.channel", *_OF_CHANNEL)
 
 
 @dataclass(frozen=True)
 class Options:
-    """hosts: numbers of hosts to forecast for. out: a CSV file with a row a point."""
+    """hosts: numbers of hosts to forecast for. out: a CSV file with a row a point. exchange: of gradients, over a
+    channel that was measured; None: steps over several hosts are not asked for."""
 
     hosts: tuple[int, ...] = (1, 2, 4, 8)
     out: Path | None = None
+    exchange: Exchange | None = None
 
 
 def split_options(arguments: Sequence[str]) -> tuple[Options, list[str]]:
     """The options of the plan itself, and the overrides that a measurement would take; raises ConfigError."""
-    given: dict[str, Any] = {}
+    given: dict[str, str] = {}
     rest = []
     for argument in arguments:
         key, _, value = argument.partition("=")
-        if key == "plan.hosts":
-            given["hosts"] = _hosts(value)
-        elif key == "plan.out":
-            given["out"] = _file(value)
+        if key in _KEYS:
+            given[key] = value
         elif key == "plan" or key.startswith("plan."):
-            hint = did_you_mean(key, ["plan.hosts", "plan.out"])
-            raise ConfigError(key, value, "no such key", f"{hint}keys of plan: hosts, out")
+            hint = did_you_mean(key, _KEYS)
+            names = ", ".join(name.removeprefix("plan.") for name in _KEYS)
+            raise ConfigError(key, value, "no such key", f"{hint}keys of plan: {names}")
         else:
             rest.append(argument)
-    return Options(**given), rest
+    usual = Options()
+    hosts = _hosts(given["plan.hosts"]) if "plan.hosts" in given else usual.hosts
+    return Options(hosts, _file(given["plan.out"]) if "plan.out" in given else None, _exchange(given)), rest
+
+
+def _exchange(given: Mapping[str, str]) -> Exchange | None:
+    """How gradients are exchanged, where a channel is named."""
+    channel = given.get("plan.channel")
+    if channel is None:
+        for key in _OF_CHANNEL:
+            if key in given:
+                raise ConfigError(key, given[key], "needs to know what messages cost", "name a plan.channel")
+        return None
+    algorithm = given.get("plan.algorithm", "ring")
+    if algorithm not in ALGORITHMS:
+        hint = did_you_mean(algorithm, ALGORITHMS)
+        raise ConfigError("plan.algorithm", algorithm, "no such algorithm", f"{hint}one of {', '.join(ALGORITHMS)}")
+    if "plan.servers" in given and algorithm != "parameter_server":
+        reason = f"plan.algorithm={algorithm} has no servers"
+        raise ConfigError("plan.servers", given["plan.servers"], reason, "set plan.algorithm=parameter_server")
+    servers, bucket = (_count(given, key, least) for key, least in (("plan.servers", 1), ("plan.bucket", 0)))
+    text = channel.strip("'\"")
+    return Exchange(text, algorithm, servers or 1, math.inf if bucket is None else bucket)
+
+
+def _count(given: Mapping[str, str], key: str, least: int) -> int | None:
+    value = given.get(key)
+    if value is None:
+        return None
+    if not (is_count(value, _MOST) or value == str(least)):
+        raise ConfigError(key, value, f"expects a whole number, {least} or more", "give one, or leave it out")
+    return int(value)
 
 
 def _hosts(value: str) -> tuple[int, ...]:
@@ -70,6 +109,8 @@ def _file(value: str) -> Path:
 def _plan(config: DictConfig, options: Options) -> int:
     """Forecast what measuring the configuration's points would take, and print it."""
     from paradnn.config.point import read_point, read_settings
+    from paradnn.forecast.communication.over_hosts import over_hosts
+    from paradnn.forecast.communication.text import describe_steps
     from paradnn.forecast.forecast import forecast
     from paradnn.forecast.history import open_history
     from paradnn.forecast.status import sweep_status
@@ -91,13 +132,16 @@ def _plan(config: DictConfig, options: Options) -> int:
     _refuse_unknown(points)
     history = open_history(settings.tracking)
     expected = forecast(sweep_status(points, settings, history), settings, history)
+    steps = over_hosts(expected.status, history, options.hosts, options.exchange) if options.exchange else None
     describe(expected, name, history.where, options.hosts, chunk)
+    if steps:
+        describe_steps(steps, expected.status)
     if settings.sweep.design == "adaptive":
         from paradnn.design.ahead import describe_ahead
 
         describe_ahead(points, settings)
     if options.out:
-        write_points(expected, options.out)
+        write_points(expected, options.out, *([steps.columns] if steps else []))
         print(f"Every point is in {options.out}")
     return 0
 

@@ -7,10 +7,12 @@ import gc
 import importlib
 import io
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
@@ -77,6 +79,13 @@ def pytest_sessionstart() -> None:
     import scipy.linalg  # noqa: F401  brings a BLAS of its own
 
     threadpoolctl.threadpool_limits(1, "blas")
+    if "PYTEST_XDIST_WORKER" in os.environ:  # what a test finds in the folder for temporary files is its own
+        tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="paradnn-tests-")
+
+
+def pytest_sessionfinish() -> None:
+    if tempfile.tempdir and Path(tempfile.tempdir).name.startswith("paradnn-tests-"):
+        shutil.rmtree(tempfile.tempdir, ignore_errors=True)
 
 
 def pytest_collection_finish() -> None:

@@ -33,8 +33,16 @@ CONFIG = (
     *("config.families", "config.identity", "config.outcome", "config.paths", "config.point", "config.price"),
     *("config.scenario", "config.words"),
 )
-#: ... and what a point costs, how long its step takes, and which points a sweep has.
-FORECAST = ("forecast.operation_times", "forecast.past_runs", "forecast.predict", "forecast.process", "forecast.table")
+#: ... and what a point costs, how long its step and its messages take, and which points a sweep has.
+FORECAST = (
+    "forecast.communication",
+    "forecast.estimate",
+    "forecast.operation_times",
+    "forecast.past_runs",
+    "forecast.predict",
+    "forecast.process",
+    "forecast.table",
+)
 SHARED = (
     "errors",
     "plotting",

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 import yaml
 
 from tests.conftest import ROOT, TINY, Store, children_of, environment
+from tests.session.test_faults import wait_for
 
 AXES = " ".join(entry for entry in TINY if not entry.startswith("batch_size"))
 #: Parameters of a point that needs no framework: where its run is does not depend on how it ends.
@@ -27,7 +27,7 @@ def mlflow_run(store: Store, uri: str, *arguments: str, cwd: Path = ROOT) -> Non
     environ = environment(store)
     environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
     command = [sys.executable, "-m", "mlflow", "run", uri, "--env-manager", "local", *arguments]
-    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -77,13 +77,14 @@ def served_by_git(folder: Path) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     where = ["--export-all", "--listen=127.0.0.1", f"--port={port}", f"--base-path={served}", str(served)]
+
+    def listens() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
     daemon = subprocess.Popen(["git", "daemon", *where], stderr=subprocess.DEVNULL)
     try:
-        for _ in range(100):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.05)
+        assert wait_for(listens)
         yield f"git://127.0.0.1:{port}/paradnn.git"
     finally:
         for pid in [*children_of(daemon.pid), daemon.pid]:  # git is but the parent of git-daemon

@@ -17,12 +17,12 @@ from analysis.methods.dependence import crossed_quantile, crossed_share, levels_
 from analysis.methods.joining import join_columns
 from analysis.methods.layers import layers, share_of
 from analysis.methods.pairing import Missing, sampling
-from analysis.methods.quantiles import Estimate
-from analysis.methods.regression import NotEnoughData, Regression, regress
+from analysis.methods.regression import Regression, regress
 from analysis.methods.sensitivity import encode
 from analysis.methods.sessions import ALLOWANCE, design_of
 from analysis.store.conditions import Condition, Conditions, choose, in_words
-from paradnn.errors import ParadnnError
+from paradnn.errors import NotEnoughData, ParadnnError
+from paradnn.forecast.estimate import Estimate
 
 __all__ = ["Finding", "evaluate"]
 

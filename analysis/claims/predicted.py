@@ -15,9 +15,9 @@ from analysis.claims.kinds import Answer, Check
 from analysis.claims.sides import Data
 from analysis.methods.conclusions import IMPUTATIONS, combined
 from analysis.methods.prediction import PREDICTABLE, Completed, complete
-from analysis.methods.quantiles import Estimate
-from analysis.methods.regression import NotEnoughData
 from analysis.store.frame import IDENTITY
+from paradnn.errors import NotEnoughData
+from paradnn.forecast.estimate import Estimate
 
 __all__ = ["OverSpace"]
 

@@ -13,10 +13,10 @@ from analysis.methods.joining import join_columns
 from analysis.methods.operation_speedup import TYPE as _OPERATION
 from analysis.methods.operation_speedup import identity_columns
 from analysis.methods.pairing import RESULT_COLUMNS, pair
-from analysis.methods.quantiles import LEVEL
-from analysis.methods.regression import NotEnoughData
 from analysis.store.conditions import Condition, Conditions, choose, in_words
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
+from paradnn.errors import NotEnoughData
+from paradnn.forecast.estimate import LEVEL
 
 __all__ = ["Data", "paired_operations", "paired_points", "points", "require", "side", "versions"]
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from analysis.figures.style import COLOURS, MARKERS, figure, finish, quantity
-from analysis.methods.channel import SIZE, TIME, ChannelFit, Channels
+from paradnn.forecast.communication.channels import SIZE, TIME, ChannelFit, Channels
 
 __all__ = ["draw_channels"]
 

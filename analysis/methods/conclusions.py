@@ -21,11 +21,11 @@ from analysis.methods.compare import Comparison, Verdict, compare, verdict_of
 from analysis.methods.heatmap import HeatMap, HeatMaps, heat_maps
 from analysis.methods.pairing import RESULT_COLUMNS
 from analysis.methods.prediction import Completed
-from analysis.methods.quantiles import Estimate
 from analysis.methods.regression import Regression, standardise
 from analysis.methods.sensitivity import Fit, Prepared, Sensitivity, Settings, choose_columns, prepare, response
 from analysis.methods.sensitivity import sensitivity as measured_sensitivity
 from analysis.store.frame import is_ok
+from paradnn.forecast.estimate import Estimate
 
 __all__ = ["IMPUTATIONS", "combined", "predicted_comparison", "predicted_maps", "predicted_sensitivity"]
 

@@ -19,7 +19,8 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from analysis.methods.crossing import Components, Crossing
-from analysis.methods.quantiles import LEVEL, Estimate, quantile_interval
+from analysis.methods.quantiles import quantile_interval
+from paradnn.forecast.estimate import LEVEL, Estimate
 
 __all__ = [
     "MINIMUM_POINTS",

@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.methods.regression import NotEnoughData
 from analysis.store.frame import is_ok, require_homogeneous
 from paradnn.config.families import FAMILIES
 from paradnn.costs import model_costs, model_operations
 from paradnn.costs.operations import Counted, Operation, elementwise_operation, kernel_operation
-from paradnn.errors import ConfigError
+from paradnn.errors import ConfigError, NotEnoughData
 from paradnn.forecast.operation_times import LEAST, OperationTimes
 from paradnn.forecast.past_runs import NOISE_METRICS, stated_noise
 

@@ -16,9 +16,8 @@ from numpy.typing import ArrayLike
 
 from analysis.methods.joining import join_columns
 from analysis.methods.pairing import direction
-from analysis.methods.regression import NotEnoughData
 from analysis.store.frame import is_ok
-from paradnn.errors import ConfigError
+from paradnn.errors import ConfigError, NotEnoughData
 from paradnn.forecast.past_runs import NOISE_METRICS, stated_noise
 
 __all__ = ["Merit", "figure_of_merit", "harmonic_mean"]

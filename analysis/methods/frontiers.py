@@ -15,10 +15,10 @@ import pandas as pd
 
 from analysis.methods.choices import PLATFORM, Kind, Task, estimate, tasks, words_of
 from analysis.methods.frontier import Box, Standing, efficient, standings
-from analysis.methods.quantiles import LEVEL
-from analysis.methods.regression import Lacking, NotEnoughData
+from analysis.methods.regression import Lacking
 from analysis.store.frame import is_ok, require_homogeneous
-from paradnn.errors import ConfigError
+from paradnn.errors import ConfigError, NotEnoughData
+from paradnn.forecast.estimate import LEVEL
 from paradnn.store.metrics import METRICS
 
 __all__ = ["Advice", "Axes", "Frontier", "frontiers", "less_is_better"]

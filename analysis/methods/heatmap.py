@@ -27,9 +27,9 @@ from analysis.methods.columns import (
     hyperparameters,
     settings,
 )
-from analysis.methods.regression import Lacking, NotEnoughData
+from analysis.methods.regression import Lacking
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
-from paradnn.errors import ConfigError
+from paradnn.errors import ConfigError, NotEnoughData
 
 __all__ = ["MEMORY", "Axis", "HeatMap", "HeatMaps", "heat_maps"]
 

@@ -17,10 +17,10 @@ from scipy import stats
 
 from analysis.methods.columns import Group, GroupKey, groups, hyperparameters, settings
 from analysis.methods.dependence import Levels, Unit, crossed_quantile, crossed_share, jackknifed, levels_of
-from analysis.methods.quantiles import LEVEL, Estimate
-from analysis.methods.regression import Lacking, NotEnoughData
+from analysis.methods.regression import Lacking
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
-from paradnn.errors import ConfigError
+from paradnn.errors import ConfigError, NotEnoughData
+from paradnn.forecast.estimate import LEVEL, Estimate
 
 __all__ = ["SIZES", "THRESHOLD", "GroupInfeed", "Infeed", "infeed", "rank_correlation"]
 

@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.methods.choices import estimate, tasks, words_of
-from analysis.methods.quantiles import LEVEL
-from analysis.methods.regression import NotEnoughData
 from analysis.store.frame import require_homogeneous
+from paradnn.errors import NotEnoughData
+from paradnn.forecast.estimate import LEVEL
 
 __all__ = ["Curve", "Knee", "Peak", "knee_of", "latency_curves"]
 

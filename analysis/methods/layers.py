@@ -15,8 +15,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.methods.overhead import MEASURING_PHASES
-from analysis.methods.quantiles import LEVEL, Estimate, bootstrap_ratio
-from analysis.methods.regression import NotEnoughData
+from analysis.methods.quantiles import bootstrap_ratio
+from paradnn.errors import NotEnoughData
+from paradnn.forecast.estimate import LEVEL, Estimate
 from paradnn.store.metrics import PHASES
 
 __all__ = ["LAYERS", "LOCAL", "SCHEDULER", "By", "Layers", "layers", "share_of"]

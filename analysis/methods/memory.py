@@ -16,9 +16,10 @@ from scipy import special
 from analysis.methods.columns import Group, GroupKey, blocks_of, groups, hyperparameters
 from analysis.methods.dependence import levels_of
 from analysis.methods.logistic import firth, profile_interval
-from analysis.methods.regression import Lacking, NotEnoughData, independent_columns
+from analysis.methods.regression import Lacking, independent_columns
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.design.frontier import Frontier, Side
+from paradnn.errors import NotEnoughData
 
 __all__ = ["RAN_OUT", "GroupMemory", "Memory", "memory", "size_of"]
 

@@ -18,7 +18,7 @@ from analysis.methods.dependence import geometric_mean, levels_of
 from analysis.methods.joining import join_columns
 from analysis.methods.operation_roofline import MINIMUM_SHARE, TRANSFERS
 from analysis.methods.pairing import RESULT_COLUMNS, pair
-from analysis.methods.regression import NotEnoughData
+from paradnn.errors import NotEnoughData
 
 __all__ = ["TYPE", "Level", "OperationSpeedup", "identity_columns", "operation_speedup"]
 

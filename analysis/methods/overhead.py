@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from analysis.methods.quantiles import Estimate, bootstrap_ratio
+from analysis.methods.quantiles import bootstrap_ratio
+from paradnn.forecast.estimate import Estimate
 from paradnn.store.metrics import PHASES
 
 __all__ = ["MEASURING_PHASES", "OVERHEAD_PHASES", "Overhead", "phase_overhead"]

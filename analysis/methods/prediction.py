@@ -17,12 +17,12 @@ from scipy import stats
 
 from analysis.labels import not_recorded
 from analysis.methods.columns import Group, groups
-from analysis.methods.regression import Lacking, NotEnoughData
+from analysis.methods.regression import Lacking
 from analysis.methods.space import EXCLUDED, Space, fill, space_of
 from analysis.store.frame import aggregate_replicates, is_ok
 from analysis.store.past import costs_of, past_runs, rates_of, table_of
 from paradnn.config.words import counted
-from paradnn.errors import ConfigError, ParadnnError
+from paradnn.errors import ConfigError, NotEnoughData, ParadnnError
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.process import LeftOut
 

@@ -9,27 +9,17 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-__all__ = ["LEVEL", "Estimate", "bootstrap_ratio", "quantile_interval"]
+from paradnn.forecast.estimate import LEVEL, Estimate
 
-#: How often an interval is to cover the truth.
-LEVEL = 0.95
+__all__ = ["bootstrap_ratio", "quantile_interval"]
 
 _BEYOND = 50  # resamples beyond each end of an interval, for the end to be found
 _CELLS = 4_000_000  # of a matrix of resampled points, so that memory stays near 100 MB
-
-
-class Estimate(NamedTuple):
-    """A number with its interval; an end that the sample is too small for is infinite or NaN."""
-
-    value: float
-    low: float
-    high: float
 
 
 def quantile_interval(values: ArrayLike, share: float = 0.5, level: float = LEVEL) -> Estimate:

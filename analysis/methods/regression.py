@@ -6,7 +6,7 @@ regresses something on them (such as a speedup) can use the same `regress`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.methods.dependence import Levels, crossed_variances
-from paradnn.errors import ParadnnError
+from paradnn.errors import NotEnoughData
 
-__all__ = ["Lacking", "NotEnoughData", "Regression", "independent_columns", "regress", "standardise"]
+__all__ = ["Lacking", "Regression", "independent_columns", "regress", "standardise"]
 
 _ROWS_PER_COEFFICIENT = 3  # below this many rows for each, intercept included, no fit is attempted
 _FOLDS = 10
@@ -32,19 +32,6 @@ class Lacking(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.of}: {self.problem}"
-
-
-class NotEnoughData(ParadnnError):
-    """There is nothing to find in so little data; the message says what is lacking.
-
-    `lacking` says it for each group where there are groups; None where the message says it all.
-    """
-
-    def __init__(self, problem: str, lacking: Sequence[Lacking] | None = None, remedy: str = "") -> None:
-        groups = "" if lacking is None else f": {'; '.join(map(str, lacking)) or 'there are no runs'}"
-        super().__init__(f"{problem}{groups}{f'; {remedy}' if remedy else ''}")
-        self.problem = problem
-        self.lacking = lacking
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from analysis.methods.pairing import RESULT_COLUMNS, pair
-from analysis.methods.quantiles import LEVEL, Estimate, bootstrap_ratio, quantile_interval
-from analysis.methods.regression import NotEnoughData
+from analysis.methods.quantiles import bootstrap_ratio, quantile_interval
 from analysis.store.frame import families, is_ok, require_homogeneous
 from paradnn.config.families import FAMILIES
-from paradnn.errors import ConfigError
+from paradnn.errors import ConfigError, NotEnoughData
+from paradnn.forecast.estimate import LEVEL, Estimate
 
 __all__ = ["METRICS", "FamilyScaling", "Scaling", "amdahl_fraction", "amdahl_speedup", "scaling"]
 

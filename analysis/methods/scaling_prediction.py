@@ -14,22 +14,22 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.methods.channel import channels
-from analysis.methods.data_parallel import Algorithm, Step, exchange_seconds, messages, simulate
 from analysis.methods.extrapolation import model_of
 from analysis.methods.joining import describes
-from analysis.methods.link_fit import FittedLink, RingCheck, check_rings, choose_channel, link_of
-from analysis.methods.regression import NotEnoughData
 from analysis.store.frame import is_ok
 from paradnn.config.families import FAMILIES
 from paradnn.costs import LayerWork, layer_work
+from paradnn.errors import NotEnoughData
+from paradnn.forecast.communication.channels import channels
+from paradnn.forecast.communication.data_parallel import Exchange, Step
+from paradnn.forecast.communication.link import FittedLink, RingCheck, check_rings, choose_channel, link_of
 
-__all__ = ["Exchange", "Expected", "expect_measured", "plan_hosts", "trainings"]
+__all__ = ["Expected", "expect_measured", "plan_hosts", "trainings"]
 
 #: What a step is listed with, beside what describes its point.
 _PLACE = ("family", "device", "framework.name", "platform.threads", "platform.cores")
 #: What one model differs in from step to step.
-_STEP = ("batch_size", "devices", "transport")
+_STEP = ("batch_size", "devices", "transport", "hosts")
 Row = Mapping[Any, Any]
 
 
@@ -47,31 +47,13 @@ class Curve(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Exchange:
-    """How gradients are exchanged: over which channel (its name), by which algorithm, in buckets of how many bytes.
-
-    All at once by default, which hides nothing: so do TensorFlow's strategies in a compiled step.
-    """
-
-    channel: str
-    algorithm: Algorithm = "ring"
-    servers: int = 1
-    bucket: float = math.inf
-
-    @property
-    def hides(self) -> bool:
-        """Whether some gradients can be sent before the last are there."""
-        return math.isfinite(self.bucket)
-
-
-@dataclass(frozen=True)
 class Expected:
     """`table` has a row for each point and number of devices, times in ms.
 
-    family, what tells points apart, batch_size (of the step), devices, transport; `alone_ms`, the step of a device by
-    itself with its part of the batch, and `alone_from`: measured, interpolated or extrapolated; `exchange_ms`, what the
-    link is busy for; `overlapped_ms` and `serial_ms`; `efficiency` (overlapped) and `efficiency_serial`: speed as a
-    share of N times one device's. These four have `_low` and `_high`. Of measured
+    family, what tells points apart, batch_size (of the step), devices, transport, hosts; `alone_ms`, the step of a
+    device by itself with its part of the batch, and `alone_from`: measured, interpolated or extrapolated;
+    `exchange_ms`, what the link is busy for; `overlapped_ms` and `serial_ms`; `efficiency` (overlapped) and
+    `efficiency_serial`: speed as a share of N times one device's. These four have `_low` and `_high`. Of measured
     points `measured_ms`.
 
     An end of a time's interval has the channel and the device alone both at that end of their own, so that it is
@@ -190,14 +172,13 @@ def _expect(frame: pd.DataFrame, exchange: Exchange, keys: list[str], asked: Seq
         shown = {name: one.row[name] for name in (*keys, *_STEP) if name in one.row}
         shown |= {"batch_size": one.batch, "devices": one.devices, "measured_ms": 1e3 * one.measured}
         found.append({**shown, **dict(_times(layers, one, link, exchange))})
-        gradients = [layer.gradient_bytes for layer in layers]
-        together = min(max(exchange.bucket, *gradients), sum(gradients))
-        sent = messages(exchange.algorithm, one.devices, together, exchange.servers)
-        largest = max(largest, *(size for _, size in sent), 0.0)
+        largest = max(largest, exchange.largest_message(layers, one.devices))
     table = pd.DataFrame(found)
+    if "hosts" in table and table["hosts"].nunique(dropna=False) == 1:
+        table = table.drop(columns="hosts")
     if table["measured_ms"].isna().all():
         # Hosts beyond those measured meet over no transport that was measured.
-        table = table.drop(columns=["measured_ms", "transport"], errors="ignore")
+        table = table.drop(columns=["measured_ms", "transport", "hosts"], errors="ignore")
     checks = check_rings(measured, chosen, link)
     return Expected(link, exchange, table, largest, len(asked) - len(possible), checks, tuple(chosen.rows["run_id"]))
 
@@ -210,10 +191,7 @@ def _times(
     part = one.batch / one.devices
 
     def step(alone: int, end: int) -> Step:
-        def cost(size: float) -> float:
-            return exchange_seconds(exchange.algorithm, one.devices, size, link.links[end], exchange.servers)
-
-        return simulate(layers, seconds_at(batches, seconds[alone], part), cost, exchange.bucket)
+        return exchange.step(layers, seconds_at(batches, seconds[alone], part), one.devices, link.links[end])
 
     middle, low, high = step(0, 0), step(1, 1), step(2, 2)
     yield "alone_ms", 1e3 * middle.computing

@@ -26,10 +26,10 @@ from analysis.methods.columns import (
 )
 from analysis.methods.columns import settings as varying_settings
 from analysis.methods.dependence import Levels, Unit, levels_of
-from analysis.methods.regression import Lacking, NotEnoughData, Regression, regress
+from analysis.methods.regression import Lacking, Regression, regress
 from analysis.methods.shares import Shares, variance_shares
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
-from paradnn.errors import ConfigError
+from paradnn.errors import ConfigError, NotEnoughData
 
 #: Columns of `Shares.table` -> what they are called in the table of weights.
 _SHARE_COLUMNS = {"share": "share", "low": "share_low", "high": "share_high", "alone": "share_alone"}

@@ -17,8 +17,8 @@ import pandas as pd
 from scipy import stats
 
 from analysis.methods.dependence import Levels, jackknifed
-from analysis.methods.quantiles import LEVEL, Estimate
-from analysis.methods.regression import NotEnoughData
+from paradnn.errors import NotEnoughData
+from paradnn.forecast.estimate import LEVEL, Estimate
 
 __all__ = ["Shares", "variance_shares"]
 

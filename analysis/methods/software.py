@@ -17,10 +17,10 @@ import pandas as pd
 from analysis.labels import not_recorded
 from analysis.methods.dependence import Unit, crossed_quantile, crossed_share, levels_of
 from analysis.methods.pairing import pair, sampling
-from analysis.methods.regression import Lacking, NotEnoughData
+from analysis.methods.regression import Lacking
 from analysis.store.frame import families, is_ok, require_homogeneous
 from paradnn.config.words import counted
-from paradnn.errors import ConfigError
+from paradnn.errors import ConfigError, NotEnoughData
 
 __all__ = ["COLUMNS", "EVERY", "PREFERRED", "Software", "Verdict", "order", "software", "verdict"]
 

@@ -18,11 +18,10 @@ from scipy import special
 from analysis.methods.columns import Group, GroupKey
 from analysis.methods.logistic import firth
 from analysis.methods.memory import RAN_OUT, size_of
-from analysis.methods.regression import NotEnoughData
 from analysis.store.frame import IDENTITY, aggregate_replicates, is_ok, require_homogeneous
 from analysis.store.past import WORK, costs_of, is_key
 from paradnn.design.frontier import excluded, fitting
-from paradnn.errors import ConfigError
+from paradnn.errors import ConfigError, NotEnoughData
 
 __all__ = ["EXCLUDED", "Space", "fill", "space_of"]
 

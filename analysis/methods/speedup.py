@@ -17,9 +17,10 @@ from analysis.methods.columns import find_column, hyperparameters
 from analysis.methods.dependence import MINIMUM_POINTS, Unit, crossed_share, geometric_mean, levels_of
 from analysis.methods.pairing import Missing, pair, sampling
 from analysis.methods.ratios import Source
-from analysis.methods.regression import Lacking, NotEnoughData, Regression, regress
+from analysis.methods.regression import Lacking, Regression, regress
 from analysis.methods.sensitivity import encode
 from analysis.store.frame import families
+from paradnn.errors import NotEnoughData
 
 __all__ = ["MINIMUM_POINTS", "Bounds", "Speedup", "SpeedupFit", "bounds", "speedup", "summarise"]
 

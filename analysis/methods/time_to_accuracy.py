@@ -17,11 +17,11 @@ import pandas as pd
 from scipy.stats import t
 
 from analysis.methods.columns import hyperparameters
-from analysis.methods.quantiles import Estimate
 from analysis.methods.reference_points import Verdict, convergence, judge, prune
-from analysis.methods.regression import NotEnoughData
 from analysis.prices import PRICE
 from analysis.store.frame import families
+from paradnn.errors import NotEnoughData
+from paradnn.forecast.estimate import Estimate
 from paradnn.store.prices import COST_TO_TARGET
 
 __all__ = ["PLATFORM", "PlatformRatio", "TimeToAccuracy", "olympic_mean", "time_to_accuracy"]

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
-from analysis.methods.regression import Lacking, NotEnoughData
+from analysis.methods.regression import Lacking
 from analysis.options import Selection, command_line
 from analysis.report.outline import Item, Missing
 from analysis.report.populations import Population
 from analysis.report.svg import embed
 from analysis.summaries.result import Result
-from paradnn.errors import ParadnnError
+from paradnn.errors import NotEnoughData, ParadnnError
 
 __all__ = ["Chapter", "Context", "Section", "run_section"]
 

@@ -169,8 +169,8 @@ def _speedups(frame: pd.DataFrame, options: BoxplotOptions) -> BoxplotResult:
     from analysis.methods.boxplot import box_statistics
     from analysis.methods.columns import find_column
     from analysis.methods.pairing import pair
-    from analysis.methods.regression import NotEnoughData
     from analysis.store.frame import families
+    from paradnn.errors import NotEnoughData
 
     for name, conditions in (("--a", options.a), ("--b", options.b)):
         if not conditions:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from analysis.methods.channel import ChannelFit, Channels
-    from analysis.methods.quantiles import Estimate
-    from analysis.methods.transfer_fit import Piece, TransferFit
+    from paradnn.forecast.communication.channels import ChannelFit, Channels
+    from paradnn.forecast.communication.transfer_fit import Piece, TransferFit
+    from paradnn.forecast.estimate import Estimate
 
 __all__ = ["ChannelOptions", "ChannelResult", "channel"]
 
@@ -79,7 +79,7 @@ def channel(frame: pd.DataFrame, options: ChannelOptions | None = None) -> Chann
 
     NotEnoughData where no run measured messages, SchemaError for heterogeneous runs of a channel.
     """
-    from analysis.methods.channel import channels
+    from paradnn.forecast.communication.channels import channels
 
     options = options or ChannelOptions()
     found = channels(frame)
@@ -125,7 +125,7 @@ def _describe(each: ChannelFit, fit: TransferFit, large: int, several: bool) -> 
 
 
 def _errors(each: ChannelFit, fit: TransferFit, large: int) -> str:
-    from analysis.methods.channel import SIZE
+    from paradnn.forecast.communication.channels import SIZE
 
     sizes = each.rows[SIZE].astype("float64").sort_values(kind="stable").to_numpy()
     beyond = fit.errors[sizes >= large]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from analysis.methods.layers import Layers
-    from analysis.methods.quantiles import Estimate
+    from paradnn.forecast.estimate import Estimate
 
 __all__ = ["LayersOptions", "LayersResult", "layers"]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from analysis.methods.dependence import Levels, Unit
     from analysis.methods.operation_roofline import OperationsOfModels
-    from analysis.methods.quantiles import Estimate
+    from paradnn.forecast.estimate import Estimate
 
 __all__ = ["ModelOperationsResult", "operations_of_all"]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from analysis.methods.overhead import Overhead
-    from analysis.methods.quantiles import Estimate
+    from paradnn.forecast.estimate import Estimate
 
 __all__ = ["OverheadOptions", "OverheadResult", "overhead"]
 

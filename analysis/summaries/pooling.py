@@ -29,7 +29,7 @@ def joined(differences: Iterable[str]) -> str:
 
 def require_runs(frame: pd.DataFrame) -> None:
     """NotEnoughData where a frame holds no run."""
-    from analysis.methods.regression import NotEnoughData
+    from paradnn.errors import NotEnoughData
 
     if frame.empty:
         raise NotEnoughData("no run matches; choose other runs, see python -m analysis runs")

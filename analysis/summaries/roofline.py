@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from analysis.methods.dependence import Unit
-    from analysis.methods.quantiles import Estimate
     from analysis.methods.roofline import Roofline
+    from paradnn.forecast.estimate import Estimate
 
 __all__ = ["Limits", "RooflineOptions", "RooflineResult", "roofline"]
 

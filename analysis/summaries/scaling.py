@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from analysis.methods.scaling import FamilyScaling, Scaling
-    from analysis.methods.scaling_prediction import Exchange, Expected
+    from analysis.methods.scaling_prediction import Expected
+    from paradnn.forecast.communication.data_parallel import Exchange
 
 __all__ = ["ScalingOptions", "ScalingResult", "scaling"]
 
@@ -85,7 +86,7 @@ class ScalingOptions(Options):
     @property
     def exchange(self) -> Exchange | None:
         """How gradients are exchanged, where a channel is named."""
-        from analysis.methods.scaling_prediction import Exchange
+        from paradnn.forecast.communication.data_parallel import Exchange
 
         if self.channel is None:
             return None

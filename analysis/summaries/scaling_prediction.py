@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from analysis.methods.scaling_prediction import Exchange, Expected
+    from analysis.methods.scaling_prediction import Expected
+    from paradnn.forecast.communication.data_parallel import Exchange
 
 __all__ = ["HostsResult", "describe_expected", "plan", "pooled_messages", "told_apart"]
 
@@ -36,16 +37,16 @@ class HostsResult(Result):
     def _figure(self) -> Figure:
         from analysis.figures.scaling_hosts import draw_hosts
 
-        return draw_hosts(self.expected.table, f"{self.scaling} scaling over {_over(self.expected)}")
+        return draw_hosts(self.expected.table, f"{self.scaling} scaling over {self.expected.exchange.words}")
 
     def _paragraphs(self) -> Iterator[Paragraph]:
+        exchange = self.expected.exchange
         for family, rows in self.expected.table.groupby("family"):
             points = counted(int(rows.groupby("devices").size().max()), "point")
             yield Paragraph(
-                f"{family}: {self.scaling} scaling over {_over(self.expected)}, on paper, of {points} measured on one.",
+                f"{family}: {self.scaling} scaling over {exchange.words}, on paper, of {points} measured on one.",
                 tuple(
-                    _on(count, rows[rows["devices"] == count], self.expected.exchange.hides)
-                    for count in sorted(set(rows["devices"]))
+                    _on(count, rows[rows["devices"] == count], exchange.hides) for count in sorted(set(rows["devices"]))
                 ),
             )
         yield from _reservations(self.expected)
@@ -95,7 +96,7 @@ def describe_expected(expected: Expected) -> Iterator[Paragraph]:
         hides = expected.exchange.hides
         without, with_ = (" without overlap", ", {} with") if hides else ("", "")
         yield Paragraph(
-            f"{', '.join(map(str, who))} on {count}, predicted over {_over(expected)}: off by "
+            f"{', '.join(map(str, who))} on {count}, predicted over {expected.exchange.words}: off by "
             f"{off['serial']} in the median{without} ({signed}){with_.format('by ' + off['overlapped'])}.",
             (
                 f"Lost to more than one device: {lost['measured']} of the measured step, "
@@ -138,14 +139,6 @@ def _reservations(expected: Expected) -> Iterator[Paragraph]:
         )
     if expected.too_many:
         yield Paragraph(f"Left out: {counted(expected.too_many, 'step')} with fewer examples than devices.")
-
-
-def _over(expected: Expected) -> str:
-    made = expected.exchange
-    servers = f" with {counted(made.servers, 'server')}" if made.algorithm == "parameter_server" else ""
-    parts = f"buckets of {short(made.bucket, 'B')}" if made.bucket else "each layer by itself"
-    gathered = parts if made.hides else "all gradients at once"
-    return f"{expected.link.name} ({made.algorithm.replace('_', ' ')}{servers}, {gathered})"
 
 
 def _count(text: str) -> int:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from analysis.methods.quantiles import Estimate
     from analysis.methods.sensitivity import Fit, Sensitivity
+    from paradnn.forecast.estimate import Estimate
 
 __all__ = ["SensitivityOptions", "SensitivityResult", "Weight", "sensitivity"]
 
@@ -82,8 +82,8 @@ class SensitivityResult(Result):
 
     def weights(self, fit: Fit) -> list[Weight]:
         """The weights of a fit, the largest first."""
-        from analysis.methods.quantiles import Estimate
         from analysis.methods.sensitivity import adjusted
+        from paradnn.forecast.estimate import Estimate
 
         found = fit.regression.weights
         found = found.assign(p_adjusted=adjusted(found["p"].to_numpy()))

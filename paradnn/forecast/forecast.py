@@ -19,10 +19,10 @@ from paradnn.forecast.regression import Array
 from paradnn.forecast.status import SweepStatus, rates_of
 from paradnn.forecast.table import table_of_points
 
-__all__ = ["Forecast", "forecast"]
+__all__ = ["MOST_RUNS", "Forecast", "forecast"]
 
 #: Past runs that a prediction looks at: the newest.
-_MOST_RUNS = 4000
+MOST_RUNS = 4000
 #: Seconds from a command's start to its first point (interpreter, configuration, store, the framework's import), and of
 #: measuring ceilings, once for an environment: typical values, and the standard deviations of their logarithms.
 _START, _CEILINGS = (6.5, 0.3), (35.0, 0.25)
@@ -68,7 +68,7 @@ def forecast(status: SweepStatus, settings: Settings, history: History) -> Forec
     places = [status.environments[index] for index in where]
     rates = rates_of(status)
     devices = {environment.device for environment in status.environments}
-    runs = PastRuns.of(history.past(devices, _MOST_RUNS), rates)
+    runs = PastRuns.of(history.past(devices, MOST_RUNS), rates)
     points = table_of_points(
         [status.points[index] for index in where],
         [status.costs[index] for index in where],

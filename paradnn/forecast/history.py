@@ -19,7 +19,7 @@ from paradnn.config.point import Tracking
 from paradnn.errors import DataError, NoStoreError, StoreError
 from paradnn.store.address import locate
 from paradnn.store.metrics import PHASES
-from paradnn.store.query import Query
+from paradnn.store.query import Query, Values
 from paradnn.store.reader import Reader, Way, open_reader
 from paradnn.tracking.base import Finished
 from paradnn.tracking.offline import OfflineTracker, default_folder, read_document
@@ -71,6 +71,9 @@ class History(Protocol):
     def past(self, devices: Collection[str], most: int) -> list[Past]:
         """The newest measured points on these devices, at most so many."""
 
+    def messages(self) -> list[Past]:
+        """Every run of model=channel, on whatever device, with `transfer_us`; imported ones too."""
+
     def metrics(self, run_id: str) -> Mapping[str, float]:
         """The metrics of one run."""
 
@@ -100,6 +103,9 @@ class _Nothing:
     def past(self, devices: Collection[str], most: int) -> list[Past]:
         return []
 
+    def messages(self) -> list[Past]:
+        return []
+
     def metrics(self, run_id: str) -> Mapping[str, float]:
         raise StoreError(f"{self.where}: no run {run_id}")
 
@@ -117,12 +123,16 @@ class _Store:
         return RunIndex(self.reader, self.experiment).claimed()
 
     def past(self, devices: Collection[str], most: int) -> list[Past]:
-        query = Query(
-            (self.experiment,),
-            tags={"kind": ("point",), "source": ("measured",), "device": tuple(devices)},
-            newest=most,
-            columns={"tags": _TAGS, "metrics": _METRICS},
-        )
+        tags = {"kind": ("point",), "source": ("measured",), "device": tuple(devices)}
+        columns: Mapping[Values, Collection[str]] = {"tags": _TAGS, "metrics": _METRICS}
+        return self._read(Query((self.experiment,), tags=tags, newest=most, columns=columns))
+
+    def messages(self) -> list[Past]:
+        columns: Mapping[Values, Collection[str]] = {"tags": _TAGS, "metrics": ("transfer_us",)}
+        params = {"model.name": ("channel",)}
+        return self._read(Query((self.experiment,), params=params, tags={"kind": ("point",)}, columns=columns))
+
+    def _read(self, query: Query) -> list[Past]:
         rows = self.reader.read(query).rows()
         runs = [
             Past(run.run_id, (run.start_ms or 0) / 1e3, params, metrics, tags) for run, params, tags, metrics in rows
@@ -156,6 +166,13 @@ class _Files:
         return self._tracker.claimed()
 
     def past(self, devices: Collection[str], most: int) -> list[Past]:
+        return [run for run in self._points if run.tags.get("device") in devices][-most:]
+
+    def messages(self) -> list[Past]:
+        return [run for run in self._points if run.params.get("model.name") == "channel"]
+
+    @cached_property
+    def _points(self) -> list[Past]:
         found = []
         for path in self.folder.glob("point-*.json"):
             with contextlib.suppress(DataError):
@@ -163,10 +180,10 @@ class _Files:
                 record, sweep = document["record"], document.get("sweep") or {}
                 tags = {key: record["tags"][key] for key in _TAGS if key in record["tags"]}
                 tags |= {key: value for key, value in sweep.get("tags", {}).items() if key == "sweep_id"}
-                if tags.get("kind") == "point" and tags.get("device") in devices:
+                if tags.get("kind") == "point":
                     metrics = {key: value for key, value in record["metrics"].items() if math.isfinite(value)}
                     found.append(Past(path.stem, record["start_time"] / 1e3, record["params"], metrics, tags))
-        return sorted(found, key=lambda run: run.start)[-most:]
+        return sorted(found, key=lambda run: run.start)
 
     def metrics(self, run_id: str) -> Mapping[str, float]:
         metrics: Mapping[str, float] = read_document(self.folder / f"{run_id}.json")["record"]["metrics"]

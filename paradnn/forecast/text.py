@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -173,9 +173,13 @@ def duration(seconds: float) -> str:
     return f"{whole:,} {large} {rest} {small}" if rest else f"{whole:,} {large}"
 
 
-def write_points(forecast: Forecast, path: Path) -> None:
-    """Write a row a point: its keys, costs, status, and expected times; raises StoreError where it cannot."""
-    rows = list(_rows(forecast))
+def write_points(forecast: Forecast, path: Path, more: Callable[[int], Mapping[str, float]] = lambda _: {}) -> None:
+    """Write a row a point: its keys, costs, status, expected times, and `more` numbers of its index; raises StoreError
+    where it cannot."""
+    rows = [
+        {**row, **{name: f"{value:.6g}" for name, value in more(index).items()}}
+        for index, row in enumerate(_rows(forecast))
+    ]
     columns = list(dict.fromkeys(key for row in rows for key in row))
     try:
         with path.open("w", newline="") as handle:

@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 
 from analysis.methods.boxplot import LEVELS, box_statistics
-from analysis.methods.regression import NotEnoughData
 from analysis.summaries.boxplot import BoxplotOptions, BoxplotResult, boxplot
-from paradnn.errors import ConfigError, SchemaError
+from paradnn.errors import ConfigError, NotEnoughData, SchemaError
 
 
 def skewed(seed: int = 3) -> pd.DataFrame:

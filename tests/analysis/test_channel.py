@@ -6,10 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.methods.regression import NotEnoughData
-from analysis.methods.transfer_fit import fit_transfers
 from analysis.summaries.channel import ChannelOptions, channel
-from paradnn.errors import SchemaError
+from paradnn.errors import NotEnoughData, SchemaError
+from paradnn.forecast.communication.transfer_fit import fit_transfers
 from tests.analysis.planted import runs
 
 SIZES = 2.0 ** np.arange(0, 23)

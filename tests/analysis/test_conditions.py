@@ -7,9 +7,8 @@ import pytest
 
 from analysis.claims.load import parse_claims
 from analysis.claims.sides import require
-from analysis.methods.regression import NotEnoughData
 from analysis.store.conditions import conditions_on, in_words, parse, select
-from paradnn.errors import ConfigError
+from paradnn.errors import ConfigError, NotEnoughData
 
 FRAME = pd.DataFrame(
     {

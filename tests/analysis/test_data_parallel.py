@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from analysis.methods.data_parallel import ALGORITHMS, as_link, exchange_seconds, messages, simulate
 from paradnn.costs import LayerWork, layer_work, model_costs
+from paradnn.forecast.communication.data_parallel import ALGORITHMS, as_link, exchange_seconds, messages, simulate
 
 #: Seconds, and seconds a byte: 50 us and 1 GB/s.
 ALPHA, BETA = 50e-6, 1e-9

@@ -10,11 +10,10 @@ import pandas as pd
 import pytest
 
 from analysis.methods.extrapolation import Step, fit_kernels, step_of
-from analysis.methods.regression import NotEnoughData
 from analysis.summaries.extrapolate import ExtrapolateOptions, extrapolate
 from paradnn.costs import model_costs, model_operations
 from paradnn.costs.operations import kernel_operation
-from paradnn.errors import ParadnnError
+from paradnn.errors import NotEnoughData, ParadnnError
 from tests.analysis.planted import runs
 
 #: Milliseconds of P1B3's products in one pass on x86 (m, n, k, transposes); two of the same operands took 0.549

@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 
 from analysis.methods.figure_of_merit import harmonic_mean
-from analysis.methods.regression import NotEnoughData
 from analysis.summaries.figure_of_merit import FigureOfMeritOptions, figure_of_merit
-from paradnn.errors import ConfigError, HeterogeneousError
+from paradnn.errors import ConfigError, HeterogeneousError, NotEnoughData
 from tests.analysis.planted import runs
 
 #: Units of work a day on all of Titan's nodes and on a planned machine's: Stevens, "Performance and benchmarking of

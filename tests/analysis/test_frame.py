@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from analysis.store.frame import CORE, aggregate_replicates, build, families, require_homogeneous
@@ -46,6 +46,7 @@ def test_params_are_typed_by_what_all_their_values_allow(
     pd.testing.assert_series_equal(column, pd.Series(values, dtype=dtype, name="x"))
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.none()).filter(any))
 def test_numbers_survive_the_way_through_text(numbers: list[float | None]) -> None:
     column = build(records_of(x=[None if number is None else str(number) for number in numbers]))["x"]

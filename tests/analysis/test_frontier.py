@@ -13,9 +13,8 @@ import pytest
 from analysis import FrontierOptions, frontier
 from analysis.methods.frontier import Box, Standing, efficient, standings
 from analysis.methods.frontiers import frontiers
-from analysis.methods.regression import NotEnoughData
 from analysis.summaries.frontier import FrontierResult
-from paradnn.errors import ConfigError, HeterogeneousError
+from paradnn.errors import ConfigError, HeterogeneousError, NotEnoughData
 from tests.analysis.legible import faults
 
 ON, UNDECIDED, BEATEN = Standing.ON, Standing.UNDECIDED, Standing.BEATEN

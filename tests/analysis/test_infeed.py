@@ -10,8 +10,7 @@ from scipy import stats
 from analysis.figures.infeed import draw_infeed
 from analysis.methods.dependence import levels_of
 from analysis.methods.infeed import _fisher, infeed, rank_correlation
-from analysis.methods.regression import NotEnoughData
-from paradnn.errors import ConfigError, SchemaError
+from paradnn.errors import ConfigError, NotEnoughData, SchemaError
 from tests.analysis.planted import BATCH, POINTS, SIZE, grid, runs
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from analysis import LatencyOptions, latency
 from analysis.methods.latency import knee_of, latency_curves
-from analysis.methods.regression import NotEnoughData
+from paradnn.errors import NotEnoughData
 from paradnn.record.load import histogram
 from paradnn.worker.serving.queries import QueryLog
 

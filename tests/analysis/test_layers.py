@@ -12,10 +12,9 @@ from analysis.claims.judge import judge
 from analysis.claims.load import load_claims, parse_claims
 from analysis.claims.sides import Data
 from analysis.methods.layers import LAYERS, layers, share_of
-from analysis.methods.regression import NotEnoughData
 from analysis.summaries.layers import LayersOptions, LayersResult
 from analysis.summaries.layers import layers as analyse
-from paradnn.errors import ConfigError, SchemaError
+from paradnn.errors import ConfigError, NotEnoughData, SchemaError
 from tests.conftest import ROOT
 
 START = pd.Timestamp("2026-11-22T10:00:00Z")

@@ -13,9 +13,9 @@ from scipy import optimize
 from analysis.cli import main
 from analysis.methods.logistic import firth, profile_interval
 from analysis.methods.memory import memory
-from analysis.methods.regression import NotEnoughData
 from analysis.summaries.memory import memory as analyse
 from paradnn.design.frontier import Frontier, Side
+from paradnn.errors import NotEnoughData
 from tests.analysis.planted import grid, runs
 
 

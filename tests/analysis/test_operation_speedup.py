@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from analysis.methods.operation_speedup import Level, operation_speedup
-from analysis.methods.regression import NotEnoughData
 from analysis.store.operations import NUMBERS, load_types
+from paradnn.errors import NotEnoughData
 from tests.analysis.test_pairing import side
 
 PEAK, BANDWIDTH = 100e12, 1e12  # B's; A has 2.3 times the peak and 1.5 times the bandwidth

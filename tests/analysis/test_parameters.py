@@ -10,9 +10,8 @@ import pytest
 
 from analysis.cli import main
 from analysis.methods.parameters import parameter_ranges
-from analysis.methods.regression import NotEnoughData
 from analysis.summaries.parameters import ParametersOptions, parameters, read_models
-from paradnn.errors import ConfigError
+from paradnn.errors import ConfigError, NotEnoughData
 
 
 def models() -> pd.DataFrame:

@@ -11,8 +11,6 @@ import pytest
 from analysis.methods.columns import groups
 from analysis.methods.conclusions import combined
 from analysis.methods.prediction import complete, is_sparse
-from analysis.methods.quantiles import Estimate
-from analysis.methods.regression import NotEnoughData
 from analysis.methods.space import Space, space_of
 from analysis.options import Selection
 from analysis.report.outline import outline
@@ -23,7 +21,8 @@ from analysis.summaries.compare import CompareOptions, compare
 from analysis.summaries.heatmap import HeatmapOptions, heatmap
 from analysis.summaries.predict import PredictOptions, predict
 from analysis.summaries.sensitivity import SensitivityOptions, sensitivity
-from paradnn.errors import ConfigError, ParadnnError
+from paradnn.errors import ConfigError, NotEnoughData, ParadnnError
+from paradnn.forecast.estimate import Estimate
 from tests.analysis.planted import POINTS, runs, side
 
 LOGS = {name: np.log(POINTS[name].to_numpy(dtype=float)) for name in POINTS}

@@ -12,11 +12,10 @@ import pytest
 
 from analysis.cli import main
 from analysis.methods.operation_roofline import operation_roofline
-from analysis.methods.regression import NotEnoughData
 from analysis.methods.roofline import Roof, find_roofs, roofline, summary, verdict
 from analysis.summaries.roofline import RooflineOptions, RooflineResult
 from analysis.summaries.roofline import roofline as analyse
-from paradnn.errors import ConfigError, SchemaError
+from paradnn.errors import ConfigError, NotEnoughData, SchemaError
 from tests.analysis.conftest import Writer
 
 PEAK, BANDWIDTH = 8e12, 4e11  # ridge point at 20 FLOP/B

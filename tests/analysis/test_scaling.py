@@ -9,10 +9,9 @@ from numpy.typing import ArrayLike
 
 from analysis.figures.scaling import draw_scaling
 from analysis.methods.quantiles import bootstrap_ratio
-from analysis.methods.regression import NotEnoughData
 from analysis.methods.scaling import amdahl_fraction, amdahl_speedup, scaling
 from analysis.summaries.scaling import scaling as summarised
-from paradnn.errors import ConfigError, SchemaError
+from paradnn.errors import ConfigError, NotEnoughData, SchemaError
 from tests.analysis.planted import POINTS, runs
 
 COUNTS = (2, 4, 8)

@@ -8,16 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.methods.channel import channels
-from analysis.methods.data_parallel import exchange_seconds, simulate
 from analysis.methods.extrapolation import model_of
-from analysis.methods.link_fit import link_of
-from analysis.methods.regression import NotEnoughData
 from analysis.methods.scaling_prediction import seconds_at
 from analysis.summaries.scaling import ScalingOptions, ScalingResult, scaling
 from analysis.summaries.scaling_prediction import HostsResult
 from paradnn.costs import layer_work
-from paradnn.errors import ConfigError
+from paradnn.errors import ConfigError, NotEnoughData
+from paradnn.forecast.communication.channels import channels
+from paradnn.forecast.communication.data_parallel import exchange_seconds, simulate
+from paradnn.forecast.communication.link import link_of
 from tests.analysis.planted import grid, runs
 
 #: us, and us a byte: 50 us and 1 GB/s.
@@ -79,6 +78,14 @@ def test_planted_steps_are_predicted_with_and_without_overlap(hidden: bool, colu
     assert "of the measured step" in result.text()
     assert len(result.figure().axes) == 3
     assert set(result.sources) >= set(messages()["run_id"])
+
+
+def test_devices_of_other_hosts_are_predicted_from_one_of_this() -> None:
+    frame = trained()
+    frame["hosts"] = frame["devices"]
+    table = scaling(store(frame, messages()), ScalingOptions(channel="tcp latency", bucket=0)).table
+    np.testing.assert_allclose(table["serial_ms"], table["measured_ms"], rtol=1e-6)
+    assert table["hosts"].tolist() == table["devices"].tolist()
 
 
 def test_all_gradients_go_at_once_unless_told_otherwise() -> None:

@@ -11,12 +11,12 @@ import pytest
 
 from analysis.cli import main
 from analysis.figures.sensitivity import draw_sensitivity
-from analysis.methods.regression import NotEnoughData, regress
+from analysis.methods.regression import regress
 from analysis.methods.sensitivity import Settings, encode, sensitivity
 from analysis.store.frame import units
 from analysis.summaries.sensitivity import SensitivityOptions
 from analysis.summaries.sensitivity import sensitivity as analyse
-from paradnn.errors import ConfigError, ParadnnError, SchemaError
+from paradnn.errors import ConfigError, NotEnoughData, ParadnnError, SchemaError
 
 
 def sweep(draw: np.random.Generator, points: int = 200, **columns: Any) -> pd.DataFrame:

@@ -12,11 +12,11 @@ from statsmodels.formula.api import ols
 from statsmodels.stats.anova import anova_lm
 
 from analysis.methods.dependence import levels_of
-from analysis.methods.regression import NotEnoughData
 from analysis.methods.sensitivity import Settings, sensitivity
 from analysis.methods.shares import Shares, variance_shares
 from analysis.summaries.sensitivity import SensitivityOptions
 from analysis.summaries.sensitivity import sensitivity as analyse
+from paradnn.errors import NotEnoughData
 from tests.analysis.planted import grid, runs
 
 

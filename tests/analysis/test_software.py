@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 
 from analysis.figures.software import draw_software
-from analysis.methods.regression import NotEnoughData
 from analysis.methods.software import order, software
-from paradnn.errors import ConfigError, SchemaError
+from paradnn.errors import ConfigError, NotEnoughData, SchemaError
 from tests.analysis.planted import POINTS, runs
 
 ALONE = 10 ** np.random.default_rng(1).uniform(2, 5, len(POINTS))

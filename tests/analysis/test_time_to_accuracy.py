@@ -10,12 +10,11 @@ import pandas as pd
 import pytest
 from scipy.stats import mstats, ttest_1samp
 
-from analysis.methods.regression import NotEnoughData
 from analysis.methods.time_to_accuracy import olympic_mean, time_to_accuracy
 from analysis.prices import PriceList, priced
 from analysis.summaries.time_to_accuracy import TimeToAccuracyOptions
 from analysis.summaries.time_to_accuracy import time_to_accuracy as summarise
-from paradnn.errors import ConfigError
+from paradnn.errors import ConfigError, NotEnoughData
 
 
 def trained(seconds: float, seed: int = 0, batch_size: int = 64, device: str = "A", **more: Any) -> dict[str, Any]:

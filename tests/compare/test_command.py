@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from scipy import stats
 from paradnn.store.metrics import metric_names
 from paradnn.tracking.offline import write_document
 from tests.conftest import ROOT, TINY, Store, environment, hear_ctrl_c, run
+from tests.session.test_faults import wait_for
 
 FEW = ["--most", "5", "--within", "0.5"]
 #: What a comparison decides itself is left out.
@@ -110,12 +110,9 @@ def test_an_interrupted_comparison_keeps_what_it_measured(store: Store) -> None:
         preexec_fn=hear_ctrl_c,
     )
     try:
-        for _ in range(600):
-            if sum(point.get("outcome") == "ok" for point in store.runs()) >= 3:
-                break
-            time.sleep(0.1)
+        assert wait_for(lambda: sum(point.get("outcome") == "ok" for point in store.runs()) >= 3)
         os.kill(driver.pid, signal.SIGINT)
-        out, errors = driver.communicate(timeout=60)
+        out, errors = driver.communicate(timeout=200)
     finally:
         driver.kill()
     assert driver.returncode == 130, errors

@@ -127,7 +127,7 @@ def device(store: Store) -> str:
 def test_a_software_stack_is_not_made_for_a_plan(tmp_path: Path, swept: Store) -> None:
     command = [sys.executable, "-m", "paradnn.plan", *SWEEP, BATCHES, "software=current,tensorflow-2.16"]
     environ = {**environment(swept), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "The software stack tensorflow-2.16 is not made yet" in done.stdout
     assert "done         2" in done.stdout
@@ -154,6 +154,11 @@ def test_launchers_are_not_asked(swept: Store, tmp_path: Path) -> None:
         (["plan.hosts=1,many"], "plan.hosts=1,many"),
         (["plan.out=/no/such/folder/x.csv"], "plan.out"),
         (["plan.when=now"], "keys of plan"),
+        (["plan.bucket=4"], "plan.bucket=4: needs to know what messages cost; name a plan.channel"),
+        (["plan.channel=x", "plan.algorithm=rings"], "plan.algorithm=rings: no such algorithm; did you mean ring"),
+        (["plan.channel=x", "plan.servers=2"], "plan.servers=2: plan.algorithm=ring has no servers"),
+        (["plan.channel=x", "plan.algorithm=parameter_server", "plan.servers=0"], "expects a whole number, 1 or more"),
+        (["plan.channel=tcp latency", *TINY], "plan.channel=tcp latency: "),
         (["tracking.uri=ftp://somewhere"], "tracking.uri"),
         (["mode=inference", "scenario=server"], "server.rate=peak: has no forecast: how many rates a search tries"),
     ],

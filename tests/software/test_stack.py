@@ -142,7 +142,7 @@ def test_two_processes_make_it_once(cache: Path) -> None:
             assert line
     assert said.count("making the software stack") == 1
     for process in both:
-        process.communicate("\n", timeout=60)
+        process.communicate("\n", timeout=200)
         assert process.returncode == 0
 
 

@@ -15,16 +15,15 @@ __all__ = ["Counted", "counting"]
 
 @dataclass
 class Counted:
-    """The address to use, and the end of each path that was asked for since `asked` was emptied; `cut` ends it."""
+    """The address to use, and the end of each path that was asked for since `asked` was emptied."""
 
     uri: str = ""
     asked: list[str] = field(default_factory=list)
-    cut: Callable[[], None] = field(default=lambda: None)  # breaks every connection, and takes no more
 
 
 @contextmanager
-def counting(port: int) -> Iterator[Counted]:
-    """A proxy of the server at a port of this host."""
+def counting(port: int, last: Callable[[], bool] = lambda: False) -> Iterator[Counted]:
+    """A proxy of the server at a port of this host; it cuts itself off once the server did what `last` looks for."""
     counted = Counted()
 
     class Handler(BaseHTTPRequestHandler):
@@ -38,6 +37,8 @@ def counting(port: int) -> Iterator[Counted]:
                 upstream.request(self.command, self.path, body, dict(self.headers))
                 answer = upstream.getresponse()
                 content = answer.read()
+            if last():
+                cut()
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.getheader("Content-Type") or "application/json")
             self.send_header("Content-Length", str(len(content)))
@@ -64,13 +65,13 @@ def counting(port: int) -> Iterator[Counted]:
     with Proxy(("127.0.0.1", 0), Handler) as proxy:
 
         def cut() -> None:
+            """Break every connection, and take no more."""
             proxy.shutdown()
             proxy.server_close()
             for each in connections:
                 with suppress(OSError):  # many are closed by now
                     each.shutdown(socket.SHUT_RDWR)
 
-        counted.cut = cut
         counted.uri = f"http://127.0.0.1:{proxy.server_address[1]}"
         Thread(target=proxy.serve_forever, daemon=True).start()
         try:

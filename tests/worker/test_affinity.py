@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -94,25 +96,28 @@ def test_every_thread_of_a_bound_point_is_on_its_cores(framework: str, pool: Wor
     pytest.importorskip(framework)
     core = max(os.sched_getaffinity(0))
     bound = point(core, framework={"name": framework})
-    masks: set[str] = set()
-    worker_of = WorkerKey.of(bound)
-
-    def look(phase: str) -> None:
-        if phase == "measure":
-            masks.update(mask for mask in _masks() if mask is not None)
-
-    result = pool.measure(worker_of, request_of(bound), Limits(120, None), look)
+    result = pool.measure(WorkerKey.of(bound), request_of(bound), Limits(200, None), lambda _: None)
     assert result.outcome == "ok", result.reason
-    contention = result.answer.measurement.contention
-    assert contention.cores == 1
+    assert result.answer.measurement.contention.cores == 1
+    masks: set[str] = set()
+
+    def look_and_end(phase: str) -> None:
+        if phase == "measure":
+            for pid in processes_of_points():
+                masks.update(_masks(pid))
+                os.kill(pid, signal.SIGKILL)
+
+    # Measured until it is killed: its threads are there to be looked at.
+    long = point(core, {**SHORT, "min_seconds": 1000, "max_seconds": 1000}, framework={"name": framework})
+    assert pool.measure(WorkerKey.of(long), request_of(long), Limits(200, None), look_and_end).outcome != "ok"
     assert masks == {str(core)}
 
 
-def _masks() -> list[str | None]:
-    """The cores of every thread of the processes of points."""
+def _masks(pid: int) -> list[str]:
+    """The cores of every thread of a process."""
     found = []
-    for pid in processes_of_points():
-        for status in Path(f"/proc/{pid}/task").glob("*/status"):
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        with suppress(OSError):  # a thread that has ended
             rows = dict(row.split(":", 1) for row in status.read_text().splitlines())
             found.append(rows["Cpus_allowed_list"].strip())
     return found

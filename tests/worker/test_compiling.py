@@ -63,7 +63,7 @@ def test_blocks_in_which_something_is_compiled_are_not_steady(
     # Of these blocks alone there would be no doubt, whatever else the machine does.
     monkeypatch.setattr("paradnn.worker.measure._verdict", lambda *_: (True, "nothing planted"))
     monkeypatch.setattr("paradnn.worker.contention.ContentionWatch.stop", lambda _: None)
-    protocol = POINT["measure"] | {"min_blocks": 40}
+    protocol = POINT["measure"] | {"min_blocks": 40, "max_seconds": 300.0}
     answer = answer_request(POINT | {"measure": protocol}, TensorFlow(), lambda *_: None)
     assert answer.measurement is not None, answer.reason
     timing = answer.measurement.timing

@@ -18,6 +18,7 @@ from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
 from tests.conftest import processes_of_points
+from tests.session.test_faults import wait_for
 from tests.worker.families import BATCH, MODELS
 
 #: Of a loss after three updates, as a share of it: sums over shards are rounded in another order.
@@ -64,10 +65,7 @@ def alone(pool: WorkerPool) -> PointResult:
 
 def no_process_is_left() -> bool:
     """The kernel ends what a killed process started a moment after it."""
-    deadline = time.monotonic() + 10
-    while processes_of_points() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not processes_of_points()
+    return wait_for(lambda: not processes_of_points())
 
 
 @pytest.mark.parametrize(("transport", "compile_mode"), [("local", "graph"), ("local", "xla"), ("grpc", "graph")])
@@ -137,12 +135,15 @@ def end_the_peer(at: str) -> Callable[[str], None]:
     return on_phase
 
 
-@pytest.mark.parametrize("phase", ["build", "measure"])
-def test_a_process_that_dies_ends_the_point(pool: WorkerPool, phase: str) -> None:
+@pytest.mark.parametrize("phases", [("build", "compile", "warmup"), ("measure",)])
+def test_a_process_that_dies_ends_the_point(pool: WorkerPool, phases: tuple[str, ...]) -> None:
+    """From the first of `phases` on; a slow machine has got further by then, and then warms up for long."""
     long = {"min_seconds": 100.0, "max_seconds": 100.0, "warmup_seconds": 100.0, "min_blocks": 10**6}
-    result = measure(pool, "fc", end_the_peer(phase), transport="grpc", measure=long)
+    result = measure(pool, "fc", end_the_peer(phases[0]), transport="grpc", measure=long)
     assert result.outcome == "crash"
-    assert (result.reason or "").startswith(f"another process of the point exited in phase {phase}: ")
+    assert (result.reason or "").startswith(
+        tuple(f"another process of the point exited in phase {phase}: " for phase in phases)
+    )
     assert no_process_is_left()
 
 

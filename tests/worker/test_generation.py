@@ -60,6 +60,7 @@ def test_work_is_that_of_tensorflows_counter() -> None:
 
 def measured(pool: WorkerPool, framework: str = "tensorflow", **changes: Any) -> Any:
     asked = {"mode": "generate", "model": MODELS["gpt"], "generate": {"prompt": PROMPT, "tokens": TOKENS}, **changes}
+    asked["measure"] = POINT["measure"] | {"max_seconds": 60.0}  # as many blocks however slow the machine
     return pool.measure(
         WorkerKey(sys.executable, framework, None, "cpu", ()), POINT | asked, Limits(200, None), lambda _: None
     )

@@ -21,6 +21,7 @@ from paradnn.worker.communication.run import Processes
 from paradnn.worker.communication.waiting import listen
 from paradnn.worker.errors import Unavailable
 from tests.conftest import ROOT
+from tests.session.test_faults import wait_for
 from tests.worker.test_communication import MODEL
 
 COMMAND = [sys.executable, "-m", "paradnn.worker.host"]
@@ -37,7 +38,7 @@ def server() -> Iterator[psutil.Popen]:
         running.address = running.stdout.readline().split()[-1]
         yield running
         running.stdin.close()
-        running.wait(10)  # it ends by itself
+        running.wait(200)  # it ends by itself
 
 
 def point(address: str, **model: Any) -> dict[str, Any]:
@@ -47,15 +48,8 @@ def point(address: str, **model: Any) -> dict[str, Any]:
         "hosts": 2,
         "other_hosts": {"addresses": [address], "key": SECRET, "environ": {}},
         "seed": 0,
-        "measure": {"timeout": 20.0},
+        "measure": {"timeout": 200.0},
     }
-
-
-def eventually(true: Callable[[], bool]) -> bool:
-    until = time.monotonic() + 20
-    while not true() and time.monotonic() < until:
-        time.sleep(0.02)
-    return true()
 
 
 def in_a_process(point: dict[str, Any], then: Callable[[Any], None]) -> int:
@@ -86,24 +80,27 @@ def test_half_of_the_processes_are_behind_the_server(server: psutil.Popen, given
         assert len(server.children()) == there
 
     assert os.waitpid(in_a_process(point(server.address, **given), run), 0)[1] == 0
-    assert eventually(lambda: not server.children())
+    assert wait_for(lambda: not server.children())
 
 
 def test_neither_side_outlives_the_other(server: psutil.Popen) -> None:
-    def wait(_: object) -> None:
-        time.sleep(60)
+    holds, says = os.pipe()
+
+    def wait(step: Any) -> None:
+        """Once a message went there and back both hold the connection that nothing is sent over."""
+        step.run(1)
+        os.write(says, b"!")
+        time.sleep(1000)
 
     pid = in_a_process(point(server.address), wait)
-    assert eventually(lambda: bool(server.children()))
-    time.sleep(0.5)  # until both hold the connection that nothing is sent over
+    os.read(holds, 1)
     server.children()[0].kill()
     assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGIO
     pid = in_a_process(point(server.address), wait)
-    assert eventually(lambda: bool(server.children()))
-    time.sleep(0.5)
+    os.read(holds, 1)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    assert eventually(lambda: not server.children())
+    assert wait_for(lambda: not server.children())
 
 
 def test_who_has_another_key_or_version_gets_nothing(server: psutil.Popen, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +108,7 @@ def test_who_has_another_key_or_version_gets_nothing(server: psutil.Popen, monke
     other = {**given, "other_hosts": {**given["other_hosts"], "key": "another"}}
     with pytest.raises(Unavailable, match=f"the server at {server.address} has another key: set the same {KEY} on"):
         Processes(other, None)
-    assert eventually(lambda: not server.children())
+    assert wait_for(lambda: not server.children())
     monkeypatch.setattr(remote, "PROTOCOL_VERSION", 0)
     with pytest.raises(Unavailable, match=r"is of another version of ParaDnn: start it again"):
         Processes(given, None)
@@ -120,11 +117,11 @@ def test_who_has_another_key_or_version_gets_nothing(server: psutil.Popen, monke
 def test_who_says_nothing_holds_no_process(server: psutil.Popen) -> None:
     host, _, port = server.address.partition(":")
     with socket.create_connection((host, int(port))):
-        assert eventually(lambda: bool(server.children()))
+        assert wait_for(lambda: bool(server.children()))
         child = server.children()[0]
         server.kill()
         server.wait()
-        assert eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+        assert wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
 
 def test_who_asks_for_nothing_is_not_waited_for() -> None:
@@ -184,6 +181,6 @@ def test_a_host_that_is_gone_is_no_outcome_of_a_point(server: psutil.Popen, monk
     served = server.children()  # they hold its port for a moment longer
     server.kill()
     server.wait()
-    psutil.wait_procs(served, timeout=20)
+    psutil.wait_procs(served, timeout=200)
     with pytest.raises(WorkerError, match=f"the server at {server.address} is gone"):
         hosts.require()

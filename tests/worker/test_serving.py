@@ -279,21 +279,31 @@ def test_no_batch_begins_once_the_time_is_up() -> None:
 @pytest.mark.parametrize(
     ("scenario", "keys"),
     [
-        ("single_stream", {"min_seconds": 60.0, "min_queries": 1}),
+        ("single_stream", {"min_seconds": 9000.0, "min_queries": 1}),
         ("offline", {"min_seconds": 0.0, "min_queries": 1_000_000}),
         ("server", {"rate": 200.0, "min_seconds": 60.0, "min_queries": 1, "latency_ms": 1000.0, "percentile": 99.0}),
     ],
 )
-def test_a_load_that_the_time_cuts_keeps_its_queries(scenario: str, keys: dict[str, object]) -> None:
+def test_a_load_that_the_time_cuts_keeps_its_queries(
+    scenario: str, keys: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     more = (
         {"confidence": 0.99, "delay_ms": 0.0, "instances": 1, "seed": 1, "precision": 0.05}
         if scenario == "server"
         else {}
     )
-    service = Service(lambda queries: time.sleep(0.001), batch=2, capacity=2000.0, single_seconds=0.001)
+    clock, served = time.monotonic_ns, 0
+
+    def serve(_: int) -> None:
+        nonlocal served
+        served += 1
+
+    # The time is up when ten batches were served, however fast that was.
+    monkeypatch.setattr(time, "monotonic_ns", lambda: clock() + (10**12 if served >= 10 else 0))
+    service = Service(serve, batch=2, capacity=2000.0, single_seconds=0.001)
     with pytest.raises(OutOfTime, match=r"measure\.timeout left time for") as ending:
-        measure_load(scenario, {**keys, **more}, service, seconds_left=1.5, meter=EnergyMeter("unavailable"))
-    assert len(ending.value.load.log()) > 0
+        measure_load(scenario, {**keys, **more}, service, seconds_left=300.0, meter=EnergyMeter("unavailable"))
+    assert 10 <= len(ending.value.load.log()) <= 20
     assert ending.value.load.joules is None
 
 

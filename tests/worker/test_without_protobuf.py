@@ -43,7 +43,7 @@ def test_the_worker_starts_and_says_why_there_is_no_profile(without_protobuf: Pa
     def profile(*folders: Path) -> str:
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
         command = [sys.executable, "-c", PROFILE, str(trace)]
-        done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

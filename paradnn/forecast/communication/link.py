@@ -6,19 +6,19 @@ line at a size, from the measurements of its piece: fitted +- t s sqrt(v' (X'X)^
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.methods.channel import SIZE, TIME, ChannelFit, Channels
-from analysis.methods.data_parallel import Link, as_link, exchange_seconds
-from analysis.methods.quantiles import LEVEL
-from analysis.methods.transfer_fit import Piece, TransferFit
 from paradnn.config.families.communication import COLLECTIVES
 from paradnn.errors import ConfigError
+from paradnn.forecast.communication.channels import SIZE, TIME, ChannelFit, Channels
+from paradnn.forecast.communication.data_parallel import Link, as_link, exchange_seconds
+from paradnn.forecast.communication.transfer_fit import Piece, TransferFit
+from paradnn.forecast.estimate import LEVEL
 
 __all__ = ["FittedLink", "RingCheck", "check_rings", "choose_channel", "link_of"]
 
@@ -63,16 +63,20 @@ def check_rings(found: Channels, chosen: ChannelFit, link: FittedLink) -> tuple[
     return tuple(checks)
 
 
-def choose_channel(found: Channels, name: str) -> ChannelFit:
-    """The channel that is called `name`; ConfigError where none is, or where it has no fit."""
+def choose_channel(found: Channels, name: str, key: str = "--channel", here: Collection[str] = ()) -> ChannelFit:
+    """The channel that is called `name`, of several devices that of those `here`.
+
+    ConfigError, about the option `key`, where there is none, or several, or where it has no fit.
+    """
     usable = [each for each in found.channels if each.fit and each.pattern in _USABLE]
     chosen = [each for each in usable if each.name == name]
+    chosen = [each for each in chosen if each.device in here] or chosen
     if len(chosen) > 1:
-        remedy = f"choose one with --device: {', '.join(each.device for each in chosen)}"
-        raise ConfigError("--channel", name, "is a channel of several devices", remedy)
+        remedy = f"choose one with python -m analysis scaling --device: {', '.join(each.device for each in chosen)}"
+        raise ConfigError(key, name, "is a channel of several devices", remedy)
     if not chosen:
         there = "; ".join(f"'{each.name}'" for each in usable) or "none; python -m analysis channel says why"
-        raise ConfigError("--channel", name, "is no fitted channel of these runs", f"there are {there}")
+        raise ConfigError(key, name, "is no fitted channel of these runs", f"there are {there}")
     return chosen[0]
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from analysis.methods.quantiles import LEVEL, Estimate
-from analysis.methods.regression import NotEnoughData
+from paradnn.errors import NotEnoughData
+from paradnn.forecast.estimate import LEVEL, Estimate
 
 __all__ = ["FEWEST", "Piece", "TransferFit", "fit_transfers"]
 

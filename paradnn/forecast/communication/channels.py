@@ -8,9 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.methods.regression import NotEnoughData
-from analysis.methods.transfer_fit import FEWEST, TransferFit, fit_transfers
-from analysis.store.frame import is_ok
+from paradnn.errors import NotEnoughData
+from paradnn.forecast.communication.transfer_fit import FEWEST, TransferFit, fit_transfers
 
 __all__ = ["SIZE", "TIME", "ChannelFit", "Channels", "channels"]
 
@@ -75,7 +74,9 @@ class Channels:
 def channels(frame: pd.DataFrame) -> Channels:
     """A fit for each channel that has enough sizes. NotEnoughData where no run measured messages."""
     columns = {"model.transport", "model.pattern", SIZE, TIME}
-    rows = frame[is_ok(frame) & frame[TIME].notna()] if columns <= set(frame.columns) else frame.head(0)
+    rows = (
+        frame[frame["outcome"].isin(["ok"]) & frame[TIME].notna()] if columns <= set(frame.columns) else frame.head(0)
+    )
     if rows.empty:
         raise NotEnoughData(
             "no run measured messages; measure some, as in python -m paradnn.train -m experiment=channel"

@@ -3,6 +3,9 @@
     messages("ring", 4, 1e6)                          # what one process sends, one message after the other
     exchange_seconds("ring", 4, 1e6, link)            # over a link: bytes of a message -> its seconds
     simulate(layers, 0.02, exchange)                  # the step, with and without overlap
+    Exchange("tcp latency").step(layers, 0.02, 4, link)   # all of these
+
+Seconds are numbers, or arrays (draws,) throughout.
 
 Sums of gradients cost nothing here (gamma of Thakur and others); in the time of a measured collective they are counted.
 All processes are alike, start together and have links of their own: no network is shared, and none is late.
@@ -10,18 +13,24 @@ All processes are alike, start together and have links of their own: no network 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+import numpy as np
+
+from paradnn.config.words import counted
 from paradnn.costs import LayerWork
 
-__all__ = ["ALGORITHMS", "Algorithm", "Link", "Step", "as_link", "exchange_seconds", "messages", "simulate"]
+__all__ = ["ALGORITHMS", "Algorithm", "Exchange", "Link", "Step", "as_link", "exchange_seconds", "messages", "simulate"]
 
 Algorithm = Literal["ring", "tree", "halving", "parameter_server"]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+#: A number, or an array of draws.
+Seconds = Any
 #: Bytes of a message -> seconds until it has arrived.
-Link = Callable[[float], float]
+Link = Callable[[float], Seconds]
 
 
 def messages(algorithm: Algorithm, processes: int, size: float, servers: int = 1) -> list[tuple[int, float]]:
@@ -51,7 +60,7 @@ def messages(algorithm: Algorithm, processes: int, size: float, servers: int = 1
     return [*((2, size / 2**each) for each in range(1, rounds + 1)), *beyond]
 
 
-def exchange_seconds(algorithm: Algorithm, processes: int, size: float, link: Link, servers: int = 1) -> float:
+def exchange_seconds(algorithm: Algorithm, processes: int, size: float, link: Link, servers: int = 1) -> Seconds:
     """Seconds until `processes` have the sum of their `size` bytes.
 
     Over a link of alpha + bytes / bandwidth: ring 2 (N - 1) alpha + 2 (N - 1) / N size / bandwidth, tree
@@ -74,17 +83,17 @@ class Step:
     `overlapped`: the step where gradients are sent as soon as they are there, `serial`: where all wait for the last.
     """
 
-    computing: float
-    exchanging: float
-    overlapped: float
+    computing: Seconds
+    exchanging: Seconds
+    overlapped: Seconds
 
     @property
-    def serial(self) -> float:
+    def serial(self) -> Seconds:
         """Seconds of the step without overlap."""
         return self.computing + self.exchanging
 
 
-def simulate(layers: Sequence[LayerWork], computing: float, exchange: Link, bucket: float = 0) -> Step:
+def simulate(layers: Sequence[LayerWork], computing: Seconds, exchange: Link, bucket: float = 0) -> Step:
     """A step that takes `computing` seconds on a device alone, over an `exchange`: bytes of gradients -> seconds.
 
     The pass runs forward, then backward from the last layer to the first, each layer for its share of all FLOPs.
@@ -94,7 +103,9 @@ def simulate(layers: Sequence[LayerWork], computing: float, exchange: Link, buck
     """
     work = sum(layer.forward + layer.backward for layer in layers)
     left = sum(layer.backward for layer in layers)
-    free, exchanging, waiting = 0.0, 0.0, 0.0
+    free: Seconds = 0.0
+    exchanging: Seconds = 0.0
+    waiting = 0.0
     for place, layer in enumerate(reversed(layers), 1):
         left -= layer.backward
         waiting += layer.gradient_bytes
@@ -102,5 +113,45 @@ def simulate(layers: Sequence[LayerWork], computing: float, exchange: Link, buck
         if waiting and (is_last or waiting >= bucket):
             ready = computing * (1 - left / work) if work else computing
             seconds = exchange(waiting)
-            free, exchanging, waiting = max(free, ready) + seconds, exchanging + seconds, 0.0
-    return Step(computing, exchanging, max(computing, free))
+            free, exchanging, waiting = np.maximum(free, ready) + seconds, exchanging + seconds, 0.0
+    return Step(computing, exchanging, np.maximum(computing, free))
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How gradients are exchanged: over which channel (its name), by which algorithm, in buckets of how many bytes.
+
+    All at once by default, which hides nothing: so do TensorFlow's strategies in a compiled step.
+    """
+
+    channel: str
+    algorithm: Algorithm = "ring"
+    servers: int = 1
+    bucket: float = math.inf
+
+    @property
+    def hides(self) -> bool:
+        """Whether some gradients can be sent before the last are there."""
+        return math.isfinite(self.bucket)
+
+    @property
+    def words(self) -> str:
+        """Such as "tcp latency (ring, all gradients at once)"."""
+        servers = f" with {counted(self.servers, 'server')}" if self.algorithm == "parameter_server" else ""
+        parts = f"buckets of {self.bucket:,.0f} B" if self.bucket else "each layer by itself"
+        gathered = parts if self.hides else "all gradients at once"
+        return f"{self.channel} ({self.algorithm.replace('_', ' ')}{servers}, {gathered})"
+
+    def step(self, layers: Sequence[LayerWork], computing: Seconds, devices: int, link: Link) -> Step:
+        """The step of one of so many `devices`, which by itself would take `computing` seconds."""
+
+        def cost(size: float) -> Seconds:
+            return exchange_seconds(self.algorithm, devices, size, link, self.servers)
+
+        return simulate(layers, computing, cost, self.bucket)
+
+    def largest_message(self, layers: Sequence[LayerWork], devices: int) -> float:
+        """Bytes of the largest message of a step, 0 on one device."""
+        gradients = [layer.gradient_bytes for layer in layers]
+        together = min(max(self.bucket, *gradients), sum(gradients))
+        return max((size for _, size in messages(self.algorithm, devices, together, self.servers)), default=0.0)
