@@ -16,7 +16,7 @@ from paradnn.costs import layer_work
 from paradnn.errors import ConfigError, NotEnoughData
 from paradnn.forecast.communication.channels import channels
 from paradnn.forecast.communication.data_parallel import exchange_seconds, simulate
-from paradnn.forecast.communication.link import link_of
+from paradnn.forecast.communication.link import choose_channel, link_of
 from tests.analysis.planted import grid, runs
 
 #: us, and us a byte: 50 us and 1 GB/s.
@@ -178,6 +178,30 @@ def test_a_links_interval_covers_the_planted_line() -> None:
             )
     assert len(held) > 190
     assert ((np.mean(held, axis=0) > 0.9) & (np.mean(held, axis=0) < 0.99)).all()
+
+
+def test_a_name_means_the_same_whatever_else_the_store_holds() -> None:
+    """With all words or fewer, as long as one channel fits; where several do, they are listed."""
+    parts = [messages(pattern="all_reduce", **{"model.processes": count, "model.window": 64}) for count in (2, 4)]
+    parts[1]["run_id"] += "four"
+    two, both = channels(parts[0]), channels(store(*parts))
+    for name in ("tcp all_reduce", "tcp all_reduce, 2 processes", "tcp all_reduce, window 64, 2 processes"):
+        assert link_of(choose_channel(two, name)).processes == 2
+    for count in (2, 4):
+        assert link_of(choose_channel(both, f"tcp all_reduce, {count} processes, window 64")).processes == count
+    for found, name, message in (
+        (
+            both,
+            "tcp all_reduce",
+            "--channel=tcp all_reduce: fits 2 channels of these runs; choose one of "
+            "'tcp all_reduce, 2 processes'; 'tcp all_reduce, 4 processes'",
+        ),
+        (two, "tcp all_reduce, 4 processes", "--channel=tcp all_reduce, 4 processes: is no fitted channel"),
+        (two, "tcp", "--channel=tcp: is no fitted channel of these runs; there are 'tcp all_reduce'"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            choose_channel(found, name)
+        assert str(caught.value).startswith(message)
 
 
 def test_other_numbers_of_processes_are_held_against_the_ring() -> None:

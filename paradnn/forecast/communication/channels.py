@@ -36,7 +36,8 @@ _FLOORS = ("tcp", "shared_memory")
 class ChannelFit:
     """One channel: `rows` are its runs, `fit` is over SIZE and TIME, None where there are too few sizes.
 
-    `variant` is what tells it from others of its transport and pattern, where they differ in more.
+    `variant` is what tells it from others of its transport and pattern, where they differ in more; `words` are all that
+    it could be told by, whatever else the store holds.
     """
 
     device: str
@@ -45,6 +46,12 @@ class ChannelFit:
     variant: str
     rows: pd.DataFrame
     fit: TransferFit | None
+    words: frozenset[str] = frozenset()
+
+    def is_called(self, name: str) -> bool:
+        """Whether a name fits: its transport and pattern, and any of its words."""
+        head, *words = (part.strip() for part in name.split(", "))
+        return head == f"{self.transport} {self.pattern}" and self.words.issuperset(words)
 
     @property
     def name(self) -> str:
@@ -90,7 +97,8 @@ def channels(frame: pd.DataFrame) -> Channels:
         parts = alike.groupby(telling, sort=True, dropna=False) if telling else [((), alike)]
         for values, part in parts:
             words = _variant(dict(zip(telling, values, strict=True)))
-            found.append(ChannelFit(str(device), str(transport), str(pattern), words, part, _fit(part)))
+            named = str(device), str(transport), str(pattern), words
+            found.append(ChannelFit(*named, part, _fit(part), _words(part)))
     return Channels(tuple(found), _floors(found))
 
 
@@ -104,8 +112,15 @@ def _variant(values: Mapping[str, Any]) -> str:
     return ", ".join(_told(_KEYS[name], value) for name, value in values.items() if pd.notna(value))
 
 
+def _words(rows: pd.DataFrame) -> frozenset[str]:
+    """What may be said of the runs of one channel, which agree in all of it."""
+    known = {name: rows[name].dropna().unique() for name in _KEYS if name in rows}
+    return frozenset(_told(_KEYS[name], values[0]) for name, values in known.items() if len(values) == 1)
+
+
 def _told(text: str, value: object) -> str:
-    told = text.format(str(value).lower())
+    whole = int(value) if isinstance(value, float) and value.is_integer() else value
+    told = text.format(str(whole).lower())
     return told.removesuffix("s") if value == 1 and text.startswith("{}") else told
 
 

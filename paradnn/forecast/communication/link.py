@@ -66,11 +66,15 @@ def check_rings(found: Channels, chosen: ChannelFit, link: FittedLink) -> tuple[
 def choose_channel(found: Channels, name: str, key: str = "--channel", here: Collection[str] = ()) -> ChannelFit:
     """The channel that is called `name`, of several devices that of those `here`.
 
+    A name may have fewer words than `analysis channel` gives it, or more, as long as one channel alone fits it.
     ConfigError, about the option `key`, where there is none, or several, or where it has no fit.
     """
     usable = [each for each in found.channels if each.fit and each.pattern in _USABLE]
-    chosen = [each for each in usable if each.name == name]
+    chosen = [each for each in usable if each.name == name] or [each for each in usable if each.is_called(name)]
     chosen = [each for each in chosen if each.device in here] or chosen
+    if len(names := dict.fromkeys(each.name for each in chosen)) > 1:
+        listed = "; ".join(f"'{each}'" for each in names)
+        raise ConfigError(key, name, f"fits {len(names)} channels of these runs", f"choose one of {listed}")
     if len(chosen) > 1:
         remedy = f"choose one with python -m analysis scaling --device: {', '.join(each.device for each in chosen)}"
         raise ConfigError(key, name, "is a channel of several devices", remedy)
