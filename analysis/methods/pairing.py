@@ -3,6 +3,31 @@
 `pair` brings together the runs of one side and of the other that measured the same point, so that a ratio is never
 one of different models. Out comes one row for each point that both sides measured, with both medians, their ratio and
 its 95% interval. `point_id` cannot serve for this: it covers the platform, which is what differs.
+
+Its columns: family and the other join columns; those of `carry`, numbers that belong to the point on either side, such
+as parameters, as medians over its runs; `a` and `b`, the medians, in the metric's unit; `speedup`, above 1 where
+A is better: a / b where higher is better, b / a where lower is; `speedup_low` and `speedup_high`, its 95%
+interval, with where it is from in `interval_source`; `a_count` and `b_count`, the replicates; `a_spread` and
+`b_spread`, their sample standard deviation / mean, NaN below two; `a_units` and `b_units`, the independent
+measurements; `log_error` and `degrees`, the standard error of the log ratio and its degrees of freedom, and
+`p_value` of no difference, two-sided, where the interval is from such; `comparable`, whether the sides' sessions
+allow a verdict (`sessions.Design`).
+
+Independent are sessions where each side has several of its own, else a point's replicates, else the processes of
+its one run. interval_source:
+  "replicates"      at least two on both sides: Welch's t interval of the difference of mean logarithms (Welch,
+                    Biometrika 34, 1947), widened if need be to hold the ratio of the medians.
+  "processes"       the same where a side has one run of several processes, from the spread between these.
+  "within process"  the recorded 95% intervals of the two medians, combined on the log scale by the method of
+                    variance estimates recovery (Zou and Donner, Statistics in Medicine 27, 2008). It does not
+                    hold the spread between processes, so it is too narrow for what a repetition would show.
+  "none"            nothing to make an interval from; both ends are NaN.
+
+Its attrs: `metric`; `sampling`, by family what `sampling` gives; `unpaired_a` and `unpaired_b`, measured points that
+the other side has not; `alone`, "a" and "b" -> the families that this side alone measured; `unusable_a` and
+`unusable_b`, ok runs without a positive value; `differ`, column -> (values of A, values of B) of what sets the
+sides apart and so is not joined on; `disjoint`, the same for join columns in which the sides share no value;
+`mixed`, column -> points left out since nothing tells their runs apart (`analysis.methods.matching`).
 """
 
 from __future__ import annotations
@@ -104,32 +129,8 @@ def pair(
     """One row for each point that both sides measured, sorted by family and join columns.
 
     Only runs with outcome ok and a positive `metric` count. Runs of a side that agree in the join columns are
-    replicates of one point, brought to their median. Default join columns: `join_columns`.
-
-    Columns: family and the other join columns; those of `carry`, numbers that belong to the point on either side, such
-    as parameters, as medians over its runs; `a` and `b`, the medians, in the metric's unit; `speedup`, above 1 where
-    A is better: a / b where higher is better, b / a where lower is; `speedup_low` and `speedup_high`, its 95%
-    interval, with where it is from in `interval_source`; `a_count` and `b_count`, the replicates; `a_spread` and
-    `b_spread`, their sample standard deviation / mean, NaN below two; `a_units` and `b_units`, the independent
-    measurements; `log_error` and `degrees`, the standard error of the log ratio and its degrees of freedom, and
-    `p_value` of no difference, two-sided, where the interval is from such; `comparable`, whether the sides' sessions
-    allow a verdict (`sessions.Design`).
-
-    Independent are sessions where each side has several of its own, else a point's replicates, else the processes of
-    its one run. interval_source:
-      "replicates"      at least two on both sides: Welch's t interval of the difference of mean logarithms (Welch,
-                        Biometrika 34, 1947), widened if need be to hold the ratio of the medians.
-      "processes"       the same where a side has one run of several processes, from the spread between these.
-      "within process"  the recorded 95% intervals of the two medians, combined on the log scale by the method of
-                        variance estimates recovery (Zou and Donner, Statistics in Medicine 27, 2008). It does not
-                        hold the spread between processes, so it is too narrow for what a repetition would show.
-      "none"            nothing to make an interval from; both ends are NaN.
-
-    attrs: `metric`; `sampling`, by family what `sampling` gives; `unpaired_a` and `unpaired_b`, measured points that
-    the other side has not; `alone`, "a" and "b" -> the families that this side alone measured; `unusable_a` and
-    `unusable_b`, ok runs without a positive value; `differ`, column -> (values of A, values of B) of what sets the
-    sides apart and so is not joined on; `disjoint`, the same for join columns in which the sides share no value;
-    `mixed`, column -> points left out since nothing tells their runs apart (`analysis.methods.matching`).
+    replicates of one point, brought to their median. Default join columns: `join_columns`. Columns and `attrs` are told
+    at the head of this module.
 
     Raises ConfigError for a metric without direction or that a side lacks, for sides that share runs, and where the
     runs of every point would pass as replicates but differ in a column that describes a point.

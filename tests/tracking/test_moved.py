@@ -24,8 +24,8 @@ TABLE = {"columns": ["type", "share"], "data": [["MatMul", 1.0]]}
 def record(uri: str, number: int) -> str:
     """A run of a point with an artifact; its id."""
     tracker = MlflowTracker(Tracking(uri=uri))
-    claim = tracker.begin(Identity(str(number), ENVIRONMENT, 0), "point", tags_of(Identity(str(number), "e", 0)), 60.0,
-                          lambda tags: True)  # fmt: skip
+    tags = tags_of(Identity(str(number), "e", 0))
+    claim = tracker.begin(Identity(str(number), ENVIRONMENT, 0), "point", tags, 60.0, lambda tags: True)
     assert isinstance(claim, Claim)
     made = record_of(claim)
     made.artifacts["operation_types.json"] = TABLE
