@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -39,10 +41,14 @@ sys.stdin.read()
 @pytest.fixture
 def sharing() -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", SHARING, str(SIZE), str(CHILDREN)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        assert process.stdout.readline() == "ready\n"
-        yield process
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, start_new_session=True) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)  # its children outlive it
 
 
 def test_above_the_limit_shared_pages_count_once_until_they_part(
