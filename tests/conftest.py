@@ -37,7 +37,7 @@ TINY = [
     "measure.min_seconds=0.02",
     "measure.min_blocks=6",
     "measure.block_seconds=0.002",
-    "measure.warmup_seconds=0.2",
+    "measure.warmup_seconds=0.05",
     "measure.processes=1",
     "ceilings=false",
 ]
