@@ -92,23 +92,25 @@ def served_by_git(folder: Path) -> Iterator[str]:
         daemon.wait()
 
 
-@pytest.fixture
-def git_url(tmp_path: Path) -> Iterator[str]:
-    with served_by_git(tmp_path) as address:
-        yield address
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The address, and the checkout that is served."""
+    folder = tmp_path_factory.mktemp("git")
+    with served_by_git(folder) as address:
+        yield address, folder / "work"
 
 
 @pytest.mark.framework
-def test_a_point_from_a_git_address(store: Store, git_url: str, tmp_path: Path) -> None:
-    mlflow_run(store, git_url, "-e", "train", "-P", "compile=xla", *TOO_LARGE, cwd=tmp_path)
+def test_a_point_from_a_git_address(store: Store, served: tuple[str, Path], tmp_path: Path) -> None:
+    mlflow_run(store, served[0], "-e", "train", "-P", "compile=xla", *TOO_LARGE, cwd=tmp_path)
     [point] = store.runs()
     assert point["outcome"] == "oom_predicted"
     assert store.values("params", point["run_id"])["compile"] == "xla"
 
 
 @pytest.mark.framework
-def test_a_project_without_an_address_records_where_everything_else_does(git_url: str, tmp_path: Path) -> None:
-    work = tmp_path / "work"  # what the address serves is a checkout of its own
+def test_a_project_without_an_address_records_where_everything_else_does(served: tuple[str, Path]) -> None:
+    work = served[1]
     environ = environment()
     environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
     command = [sys.executable, "-m", "mlflow", "run", ".", "--env-manager", "local", "-e", "train"]

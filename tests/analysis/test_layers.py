@@ -113,12 +113,12 @@ def test_shares_are_of_all_sessions_of_a_launcher_and_their_intervals_over_them(
 
 
 def test_an_interval_over_tasks_covers_the_share_of_all_tasks() -> None:
-    """Of 200 samples of 20 tasks whose queue is exponential; the wall clock beside it is the same."""
+    """Of 100 samples of 20 tasks whose queue is exponential; the wall clock beside it is the same."""
     rng, covered = np.random.default_rng(7), 0
     base = session("t", "slurm").iloc[[0]]
     work = float(layers(base).sessions["wall"].iloc[0]) - 4.0
     truth = 5.0 / (5.0 + work)
-    for _ in range(200):
+    for _ in range(100):
         tasks = pd.concat([base] * 20, ignore_index=True).assign(
             queue_seconds=rng.exponential(5.0, 20),
             launched_task=[str(n) for n in range(20)],
@@ -126,7 +126,7 @@ def test_an_interval_over_tasks_covers_the_share_of_all_tasks() -> None:
         )
         share, _ = share_of(layers(tasks), ("queue",), "slurm")
         covered += share.low <= truth <= share.high
-    assert 175 <= covered <= 199
+    assert 87 <= covered <= 99
 
 
 def test_attempts_sweeps_and_single_points_are_sessions_of_their_own() -> None:

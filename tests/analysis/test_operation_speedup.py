@@ -52,11 +52,11 @@ def test_planted_gains_are_recovered() -> None:
 @pytest.mark.slow
 def test_the_gain_covers_at_its_rate() -> None:
     covered = 0
-    for seed in range(100):
+    for seed in range(50):
         (a, types_a), (b, types_b) = (profiled(name, 10, 0.1, seed) for name in "AB")
         low, high = operation_speedup(a, b, pd.concat([types_a, types_b]), ridges=(100.0,)).gain[1:]
         covered += low <= 1.5 <= high
-    assert covered >= 88  # 95 of 100, less three standard deviations
+    assert covered >= 42  # 95%, less three standard deviations
 
 
 def test_without_a_ridge_nothing_is_said_to_be_bound() -> None:

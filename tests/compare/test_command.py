@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scipy import stats
 
 from paradnn.store.metrics import metric_names
+from paradnn.tracking.mlflow_tracker import MlflowTracker
 from paradnn.tracking.offline import write_document
-from tests.conftest import ROOT, TINY, Store, environment, hear_ctrl_c, run
-from tests.session.test_faults import wait_for
+from tests.conftest import TINY, Store, run
 
 FEW = ["--most", "5", "--within", "0.5"]
 #: What a comparison decides itself is left out.
@@ -98,24 +96,26 @@ def test_one_side_against_itself_is_kept_as_files_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.framework
-def test_an_interrupted_comparison_keeps_what_it_measured(store: Store) -> None:
-    command = ["paradnn.compare", "--within", "0.0001", "--most", "400", "compile=graph", "compile=xla", *POINT]
-    driver = subprocess.Popen(
-        [sys.executable, "-m", *command],
-        cwd=ROOT,
-        env=environment(store),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=hear_ctrl_c,
-    )
+def test_an_interrupted_comparison_keeps_what_it_measured(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C, after the third point is recorded."""
+    record, recorded = MlflowTracker.record, []
+
+    def interrupted(*arguments: Any) -> str:
+        recorded.append(record(*arguments))
+        if len(recorded) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return recorded[-1]
+
+    monkeypatch.setattr(MlflowTracker, "record", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        assert wait_for(lambda: sum(point.get("outcome") == "ok" for point in store.runs()) >= 3)
-        os.kill(driver.pid, signal.SIGINT)
-        out, errors = driver.communicate(timeout=200)
+        sides = ["--within", "0.0001", "--most", "400", "compile=graph", "compile=xla"]
+        done = run(["paradnn.compare.command", *sides, *POINT], store)
     finally:
-        driver.kill()
-    assert driver.returncode == 130, errors
+        signal.signal(signal.SIGINT, before)
+    out, errors = done.stdout, done.stderr
+    assert done.returncode == 130, errors
+    assert len(store.runs()) == 3
     assert "not settled: " in out
     assert "interrupted; what was measured is recorded" in errors
     [parent] = store.runs("sweep")

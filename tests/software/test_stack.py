@@ -274,7 +274,7 @@ def test_the_same_requirements_are_the_same_stack() -> None:
 def test_workers_are_kept_while_there_is_memory() -> None:
     before = workers()
     keys = [WorkerKey.of(read_point({"model": {"name": "fc"}, "platform": {"threads": n}})) for n in (1, 2, 3, 4, 5)]
-    with WorkerPool() as pool:
+    with WorkerPool(share=1.0) as pool:
         for key in keys:
             pool.prepare(key)
         assert len(workers() - before) == 5

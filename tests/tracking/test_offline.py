@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,7 +22,7 @@ from paradnn.tracking.upload import upload_record
 from tests.cluster.postgres import server
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
 from tests.conftest import TINY, Store, run
-from tests.session.test_faults import driver
+from tests.session.test_faults import driver, is_stopped, wait_for
 from tests.tracking.counting import counting
 
 AXES = [entry for entry in TINY if "nodes" not in entry]
@@ -96,17 +97,25 @@ def test_a_folder_that_is_not_there_is_said_to_be(store: Store) -> None:
 
 @pytest.mark.framework
 def test_two_drivers_on_a_server_that_goes_away(store: Store, tmp_path: Path) -> None:
-    """Nothing lost, nothing doubled, and no password anywhere.
+    """The other one, and this process. Nothing lost, nothing doubled, and no password anywhere.
 
     The server itself lives on: what it was asked last it may have done, though no driver had the answer.
     """
     folder = tmp_path / "results"
     axes = [*AXES, "model.nodes=range(8,12)", "measure.processes=2"]
     os.environ["AWS_SECRET_ACCESS_KEY"] = SECRET
+
+    def both_began() -> bool:
+        """The other one goes on as soon as this process holds a point, too."""
+        found = len(store.runs()) >= 2
+        if found:
+            other.send_signal(signal.SIGCONT)
+        return found
+
     try:
         with (
             server(store.uri, store.folder, "--workers", "1") as one,
-            counting(one.port, lambda: any("outcome" in run for run in store.runs())) as between,
+            counting(one.port, lambda: both_began() and any("outcome" in run for run in store.runs())) as between,
         ):
             tracking = [
                 f"tracking.uri={with_password(between.uri)}",
@@ -114,9 +123,11 @@ def test_two_drivers_on_a_server_that_goes_away(store: Store, tmp_path: Path) ->
                 "tracking.patience=2",
             ]
             sweep = ["-m", *axes, *tracking]
-            with driver(store, *sweep) as first, driver(store, *sweep) as second:
-                outputs = [process.communicate(timeout=200) for process in (first, second)]
-            assert [first.returncode, second.returncode] == [0, 0], outputs
+            with driver(store, *sweep, until="claimed") as other:
+                assert wait_for(lambda: is_stopped(other))
+                done = run(["paradnn.train", *sweep], store)
+                outputs = [other.communicate(timeout=200), (done.stdout, done.stderr)]
+            assert [other.returncode, done.returncode] == [0, 0], outputs
             assert any(f"python -m paradnn.sync {folder}" in errors for _, errors in outputs)
             done = run(["paradnn.sync", str(folder), "--uri", with_password(one.uri)])
     finally:

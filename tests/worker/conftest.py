@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,3 +58,28 @@ def _collected() -> Iterator[None]:
     """What a file's models leave behind goes with it: Keras does not call the collector here."""
     yield
     gc.collect()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _little_optimized(pytestconfig: pytest.Config) -> None:
+    """XLA reads its flags once: what it compiles in this process is compiled in two thirds of the time, and is slower.
+
+    Workers are processes of their own, and compile as they do for users.
+    """
+    if "not framework" in pytestconfig.option.markexpr:
+        return
+    import tensorflow as tf
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip())
+        tf.function(lambda x: x + 1, jit_compile=True)(1.0)
+
+
+@pytest.fixture
+def as_written() -> Iterator[None]:
+    """Steps run as they are written: TensorFlow's optimizer takes seconds for the layers of a model."""
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})

@@ -170,14 +170,6 @@ def falls(losses: list[float]) -> bool:
     return bool(end < 0.8 * np.mean(losses[:3]) and end < 0.8 * losses[0])
 
 
-@pytest.fixture
-def as_written() -> Iterator[None]:
-    """Steps run as they are written: TensorFlow's optimizer takes seconds for the layers of a real model."""
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    yield
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
-
-
 @pytest.mark.usefixtures("as_written")
 @pytest.mark.parametrize("task", TASKS, ids=[task.model["name"] for task in TASKS])
 def test_it_learns(task: Task) -> None:

@@ -166,6 +166,7 @@ def test_flops_are_those_of_tensorflows_counter(model: dict[str, Any]) -> None:
     assert counted_flops(tf.function(backward).get_concrete_function().graph) == costs.flops_per_step
 
 
+@pytest.mark.usefixtures("as_written")
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize(
     "model",
@@ -235,10 +236,11 @@ def test_adam_is_that_of_its_paper() -> None:
         np.testing.assert_allclose(variable.numpy(), value, rtol=1e-5)
 
 
+#: Two groups of blocks: XLA compiles four for ten seconds.
 BIG = [
     ({**fc(3, 2048, 1000, 100)}, 512),
-    (cnn("residual", filters=16, image_size=96), 32),
-    (cnn("bottleneck", filters=16, image_size=96), 32),
+    (cnn("residual", (1, 1), filters=16, image_size=96), 32),
+    (cnn("bottleneck", (1, 1), filters=16, image_size=96), 32),
     (rnn("lstm", 1, 256, 40, 64), 128),
 ]
 
