@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
+from multiprocessing.util import Finalize
 from pathlib import Path
 from unittest import mock
 
@@ -90,11 +91,8 @@ def pytest_sessionstart() -> None:
     threadpoolctl.threadpool_limits(1, "blas")
     if "PYTEST_XDIST_WORKER" in os.environ:  # what a test finds in the folder for temporary files is its own
         tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="paradnn-tests-")
-
-
-def pytest_sessionfinish() -> None:
-    if tempfile.tempdir and Path(tempfile.tempdir).name.startswith("paradnn-tests-"):
-        shutil.rmtree(tempfile.tempdir, ignore_errors=True)
+        # After what multiprocessing keeps there, which goes at -100.
+        Finalize(None, shutil.rmtree, (tempfile.tempdir, True), exitpriority=-200)
 
 
 def pytest_collection_finish() -> None:
