@@ -11,7 +11,7 @@ from analysis.labels import label, unit_of
 from analysis.methods.scaling import Scaling, amdahl_speedup
 from analysis.methods.scaling_prediction import Expected
 
-__all__ = ["draw_scaling"]
+__all__ = ["draw_predicted", "draw_scaling"]
 
 _LINE = "#555555"
 
@@ -26,8 +26,16 @@ def draw_scaling(found: Scaling, expected: Expected | None = None) -> Figure:
     _speedups(row[1], found)
     handles, labels = row[0].get_legend_handles_labels()
     if expected is not None:
-        _predicted(row[2], expected, found)
+        _predicted(row[2], expected, _unusual(found))
     drawn.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+    return drawn
+
+
+def draw_predicted(expected: Expected) -> Figure:
+    """Predicted steps against measured ones alone."""
+    drawn, axes = figure(6.0, 4.8)
+    _predicted(axes, expected, [])
+    axes.legend(frameon=False)
     return drawn
 
 
@@ -90,9 +98,9 @@ def _speedups(axes: Axes, found: Scaling) -> None:
     finish(axes, "Speedup, and Amdahl's law fitted", _counted(found.by), "speedup over one")
 
 
-def _predicted(axes: Axes, expected: Expected, found: Scaling) -> None:
+def _predicted(axes: Axes, expected: Expected, among: list[str]) -> None:
     """A bar for each point from the step with overlap to that without, at the measured one; x = y where it holds."""
-    rows, among = expected.table, _unusual(found)
+    rows = expected.table
     names = rows["family"] + ", " + rows["transport"] if among and "transport" in rows else rows["family"]
     for name in dict.fromkeys(names):
         own, colour = rows[names == name], colour_of(name, among)
@@ -106,6 +114,7 @@ def _predicted(axes: Axes, expected: Expected, found: Scaling) -> None:
             alpha=0.6,
             markeredgewidth=0,
             linestyle="none",
+            label=name,
         )
     ends = [
         min(rows["measured_ms"].min(), rows["overlapped_ms"].min()),

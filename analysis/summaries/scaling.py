@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Literal
 from analysis.format import percent_interval
 from analysis.options import Options, option
 from analysis.summaries.gate import gated
-from analysis.summaries.pooling import joined
+from analysis.summaries.pooling import joined, pooled_within
 from analysis.summaries.result import Paragraph, Result
-from analysis.summaries.scaling_prediction import describe_expected, plan, pooled_messages, told_apart
-from paradnn.errors import ConfigError
+from analysis.summaries.scaling_prediction import PredictedResult, describe_expected, plan, pooled_messages, told_apart
+from paradnn.errors import ConfigError, NotEnoughData
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -144,13 +144,20 @@ def scaling(frame: pd.DataFrame, options: ScalingOptions | None = None) -> Resul
     _check(options)
     if exchange is not None and options.hosts:
         return plan(frame, exchange, options.hosts, options.scaling, options.pool)
-    pairs = analyse(frame, options.metric, options.by, options.pool)
     if exchange is None:
+        pairs = analyse(frame, options.metric, options.by, options.pool)
         return ScalingResult(scaling=pairs, sources=pairs.run_ids, pooled=joined(pairs.pooled))
-    from analysis.methods.scaling_prediction import expect_measured
+    from analysis.methods.scaling_prediction import expect_measured, trainings
 
     expected = expect_measured(frame, exchange)
-    pooled = joined((*pairs.pooled, pooled_messages(frame, expected, options.pool)))
+    messages = pooled_messages(frame, expected, options.pool)
+    try:
+        pairs = analyse(frame, options.metric, options.by, options.pool)
+    except NotEnoughData:  # of weak scaling: batches differ
+        used = trainings(frame)
+        pooled = joined((pooled_within(used, ["family", "device"], options.pool), messages))
+        return PredictedResult(expected=expected, sources=(*used["run_id"], *expected.run_ids), pooled=pooled)
+    pooled = joined((*pairs.pooled, messages))
     sources = (*pairs.run_ids, *expected.run_ids)
     return ScalingResult(scaling=pairs, expected=expected, sources=sources, pooled=pooled)
 

@@ -19,7 +19,27 @@ if TYPE_CHECKING:
     from analysis.methods.scaling_prediction import Expected
     from paradnn.forecast.communication.data_parallel import Exchange
 
-__all__ = ["HostsResult", "describe_expected", "plan", "pooled_messages", "told_apart"]
+__all__ = ["HostsResult", "PredictedResult", "describe_expected", "plan", "pooled_messages", "told_apart"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class PredictedResult(Result):
+    """Measured steps beside predicted ones, where no point was measured on one device and on more (weak scaling)."""
+
+    expected: Expected
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row for each point and number of devices; times in ms."""
+        return told_apart(self.expected.table)
+
+    def _figure(self) -> Figure:
+        from analysis.figures.scaling import draw_predicted
+
+        return draw_predicted(self.expected)
+
+    def _paragraphs(self) -> Iterator[Paragraph]:
+        yield from describe_expected(self.expected)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

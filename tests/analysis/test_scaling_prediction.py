@@ -11,7 +11,7 @@ import pytest
 from analysis.methods.extrapolation import model_of
 from analysis.methods.scaling_prediction import seconds_at
 from analysis.summaries.scaling import ScalingOptions, ScalingResult, scaling
-from analysis.summaries.scaling_prediction import HostsResult
+from analysis.summaries.scaling_prediction import HostsResult, PredictedResult
 from paradnn.costs import layer_work
 from paradnn.errors import ConfigError, NotEnoughData
 from paradnn.forecast.communication.channels import channels
@@ -86,6 +86,19 @@ def test_devices_of_other_hosts_are_predicted_from_one_of_this() -> None:
     table = scaling(store(frame, messages()), ScalingOptions(channel="tcp latency", bucket=0)).table
     np.testing.assert_allclose(table["serial_ms"], table["measured_ms"], rtol=1e-6)
     assert table["hosts"].tolist() == table["devices"].tolist()
+
+
+def test_weak_scaling_has_predictions_and_no_pairs() -> None:
+    """Every device of a model has the same batch, so that no point was measured on one and on more."""
+    frame = trained((1, 2))
+    frame = frame[frame["batch_size"] / frame["devices"] == np.where(frame["model.nodes"] == 256, 64, 128)]
+    result = scaling(store(frame, messages()), ScalingOptions(channel="tcp latency", bucket=0))
+    assert isinstance(result, PredictedResult)
+    np.testing.assert_allclose(result.table["serial_ms"], result.table["measured_ms"], rtol=1e-6)
+    assert set(result.table["alone_from"]) == {"measured"}
+    assert "predicted over tcp latency" in result.text()
+    assert len(result.figure().axes) == 1
+    assert set(result.sources) >= set(frame["run_id"]) | set(messages()["run_id"])
 
 
 def test_all_gradients_go_at_once_unless_told_otherwise() -> None:
