@@ -76,7 +76,7 @@ class Measuring:
         settings, self._summary, self._resume = context.settings, context.summary, context.resume
         self._pool, self._tracker = context.pool, context.tracker
         self._environments, self._reporter, self._settings = context.environments, context.reporter, settings
-        self._partial = PartialResults(settings.tracking)
+        self.partial = PartialResults(settings.tracking)
         self._ceilings = CeilingsKeeper(self._pool, self._tracker, self._reporter.say) if settings.ceilings else None
         self._sets, self._hosts = SetFiles(), OtherHosts()
         self._random = random.Random(settings.sweep.seed)
@@ -191,9 +191,7 @@ class Measuring:
         if isinstance(claim, ClaimedElsewhere):
             return False
         if isinstance(claim, Finished):
-            self._partial.remove(identity)
-            if claim.tags["outcome"] == "ok":  # what was cut short may be measured again, and go on
-                self._partial.remove_checkpoint(identity)
+            self.partial.forget(identity, claim.tags["outcome"])
             self._summary.skipped[claim.tags["outcome"]] += 1
             self._reporter.skipped(self._summary.skipped, point.measure.processes)
             return True
@@ -214,7 +212,7 @@ class Measuring:
 
     def _take_up(self, entry: OpenPoint) -> None:
         """Go on with the processes that an earlier driver kept, unless their first lacks a profile that is wanted."""
-        known = self._partial.load(entry.claim.identity)
+        known = self.partial.load(entry.claim.identity)
         answer = known[0].answer if known else None
         has = profile_tags(answer.profile)["extras"].split() if answer and answer.profile else ()
         if answer and not wanted_extras(entry.point).difference(has):
@@ -226,7 +224,7 @@ class Measuring:
         if entry.claim.repeats or self._keeps_nothing:
             return
         try:
-            self._partial.save(entry.claim.identity, entry.results)
+            self.partial.save(entry.claim.identity, entry.results)
         except StoreError as error:
             self._keeps_nothing = True
             self._reporter.say(f"processes of points that are not complete are not kept: {error}")
@@ -250,9 +248,9 @@ class Measuring:
         run_id = self._tracker.record(entry.claim, record, lambda: self._late(record))
         self._open.remove(entry)
         if len(entry.results) > 1 and not entry.claim.repeats:
-            self._partial.remove(entry.claim.identity)
+            self.partial.remove(entry.claim.identity)
         if entry.point.learn and not entry.claim.repeats and has_ended(entry.point.learn, entry.results[-1]):
-            self._partial.remove_checkpoint(entry.claim.identity)
+            self.partial.remove_checkpoint(entry.claim.identity)
         self.drift.add(entry.steps())
         self._done(record, run_id, entry.wanted)
 
@@ -290,7 +288,7 @@ class Measuring:
                 return PointResult("unavailable", str(error))
             request["learning_set"] = str(path)
             if not entry.claim.repeats:
-                request["checkpoint"] = str(self._partial.checkpoint(entry.claim.identity))
+                request["checkpoint"] = str(self.partial.checkpoint(entry.claim.identity))
         key = WorkerKey.of(point)
         if point.hosts > 1:
             try:

@@ -24,7 +24,7 @@ __all__ = ["PartialResults"]
 class PartialResults:
     """Results of points that are not complete, a file each in the folder of results that wait for the store.
 
-    Only who holds the claim of a point touches its file.
+    Only who holds the claim of a point, or finds its outcome, touches its file.
     """
 
     def __init__(self, settings: Tracking) -> None:
@@ -57,6 +57,16 @@ class PartialResults:
         """The point is recorded. A folder that cannot be written holds no file of ours."""
         with contextlib.suppress(OSError):
             self._path(identity).unlink(missing_ok=True)
+
+    def forget(self, identity: Identity, outcome: str) -> None:
+        """The point has this outcome already: who recorded it may have been killed before it removed what it kept."""
+        self.remove(identity)
+        if outcome == "ok":  # what was cut short may be measured again, and go on
+            self.remove_checkpoint(identity)
+
+    def holds_any(self) -> bool:
+        """Whether anything is kept of any point; mostly nothing is."""
+        return any(next(self._folder.glob(pattern), None) for pattern in ("partial-*", "training-*"))
 
     def checkpoint(self, identity: Identity) -> Path:
         """Where the worker keeps a training (`paradnn.worker.learning.checkpoint`)."""

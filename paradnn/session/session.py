@@ -204,9 +204,11 @@ class _Session:
                 point, known.get(identity, ()), self._resume
             )
 
-        todo = []
+        todo, keeps_any = [], self._measuring.partial.holds_any()
         for status in point_statuses(points, self._measuring.identity, done):
             if status.done:
+                if keeps_any:
+                    self._measuring.partial.forget(status.identity, status.done.tags["outcome"])
                 self._skip(status.point, status.done)
             elif status.repeated:
                 self._summary.repeated += 1

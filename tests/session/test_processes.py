@@ -79,11 +79,18 @@ def test_the_processes_of_points_take_turns(measured: tuple[Store, str]) -> None
 
 
 def test_nothing_is_left_of_what_was_kept_meanwhile(measured: tuple[Store, str]) -> None:
+    """Nor after a driver that was killed between recording a point and removing what it kept."""
     store, _ = measured
     assert not list(store.folder.glob("partial-*"))
-    again = run(["paradnn.train", "-m", "model.nodes=8,9", *REST, "measure.processes=4"], store)
+    tracking = Tracking(uri=store.uri, folder=str(store.folder))
+    tags = store.runs()[0]
+    PartialResults(tracking).save(Identity(tags["point_id"], tags["environment_id"], 0), [])
+    assert len(list(store.folder.glob("partial-*"))) == 1
+    axes = ["-m", "model.nodes=8,9", *REST, "measure.processes=4", f"tracking.folder={store.folder}"]
+    again = run(["paradnn.train", *axes], store)
     assert "2 skipped" in again.stdout
     assert len(store.runs()) == 2
+    assert not list(store.folder.glob("partial-*"))
 
 
 def test_a_killed_driver_leaves_nothing_behind_loses_no_process_and_doubles_none(store: Store) -> None:
