@@ -32,9 +32,9 @@ def make_environment(folder: Path, wheels: Path) -> Path:
     the `wheels`.
     """
     python, done = folder / "bin" / "python", folder / "complete"
-    packages = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    shared = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
     # One that came along from another machine, or is of another interpreter, is made again.
-    made_for = "\n".join([platform.node(), sys.executable, sys.version, *packages, *REQUIREMENTS])
+    made_for = "\n".join([platform.node(), sys.executable, sys.version, *shared, *REQUIREMENTS])
     if done.exists() and done.read_text() == made_for and python.exists():
         return python
     version = ".".join(map(str, sys.version_info[:2]))
@@ -49,7 +49,7 @@ def make_environment(folder: Path, wheels: Path) -> Path:
     _run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], nowhere)
     packages = Path(_run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], nowhere))
     # One line that begins with import is run; a bare path would leave their own .pth files unread.
-    line = "; ".join(["import site", *(f"site.addsitedir({path!r})" for path in packages)])
+    line = "; ".join(["import site", *(f"site.addsitedir({path!r})" for path in shared)])
     (packages / "machine.pth").write_text(line + "\n")
     # Isolated from what the user set for pip, such as a target.
     install = [str(python), str(pip / "pip"), "install", "--isolated", "--quiet", "--disable-pip-version-check"]
