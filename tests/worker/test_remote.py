@@ -77,7 +77,7 @@ def in_a_process(point: dict[str, Any], then: Callable[[Any], None]) -> int:
 def test_half_of_the_processes_are_behind_the_server(server: psutil.Popen, given: dict[str, Any], there: int) -> None:
     def run(step: Any) -> None:
         step.run(5)
-        assert len(server.children()) == there
+        assert wait_for(lambda: len(server.children()) == there)
 
     assert os.waitpid(in_a_process(point(server.address, **given), run), 0)[1] == 0
     assert wait_for(lambda: not server.children())
