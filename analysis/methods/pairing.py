@@ -129,7 +129,7 @@ def pair(
     """One row for each point that both sides measured, sorted by family and join columns.
 
     Only runs with outcome ok and a positive `metric` count. Runs of a side that agree in the join columns are
-    replicates of one point, brought to their median. Default join columns: `join_columns`. Columns and `attrs` are told
+    replicates of one point, brought to their median. Default join columns: `join_columns`. Columns and `attrs` stand
     at the head of this module.
 
     Raises ConfigError for a metric without direction or that a side lacks, for sides that share runs, and where the
