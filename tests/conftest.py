@@ -8,7 +8,6 @@ import importlib
 import io
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -25,9 +24,11 @@ import threadpoolctl
 
 from paradnn.execution.pool import WorkerPool
 from paradnn.session import session
+from tests.processes import children_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
+_SUITE = os.getpid()
 #: Axes that make a point as short as it can be.
 TINY = [
     "model.layers=1",
@@ -42,6 +43,12 @@ TINY = [
     "measure.processes=1",
     "ceilings=false",
 ]
+
+
+def _refuse_to_fork(event: str, arguments: object) -> None:
+    """A fork has none of this process's threads, but the locks that they hold: it may wait for ever."""
+    if event in ("os.fork", "os.forkpty") and os.getpid() == _SUITE:
+        raise RuntimeError("no test forks the process that runs tests: tests/processes.py has others")
 
 
 #: Files that take longest, in seconds: they begin first, so that no process is left alone with one at the end.
@@ -86,6 +93,7 @@ MEASURED = {"special", "swept"}
 
 def pytest_sessionstart() -> None:
     """Two processes test at the same time: products on one thread each, whose others would spin for the same cores."""
+    sys.addaudithook(_refuse_to_fork)
     import scipy.linalg  # noqa: F401  brings a BLAS of its own
 
     threadpoolctl.threadpool_limits(1, "blas")
@@ -217,11 +225,6 @@ def run(arguments: Sequence[str], store: Store | None = None, **variables: str) 
     return subprocess.CompletedProcess(list(arguments), code or 0, out.getvalue(), errors.getvalue())
 
 
-def hear_ctrl_c() -> None:
-    """What a shell starts in the background ignores SIGINT, and so does all that it starts: this suite, too."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 class _KeptPool(WorkerPool):
     """Is not closed with its session."""
 
@@ -255,16 +258,6 @@ def _closed_pools() -> Iterator[None]:
 def pool() -> WorkerPool:
     """Real workers, which other tests use too: where a framework was imported and has its threads, nothing can fork."""
     return _kept_workers()
-
-
-def children_of(pid: int) -> list[int]:
-    """Every living descendant of a process."""
-    import psutil
-
-    try:
-        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
-    except psutil.Error:
-        return []
 
 
 def processes_of_points() -> dict[int, int]:

@@ -18,7 +18,7 @@ from benchmarks.channel import Cell
 from benchmarks.channel_commands import COMMANDS
 from benchmarks.turns import Failed, Stage
 from tests.conftest import ROOT, process
-from tests.session.test_faults import wait_for
+from tests.processes import wait_for
 
 
 def in_group(group: int) -> set[int]:

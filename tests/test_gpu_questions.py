@@ -15,13 +15,14 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.conftest import ROOT, children_of, environment, hear_ctrl_c, process
+from tests.conftest import ROOT, environment, process
 from tests.gpu.__main__ import _answer
 from tests.gpu.board import read_board, sampled_power, throttled
 from tests.gpu.commands import Answer, Session, Skipped, Wrong
 from tests.gpu.environment import make_environment
 from tests.gpu.questions import QUESTIONS, Question, machine
 from tests.gpu.sweeps import GRIDS, OTHERS, REAL, SMALL
+from tests.processes import PATIENCE, children_of, hearing_ctrl_c, started
 from tests.session.test_faults import all_gone
 
 #: An older driver: it knows throttle reasons under their first name, and cannot tell a limit of power.
@@ -194,23 +195,18 @@ def test_what_needs_no_gpu_is_really_asked(tmp_path: Path) -> None:
 @pytest.mark.framework
 def test_who_interrupts_gets_the_answers_so_far_and_no_process_stays(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
-    asking = subprocess.Popen(
-        [sys.executable, "-m", "tests.gpu", "--platform", "cpu", "--out", str(out), "--only", "o"],
-        cwd=ROOT,
-        env=environment(PARADNN_GPU_TESTS="1"),
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=hear_ctrl_c,
-    )
+    command = [sys.executable, "-m", "tests.gpu", "--platform", "cpu", "--out", str(out), "--only", "o"]
 
     def answers() -> list[dict[str, Any]]:
         return list(json.loads(out.read_text())["answers"]) if out.exists() else []
 
-    # Until a worker of a driver of the first question that measures has begun; the one before it asks the machine.
-    while not (answers() and len(children := children_of(asking.pid)) >= 2) and asking.poll() is None:
-        time.sleep(0.1)
-    asking.send_signal(signal.SIGINT)
-    printed, _ = asking.communicate(timeout=200)
+    environ, pipe = environment(PARADNN_GPU_TESTS="1"), subprocess.PIPE
+    with started(hearing_ctrl_c(command), cwd=ROOT, env=environ, stdout=pipe, text=True) as asking:
+        # Until a worker of a driver of the first question that measures has begun; the one before it asks the machine.
+        while not (answers() and len(children := children_of(asking.pid)) >= 2) and asking.poll() is None:
+            time.sleep(0.1)
+        asking.send_signal(signal.SIGINT)
+        printed, _ = asking.communicate(timeout=PATIENCE)
     assert asking.returncode == 130, printed
     assert "interrupted after" in printed
     assert not json.loads(out.read_text())["complete"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -15,8 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import ROOT, TINY, Store, children_of, environment
-from tests.session.test_faults import wait_for
+from tests.conftest import ROOT, TINY, Store, environment
+from tests.processes import started, wait_for
 
 AXES = " ".join(entry for entry in TINY if not entry.startswith("batch_size"))
 #: Parameters of a point that needs no framework: where its run is does not depend on how it ends.
@@ -82,14 +81,9 @@ def served_by_git(folder: Path) -> Iterator[str]:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", port)) == 0
 
-    daemon = subprocess.Popen(["git", "daemon", *where], stderr=subprocess.DEVNULL)
-    try:
+    with started(["git", "daemon", *where], stderr=subprocess.DEVNULL):  # git is but the parent of git-daemon
         assert wait_for(listens)
         yield f"git://127.0.0.1:{port}/paradnn.git"
-    finally:
-        for pid in [*children_of(daemon.pid), daemon.pid]:  # git is but the parent of git-daemon
-            os.kill(pid, signal.SIGKILL)
-        daemon.wait()
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,8 @@ from paradnn.tracking.base import Claim
 from paradnn.tracking.mlflow_tracker import MlflowTracker
 from paradnn.watch import progress_of
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
-from tests.conftest import ROOT, Store, environment, hear_ctrl_c, run
+from tests.conftest import ROOT, Store, environment, run
+from tests.processes import PATIENCE, hearing_ctrl_c, started
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
 
@@ -158,15 +159,14 @@ def test_on_a_terminal_it_goes_on_until_ctrl_c(store: Store) -> None:
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "paradnn.watch", "--interval", "0.1"]
     variables = environment(store, TERM="xterm", COLUMNS="120", LINES="50")
-    with subprocess.Popen(
-        command, cwd=ROOT, env=variables, stdin=follower, stdout=follower, stderr=follower, preexec_fn=hear_ctrl_c
-    ) as watching:
+    terminal = {"stdin": follower, "stdout": follower, "stderr": follower}
+    with started(hearing_ctrl_c(command), cwd=ROOT, env=variables, **terminal) as watching:
         os.close(follower)
         read_until(leader, "3 of 4 points")
         sweep.record(sweep.open, 700.0)
         read_until(leader, "4 of 4 points")
         watching.send_signal(signal.SIGINT)
-        assert watching.wait(200) == 0
+        assert watching.wait(PATIENCE) == 0
     os.close(leader)
 
 

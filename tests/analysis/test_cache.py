@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from paradnn.store.query import Query
 from paradnn.store.records import Records
 from tests.analysis.test_store import QUERIES
 from tests.conftest import ROOT
+from tests.processes import PATIENCE, started
 
 #: What makes a small store, written just now, a large one that has settled.
 LARGE = ((cache, "_WORTH", 1), (cache, "_SETTLED", 0), (sql, "_MANY", 0), (bulk, "_ROWIDS", 7))
@@ -210,10 +212,11 @@ def test_two_processes_at_once(large: Path) -> None:
         ]
     )
     command = [sys.executable, "-c", code, str(large)]
-    running = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    for number in range(10):
-        change(large, f"UPDATE tags SET value = 'n{number}' WHERE key = 'host'")
-    assert [process.communicate()[0].split() for process in running] == [["34"] * 20] * 2
+    reading = partial(started, command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    with reading() as first, reading() as second:
+        for number in range(10):
+            change(large, f"UPDATE tags SET value = 'n{number}' WHERE key = 'host'")
+        assert [each.communicate(timeout=PATIENCE)[0].split() for each in (first, second)] == [["34"] * 20] * 2
     check(large)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -14,8 +12,8 @@ import pytest
 
 from paradnn.config.point import Tracking
 from paradnn.tracking.mlflow_tracker import MlflowTracker
-from tests.conftest import ROOT, Store, children_of, environment, run
-from tests.session.test_faults import wait_for
+from tests.conftest import ROOT, Store, environment, run
+from tests.processes import started, wait_for
 
 
 def test_a_taken_port_is_told_with_another(store: Store) -> None:
@@ -52,9 +50,6 @@ def test_the_store_is_served(store: Store, tmp_path: Path) -> None:
     MlflowTracker(Tracking(uri=store.uri))
     command = [sys.executable, "-m", "paradnn.ui", "--port", str(port)]
     silent = subprocess.DEVNULL
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment(store, MLFLOW_WORKERS="1"), stdout=silent, stderr=silent
-    )
 
     def answers() -> bool:
         try:
@@ -63,9 +58,5 @@ def test_the_store_is_served(store: Store, tmp_path: Path) -> None:
         except OSError:
             return False
 
-    try:
-        assert wait_for(answers, 120)
-    finally:
-        for pid in [*children_of(process.pid), process.pid]:
-            os.kill(pid, signal.SIGKILL)
-        process.wait()
+    with started(command, cwd=ROOT, env=environment(store, MLFLOW_WORKERS="1"), stdout=silent, stderr=silent):
+        assert wait_for(answers)

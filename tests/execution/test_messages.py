@@ -36,6 +36,7 @@ from paradnn.worker.messages import (
     Trial,
 )
 from tests.conftest import ROOT
+from tests.processes import started
 
 TIMING = Timing(4, [Trial(1, 0.5)], [0.25], [0.25, 0.5], True, "why", float("inf"))
 TABLE = Table(["type", "share"], [["MatMul", 0.5], ["(no operation)", None]])
@@ -177,16 +178,15 @@ def test_a_request_of_another_version_is_refused(tmp_path: Path) -> None:
         encode(plain(request) | {"id": "x"}),
         encode(request),
     ]
-    with subprocess.Popen(worker, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path) as process:
-        assert process.stdin
-        assert process.stdout
+    with started(worker, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path) as process:
         process.stdin.write(b"".join(lines))
         process.stdin.flush()
         events = []
         while not events or not isinstance(events[-1], Exited):
-            if line := process.stdout.readline().strip():
-                events.append(read_event(line))
-        process.stdin.close()
+            line = process.stdout.readline()
+            assert line, "it has ended"
+            if line.strip():
+                events.append(read_event(line.strip()))
     names = "Ready Refused Refused Refused Started PhaseBegun PhaseBegun Result Exited"
     assert [type(entry).__name__ for entry in events] == names.split()
     assert [entry.reason for entry in events[1:4]] == [  # type: ignore[union-attr]

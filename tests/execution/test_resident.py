@@ -12,6 +12,7 @@ import pytest
 
 from paradnn.execution import resident
 from paradnn.execution.resident import Resident
+from tests.processes import started
 
 SIZE, CHILDREN = 64 << 20, 6
 #: A process whose children have what it has, until a line tells them to write to it.
@@ -42,9 +43,8 @@ sys.stdin.read()
 def sharing() -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", SHARING, str(SIZE), str(CHILDREN)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes, text=True, start_new_session=True) as process:
+    with started(command, **pipes, text=True, start_new_session=True) as process:
         try:
-            assert process.stdout
             assert process.stdout.readline() == "ready\n"
             yield process
         finally:

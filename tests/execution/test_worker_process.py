@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from paradnn.record.profile_summary import profile_tags
 from paradnn.tracking.resume import ResumePolicy
 from paradnn.worker.messages import Answer, NoProfile
 from tests.conftest import ROOT
+from tests.processes import started, wait_for
 
 MEASURE = {"min_seconds": 0.02, "min_blocks": 2, "block_seconds": 0.002, "warmup_seconds": 0.1}
 POINT = read_point({"model": {"name": "fc", "layers": 1, "nodes": 8}, "batch_size": 4, "measure": MEASURE})
@@ -50,8 +50,7 @@ def test_a_worker_that_dies_in_its_sleep_is_replaced(pool: WorkerPool) -> None:
     worker, known = psutil.Process(pool._workers[key]._process.pid), workers()
     assert worker in known
     worker.kill()
-    while worker.status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.01)
+    assert wait_for(lambda: worker.status() == psutil.STATUS_ZOMBIE)
     assert pool.measure(key, request_of(POINT), limits, phases.append).outcome == "ok"
     assert worker not in workers()
     assert len(workers()) == len(known)
@@ -61,22 +60,13 @@ def test_folders_of_killed_drivers_are_removed(tmp_path: Path, monkeypatch: pyte
     """Known by a lock: process numbers tell nothing of drivers in containers that share this /tmp."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code = "from paradnn.execution.scratch import Scratch; one = Scratch(); print(one.path, flush=True); input()"
-    driver = subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert driver.stdout
-    other = Path(driver.stdout.readline().strip())
-    mine = Scratch()
-    (tmp_path / "another").mkdir()
-    WorkerPool()
-    assert set(tmp_path.iterdir()) == {other, mine.path, tmp_path / "another"}
-    driver.kill()
-    driver.communicate()
+    pipes, environ = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}, {**os.environ, "TMPDIR": str(tmp_path)}
+    with started([sys.executable, "-c", code], cwd=ROOT, env=environ, text=True, **pipes) as driver:
+        other = Path(driver.stdout.readline().strip())
+        mine = Scratch()
+        (tmp_path / "another").mkdir()
+        WorkerPool()
+        assert set(tmp_path.iterdir()) == {other, mine.path, tmp_path / "another"}
     WorkerPool()
     assert set(tmp_path.iterdir()) == {mine.path, tmp_path / "another"}
     mine.remove()
@@ -85,8 +75,8 @@ def test_folders_of_killed_drivers_are_removed(tmp_path: Path, monkeypatch: pyte
 
 def test_a_worker_whose_driver_is_gone_already_does_not_start() -> None:
     """The driver was killed while the worker's interpreter was starting."""
-    driver = subprocess.Popen([sys.executable, "-c", ""])
-    driver.wait()
+    with started([sys.executable, "-c", ""]) as driver:
+        pass
     command = [sys.executable, "-m", "paradnn.worker", "--driver", str(driver.pid)]
     done = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, timeout=300, check=False)
     assert done.returncode == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from paradnn.hardware.findings import Finding, host_findings, load_findings
 from paradnn.hardware.gpu_state import gpu_findings
 from paradnn.hardware.load import Load, LoadWatch, Taker
 from tests.hardware.planted import LAPTOP, SERVER, plant
+from tests.processes import started
 
 
 @pytest.fixture(autouse=True)
@@ -86,12 +86,8 @@ def test_a_busy_machine_is_said_to_be() -> None:
 
 def test_what_this_process_started_is_not_foreign() -> None:
     watch = LoadWatch()
-    spinner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
+    with started([sys.executable, "-c", "while True: pass"]) as spinner:
         assert spinner.pid not in {taker.pid for taker in watch.look().takers}
-    finally:
-        spinner.kill()
-        spinner.wait()
 
 
 BOARD = "0, NVIDIA H100, Disabled, 1200, 1980, 0x0000000000000020, 97, 84\n"

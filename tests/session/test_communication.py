@@ -16,8 +16,9 @@ from paradnn.config.outcome import PointResult
 from paradnn.execution.worker_process import Limits, Worker
 from paradnn.worker.communication.waiting import listen
 from tests.conftest import Store, process, processes_of_points, run
-from tests.session.test_faults import meanwhile, wait_for
-from tests.worker.test_communication import two_free_ports
+from tests.processes import PATIENCE, wait_for
+from tests.session.test_faults import meanwhile
+from tests.worker.test_communication import served_once, two_free_ports
 
 pytestmark = pytest.mark.framework
 
@@ -114,18 +115,14 @@ def test_a_peer_that_never_answers_and_a_port_that_is_taken(store: Store) -> Non
 
 
 def test_a_message_that_ends_too_early(store: Store) -> None:
-    listening = listen(0)
-    pid = os.fork()
-    if pid == 0:
-        connected, _ = listening.accept()
+    def begin(connected: socket.socket) -> None:
         connected.sendall(b"!")
         connected.recv(21 + 1024, socket.MSG_WAITALL)
         connected.sendall(bytes(100))
-        connected.close()
-        os._exit(0)
-    with closing(listening):
-        run([*SHORT, f"model.peer=127.0.0.1:{listening.getsockname()[1]}"], store)
-    os.waitpid(pid, 0)
+
+    address, thread = served_once(begin)
+    run([*SHORT, f"model.peer={address}"], store)
+    thread.join(PATIENCE)
     tags = ended(store)
     assert tags["outcome"] == "crash"
     assert tags["reason"].endswith("closed the connection after 100 of 1,024 bytes of a message")

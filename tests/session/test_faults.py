@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,8 @@ import pytest
 from paradnn.config.families.synthetic import FullyConnected
 from paradnn.config.point import Measure, Point
 from paradnn.tracking.resume import ResumePolicy
-from tests.conftest import ROOT, TINY, Store, children_of, environment, hear_ctrl_c, run
+from tests.conftest import ROOT, TINY, Store, environment, run
+from tests.processes import PATIENCE, children_of, hearing_ctrl_c, started, wait_for
 
 pytestmark = pytest.mark.framework
 
@@ -54,34 +54,10 @@ MEASURE = [entry for entry in TINY if entry.startswith("measure") and "min_secon
 def driver(store: Store, *arguments: str, until: str | None = None) -> Iterator[subprocess.Popen[str]]:
     """A running driver; killed with all it started when the test is done. `until`: see tests/session/stopping.py."""
     program = ["tests.session.stopping", until] if until else ["paradnn.train"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", *program, *arguments],
-        cwd=ROOT,
-        env=environment(store),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        preexec_fn=hear_ctrl_c,
-    )
-    try:
+    command = hearing_ctrl_c([sys.executable, "-m", *program, *arguments])
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with started(command, cwd=ROOT, env=environment(store), text=True, **pipes) as process:
         yield process
-    finally:
-        for pid in [*children_of(process.pid), process.pid]:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        process.communicate()
-
-
-def wait_for(condition, seconds: float = 200.0) -> bool:
-    """Wait for what will happen; where it does not, the test fails, however slow the machine."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 @contextmanager
@@ -173,7 +149,7 @@ def test_a_driver_killed_while_processes_meet_over_grpc_leaves_none_of_them(stor
         started = children_of(process.pid)
         assert len(started) >= 3, "the worker, the point, its second process"
         process.kill()
-        process.wait()
+        process.wait(PATIENCE)
         assert all_gone(started)
 
 

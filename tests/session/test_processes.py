@@ -28,8 +28,9 @@ from paradnn.worker.channel import plain
 from paradnn.worker.learning.checkpoint import Checkpoint, unfinished
 from paradnn.worker.learning.messages import Epoch
 from paradnn.worker.messages import PROTOCOL_VERSION, Answer, Compilation, Measurement, Timing
-from tests.conftest import TINY, Store, children_of, run
-from tests.session.test_faults import all_gone, crash_the_point, driver, is_stopped, meanwhile, wait_for
+from tests.conftest import TINY, Store, run
+from tests.processes import PATIENCE, children_of, wait_for
+from tests.session.test_faults import all_gone, crash_the_point, driver, is_stopped, meanwhile
 
 pytestmark = pytest.mark.framework
 
@@ -101,7 +102,7 @@ def test_a_killed_driver_leaves_nothing_behind_loses_no_process_and_doubles_none
         assert wait_for(lambda: is_stopped(running))
         started = children_of(running.pid)
         running.kill()
-        running.wait()
+        running.wait(PATIENCE)
     assert all_gone(started)
     finished = {entry["run_id"] for entry in store.runs() if "outcome" in entry}
     kept = [json.loads(json.loads(path.read_text())["body"])["results"] for path in folder.glob("partial-*.json")]

@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from paradnn.software.installer import _problem
 from paradnn.software.stack import OpenStack, Stack, open_stack
 from tests.conftest import ROOT, TINY, Store, run
 from tests.execution.test_worker_process import workers
+from tests.processes import PATIENCE, started
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 TINYSTACK = Stack("tiny", PYTHON, ("tinystack==1.0",))
@@ -127,23 +130,23 @@ def test_two_processes_make_it_once(cache: Path) -> None:
     )
     # The lock is held here until both have said what they wait for. The first to get it then uses the stack for long.
     (cache / ".locks").mkdir(parents=True)
-    with (cache / ".locks" / f"{TINYSTACK.key}.make").open("w") as lock:
+    with (cache / ".locks" / f"{TINYSTACK.key}.make").open("w") as lock, ExitStack() as running:
         fcntl.flock(lock, fcntl.LOCK_EX)
         command, pipe = [sys.executable, "-c", code], subprocess.PIPE
-        both = [subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) for _ in range(2)]
+        making = partial(started, command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
+        both = [running.enter_context(making()) for _ in range(2)]
         for process in both:
-            assert process.stdout
             assert process.stdout.readline().startswith("waiting for another process that makes")
-    said = ""
-    for process in both:
-        assert process.stdout
-        while "tinystack==1.0'" not in (line := process.stdout.readline()):
-            said += line
-            assert line
-    assert said.count("making the software stack") == 1
-    for process in both:
-        process.communicate("\n", timeout=200)
-        assert process.returncode == 0
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        said = ""
+        for process in both:
+            while "tinystack==1.0'" not in (line := process.stdout.readline()):
+                said += line
+                assert line
+        assert said.count("making the software stack") == 1
+        for process in both:
+            process.communicate("\n", timeout=PATIENCE)
+            assert process.returncode == 0
 
 
 @pytest.mark.usefixtures("pip")

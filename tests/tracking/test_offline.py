@@ -22,7 +22,8 @@ from paradnn.tracking.upload import upload_record
 from tests.cluster.postgres import server
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
 from tests.conftest import TINY, Store, run
-from tests.session.test_faults import driver, is_stopped, wait_for
+from tests.processes import wait_for
+from tests.session.test_faults import driver, is_stopped
 from tests.tracking.counting import counting
 
 AXES = [entry for entry in TINY if "nodes" not in entry]

@@ -37,6 +37,7 @@ from paradnn.tracking.upload import upload_record
 from paradnn.worker.messages import Answer, ArrayRate, PeakRates, ProductRate
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
 from tests.conftest import Store
+from tests.processes import started, wait_for
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
 
@@ -191,11 +192,10 @@ def test_a_store_whose_writer_was_killed_is_read(store: Store, tmp_path: Path) -
 @pytest.mark.parametrize("tag", [OWNER, "owner"], ids=["now", "of an earlier version"])
 def test_a_driver_that_ended_and_was_not_waited_for_is_gone(tag: str) -> None:
     """Until its parent asks for it, its number is taken: a container's first process may never ask."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+    with started([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         owner = json.loads(owner_tag()) | {"pid": process.pid, "started": psutil.Process(process.pid).create_time()}
         entry = Entry("a", "RUNNING", {tag: json.dumps(owner)})
         assert not entry.is_abandoned()
         process.kill()
-        while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
-            time.sleep(0.01)
+        assert wait_for(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
         assert entry.is_abandoned()

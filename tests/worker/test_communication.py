@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import socket
 import struct
 import subprocess
@@ -12,54 +10,32 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any
 
 import pytest
 
 from paradnn.worker.communication.collectives import collective_layout
 from paradnn.worker.communication.payload import LARGE, MEDIUM, SMALL, buffer_sizes, decode, encode, make_buffers
 from paradnn.worker.communication.rpc import GrpcStep, serve_calls
-from paradnn.worker.communication.shared_memory import Ring, SharedMemoryStep, open_rings, serve_ring
+from paradnn.worker.communication.shared_memory import Ring
 from paradnn.worker.communication.sockets import TcpStep, serve_connections
 from paradnn.worker.communication.waiting import listen, patience_of
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.process_group import RankFailed
 from tests.conftest import ROOT
-
-MODEL = {
-    "name": "channel",
-    "transport": "tcp",
-    "pattern": "latency",
-    "bytes": 1000,
-    "buffers": 3,
-    "payload": "equal",
-    "serialized": False,
-    "window": 4,
-    "servers": 1,
-    "workers": 1,
-    "peer": None,
-    "port": 0,
-}
-
-
-#: Seconds for what does come, on a machine however slow.
-PATIENCE = 200.0
-
-
-def point(**model: Any) -> dict[str, Any]:
-    return {"model": MODEL | model, "seed": 0, "measure": {"timeout": 10.0}}
-
-
-def buffers_of(point: dict[str, Any]) -> list[bytes]:
-    model = point["model"]
-    return make_buffers(buffer_sizes(model["payload"], model["bytes"], model["buffers"]), point["seed"])
+from tests.processes import PATIENCE, in_fresh_process
+from tests.worker.channel_points import buffers_of, point, send_through_shared_memory
 
 
 @pytest.fixture
 def tcp_server() -> Iterator[str]:
-    with closing(listen(0)) as listening:
-        threading.Thread(target=serve_connections, args=(listening,), daemon=True).start()
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
+    listening = listen(0)
+    serving = threading.Thread(target=serve_connections, args=(listening,), daemon=True)
+    serving.start()
+    yield f"127.0.0.1:{listening.getsockname()[1]}"
+    with closing(listening):
+        listening.shutdown(socket.SHUT_RDWR)  # which wakes who accepts
+    serving.join(PATIENCE)
+    assert not serving.is_alive()
 
 
 def two_free_ports() -> int:
@@ -126,7 +102,7 @@ def test_a_peer_that_never_answers_is_a_timeout() -> None:
 
     def greet(connected: socket.socket) -> None:
         connected.sendall(b"!")
-        released.wait()
+        released.wait(PATIENCE)
 
     address, thread = served_once(greet)
     step = TcpStep(point(), [address], buffers_of(point()), 1.5)
@@ -135,7 +111,7 @@ def test_a_peer_that_never_answers_is_a_timeout() -> None:
     assert failed.value.outcome == "timeout"
     step.close()
     released.set()
-    thread.join()
+    thread.join(PATIENCE)
     with closing(listen(0)) as deaf, pytest.raises(RankFailed, match="did not answer"):
         TcpStep(point(), [f"127.0.0.1:{deaf.getsockname()[1]}"], buffers_of(point()), 0.3)
 
@@ -180,7 +156,7 @@ def test_what_listens_there_is_a_peer_that_takes_such_messages(said: bytes, reas
     address, thread = served_once(greet)
     with pytest.raises(Unavailable, match=f"the peer at {address} {reason}"):
         TcpStep(point(), [address], buffers_of(point()), PATIENCE)
-    thread.join()
+    thread.join(PATIENCE)
 
 
 def test_messages_of_no_bytes_are_not_answered_for_ever(tcp_server: str) -> None:
@@ -225,14 +201,14 @@ def test_grpc_carries_whole_messages(pattern: str, serialized: bool) -> None:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     server = serve_calls(address)
     given = point(transport="grpc", pattern=pattern, serialized=serialized, bytes=5 * 2**20)
-    step = GrpcStep(given, [address], buffers_of(given), PATIENCE)
-    step.run(3)
-    if pattern == "latency":
-        back = step._calls[0](step._buffers)
-        assert (b"".join(back) if serialized else back) == b"".join(buffers_of(given))
-    server.stop(None)
-    with pytest.raises(RankFailed, match="a call failed: UNAVAILABLE"):
-        step.run(1)
+    with closing(GrpcStep(given, [address], buffers_of(given), PATIENCE)) as step:
+        step.run(3)
+        if pattern == "latency":
+            back = step._calls[0](step._buffers)
+            assert (b"".join(back) if serialized else back) == b"".join(buffers_of(given))
+        assert server.stop(None).wait(PATIENCE)
+        with pytest.raises(RankFailed, match="a call failed: UNAVAILABLE"):
+            step.run(1)
 
 
 def test_a_grpc_server_that_is_not_there_is_a_timeout() -> None:
@@ -245,18 +221,7 @@ def test_a_grpc_server_that_is_not_there_is_a_timeout() -> None:
 @pytest.mark.parametrize("pattern", ["latency", "bandwidth"])
 def test_shared_memory_carries_whole_messages_between_processes(pattern: str) -> None:
     given = point(transport="shared_memory", pattern=pattern, window=11)
-    rings = open_rings(given)
-    pid = os.fork()
-    if pid == 0:
-        serve_ring(given, rings)
-    try:
-        step = SharedMemoryStep(given, rings, buffers_of(given), PATIENCE)
-        step.run(50)
-        if pattern == "latency":
-            assert bytes(step._into) == b"".join(buffers_of(given))
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+    in_fresh_process(send_through_shared_memory, given)
 
 
 def test_a_ring_that_nobody_reads_is_a_timeout() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from paradnn.worker.contention import ContentionWatch, Counters, between, read_counters
+from tests.processes import in_fresh_process
 
 #: Two seconds on two cores in which the point took 3 of 4 core-seconds and 1 was idle.
 BEFORE = Counters(10.0, 2, own=5.0, idle=100.0, steal=1.0, counted=300.0, switches=10, throttled=0.0, mhz=2000.0)
@@ -97,7 +98,11 @@ def test_the_newer_control_groups_and_a_frequency_from_cpuinfo(tmp_path: Path) -
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processor clocks of other processes are Linux's")
 def test_work_of_processes_below_the_point_is_its_own() -> None:
-    """A child's and a grandchild's processor time, against what wait4 says of it in the end."""
+    in_fresh_process(_watch_a_child_and_a_grandchild)
+
+
+def _watch_a_child_and_a_grandchild() -> None:
+    """Their processor time, against what wait4 says of it in the end."""
     before = read_counters()
     reading, writing = os.pipe()
     child = os.fork()

@@ -18,7 +18,7 @@ from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
 from tests.conftest import processes_of_points
-from tests.session.test_faults import wait_for
+from tests.processes import wait_for
 from tests.worker.families import BATCH, MODELS
 
 #: Of a loss after three updates, as a share of it: sums over shards are rounded in another order.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -238,28 +237,6 @@ def test_generated_pictures_are_made_once_and_checked(cache: Path) -> None:
     assert generated.generated_images(options) == files
     assert files[3].read_bytes() == content
     assert [path.name for path in (cache / "paradnn" / "data").iterdir() if "making" in path.name] == []
-
-
-def _make(folder: str) -> None:
-    generated._ready("raced", lambda path: _slowly(path, Path(folder)))
-
-
-def _slowly(path: Path, witness: Path) -> None:
-    with (witness / "makers").open("a") as file:
-        file.write("x")
-    time.sleep(0.3)
-    (path / "file").write_text("content")
-
-
-def test_two_processes_make_a_set_once(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    makers = [context.Process(target=_make, args=(str(tmp_path),)) for _ in range(3)]
-    for maker in makers:
-        maker.start()
-    for maker in makers:
-        maker.join()
-        assert maker.exitcode == 0
-    assert (tmp_path / "makers").read_text() == "x"
 
 
 def test_text_becomes_windows_of_its_tokens(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing import Pipe
 from typing import Any
 
 import psutil
@@ -17,28 +18,41 @@ import pytest
 from paradnn.errors import WorkerError
 from paradnn.execution.hosts import HOSTS, KEY, OtherHosts
 from paradnn.worker import remote
-from paradnn.worker.communication.run import Processes
 from paradnn.worker.communication.waiting import listen
 from paradnn.worker.errors import Unavailable
+from paradnn.worker.remote import processes_elsewhere
 from tests.conftest import ROOT
-from tests.session.test_faults import wait_for
-from tests.worker.test_communication import MODEL
+from tests.processes import PATIENCE, exit_code, fresh, in_fresh_process, started, wait_for
+from tests.worker.channel_points import MODEL, be_asked, measure_beside, measure_until_killed
 
 COMMAND = [sys.executable, "-m", "paradnn.worker.host"]
 SECRET = "what both know"
 
 
+@dataclass(frozen=True)
+class Server:
+    process: subprocess.Popen[str]
+    seen: psutil.Process
+    address: str
+
+    def children(self) -> list[psutil.Process]:
+        return self.seen.children() if self.seen.is_running() else []
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
 @pytest.fixture
-def server() -> Iterator[psutil.Popen]:
+def server() -> Iterator[Server]:
     """A server whose first line says where it listens."""
     environ = {**os.environ, KEY: SECRET}
-    with psutil.Popen(
-        [*COMMAND, "--with-stdin"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, text=True
-    ) as running:
-        running.address = running.stdout.readline().split()[-1]
-        yield running
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with started([*COMMAND, "--with-stdin"], cwd=ROOT, env=environ, text=True, **pipes) as running:
+        server = Server(running, psutil.Process(running.pid), running.stdout.readline().split()[-1])
+        yield server
         running.stdin.close()
-        running.wait(200)  # it ends by itself
+        running.wait(PATIENCE)  # it ends by itself
 
 
 def point(address: str, **model: Any) -> dict[str, Any]:
@@ -52,20 +66,6 @@ def point(address: str, **model: Any) -> dict[str, Any]:
     }
 
 
-def in_a_process(point: dict[str, Any], then: Callable[[Any], None]) -> int:
-    """Measure in a process of its own, as a worker does; its number. It exits with 0 once `then` has returned."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            processes = Processes(point, None)
-            then(processes.step())
-            code = 0
-        finally:
-            os._exit(code)
-    return pid
-
-
 @pytest.mark.parametrize(
     ("given", "there"),
     [
@@ -74,76 +74,58 @@ def in_a_process(point: dict[str, Any], then: Callable[[Any], None]) -> int:
         ({"transport": "tcp", "pattern": "parameter_server", "servers": 2, "workers": 2}, 2),
     ],
 )
-def test_half_of_the_processes_are_behind_the_server(server: psutil.Popen, given: dict[str, Any], there: int) -> None:
-    def run(step: Any) -> None:
-        step.run(5)
-        assert wait_for(lambda: len(server.children()) == there)
-
-    assert os.waitpid(in_a_process(point(server.address, **given), run), 0)[1] == 0
+def test_half_of_the_processes_are_behind_the_server(server: Server, given: dict[str, Any], there: int) -> None:
+    in_fresh_process(measure_beside, point(server.address, **given), server.process.pid, there)
     assert wait_for(lambda: not server.children())
 
 
-def test_neither_side_outlives_the_other(server: psutil.Popen) -> None:
-    holds, says = os.pipe()
-
-    def wait(step: Any) -> None:
-        """Once a message went there and back both hold the connection that nothing is sent over."""
-        step.run(1)
-        os.write(says, b"!")
-        time.sleep(1000)
-
-    pid = in_a_process(point(server.address), wait)
-    os.read(holds, 1)
-    server.children()[0].kill()
-    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGIO
-    pid = in_a_process(point(server.address), wait)
-    os.read(holds, 1)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+@pytest.mark.parametrize("first", ["point", "server"])
+def test_neither_side_outlives_the_other(server: Server, first: str) -> None:
+    hears, says = Pipe(duplex=False)
+    with hears, says, fresh(measure_until_killed, point(server.address), says) as measuring:
+        assert hears.poll(PATIENCE)
+        if first == "server":
+            server.children()[0].kill()
+            assert -exit_code(measuring) == signal.SIGIO
+        else:
+            measuring.kill()
     assert wait_for(lambda: not server.children())
 
 
-def test_who_has_another_key_or_version_gets_nothing(server: psutil.Popen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_has_another_key_or_version_gets_nothing(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     given = point(server.address)
     other = {**given, "other_hosts": {**given["other_hosts"], "key": "another"}}
     with pytest.raises(Unavailable, match=f"the server at {server.address} has another key: set the same {KEY} on"):
-        Processes(other, None)
+        processes_elsewhere(other, 2)
     assert wait_for(lambda: not server.children())
     monkeypatch.setattr(remote, "PROTOCOL_VERSION", 0)
     with pytest.raises(Unavailable, match=r"is of another version of ParaDnn: start it again"):
-        Processes(given, None)
+        processes_elsewhere(given, 2)
 
 
-def test_who_says_nothing_holds_no_process(server: psutil.Popen) -> None:
+def test_who_says_nothing_holds_no_process(server: Server) -> None:
     host, _, port = server.address.partition(":")
     with socket.create_connection((host, int(port))):
         assert wait_for(lambda: bool(server.children()))
         child = server.children()[0]
         server.kill()
-        server.wait()
         assert wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
 
 def test_who_asks_for_nothing_is_not_waited_for() -> None:
     with listen(0) as listening, socket.create_connection(listening.getsockname()):
         connected, _ = listening.accept()
-        if (pid := os.fork()) == 0:
-            try:
-                remote.accept(connected, SECRET.encode(), 0.2)
-            finally:
-                os._exit(0)
-        connected.close()
-        assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGALRM
+        with connected, fresh(be_asked, connected, SECRET.encode(), 0.2) as asked:
+            assert exit_code(asked) == -signal.SIGALRM
 
 
-def test_a_server_that_is_not_there_is_named(server: psutil.Popen) -> None:
+def test_a_server_that_is_not_there_is_named(server: Server) -> None:
     server.kill()
-    server.wait()
     with pytest.raises(Unavailable, match=f"the server at {server.address} cannot be reached: Connection refused"):
-        Processes(point(server.address), None)
+        processes_elsewhere(point(server.address), 2)
 
 
-def test_a_server_wants_a_key_and_a_port_of_its_own(server: psutil.Popen) -> None:
+def test_a_server_wants_a_key_and_a_port_of_its_own(server: Server) -> None:
     without = {name: value for name, value in os.environ.items() if name != KEY}
     done = subprocess.run(COMMAND, cwd=ROOT, env=without, capture_output=True, text=True)
     assert (done.returncode, done.stderr.split(":")[:2]) == (2, ["error", f" {KEY} is not set"])
@@ -172,14 +154,13 @@ def test_a_session_knows_the_hosts_that_it_was_given(monkeypatch: pytest.MonkeyP
     hosts.close()
 
 
-def test_a_host_that_is_gone_is_no_outcome_of_a_point(server: psutil.Popen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_is_gone_is_no_outcome_of_a_point(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HOSTS, server.address)
     monkeypatch.setenv(KEY, SECRET)
     hosts = OtherHosts()
     hosts.of(2, {})
     hosts.require()
     server.kill()
-    server.wait()
     said: list[str] = []
 
     def is_gone() -> bool:

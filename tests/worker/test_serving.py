@@ -20,6 +20,7 @@ from paradnn.worker.serving.queries import QueryLog
 from paradnn.worker.serving.schedule import LOADGEN_SEED, arrivals
 from paradnn.worker.serving.server import Policy, Server
 from paradnn.worker.serving.sizes import batch_sizes, compile_service
+from tests.processes import PATIENCE
 
 MS = 1_000_000
 
@@ -314,7 +315,7 @@ def test_an_instance_is_prepared_until_nothing_compiles_and_knows_what_keras_kne
         service = compile_service("server", {}, 1, Step(), lambda size: Step())(0.1)
         other = threading.Thread(target=service.prepare, name="other")
         other.start()
-        other.join()
+        other.join(PATIENCE)
     finally:
         keras.config.set_dtype_policy(before)
     assert [entry for entry in seen if entry[0] == "other"] == 3 * [("other", "mixed_bfloat16")]

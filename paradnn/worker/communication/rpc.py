@@ -62,22 +62,36 @@ class GrpcStep:
         echoes, coded = model["pattern"] == "latency", bool(model["serialized"])
         # A deadline costs a timer for every call: only who cannot watch the peer itself needs one.
         self._deadline = wait if model["peer"] else None
-        self._calls: list[Any] = []
-        self._channels = []
-        for address in addresses:
-            channel = grpc.insecure_channel(address, options=_OPTIONS)
-            self._channels.append(channel)
-            try:
-                grpc.channel_ready_future(channel).result(timeout=wait)
-            except grpc.FutureTimeoutError:
-                raise silent(f"the peer at {address}", wait) from None
-            self._calls.append(
-                channel.unary_unary(
-                    _method(echoes, coded),
-                    request_serializer=encode if coded else _joined,
-                    response_deserializer=decode if coded and echoes else _plain,
-                )
+        self._channels: list[Any] = []
+        try:
+            for address in addresses:
+                self._channels.append(grpc.insecure_channel(address, options=_OPTIONS))
+                self._await(address)
+        except BaseException:
+            self.close()
+            raise
+        self._calls = [
+            channel.unary_unary(
+                _method(echoes, coded),
+                request_serializer=encode if coded else _joined,
+                response_deserializer=decode if coded and echoes else _plain,
             )
+            for channel in self._channels
+        ]
+
+    def _await(self, address: str) -> None:
+        """Until the newest channel is connected."""
+        ready = self._grpc.channel_ready_future(self._channels[-1])
+        try:
+            ready.result(timeout=self._patience)
+        except self._grpc.FutureTimeoutError:
+            ready.cancel()
+            raise silent(f"the peer at {address}", self._patience) from None
+
+    def close(self) -> None:
+        """End all connections, and the threads that watch them."""
+        for channel in self._channels:
+            channel.close()
 
     def run(self, steps: int) -> None:
         """So many steps; each ends when all calls are answered."""

@@ -1,8 +1,5 @@
 """Sets of pictures and text, generated once for each machine: realistic in size, in content random.
 
-They lie in `$XDG_CACHE_HOME/paradnn/data` (by default in ~/.cache), a folder for each set of options. A set is written
-beside its place under a lock and renamed when it is complete; before use its files are compared with a manifest.
-
 A picture is noise whose amplitude falls with spatial frequency, as that of natural scenes does (Field, J. Opt. Soc.
 Am. A 4, 1987), with grain on top, so that JPEG's size and the time to decode it are those of photographs: ImageNet's
 training pictures have about 110 kB at 500 x 375. Words of the text are drawn by Zipf's law.
@@ -10,30 +7,22 @@ training pictures have about 110 kB at 500 x 375. Words of the text are drawn by
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import hashlib
-import json
 import math
-import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["CLASSES", "Pictures", "data_folder", "generated_images", "generated_text"]
+from paradnn.worker.input.made_sets import ready
+
+__all__ = ["CLASSES", "Pictures", "generated_images", "generated_text"]
 
 #: Part of every set's name: raise it when the content changes.
 _VERSION = 1
-_MANIFEST = "manifest.json"
-_MAKING = ".making-"
 #: Files of a set, so that several can be read at once.
 _FILES = 8
-#: So much of each file is compared with the manifest.
-_CHECKED = 2**20
 #: Labels of generated pictures are below this.
 CLASSES = 1000
 _QUALITY = 90
@@ -45,22 +34,16 @@ _WORDS = 30_000
 _LETTERS = np.frombuffer(b"etaoinshrdlucmfwypvbgkjqxz", dtype=np.uint8)
 
 
-def data_folder() -> Path:
-    """The folder of all generated sets."""
-    given = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return (given if given.is_absolute() else Path.home() / ".cache") / "paradnn" / "data"
-
-
 def generated_images(options: Mapping[str, Any]) -> list[Path]:
     """TFRecord files with `examples` pictures of mean `width` x `height`; made now where they are not there."""
     parts = [options[key] for key in ("examples", "width", "height")]
-    return _ready("images-" + "x".join(map(str, parts)), lambda folder: _write_images(folder, *parts))
+    return ready(f"images-{'x'.join(map(str, parts))}-v{_VERSION}", lambda folder: _write_images(folder, *parts))
 
 
 def generated_text(options: Mapping[str, Any]) -> list[Path]:
     """UTF-8 files of `megabytes` in all; made now where they are not there."""
     size = options["megabytes"]
-    return _ready(f"text-{size}", lambda folder: _write_text(folder, size * 10**6))
+    return ready(f"text-{size}-v{_VERSION}", lambda folder: _write_text(folder, size * 10**6))
 
 
 class Pictures:
@@ -136,53 +119,3 @@ def _write_text(folder: Path, size: int) -> None:
                 drawn = generator.choice(_WORDS, size=(500, 20), p=shares / shares.sum())
                 lines = b"".join(b" ".join(words[index] for index in line) + b"\n" for line in drawn)
                 written += file.write(lines)
-
-
-def _ready(name: str, write: Callable[[Path], None]) -> list[Path]:
-    """The files of a set, as they were written."""
-    folder = data_folder() / f"{name}-v{_VERSION}"
-    with _locked(folder.name):
-        if (files := _checked(folder)) is None:
-            for leftover in [folder, *data_folder().glob(f"{folder.name}{_MAKING}*")]:
-                shutil.rmtree(leftover, ignore_errors=True)
-            making = data_folder() / f"{folder.name}{_MAKING}{os.getpid()}"
-            making.mkdir(parents=True)
-            try:
-                write(making)
-                manifest = {path.name: _signature(path) for path in sorted(making.iterdir())}
-                (making / _MANIFEST).write_text(json.dumps(manifest, indent=1))
-                making.rename(folder)
-            finally:
-                shutil.rmtree(making, ignore_errors=True)
-            files = sorted(folder / name for name in manifest)
-        return files
-
-
-@contextlib.contextmanager
-def _locked(key: str) -> Iterator[None]:
-    """One process makes or checks a set, the others wait."""
-    folder = data_folder() / ".locks"
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder / key, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
-
-
-def _checked(folder: Path) -> list[Path] | None:
-    """The files of a set that is as its manifest says; None otherwise."""
-    try:
-        manifest = json.loads((folder / _MANIFEST).read_text())
-        if all(_signature(folder / name) == signature for name, signature in manifest.items()):
-            return sorted(folder / name for name in manifest)
-    except (OSError, ValueError):
-        pass
-    return None
-
-
-def _signature(path: Path) -> list[Any]:
-    """Size, and a digest of the beginning."""
-    with path.open("rb") as file:
-        return [path.stat().st_size, hashlib.sha256(file.read(_CHECKED)).hexdigest()]

@@ -1,0 +1,77 @@
+"""Points whose step is communication, and what tests let processes of their own do with them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+from paradnn.worker import remote
+from paradnn.worker.communication.payload import buffer_sizes, make_buffers
+from paradnn.worker.communication.run import Processes
+from paradnn.worker.communication.shared_memory import SharedMemoryStep, open_rings, serve_ring
+from tests.processes import PATIENCE, children_of, wait_for
+
+MODEL = {
+    "name": "channel",
+    "transport": "tcp",
+    "pattern": "latency",
+    "bytes": 1000,
+    "buffers": 3,
+    "payload": "equal",
+    "serialized": False,
+    "window": 4,
+    "servers": 1,
+    "workers": 1,
+    "peer": None,
+    "port": 0,
+}
+
+
+def point(**model: Any) -> dict[str, Any]:
+    return {"model": MODEL | model, "seed": 0, "measure": {"timeout": 10.0}}
+
+
+def buffers_of(point: dict[str, Any]) -> list[bytes]:
+    model = point["model"]
+    return make_buffers(buffer_sizes(model["payload"], model["bytes"], model["buffers"]), point["seed"])
+
+
+def measure_beside(point: dict[str, Any], server: int, there: int) -> None:
+    """Be the process of a point, so many of whose others are below a server."""
+    processes = Processes(point, None)
+    processes.step().run(5)
+    assert wait_for(lambda: len(children_of(server)) == there)
+    processes.group.close()  # else they end as soon as nothing refers to them, and this process by that
+
+
+def measure_until_killed(point: dict[str, Any], says: Connection) -> None:
+    """Say that a message went there and back: both sides then hold the connection that nothing is sent over."""
+    processes = Processes(point, None)
+    processes.step().run(1)
+    says.send("both are there")
+    time.sleep(1000)
+
+
+def be_asked(connected: socket.socket, key: bytes, patience: float) -> None:
+    """Be a server's process for one connection."""
+    remote.accept(connected, key, patience)
+
+
+def send_through_shared_memory(given: dict[str, Any]) -> None:
+    """To a process that is forked from this one; what comes back is what was sent."""
+    rings = open_rings(given)
+    pid = os.fork()
+    if pid == 0:
+        serve_ring(given, rings)
+    try:
+        step = SharedMemoryStep(given, rings, buffers_of(given), PATIENCE)
+        step.run(50)
+        if given["model"]["pattern"] == "latency":
+            assert bytes(step._into) == b"".join(buffers_of(given))
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
