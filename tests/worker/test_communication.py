@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
+from paradnn.worker.addresses import listen
 from paradnn.worker.communication.collectives import collective_layout
 from paradnn.worker.communication.payload import LARGE, MEDIUM, SMALL, buffer_sizes, decode, encode, make_buffers
 from paradnn.worker.communication.rpc import GrpcStep, serve_calls
 from paradnn.worker.communication.shared_memory import Ring, SharedMemoryStep, open_rings, serve_ring
 from paradnn.worker.communication.sockets import TcpStep, serve_connections
-from paradnn.worker.communication.waiting import listen, patience_of
+from paradnn.worker.communication.waiting import patience_of
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.process_group import RankFailed
 from tests.conftest import ROOT

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from paradnn.worker.addresses import listen
 from paradnn.worker.communication.rpc import GrpcStep
 from paradnn.worker.communication.sockets import TcpStep
-from paradnn.worker.communication.waiting import listen
 from paradnn.worker.errors import Unavailable
 from tests.conftest import ROOT
 from tests.worker.test_communication import PATIENCE, buffers_of, point

@@ -17,8 +17,8 @@ import pytest
 from paradnn.errors import WorkerError
 from paradnn.execution.hosts import HOSTS, KEY, OtherHosts
 from paradnn.worker import remote
+from paradnn.worker.addresses import listen
 from paradnn.worker.communication.run import Processes
-from paradnn.worker.communication.waiting import listen
 from paradnn.worker.errors import Unavailable
 from tests.conftest import ROOT
 from tests.session.test_faults import wait_for
