@@ -11,12 +11,10 @@ from paradnn.execution.hosts import HOSTS, KEY, OtherHosts
 from tests.conftest import TINY, Store, run
 from tests.session.test_faults import wait_for
 from tests.worker.test_peer import has_ipv6
-from tests.worker.two_hosts import second_host
+from tests.worker.two_hosts import ADDRESSES, QUICK, second_host
 
 pytestmark = pytest.mark.framework
 
-QUICK = [*[entry for entry in TINY if entry.startswith(("measure", "ceilings"))], "hosts=2", "platform.threads=1"]
-ADDRESSES = ["127.0.0.1", pytest.param("::1", marks=pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here"))]
 COMMANDS = [
     ["model=channel", "model.transport=tcp,grpc", *QUICK],
     ["model=channel", "model.transport=tensorflow", "model.pattern=all_reduce", "model.bytes=64", *QUICK],

@@ -8,10 +8,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from paradnn.execution.hosts import HOSTS, KEY
-from tests.conftest import ROOT
+from tests.conftest import ROOT, TINY
+from tests.worker.test_peer import has_ipv6
 
 SECRET = "what both know"
+#: Of the second host, each of which has processes on one core.
+ADDRESSES = ["127.0.0.1", pytest.param("::1", marks=pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here"))]
+#: What makes points on two hosts as short as they can be.
+QUICK = [*[entry for entry in TINY if entry.startswith(("measure", "ceilings"))], "hosts=2", "platform.threads=1"]
 
 
 @contextmanager
