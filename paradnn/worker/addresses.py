@@ -37,7 +37,7 @@ def own_address(text: str) -> str:
     try:
         listen(0, text).close()
     except (Unavailable, UnicodeError):
-        reason = "no process of this host can listen there; give one of its addresses, or 0.0.0.0 for all"
+        reason = "no process of this host can listen there; give one of its addresses, or 0.0.0.0 (:: of IPv6) for all"
         raise argparse.ArgumentTypeError(f"{text!r}: {reason}") from None
     return text
 
