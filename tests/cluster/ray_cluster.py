@@ -88,7 +88,7 @@ class RayCluster:
             *arguments,
         ]
         done = subprocess.run(
-            command, env={**os.environ, **self._variables}, capture_output=True, text=True, timeout=120, check=False
+            command, env={**os.environ, **self._variables}, capture_output=True, text=True, timeout=300, check=False
         )
         if done.returncode:
             raise RuntimeError(f"ray start: {done.stdout[-1500:]}{done.stderr[-1500:]}")
