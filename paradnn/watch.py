@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -41,6 +41,7 @@ _READ: Mapping[Values, Collection[str]] = {
 }
 _BAR = 60  # characters
 _NEWEST, _RUNNING, _COLUMNS = 8, 8, 12  # rows and columns that are shown
+_GAP, _LEAST = "  ", 6  # between columns; characters that at least are left of an outcome or a name
 _SHARE = 10  # looking takes at most one part in so many of the time
 _COLOURS = {"ok": "green", "unavailable": "yellow"}
 
@@ -167,15 +168,28 @@ def _planned(sweep: Row) -> int | None:
 
 
 def view(progress: Progress) -> RenderableType:
-    """All of it, from the whole sweep to the newest points."""
-    parts: list[RenderableType] = [*_head(progress)]
-    parts += [Text(), _running_table(progress)] if progress.running else []
-    parts += [part for each in _maps(progress.done) for part in (Text(), each)]
-    parts += [Text(), _newest(progress.done)] if progress.done else []
-    return Group(*parts)
+    """All of it, from the whole sweep to the newest points, as wide as there is room for."""
+    return _View(progress)
 
 
-def _head(progress: Progress) -> list[RenderableType]:
+@dataclass(frozen=True)
+class _View:
+    """What is drawn of a sweep, once its width is known."""
+
+    progress: Progress
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        progress, width = self.progress, options.max_width
+        yield from _head(progress, width)
+        if progress.running:
+            yield from (Text(), _running_table(progress, width))
+        for each in _maps(progress.done, width):
+            yield from (Text(), each)
+        if progress.done:
+            yield from (Text(), _newest(progress.done, width))
+
+
+def _head(progress: Progress, width: int) -> list[RenderableType]:
     """What sweep it is, how far it is and when it will end."""
     done, planned = len(progress.done), progress.planned
     counts = Counter(row.tags["outcome"] for row in progress.done)
@@ -189,8 +203,9 @@ def _head(progress: Progress) -> list[RenderableType]:
     if state:
         lines[-1] = Text(f"{lines[-1]}: {', '.join(state)}")
     if planned:
-        filled = min(_BAR, _BAR * done // planned)
-        lines.append(Text("[" + "#" * filled + "." * (_BAR - filled) + "]"))
+        whole = min(_BAR, width - len("[]"))
+        filled = min(whole, whole * done // planned)
+        lines.append(Text("[" + "#" * filled + "." * (whole - filled) + "]"))
     lines.append(Text(_expectation(progress)))
     return lines
 
@@ -209,35 +224,45 @@ def _expectation(progress: Progress) -> str:
     return f"{passed}, expected end {_clock(progress.now + progress.left)}, {_span(progress.left)} from now"
 
 
-def _running_table(progress: Progress) -> Table:
-    table = _table("running", "where", "for")
+def _running_table(progress: Progress, width: int) -> Table:
+    """Which points run, and where if there is room for it."""
+    rows = []
     for row in progress.running[:_RUNNING]:
         owner = json.loads(Entry(row.run.run_id, "RUNNING", row.tags).owner or "{}")
         where = f"{owner.get('host', '?')}, process {owner.get('pid', '?')}"
         where += f", task {row.tags['task']}" if "task" in row.tags else ""
-        table.add_row(row.run.run_name, where, _span(progress.now - (row.run.start_ms or 0) / 1e3))
+        rows.append((row.run.run_name or "", where, _span(progress.now - (row.run.start_ms or 0) / 1e3)))
+    fits = sum(max(map(len, column)) for column in zip(*rows, strict=True)) + 2 * len(_GAP) <= width
+    table = _table("running", *(("where",) if fits else ()), "for")
+    table.columns[0].max_width = max(width - max(len(passed) for *_, passed in rows) - len(_GAP), _LEAST)
+    for name, where, passed in rows:
+        table.add_row(name, *((where,) if fits else ()), passed)
     if len(progress.running) > _RUNNING:
         table.add_row(f"and {len(progress.running) - _RUNNING:,} more")
     return table
 
 
-def _newest(done: Sequence[Row]) -> Table:
-    table = _table("newest points", "outcome", "examples/s")
-    for row in reversed(done[-_NEWEST:]):
-        outcome = row.tags["outcome"]
-        speed = row.metrics.get("examples_per_second")
-        said = (
-            f"{speed:,.1f}"
-            if speed is not None
-            else Text(row.tags.get("reason", ""), overflow="ellipsis", no_wrap=True)
-        )
-        table.add_row(row.run.run_name, Text(outcome, _COLOURS.get(outcome, "red")), said)
+def _newest(done: Sequence[Row], width: int) -> Table:
+    """The last points; where they leave no room for speeds, their names go on in a second line."""
+    heading, shown = "examples/s", done[: -_NEWEST - 1 : -1]
+    speeds = [row.metrics.get("examples_per_second") for row in shown]
+    said = ["" if speed is None else f"{speed:,.1f}" for speed in speeds]
+    outcomes = max(len("outcome"), *(len(row.tags["outcome"]) for row in shown))
+    room = width - outcomes - max(len(heading), *map(len, said)) - 2 * len(_GAP)
+    table = _table("newest points", "outcome", heading)
+    table.columns[0].no_wrap, table.columns[0].max_width = False, max(room, _LEAST)
+    table.columns[1].no_wrap = True
+    names = min(room, max(len(row.run.run_name or "") for row in shown))
+    table.columns[2].max_width = max(width - max(names, _LEAST) - outcomes - 2 * len(_GAP), 1)
+    for row, speed in zip(shown, said, strict=True):
+        outcome, reason = row.tags["outcome"], Text(row.tags.get("reason", ""), overflow="ellipsis", no_wrap=True)
+        table.add_row(row.run.run_name, Text(outcome, _COLOURS.get(outcome, "red")), speed or reason)
     return table
 
 
-def _maps(done: Sequence[Row]) -> list[Table]:
+def _maps(done: Sequence[Row], width: int) -> list[RenderableType]:
     """For each family examples/s over its two settings with the most values."""
-    tables = []
+    tables: list[RenderableType] = []
     for family in dict.fromkeys(row.params.get("model.name", "") for row in done):
         rows = [row for row in done if row.params.get("model.name") == family]
         names = sorted({name for row in rows for name in row.params})
@@ -245,28 +270,40 @@ def _maps(done: Sequence[Row]) -> list[Table]:
         axes = sorted((name for name in names if len(values[name]) > 1), key=lambda name: -len(values[name]))[:2]
         if len(axes) == 2:
             across, down = sorted(axes, key=lambda name: name != "batch_size")
-            tables.append(_map(family, rows, (across, values[across]), (down, values[down])))
+            title = Text(f"{family}, median examples/s: {down}, {across} across", style="bold")
+            tables.append(Group(title, _map(rows, (across, values[across]), (down, values[down]), width)))
     return tables
 
 
-def _map(family: str, rows: Sequence[Row], across: tuple[str, list[str]], down: tuple[str, list[str]]) -> Table:
-    """Medians of what was measured in each cell; where nothing was, the commonest outcome."""
-    shown = across[1][-_COLUMNS:]
-    table = _table(f"{family}, median examples/s: {down[0]}, {across[0]} across", *shown)
-    for value in down[1]:
-        cells = []
-        for place in shown:
-            here = [row for row in rows if (row.params.get(down[0]), row.params.get(across[0])) == (value, place)]
-            speeds = [row.metrics["examples_per_second"] for row in here if "examples_per_second" in row.metrics]
-            failed = Counter(row.tags["outcome"] for row in here).most_common(1)
-            cells.append(si(statistics.median(speeds)).strip() if speeds else failed[0][0] if failed else "")
-        table.add_row(value, *cells)
+def _map(rows: Sequence[Row], across: tuple[str, list[str]], down: tuple[str, list[str]], width: int) -> Table:
+    """What is known in each cell, of the last columns as many as there is room for; outcomes may be cut."""
+    left, columns = max(map(len, down[1])), dict[str, tuple[int, list[str]]]()
+    for place in reversed(across[1][-_COLUMNS:]):
+        cells = [_cell(rows, {down[0]: value, across[0]: place}) for value in down[1]]
+        least = max(len(place), *(len(cell) if cell[:1].isdecimal() else min(len(cell), _LEAST) for cell in cells))
+        left += len(_GAP) + least
+        if left > width and columns:
+            break
+        columns[place] = least, cells
+    table = _table("", *reversed(columns))
+    for column, (least, _) in zip(table.columns[1:], reversed(columns.values()), strict=True):
+        column.min_width = least
+    for number, value in enumerate(down[1]):
+        table.add_row(value, *(Text(cells[number], no_wrap=True) for _, cells in reversed(columns.values())))
     return table
+
+
+def _cell(rows: Sequence[Row], setting: Mapping[str, str]) -> str:
+    """The median of what was measured there; where nothing was, the commonest outcome."""
+    here = [row for row in rows if setting.items() <= row.params.items()]
+    speeds = [row.metrics["examples_per_second"] for row in here if "examples_per_second" in row.metrics]
+    failed = Counter(row.tags["outcome"] for row in here).most_common(1)
+    return si(statistics.median(speeds)).strip() if speeds else failed[0][0] if failed else ""
 
 
 def _table(first: str, *others: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(first, no_wrap=True)
+    table.add_column(first, no_wrap=True, overflow="ellipsis")
     for name in others:
         table.add_column(name, justify="right" if name not in ("outcome", "where") else "left", overflow="ellipsis")
     return table

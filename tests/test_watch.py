@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import os
 import pty
 import re
@@ -13,6 +15,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
@@ -24,7 +27,7 @@ from paradnn.store.reader import open_reader
 from paradnn.sweep.tasks import SweepInfo
 from paradnn.tracking.base import Claim
 from paradnn.tracking.mlflow_tracker import MlflowTracker
-from paradnn.watch import progress_of
+from paradnn.watch import progress_of, view
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
 from tests.conftest import ROOT, Store, environment, run
 from tests.processes import PATIENCE, hearing_ctrl_c, started
@@ -44,18 +47,20 @@ class Sweep:
         self.parent.open(planned)
         self.open: Claim
 
-    def begin(self, number: int) -> Claim:
+    def begin(self, number: int, name: str | None = None) -> Claim:
         identity = Identity(str(number), ENVIRONMENT, 0)
         tags = tags_of(identity) | {"sweep_id": self.info.sweep_id}
-        claim = self.tracker.begin(identity, f"fc point {number}", tags, 60.0, lambda tags: True)
+        claim = self.tracker.begin(identity, name or f"fc point {number}", tags, 60.0, lambda tags: True)
         assert isinstance(claim, Claim)
         return claim
 
-    def record(self, claim: Claim, speed: float | None) -> None:
+    def record(
+        self, claim: Claim, speed: float | None, place: dict[str, str] | None = None, reason: str = "too large"
+    ) -> None:
         """The point of these nodes and this batch; out of memory without a speed."""
         record, number = record_of(claim), int(claim.identity.point_id)
-        ending = {"outcome": "ok"} if speed else {"outcome": "oom_host", "reason": "too large"}
-        place = {"model.nodes": NODES[number // 2], "batch_size": BATCHES[number % 2]}
+        ending = {"outcome": "ok"} if speed else {"outcome": "oom_host", "reason": reason}
+        place = place or {"model.nodes": NODES[number // 2], "batch_size": BATCHES[number % 2]}
         whole = replace(
             record,
             outcome=ending["outcome"],
@@ -96,10 +101,53 @@ def test_a_sweep_in_progress_is_shown_whole(store: Store) -> None:
     )
     # Rows and columns in the order of numbers, not of texts.
     table = lines[next(place for place, line in enumerate(lines) if line.startswith("fc, median examples/s")) :]
-    assert table[0].split()[-2:] == ["16", "128"]
-    assert [line.split() for line in table[1:3]] == [["64", "1.5", "k", "2.5", "k"], ["1024", "oom_host"]]
+    assert table[0] == "fc, median examples/s: model.nodes, batch_size across"
+    assert [line.split() for line in table[1:4]] == [
+        ["16", "128"],
+        ["64", "1.5", "k", "2.5", "k"],
+        ["1024", "oom_host"],
+    ]
     assert re.search(r"^fc point 2 +oom_host +too large$", text, re.MULTILINE)
     assert re.search(r"^fc point 1 +ok +2,500\.0$", text, re.MULTILINE)
+
+
+def wide_sweep(store: Store) -> None:
+    """Points of 2 x 12 settings with long names, every seventh of which fails with much to say, and two claimed."""
+    sweep = Sweep(store, "20260101-093011", 24)
+    for number, (nodes, exponent) in enumerate(itertools.product(NODES, range(2, 14))):
+        claim = sweep.begin(number, f"fc 4x{nodes} b{2**exponent} float32 cpu xla x2 grpc")
+        if number < 22:
+            speed = None if number % 7 == 3 else 1_000_000.0 * (number + 11)
+            place = {"model.nodes": nodes, "batch_size": str(2**exponent)}
+            sweep.record(claim, speed, place, f"too large: 1.0 GiB is more than {'what this host has ' * 5}")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_no_number_is_cut_and_no_line_broken_on_a_narrow_terminal(store: Store, width: int) -> None:
+    wide_sweep(store)
+    reader = open_reader(address_of(store.uri))
+    [parent] = reader.read(Query(("paradnn",), tags={"kind": ("sweep",)}, unfinished=True)).rows()
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(view(progress_of(reader, "paradnn", parent)))
+    assert isinstance(console.file, io.StringIO)
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    assert max(map(len, lines)) <= width
+    [bar] = [line for line in lines if line.startswith("[#")]
+    assert bar.endswith(".]")
+    # The columns of the map are the largest batches, as many as there is room for, and hold whole cells.
+    begin = next(place for place, line in enumerate(lines) if line.endswith("across"))
+    head, *rows = (re.split(r" {2,}", line) for line in lines[begin + 1 : begin + 4])
+    shown = [str(2**exponent) for exponent in range(2, 14)][-len(head[1:]) :]
+    assert head[1:] == shown
+    assert len(shown) == {40: 5, 60: 8, 80: 11, 120: 12}[width]
+    assert (rows[0][0], rows[0][-1]) == ("64", "22 M")
+    # Of the newest points speed and outcome are whole; what failed says as much as there is room for.
+    newest = lines[next(place for place, line in enumerate(lines) if line.startswith("newest points")) :]
+    assert [line.split()[-1] for line in newest if " ok " in line][:2] == ["32,000,000.0", "31,000,000.0"]
+    assert any(re.search("oom_host +too", line) for line in newest)
+    # Which point runs is told in one line each.
+    running = lines[next(place for place, line in enumerate(lines) if line.startswith("running  ")) + 1 :][:2]
+    assert all(re.search(r"^fc 4x1024 b\d+.* \d:\d\d:\d\d$", line) for line in running)
 
 
 def test_the_expected_end_follows_from_the_mean_rate(store: Store) -> None:

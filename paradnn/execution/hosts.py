@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import selectors
 import socket
@@ -18,12 +19,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paradnn.errors import WorkerError
+from paradnn.worker.addresses import host_and_port
 from paradnn.worker.remote import KEY
 
-__all__ = ["HOSTS", "KEY", "OtherHosts", "start_server"]
+__all__ = ["HOSTS", "KEY", "OtherHosts", "host_and_port", "start_server"]
 
 #: The variable with the addresses of the servers, host:port, in the order of the hosts.
 HOSTS = "PARADNN_HOSTS"
+#: One of them. An address of one link alone (fe80::2%eth0) would mean nothing to the other host.
+_ADDRESS = re.compile(r"([\w.-]+|\[[\w.:]+\]):\d{1,5}")
 #: Seconds in which a server must tell its address, and in which it ends.
 _PATIENCE, _GRACE = 60.0, 10.0
 #: Seconds in which a server answers that is there, and in which Slurm ends a task that it puts back into the queue.
@@ -90,7 +94,7 @@ class OtherHosts:
             self._key = os.environ.get(KEY, "")
             if not self._key:
                 raise WorkerError(f"{HOSTS} is set, but {KEY} is not: give it the value that the servers have")
-            return given.split(",")
+            return _addresses_of(given)
         self._key = secrets.token_hex()
         found = []
         for node in _other_nodes():
@@ -135,10 +139,19 @@ def start_server(host: str | None, key: str, prefix: Sequence[str] = ()) -> tupl
     raise WorkerError(f"{' '.join(command)} does not start")
 
 
+def _addresses_of(given: str) -> list[str]:
+    """The addresses that PARADNN_HOSTS holds. Raises WorkerError."""
+    found = given.split(",")
+    for address in found:
+        if not _ADDRESS.fullmatch(address) or not 0 < host_and_port(address)[1] < 65536:
+            remedy = "write what each server says that it listens on, as 10.0.0.2:5000,[2001:db8::3]:5000"
+            raise WorkerError(f"{HOSTS}={given}: {address!r} is no host:port; {remedy}")
+    return found
+
+
 def _answers(address: str) -> bool:
-    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=_ANSWER).close()
+        socket.create_connection(host_and_port(address), timeout=_ANSWER).close()
     except OSError:
         return False
     return True

@@ -26,7 +26,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
-from paradnn.execution.hosts import HOSTS, KEY, start_server
+from paradnn.execution.hosts import HOSTS, KEY, host_and_port, start_server
 from paradnn.sweep.scheduler import ATTEMPT
 
 __all__ = ["SparkLauncher"]
@@ -116,7 +116,7 @@ def _run_on_first(run: Callable[[Job], JobReturn], job: Job, key: str, _: Iterab
 
     context = BarrierTaskContext.get()
     place = context.partitionId()
-    host = context.getTaskInfos()[place].address.rpartition(":")[0]
+    host = host_and_port(context.getTaskInfos()[place].address)[0]
     if place == 0:
         os.environ[HOSTS], os.environ[KEY] = ",".join(context.allGather("")[1:]), key
         yield run(job)

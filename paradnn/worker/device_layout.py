@@ -8,11 +8,11 @@ Hosts have as many devices each; every host's processes count its own cores.
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from paradnn.worker.addresses import listen, with_port
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.remote_process import RemoteProcess
 
@@ -103,9 +103,9 @@ def layout_of(point: Mapping[str, Any], addresses: Sequence[str] = ()) -> Device
 
 def _free_addresses(count: int, host: str) -> tuple[str, ...]:
     """Free addresses of this host; all are held until the last is chosen, so none comes twice."""
-    sockets = [socket.create_server((host, 0)) for _ in range(count)]
+    sockets = [listen(0, host) for _ in range(count)]
     try:
-        return tuple(f"{host}:{entry.getsockname()[1]}" for entry in sockets)
+        return tuple(with_port(host, entry.getsockname()[1]) for entry in sockets)
     finally:
         for entry in sockets:
             entry.close()

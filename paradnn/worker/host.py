@@ -20,7 +20,7 @@ import traceback
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 
-from paradnn.worker.communication.waiting import LOOPBACK, listen, own_ipv4_address, port_number
+from paradnn.worker.addresses import LOOPBACK, listen, own_address, port_number, with_port
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.fork_server import die_with_parent
 from paradnn.worker.process_group import run_rank
@@ -38,7 +38,7 @@ def main() -> int:
         prog="python -m paradnn.worker.host", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--host", type=own_ipv4_address, help="address to listen on (default: that which Slurm reaches, else 127.0.0.1)"
+        "--host", type=own_address, help="address to listen on (default: that which Slurm reaches, else 127.0.0.1)"
     )
     parser.add_argument("--port", type=port_number, default=0, help="0: any that is free, which is printed (default)")
     parser.add_argument("--with-stdin", action="store_true", help="end when standard input does")
@@ -51,8 +51,7 @@ def main() -> int:
     except Unavailable as error:
         print(f"error: --port: {error}", file=sys.stderr)
         return 2
-    host, port = listening.getsockname()
-    print(f"listening on {host}:{port}", flush=True)
+    print(f"listening on {with_port(*listening.getsockname()[:2])}", flush=True)
     os.dup2(2, 1)  # what processes print is not for who reads the address
     try:
         _serve(listening, key.encode(), given.with_stdin)
@@ -65,7 +64,7 @@ def _own_address() -> str:
     """This host's address on the way to the one from which Slurm started it."""
     if (origin := os.environ.get(_LAUNCHED_FROM)) is None:
         return LOOPBACK
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    with socket.socket(socket.AF_INET6 if ":" in origin else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((origin, 9))  # nothing is sent
         return str(probe.getsockname()[0])
 

@@ -17,7 +17,8 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any
 
-from paradnn.worker.communication.waiting import LOOPBACK, listen, patience_of, silent
+from paradnn.worker.addresses import LOOPBACK, host_and_port, listen, with_port
+from paradnn.worker.communication.waiting import patience_of, silent
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.messages import PROTOCOL_VERSION
 from paradnn.worker.process_group import RankFailed, die_with
@@ -76,8 +77,7 @@ def local_address(elsewhere: Sequence[RemoteProcess]) -> str:
 
 def _ask(address: str, key: bytes, asked: Asked, patience: float) -> RemoteProcess:
     """Connect to a server and have it start a process."""
-    host, _, port = address.rpartition(":")
-    connected = _connect((host, int(port)), address, patience)
+    connected = _connect(host_and_port(address), address, patience)
     local, there = connected.getsockname()[0], connected.getpeername()[0]
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     channel = Connection(connected.detach())
@@ -96,7 +96,7 @@ def _ask(address: str, key: bytes, asked: Asked, patience: float) -> RemoteProce
         raise answer
     own_port, life_port = answer
     life = _connect((there, life_port), address, patience)
-    return RemoteProcess(asked.rank, f"{there}:{own_port}", local, channel, _keep(life))
+    return RemoteProcess(asked.rank, with_port(there, own_port), local, channel, _keep(life))
 
 
 def accept(connected: socket.socket, key: bytes, patience: float) -> tuple[Asked, Connection, socket.socket, list[str]]:

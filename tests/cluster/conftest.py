@@ -22,6 +22,16 @@ POINTS = [
 ]
 
 
+#: Seconds for a test, and for a sweep in it, of which none should end by them.
+LIMIT, SWEEP_LIMIT = 1500, 600.0
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Schedulers, servers and drivers start with each test: on a busy machine that is many minutes."""
+    if item.get_closest_marker("timeout") is None:
+        item.add_marker(pytest.mark.timeout(LIMIT))
+
+
 @pytest.fixture(scope="session")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     """Two nodes under Slurm."""
@@ -63,7 +73,7 @@ class Sweep:
         """What it has printed so far."""
         return self._log.read_text()
 
-    def wait(self, timeout: float = 300) -> int:
+    def wait(self, timeout: float = SWEEP_LIMIT) -> int:
         """Its exit code."""
         try:
             return self._process.wait(timeout)
@@ -71,7 +81,7 @@ class Sweep:
             self._process.kill()
             raise AssertionError(f"the sweep does not end:\n{self.said}") from None
 
-    def until(self, ready: Callable[[], bool], what: str, timeout: float = 200) -> None:
+    def until(self, ready: Callable[[], bool], what: str, timeout: float = SWEEP_LIMIT) -> None:
         """Wait for something while the sweep runs."""
         deadline = time.monotonic() + timeout
         while not ready():

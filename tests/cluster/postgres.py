@@ -81,13 +81,13 @@ class Postgres:
         self.process = subprocess.Popen(
             command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **self.user
         )
-        assert wait_for(self.answers, 60), "PostgreSQL does not start"
+        assert wait_for(self.answers, START_SECONDS), "PostgreSQL does not start"
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """SIGINT ends sessions and stops in order, SIGQUIT stops as a crash would."""
         if self.process:
             self.process.send_signal(how)
-            self.process.wait(60)
+            self.process.wait(START_SECONDS)
             self.process = None
 
     def answers(self) -> bool:

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
@@ -68,12 +67,14 @@ class RayCluster:
 
     def stop(self) -> None:
         """End every process that was started here."""
+        killed = []
         for process in self._ours(""):
             with contextlib.suppress(psutil.Error):
                 for entry in [*process.children(recursive=True), process]:
+                    killed.append(entry)
                     with contextlib.suppress(psutil.Error):
                         entry.kill()
-        time.sleep(0.5)
+        psutil.wait_procs(killed, 60)  # none writes into the folder any more
         self._folder.cleanup()
 
     def _node(self, *arguments: str) -> None:
@@ -87,7 +88,7 @@ class RayCluster:
             *arguments,
         ]
         done = subprocess.run(
-            command, env={**os.environ, **self._variables}, capture_output=True, text=True, timeout=120, check=False
+            command, env={**os.environ, **self._variables}, capture_output=True, text=True, timeout=300, check=False
         )
         if done.returncode:
             raise RuntimeError(f"ray start: {done.stdout[-1500:]}{done.stderr[-1500:]}")

@@ -1,7 +1,7 @@
-"""python -m tests.cluster.recorder URI EXPERIMENT POINTS START: a driver that claims and records, and measures nothing.
+"""python -m tests.cluster.recorder URI EXPERIMENT POINTS: a driver that claims and records, and measures nothing.
 
 Several of them, started at the same instant on the same points in the same order, collide far more often than sweeps
-do. Prints how many points it recorded.
+do. Says that it is ready, begins when it is told, by a line, and prints how many points it recorded.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ def record_of(claim: Claim) -> Record:
 
 
 def main() -> None:
-    uri, experiment, points, start = sys.argv[1:]
+    uri, experiment, points = sys.argv[1:]
     tracker = open_tracker(Tracking(uri=uri, experiment=experiment), lambda line: print(line, file=sys.stderr))
     tracker.finished([ENVIRONMENT])  # as a session does before it claims anything
     queue = deque(Identity(str(number), ENVIRONMENT, 0) for number in range(int(points)))
-    time.sleep(max(0.0, float(start) - time.time()))
+    print("ready", flush=True)
+    sys.stdin.readline()
     recorded = 0
     while queue:
         identity = queue.popleft()

@@ -19,6 +19,8 @@ from pathlib import Path
 import psutil
 
 NODES = ("n1", "n2")
+#: Seconds for what a daemon should do at once.
+_LIMIT = 200.0
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
 
@@ -65,7 +67,7 @@ class Slurm:
     def run(self, *command: str, check: bool = True) -> str:
         """The output of one of Slurm's commands."""
         done = subprocess.run(
-            command, env={**os.environ, **self.environ}, capture_output=True, text=True, timeout=60, check=False
+            command, env={**os.environ, **self.environ}, capture_output=True, text=True, timeout=_LIMIT, check=False
         )
         if check and done.returncode:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
@@ -79,7 +81,7 @@ class Slurm:
     def requeue(self, job: str) -> None:
         """Put a running job back into the queue, to start as soon as the scheduler looks."""
         self.run("scontrol", "requeue", job)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + _LIMIT
         while time.monotonic() < deadline:
             state = self.jobs().get(job, ("",))[0]
             if state == "PENDING":  # by itself it would wait for two minutes
@@ -126,7 +128,7 @@ class Slurm:
             "munged", "munged", "--foreground", "--force", f"--key-file={key}", f"--socket={files['socket']}",
             f"--pid-file={files['pid']}", f"--log-file={files['log']}", f"--seed-file={files['seed']}",
         )  # fmt: skip
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + _LIMIT
         while not files["socket"].exists():
             if time.monotonic() > deadline or self._processes["munged"].poll() is not None:
                 raise RuntimeError(f"munged does not start: {files['log'].read_text()[-500:]}")
@@ -163,7 +165,7 @@ class Slurm:
             )  # fmt: skip
 
     def _wait_for_nodes(self, nodes: tuple[str, ...]) -> None:
-        deadline, seen = time.monotonic() + 60, ""
+        deadline, seen = time.monotonic() + _LIMIT, ""
         while time.monotonic() < deadline:
             seen = self.run("sinfo", "-h", "-N", "-o", "%N %T", check=False)
             ready = [row.split()[0] for row in seen.splitlines() if row.split()[1].startswith(("idle", "mix", "alloc"))]

@@ -60,5 +60,5 @@ class SparkCluster:
                 stderr=output,
             )
         ready = "I have been elected leader" if what == "Master" else "Successfully registered with master"
-        assert wait_for(lambda: ready in log.read_text(), 120), log.read_text()[-2000:]
+        assert wait_for(lambda: ready in log.read_text()), log.read_text()[-2000:]
         return process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 
 import psutil
@@ -13,6 +14,7 @@ from tests.cluster.ray_cluster import RayCluster
 from tests.cluster.slurm import Slurm
 from tests.cluster.spark import SparkCluster
 from tests.conftest import Store
+from tests.session.test_faults import wait_for
 
 Start = Callable[..., Sweep]
 #: Messages of each transport that every environment has, on one host and between two.
@@ -38,11 +40,14 @@ def on_spark(cluster: SparkCluster, *further: str) -> tuple[str, ...]:
 
 
 def servers() -> list[psutil.Process]:
-    """Servers of processes that are on another node than the session, without what they have forked."""
+    """Servers of processes that are on another node than the session, without what they have forked.
+
+    Those of this interpreter: another suite on this machine has its own.
+    """
     found = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if "paradnn.worker.host" in process.cmdline() and "srun" not in process.name():
+            if process.cmdline()[:3] == [sys.executable, "-m", "paradnn.worker.host"]:
                 found[process.pid] = process
     return [process for process in found.values() if process.ppid() not in found]
 
@@ -59,7 +64,7 @@ def test_messages_go_between_two_nodes_of_slurm(slurm: Slurm, sweep: Start, stor
     settled(store, 4)
     assert {point["node"] for point in store.runs()} == {"n1"}
     assert sum("2 hosts" in name for name in names_of(store.runs())) == 2
-    assert not servers()
+    assert wait_for(lambda: not servers())
 
 
 def test_devices_of_two_nodes_of_slurm_share_a_step(slurm: Slurm, sweep: Start, store: Store) -> None:
@@ -89,7 +94,7 @@ def test_messages_go_between_two_executors_of_a_barrier_stage(spark: SparkCluste
     settled(store, 4)
     assert sum("2 hosts" in name for name in names_of(store.runs())) == 2
     assert {point["task"] for point in store.runs()} == {"0", "1"}
-    assert not servers()
+    assert wait_for(lambda: not servers())
 
 
 def test_a_barrier_stage_that_loses_an_executor_is_run_again(spark: SparkCluster, sweep: Start, store: Store) -> None:
@@ -109,7 +114,7 @@ def test_messages_go_between_two_nodes_of_ray(ray_cluster: RayCluster, sweep: St
     settled(store, 4)
     assert sum("2 hosts" in name for name in names_of(store.runs())) == 2
     assert {point["task"] for point in store.runs()} == {"0", "1"}
-    assert not servers()
+    assert wait_for(lambda: not servers())
 
 
 def test_a_task_of_ray_that_loses_one_of_its_nodes_goes_on(ray_cluster: RayCluster, sweep: Start, store: Store) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,8 +19,10 @@ Start = Callable[..., Sweep]
 
 
 def test_a_sweep_is_spread_over_both_nodes(slurm: Slurm, sweep: Start, store: Store) -> None:
+    begin = time.time()
     running = sweep("hydra/launcher=slurm", "model.nodes=range(8,16)", "sweep.chunk=4", environ=slurm.environ)
     assert running.wait() == 0, running.said
+    passed = time.time() - begin
     settled(store, 8)
     points, [parent] = store.runs(), store.runs("sweep")
     assert {point["node"] for point in points} == {"n1", "n2"}
@@ -31,8 +34,8 @@ def test_a_sweep_is_spread_over_both_nodes(slurm: Slurm, sweep: Start, store: St
     assert "8 ok" in running.said
     for point in points:
         metrics = store.values("latest_metrics", point["run_id"])
-        assert 0 < metrics["queue_seconds"] < 120
-        assert metrics["task_start_seconds"] > 0
+        assert min(metrics["queue_seconds"], metrics["task_start_seconds"]) > 0
+        assert metrics["queue_seconds"] + metrics["task_start_seconds"] < passed
     [[place]] = store.query("SELECT artifact_uri FROM runs WHERE run_uuid = ?", parent["run_id"])
     table = json.loads((Path(place.removeprefix("file://")) / "sweep.json").read_text())
     assert len(table["data"]) == 8

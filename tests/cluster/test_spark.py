@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -28,14 +29,16 @@ def on(cluster: SparkCluster) -> tuple[str, str]:
 
 
 def test_a_sweep_is_spread_over_both_workers(spark: SparkCluster, sweep: Start, store: Store) -> None:
+    begin = time.time()
     running = sweep(*on(spark), "model.nodes=range(8,16)", "sweep.chunk=4")
     assert running.wait() == 0, running.said
+    passed = time.time() - begin
     settled(store, 8)
     points = store.runs()
     assert len({point["node"] for point in points}) == 2
     assert {point["launcher"] for point in points} == {"spark"}
     assert {point["task"] for point in points} == {"0", "1"}
-    assert all(0 < store.values("latest_metrics", point["run_id"])["queue_seconds"] < 120 for point in points)
+    assert all(0 < store.values("latest_metrics", point["run_id"])["queue_seconds"] < passed for point in points)
 
 
 def test_a_lost_worker_gives_its_task_to_the_other(spark: SparkCluster, sweep: Start, store: Store) -> None:

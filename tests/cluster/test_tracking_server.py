@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -53,12 +52,11 @@ def as_host(number: int) -> list[str]:
 
 
 @contextmanager
-def driver(number: int, *arguments: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
+def driver(number: int, log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """A running driver on a host of its own; killed with all it started when the test is done."""
     command = [*as_host(number), sys.executable, "-m", "paradnn.train", *arguments]
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment() | environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=output, stderr=output)
     try:
         yield process
     finally:
@@ -67,7 +65,32 @@ def driver(number: int, *arguments: str, **environ: str) -> Iterator[subprocess.
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        process.communicate()
+        process.wait()
+
+
+def recorded_together(commands: list[list[str]]) -> list[int]:
+    """What each of several recorders recorded, which begin together once the last is ready."""
+    with ExitStack() as stack:
+        racers = [
+            stack.enter_context(
+                subprocess.Popen(
+                    command, cwd=ROOT, env=environment(), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                )
+            )
+            for command in commands
+        ]
+        try:
+            for racer in racers:
+                assert racer.stdout
+                assert racer.stdout.readline() == "ready\n"
+            for racer in racers:
+                assert racer.stdin
+                racer.stdin.write("go\n")
+                racer.stdin.flush()
+            return [int(racer.communicate(timeout=200)[0]) for racer in racers]
+        finally:
+            for racer in racers:
+                racer.kill()
 
 
 def artifact(one: Server, run: dict[str, str], name: str) -> bytes:
@@ -84,13 +107,8 @@ def test_four_drivers_racing_for_the_same_points_record_each_once(
     points = 12
     for attempt in range(4):
         experiment = f"race {attempt}"
-        start = str(time.time() + 20)  # all have imported MLflow by then
-        command = [sys.executable, "-m", "tests.cluster.recorder", one.uri, experiment, str(points), start]
-        racers = [
-            subprocess.Popen(command, cwd=ROOT, env=environment(), text=True, stdout=subprocess.PIPE) for _ in range(4)
-        ]
-        recorded = [int(racer.communicate(timeout=200)[0]) for racer in racers]
-        assert sum(recorded) == points
+        command = [sys.executable, "-m", "tests.cluster.recorder", one.uri, experiment, str(points)]
+        assert sum(recorded_together([command] * 4)) == points
         rows = database.rows(
             name,
             "SELECT t.value, r.status, (SELECT value FROM tags o WHERE o.run_uuid = r.run_uuid AND o.key = 'outcome'), "
@@ -104,29 +122,25 @@ def test_four_drivers_racing_for_the_same_points_record_each_once(
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("victim", ["server", "database"])
-def test_what_is_killed_in_the_middle_loses_and_doubles_nothing(
-    victim: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_what_is_killed_in_the_middle_loses_and_doubles_nothing(victim: str, tmp_path: Path) -> None:
     """Four hosts sweep the same points; the server, or its database, dies under them and comes back."""
     with postgres() as database, ExitStack() as stack:
         name = database.new_database()
         one = stack.enter_context(server(database.uri(name), tmp_path))
         sweep = ["-m", f"tracking.uri={one.uri}", "model.nodes=range(8,32)", *AXES, "measure.min_seconds=0.5"]
+        logs = [tmp_path / f"driver-{number}.log" for number in range(4)]
         drivers = [
-            stack.enter_context(driver(number, *sweep, f"tracking.folder={tmp_path / str(number)}"))
-            for number in range(4)
+            stack.enter_context(driver(number, log, *sweep, f"tracking.folder={tmp_path / str(number)}"))
+            for number, log in enumerate(logs)
         ]
         assert wait_for(lambda: sum("outcome" in entry for entry in database.runs(name)) >= 3, 240)
-        if victim == "server":
-            one.kill()
-            one.start()
-        else:
-            database.stop(signal.SIGQUIT)
-            time.sleep(6)  # longer than MLflow's client tries again by itself
-            database.start()
-        outputs = [process.communicate(timeout=400) for process in drivers]
-        assert [process.returncode for process in drivers] == [0] * 4, outputs
-        assert any("the store does not answer" in errors for _, errors in outputs), outputs
+        one.kill() if victim == "server" else database.stop(signal.SIGQUIT)
+        # Away for longer than MLflow's client tries again by itself.
+        assert wait_for(lambda: any("the store does not answer" in log.read_text() for log in logs))
+        one.start() if victim == "server" else database.start()
+        codes = [process.wait(400) for process in drivers]
+        outputs = [log.read_text() for log in logs]
+        assert codes == [0] * 4, outputs
         points = database.runs(name)
         assert Counter(point.get("outcome") for point in points) == {"ok": 24}, outputs
         assert len({point["point_id"] for point in points}) == 24

@@ -14,7 +14,7 @@ import pytest
 
 from paradnn.config.outcome import PointResult
 from paradnn.execution.worker_process import Limits, Worker
-from paradnn.worker.communication.waiting import listen
+from paradnn.worker.addresses import listen
 from tests.conftest import Store, process, processes_of_points, run
 from tests.processes import PATIENCE, wait_for
 from tests.session.test_faults import meanwhile

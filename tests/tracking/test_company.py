@@ -75,9 +75,9 @@ def test_an_entry_of_another_host_is_believed_until_it_expires(remote: Remote, h
 
 def record_elsewhere(remote: Remote, experiment: str, points: int) -> None:
     """A driver of its own records the first points, and ends."""
-    command = [sys.executable, "-m", "tests.cluster.recorder", remote.counted.uri, experiment, str(points), "0"]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), text=True, capture_output=True, check=False)
-    assert done.stdout == f"{points}\n", done.stderr
+    command = [sys.executable, "-m", "tests.cluster.recorder", remote.counted.uri, experiment, str(points)]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), text=True, input="", capture_output=True, check=False)
+    assert done.stdout == f"ready\n{points}\n", done.stderr
 
 
 def entries(remote: Remote, experiment: str) -> list[str]:

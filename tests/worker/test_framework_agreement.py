@@ -38,6 +38,9 @@ DISTRIBUTED_FAMILIES = ("fc", "residual")
 DISTRIBUTED_LOSS_TOLERANCE = 1e-4
 DISTRIBUTED_TOLERANCE = 1e-3
 
+#: torch.compile calls a C++ compiler for every kernel, some fifty for a GRU: on a busy machine that is many minutes.
+pytestmark = pytest.mark.timeout(1800)
+
 Values = Mapping[str, np.ndarray]
 
 

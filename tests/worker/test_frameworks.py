@@ -21,9 +21,14 @@ from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
 from paradnn.worker.messages import NoProfile, Profile
-from tests.conftest import ROOT
+from tests.conftest import ROOT, TINY, Store, process
 from tests.worker.families import BATCH, MODELS
 from tests.worker.memory_checks import check_memory
+from tests.worker.two_hosts import ADDRESSES, QUICK, second_host
+
+#: Seconds for a point, of which none should end by it: a busy machine takes many minutes to compile some models.
+LIMIT = 1200.0
+pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +47,7 @@ def measure(pool: WorkerPool, framework: str, family: str, **changes: Any) -> Po
         "profile": True,
         "keep_trace": False,
         "cold_caches": False,
-        "timeout": 200,
+        "timeout": LIMIT,
     }
     point = {
         "model": MODELS[family],
@@ -57,7 +62,7 @@ def measure(pool: WorkerPool, framework: str, family: str, **changes: Any) -> Po
         "optimizer": {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0},
     } | changes
     key = WorkerKey(sys.executable, framework, None, "cpu", ())
-    return pool.measure(key, point, Limits(200, None), lambda phase: None)
+    return pool.measure(key, point, Limits(LIMIT, None), lambda phase: None)
 
 
 def test_pytorch_has_one_device(pool: WorkerPool) -> None:
@@ -229,5 +234,37 @@ def test_memory_is_that_of_a_plain_process(pool: WorkerPool, framework: str, com
 def test_pytorch_compiles_nothing_for_the_threads_of_a_server(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.worker.serving_threads", "torch"]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}  # it compiles into its folder
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200, check=True)
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=LIMIT, check=True)
     assert json.loads(done.stdout.splitlines()[-1]) == [0, 0]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+@pytest.mark.parametrize(
+    ("framework", "transport", "patterns"),
+    [("torch", "gloo", "all_reduce,broadcast,latency,bandwidth"), ("jax", "jax", "all_reduce")],
+)
+def test_messages_of_a_framework_cross_hosts(
+    address: str, framework: str, transport: str, patterns: str, store: Store
+) -> None:
+    sent = ["model=channel", f"model.transport={transport}", "model.bytes=4096", "measure.processes=1"]
+    with second_host(address) as variables:
+        for further in ([f"model.pattern={patterns}"], ["model.pattern=all_reduce", "model.processes=4"]):
+            done = process(["paradnn.train", "-m", *sent, *further, *QUICK], store, **variables)
+            assert done.returncode == 0, done.stdout + done.stderr
+    points = store.runs()
+    assert {(point["outcome"], point.get("reason")) for point in points} == {("ok", None)}
+    assert len(points) == patterns.count(",") + 2
+    assert {store.values("params", point["run_id"])["framework.name"] for point in points} == {framework}
+
+
+@pytest.mark.parametrize(
+    ("framework", "reason"),
+    [("tensorflow", ""), ("jax", "transport=grpc is TensorFlow's here"), ("torch", "runs on one device")],
+)
+def test_a_training_step_over_hosts_is_tensorflows(framework: str, reason: str, store: Store) -> None:
+    with second_host() as variables:
+        command = [f"framework={framework}", "devices=2", "transport=grpc", *TINY, *QUICK]
+        done = process(["paradnn.train", *command], store, **variables)
+    [point] = store.runs()
+    assert point["outcome"] == ("unavailable" if reason else "ok"), done.stdout + done.stderr
+    assert reason in point.get("reason", "")

@@ -13,9 +13,9 @@ from contextlib import closing
 
 import pytest
 
+from paradnn.worker.addresses import listen
 from paradnn.worker.communication.rpc import GrpcStep
 from paradnn.worker.communication.sockets import TcpStep
-from paradnn.worker.communication.waiting import listen
 from paradnn.worker.errors import Unavailable
 from tests.conftest import ROOT
 from tests.processes import PATIENCE, hearing_ctrl_c, started

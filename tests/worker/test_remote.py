@@ -18,7 +18,7 @@ import pytest
 from paradnn.errors import WorkerError
 from paradnn.execution.hosts import HOSTS, KEY, OtherHosts
 from paradnn.worker import remote
-from paradnn.worker.communication.waiting import listen
+from paradnn.worker.addresses import listen
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.remote import processes_elsewhere
 from tests.conftest import ROOT

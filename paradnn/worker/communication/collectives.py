@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from paradnn.worker.communication.waiting import LOOPBACK, listen
+from paradnn.worker.addresses import LOOPBACK, listen
 from paradnn.worker.device_layout import DeviceLayout, layout_of
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.frameworks import Framework, distributed

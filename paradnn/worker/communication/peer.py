@@ -13,9 +13,9 @@ import argparse
 import sys
 import threading
 
+from paradnn.worker.addresses import LOOPBACK, listen, own_address, port_number, with_port
 from paradnn.worker.communication.rpc import serve_calls
 from paradnn.worker.communication.sockets import serve_connections
-from paradnn.worker.communication.waiting import LOOPBACK, listen, own_address, port_number, with_port
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.memory import keep_freed
 

@@ -13,9 +13,10 @@ from multiprocessing.connection import Connection
 from socket import socket
 from typing import Any
 
+from paradnn.worker.addresses import listen, with_port
 from paradnn.worker.affinity import bind_cores
 from paradnn.worker.communication.payload import buffer_sizes, make_buffers
-from paradnn.worker.communication.waiting import listen, patience_of
+from paradnn.worker.communication.waiting import patience_of
 from paradnn.worker.device_layout import DeviceLayout
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.frameworks import Framework, load
@@ -165,7 +166,7 @@ class _Servers(_Means):
         for number in range(self._servers):
             if number not in there:
                 self._sockets[number] = listen(port and port + number, host)
-        own = {number: f"{host}:{each.getsockname()[1]}" for number, each in self._sockets.items()}
+        own = {number: with_port(host, each.getsockname()[1]) for number, each in self._sockets.items()}
         self._addresses += [(own | there)[number] for number in range(self._servers)]
         for each in elsewhere:
             each.begin(self._addresses)
@@ -271,8 +272,7 @@ class _Collective(_Means):
             self._layout = layout.with_others(elsewhere)
             return
         with contextlib.closing(listen(self._model["port"], local_address(elsewhere))) as free:
-            host, port = free.getsockname()
-        self._address = f"{host}:{port}"
+            self._address = with_port(*free.getsockname()[:2])
         for each in elsewhere:
             each.begin([self._address])
 

@@ -14,8 +14,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from paradnn.worker.addresses import host_and_port, with_port
 from paradnn.worker.communication.payload import decode, encode
-from paradnn.worker.communication.waiting import host_and_port, silent, truncated, with_port
+from paradnn.worker.communication.waiting import silent, truncated
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.process_group import RankFailed
 

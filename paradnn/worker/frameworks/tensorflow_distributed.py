@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from paradnn.worker.addresses import host_and_port
 from paradnn.worker.device_layout import DeviceLayout
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.frameworks.tensorflow import CompiledStep, TensorFlow, inference_step, wait_for
@@ -91,7 +92,7 @@ class DistributedTensorFlow(TensorFlow):
         # Devices of a process share one pool unless TensorFlow is configured otherwise.
         os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
         # A proxy of the environment is not for these hosts.
-        hosts = dict.fromkeys(address.rpartition(":")[0] for address in layout.addresses)
+        hosts = dict.fromkeys(host_and_port(address)[0] for address in layout.addresses)
         os.environ["no_grpc_proxy"] = ",".join(hosts)  # noqa: SIM112 - gRPC reads it in lower case
         tf.config.threading.set_intra_op_parallelism_threads(layout.threads)
         tf.config.threading.set_inter_op_parallelism_threads(local * layout.threads)

@@ -1,0 +1,68 @@
+"""Points on two hosts by one command, whatever the kind of address that they know each other by."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from paradnn.errors import WorkerError
+from paradnn.execution.hosts import HOSTS, KEY, OtherHosts
+from tests.conftest import TINY, Store, run
+from tests.session.test_faults import wait_for
+from tests.worker.test_peer import has_ipv6
+from tests.worker.two_hosts import ADDRESSES, QUICK, second_host
+
+pytestmark = pytest.mark.framework
+
+COMMANDS = [
+    ["model=channel", "model.transport=tcp,grpc", *QUICK],
+    ["model=channel", "model.transport=tensorflow", "model.pattern=all_reduce", "model.bytes=64", *QUICK],
+    ["devices=2", "transport=grpc", *TINY, *QUICK],
+]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_points_are_measured_on_two_hosts(address: str, store: Store) -> None:
+    with second_host(address) as variables:
+        assert variables[HOSTS].startswith("[::1]:" if ":" in address else f"{address}:")
+        for command in COMMANDS:
+            done = run(["paradnn.train", "-m", *command], store, **variables)
+            assert done.returncode == 0, done.stdout + done.stderr
+    points = store.runs()
+    assert {(point["outcome"], point.get("reason")) for point in points} == {("ok", None)}
+    assert len(points) == 4
+
+
+@pytest.mark.parametrize("wrong", ["node2", "::1:5000", "[::1]", "node2:0", "node2:65536", "[fe80::2%eth0]:5000", ""])
+def test_what_is_no_address_is_named(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY, "what both know")
+    monkeypatch.setenv(HOSTS, f"10.0.0.2:5000,{wrong}")
+    message = f"hosts=2: {HOSTS}=10.0.0.2:5000,{wrong}: {wrong!r} is no host:port; write what each server says"
+    with pytest.raises(WorkerError, match=re.escape(message)):
+        OtherHosts().of(2, {})
+    monkeypatch.setenv(HOSTS, "node-2.example:65535,[2001:db8::3]:5000")
+    assert OtherHosts().of(3, {})["addresses"] == ["node-2.example:65535", "[2001:db8::3]:5000"]
+
+
+def test_a_server_of_an_ipv6_address_is_missed_once_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_ipv6():
+        pytest.skip("no IPv6 here")
+    hosts = OtherHosts()
+    with second_host("::1") as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        hosts.of(2, {})
+        hosts.require()
+    said: list[str] = []
+
+    def is_gone() -> bool:
+        try:
+            hosts.require()
+        except WorkerError as error:
+            said.append(str(error))
+        return bool(said)
+
+    # What it forked for the last connection, perhaps only now, holds its port for a moment longer.
+    assert wait_for(is_gone)
+    assert said == [f"the server at {variables[HOSTS]} is gone"]

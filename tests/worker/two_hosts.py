@@ -1,0 +1,40 @@
+"""This machine as two hosts: a server of processes that the points of a command have there, as they would elsewhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from paradnn.execution.hosts import HOSTS, KEY
+from tests.conftest import ROOT, TINY
+from tests.worker.test_peer import has_ipv6
+
+SECRET = "what both know"
+#: Of the second host, each of which has processes on one core.
+ADDRESSES = ["127.0.0.1", pytest.param("::1", marks=pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here"))]
+#: What makes points on two hosts as short as they can be.
+QUICK = [*[entry for entry in TINY if entry.startswith(("measure", "ceilings"))], "hosts=2", "platform.threads=1"]
+
+
+@contextmanager
+def second_host(address: str = "127.0.0.1") -> Iterator[dict[str, str]]:
+    """The variables of a command whose points have one more host, which listens on an address; it ends by itself."""
+    command = [sys.executable, "-m", "paradnn.worker.host", "--with-stdin", "--host", address]
+    environ = {**os.environ, KEY: SECRET}
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, text=True
+    ) as server:
+        assert server.stdin
+        assert server.stdout
+        said = server.stdout.readline()
+        try:
+            assert said.startswith("listening on "), said
+            yield {HOSTS: said.split()[-1], KEY: SECRET}
+        finally:
+            server.stdin.close()
+            server.wait(200)
