@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import selectors
 import socket
@@ -17,10 +18,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paradnn.errors import WorkerError
+from paradnn.errors import ConfigError, WorkerError
 from paradnn.worker.remote import KEY
 
-__all__ = ["HOSTS", "KEY", "OtherHosts", "start_server"]
+__all__ = ["HOSTS", "KEY", "OtherHosts", "named_hosts", "require_hosts", "start_server"]
 
 #: The variable with the addresses of the servers, host:port, in the order of the hosts.
 HOSTS = "PARADNN_HOSTS"
@@ -29,6 +30,39 @@ _PATIENCE, _GRACE = 60.0, 10.0
 #: Seconds in which a server answers that is there, and in which Slurm ends a task that it puts back into the queue.
 _ANSWER, _REQUEUED = 5.0, 60.0
 _REMEDY = "docs/clusters.md says how points come to have several hosts"
+_RESTART = "start python -m paradnn.worker.host there (docs/clusters.md), then the same command again"
+_ADDRESS = re.compile(r"[^\s,]+:(\d{1,5})")
+
+
+def named_hosts(environ: Mapping[str, str]) -> list[str]:
+    """The addresses of the servers that PARADNN_HOSTS names; none where it is not set.
+
+    ConfigError for what is no address, and where the key is not there that the servers have.
+    """
+    given = environ.get(HOSTS)
+    if not given:
+        return []
+    addresses = given.split(",")
+    for address in addresses:
+        found = _ADDRESS.fullmatch(address)
+        if found is None or not 0 < int(found[1]) < 65536:
+            remedy = "write host:port, with commas between, as in node2:5000,node3:5000"
+            raise ConfigError(HOSTS, given, "is not understood", remedy)
+    if not environ.get(KEY):
+        raise ConfigError(KEY, "", f"{HOSTS} is set without it", "give it the value that the servers have")
+    return addresses
+
+
+def require_hosts(counts: Sequence[int], environ: Mapping[str, str]) -> None:
+    """Raise ConfigError where every point wants more hosts than the session has: `counts` are the points'.
+
+    Nodes of Slurm are known once there are servers on them.
+    """
+    if not counts or max(counts) == 1:
+        return
+    there = 1 + len(named_hosts(environ))
+    if min(counts) > there and (HOSTS in environ or "SLURM_JOB_NODELIST" not in environ):
+        raise ConfigError("hosts", min(counts), f"this session has {there}", _REMEDY)
 
 
 class OtherHosts:
@@ -68,7 +102,7 @@ class OtherHosts:
                 subprocess.run(asked, capture_output=True, timeout=60, check=True)
                 time.sleep(_REQUEUED)  # it is ended meanwhile
         if gone:
-            raise WorkerError(f"the server at {gone[0]} is gone")
+            raise WorkerError(f"no server answers at {gone[0]}; {_RESTART}")
 
     def close(self) -> None:
         """End the servers that were started here."""
@@ -86,11 +120,9 @@ class OtherHosts:
         self._servers, self._addresses = [], None
 
     def _find(self) -> list[str]:
-        if given := os.environ.get(HOSTS):
-            self._key = os.environ.get(KEY, "")
-            if not self._key:
-                raise WorkerError(f"{HOSTS} is set, but {KEY} is not: give it the value that the servers have")
-            return given.split(",")
+        if given := named_hosts(os.environ):
+            self._key = os.environ[KEY]
+            return given
         self._key = secrets.token_hex()
         found = []
         for node in _other_nodes():
