@@ -1,7 +1,8 @@
 """Heterogeneous runs, one group at a time: the largest group that an analysis accepts, and how to see the others.
 
 Runs of different protocols or environments are never mixed unasked. Where an analysis meets some, it is made again of
-fewer: of one protocol in each environment, then of one protocol and environment on each device, then of one in all.
+fewer: of one protocol in each environment, then of one protocol and environment on each device, then of one in all,
+the one with most runs first.
 """
 
 from __future__ import annotations
@@ -30,19 +31,26 @@ Analysis = Callable[["pd.DataFrame", Any], Result]
 def answer(analyse: Analysis, frame: pd.DataFrame, options: Options, selection: Selection) -> Result:
     """What an analysis says of a frame; of heterogeneous runs, what it says of their largest group, and of which.
 
-    `selection` chose the frame: the commands for other groups narrow it. HeterogeneousError where no group will do.
+    `selection` chose the frame: the commands for other groups narrow it. Where no group will do, the error of all of
+    them; where they lack different things that of the largest, and what sets them apart.
     """
     try:
         return analyse(frame, options)
     except HeterogeneousError as error:
         refusal = error
+    lacking: list[ParadnnError] = []
     for chosen, others, how in _choices(frame, selection):
         try:
             result = analyse(_rows(frame, chosen), options)
-        except ParadnnError:
+        except ParadnnError as error:
+            lacking += [] if isinstance(error, HeterogeneousError) else [error]
             continue
         return replace(result, set_aside=_said(frame, chosen, others, how, options))
-    raise refusal
+    if not lacking:
+        raise refusal
+    if len({str(error) for error in lacking}) == 1:
+        raise lacking[0]
+    raise HeterogeneousError(f"{lacking[0]}; that is of the most runs that go together: {refusal}") from lacking[0]
 
 
 def answer_of_one_protocol(analyse: Analysis, frame: pd.DataFrame, options: Options, selection: Selection) -> Result:
@@ -74,6 +82,8 @@ def _choices(frame: pd.DataFrame, selection: Selection) -> Iterator[tuple[list[P
             first.setdefault(key(each), each)
         chosen = list(first.values())
         yield chosen, [each for each in populations if each not in chosen], how
+    for each in populations[1:]:
+        yield [each], [other for other in populations if other is not each], how
 
 
 def _size(population: Population) -> tuple[int, Any]:

@@ -21,18 +21,21 @@ __all__ = ["read_space"]
 _FAMILY = ("family", "model", "model.name")
 
 
-def read_space(text: str) -> pd.DataFrame:
+def read_space(text: str, option: str = "--space") -> pd.DataFrame:
     """The points (rows of keys, with `family`) that a text names: `model=fc model.nodes=32,64 batch_size=64,256`,
-    `experiment=paper_fc`, or the path of a CSV file with a column for each key. ConfigError for what names none."""
+    `experiment=paper_fc`, or the path of a CSV file with a column for each key.
+
+    ConfigError, of the `option`, for what names none.
+    """
     if text.lower().endswith(".csv"):
-        return _of_file(Path(text).expanduser())
+        return _of_file(Path(text).expanduser(), option)
     try:
         words = [word for word in shlex.split(text) if word not in ("-m", "--multirun")]
     except ValueError as error:
-        raise ConfigError("--space", text, f"cannot be split ({error})", "close the quotation") from None
+        raise ConfigError(option, text, f"cannot be split ({error})", "close the quotation") from None
     if not words:
-        raise ConfigError("--space", text, "is empty", "name axes, as in 'model=fc model.nodes=32,64,128'")
-    return _frame(_expanded(words))
+        raise ConfigError(option, text, "is empty", "name axes, as in 'model=fc model.nodes=32,64,128'")
+    return _frame(_expanded(words, option))
 
 
 def _frame(rows: Sequence[Mapping[str, str | None]]) -> pd.DataFrame:
@@ -42,7 +45,7 @@ def _frame(rows: Sequence[Mapping[str, str | None]]) -> pd.DataFrame:
     return pd.DataFrame({"family": [row.get("model.name") for row in rows], **kept}).drop_duplicates(ignore_index=True)
 
 
-def _expanded(words: Sequence[str]) -> list[Mapping[str, str | None]]:
+def _expanded(words: Sequence[str], option: str) -> list[Mapping[str, str | None]]:
     """The points of a multirun, by the driver's own grammar, presets and checks."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
@@ -69,30 +72,30 @@ def _expanded(words: Sequence[str]) -> list[Mapping[str, str | None]]:
             return [dict(row_of(read_point(config))) for config in plan.configs()]
     except Exception as error:
         if is_input_error(error):
-            raise ParadnnError(f"--space: {one_line(error)}") from None
+            raise ParadnnError(f"{option}: {one_line(error)}") from None
         raise
 
 
-def _of_file(path: Path) -> pd.DataFrame:
+def _of_file(path: Path, option: str) -> pd.DataFrame:
     try:
         table = pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True)
     except (OSError, ValueError) as error:
         problem = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise ConfigError(
-            "--space", str(path), f"cannot be read ({problem})", "name a CSV file with a column a key"
+            option, str(path), f"cannot be read ({problem})", "name a CSV file with a column a key"
         ) from None
-    named = {name: _key(str(name).strip(), path) for name in table}
+    named = {name: _key(str(name).strip(), path, option) for name in table}
     rows = [
         {key: None if row[name].strip() in ("", "null") else row[name].strip() for name, key in named.items()}
         for row in table.to_dict("records")
     ]
     if not rows:
-        raise ConfigError("--space", str(path), "holds no point", "write a row for each point")
+        raise ConfigError(option, str(path), "holds no point", "write a row for each point")
     frame = _frame(rows)
     return frame if "model.name" in named.values() else frame.drop(columns="family")
 
 
-def _key(name: str, path: Path) -> str:
+def _key(name: str, path: Path, option: str) -> str:
     options = [field.name for family in FAMILIES.values() for field in dataclasses.fields(family.options)]
     if name in _FAMILY:
         return "model.name"
@@ -102,5 +105,5 @@ def _key(name: str, path: Path) -> str:
         return f"model.{name}"
     hint = did_you_mean(name, ["batch_size", "precision", "compile", "mode", "devices", *options])
     raise ConfigError(
-        "--space", str(path), f"its column {name} is no key of a point", f"{hint}name columns as in model.nodes"
+        option, str(path), f"its column {name} is no key of a point", f"{hint}name columns as in model.nodes"
     )

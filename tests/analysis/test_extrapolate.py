@@ -219,7 +219,12 @@ def test_operations_without_a_kernel_are_named() -> None:
         ({"to": "Test CPU"}, "--run=(none given): no model was measured; name points with --model"),
         ({"to": "Test CPU", "run": "a", "model": "model=fc"}, "--model=model=fc: is given beside --run"),
         ({"to": "Test CPU", "run": "abc"}, "--run=abc: no measured run of a model is it"),
-        ({"to": "Test CPU", "model": "model=fc model.nodes=zero"}, "model.nodes"),
+        ({"to": "Test CPU", "model": "model=fc model.nodes=zero"}, "--model: model.nodes=zero: expects a whole number"),
+        ({"to": "Test CPU", "model": ""}, "--model='': is empty"),
+        ({"to": "Test CPU", "model": "model=gemm"}, "--model=gemm: is no model on one device; name other points"),
+        ({"to": "Test CPU", "model": "model=channel"}, "--model=channel: is no model on one device"),
+        ({"to": "Test CPU", "model": "model=fc devices=2"}, "--model=fc: is no model on one device"),
+        ({"to": "Test CPU", "model": "model=gpt mode=generate"}, "--model=mode=generate: has no list of operations"),
     ],
 )
 def test_bad_input_is_told(options: dict[str, Any], words: str) -> None:

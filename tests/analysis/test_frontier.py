@@ -304,6 +304,13 @@ def test_what_cannot_be_is_one_line(options: FrontierOptions, message: str) -> N
     assert str(error.value).startswith(message)
 
 
+def test_many_tasks_without_a_choice_are_not_all_listed() -> None:
+    problem = str(NotEnoughData("no task has two choices", [f"task {number}" for number in range(90)], "measure more"))
+    assert (
+        problem == "no task has two choices: task 0; task 1; task 2; task 3; task 4; task 5 and 84 more; measure more"
+    )
+
+
 def test_what_is_not_comparable_is_refused() -> None:
     with pytest.raises(NotEnoughData, match="1 choice with"):
         frontiers(three().head(1))
