@@ -125,9 +125,15 @@ def scaling(
     return Scaling(metric, by, found, tuple(named), alone, pooled, tuple(measured["run_id"]))
 
 
+#: Columns that count devices, which older runs lack.
+_COUNTS = ("devices", "hosts", "platform.threads")
+
+
 def _counted(frame: pd.DataFrame, by: str) -> pd.DataFrame:
     """The measured runs that say how many devices they had."""
     measured = _by_hosts(frame[is_ok(frame) & ~frame["family"].isin(_MESSAGES)])
+    if by not in measured and by not in _COUNTS:
+        raise ConfigError("--by", by, "these runs have no such column", f"name one that counts: {', '.join(_COUNTS)}")
     if by not in measured or measured[by].notna().sum() == 0:
         raise NotEnoughData(f"{by}: no measured run records how many; measure points with {by}=1 and more")
     if not pd.api.types.is_numeric_dtype(measured[by]):

@@ -15,7 +15,7 @@ from paradnn.config.families import FAMILIES
 from paradnn.config.words import did_you_mean
 from paradnn.errors import ConfigError, ParadnnError
 
-__all__ = ["read_space"]
+__all__ = ["read_points", "read_space"]
 
 #: What a column of families may be called in a file.
 _FAMILY = ("family", "model", "model.name")
@@ -38,6 +38,21 @@ def read_space(text: str, option: str = "--space") -> pd.DataFrame:
     return _frame(_expanded(words, option))
 
 
+def read_points(text: str, option: str) -> pd.DataFrame:
+    """The same as whole points: what a row of a file does not say is what the driver would take."""
+    if not text.lower().endswith(".csv"):
+        return read_space(text, option)
+    path = Path(text).expanduser()
+    rows = _rows_of_file(path, option)
+    if "model.name" not in rows[0]:
+        raise ConfigError(option, str(path), "has no column model", "name the family of each point")
+    points = []
+    for place, row in enumerate(rows, 1):
+        words = [f"{'model' if key == 'model.name' else key}={value}" for key, value in row.items() if value]
+        points += _expanded(words, f"{option}={path} row {place}")
+    return _frame(points)
+
+
 def _frame(rows: Sequence[Mapping[str, str | None]]) -> pd.DataFrame:
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: typed([row.get(name) for row in rows]) for name in names if name != "model.name"}
@@ -45,8 +60,8 @@ def _frame(rows: Sequence[Mapping[str, str | None]]) -> pd.DataFrame:
     return pd.DataFrame({"family": [row.get("model.name") for row in rows], **kept}).drop_duplicates(ignore_index=True)
 
 
-def _expanded(words: Sequence[str], option: str) -> list[Mapping[str, str | None]]:
-    """The points of a multirun, by the driver's own grammar, presets and checks."""
+def _expanded(words: Sequence[str], where: str) -> list[Mapping[str, str | None]]:
+    """The points of a multirun, by the driver's own grammar, presets and checks; `where` the words stand."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -72,11 +87,18 @@ def _expanded(words: Sequence[str], option: str) -> list[Mapping[str, str | None
             return [dict(row_of(read_point(config))) for config in plan.configs()]
     except Exception as error:
         if is_input_error(error):
-            raise ParadnnError(f"{option}: {one_line(error)}") from None
+            raise ParadnnError(f"{where}: {one_line(error, words)}") from None
         raise
 
 
 def _of_file(path: Path, option: str) -> pd.DataFrame:
+    rows = _rows_of_file(path, option)
+    frame = _frame(rows)
+    return frame if "model.name" in rows[0] else frame.drop(columns="family")
+
+
+def _rows_of_file(path: Path, option: str) -> list[dict[str, str | None]]:
+    """Key -> text for each row of a CSV file; None where it says nothing."""
     try:
         table = pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True)
     except (OSError, ValueError) as error:
@@ -91,8 +113,7 @@ def _of_file(path: Path, option: str) -> pd.DataFrame:
     ]
     if not rows:
         raise ConfigError(option, str(path), "holds no point", "write a row for each point")
-    frame = _frame(rows)
-    return frame if "model.name" in named.values() else frame.drop(columns="family")
+    return rows
 
 
 def _key(name: str, path: Path, option: str) -> str:

@@ -176,13 +176,13 @@ def _chosen(frame: pd.DataFrame, options: ExtrapolateOptions) -> pd.DataFrame:
     """The rows that are to be predicted: points that are named, else the measured runs of models that are meant."""
     from analysis.store.conditions import select
     from analysis.store.frame import is_ok
-    from analysis.store.spaces import read_space
+    from analysis.store.spaces import read_points
     from paradnn.config.families import FAMILIES
 
     if options.run is not None and options.model is not None:
         raise ConfigError("--model", options.model, "is given beside --run", "leave one of them out")
     if options.model is not None:
-        return read_space(options.model, "--model")
+        return read_points(options.model, "--model")
     models = [name for name, family in FAMILIES.items() if not family.is_kernel]
     runs = frame[is_ok(frame) & frame["family"].isin(models)].reset_index(drop=True)
     if options.run is not None:

@@ -150,6 +150,8 @@ def no_such_key(given: str, key: str, arguments: Sequence[str]) -> str:
     """What is said of a key, typed as `given`, that the composed configuration lacks."""
     group, _, name = key.partition(".")
     if group in SCENARIOS and key in known_keys():
+        if "," in chosen_option("scenario", arguments):
+            return f"{given}: is a key of scenario={group} alone; give each scenario a command of its own"
         return f"{given}: is a key of scenario={group}; add scenario={group}"
     if group == LEARN and key in known_keys():
         return f"{given}: is a key of task={group}; add task={group}"

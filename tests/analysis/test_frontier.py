@@ -286,8 +286,12 @@ def test_models_compete_to_learn_and_recorded_prices_count() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (FrontierOptions(x="parameters"), "metric=parameters: is neither better high nor low"),
-        (FrontierOptions(y="latency"), "metric=latency: is no metric"),
+        (FrontierOptions(x="parameters"), "--x=parameters: is neither better high nor low"),
+        (
+            FrontierOptions(y="latency"),
+            "--y=latency: is no metric; choose one that python -m paradnn list metrics names",
+        ),
+        (FrontierOptions(limit=(("latency", "3"),)), "--limit=latency: is no metric"),
         (FrontierOptions(limit=(("latency_p99_ms", "soon"),)), "--limit=latency_p99_ms=soon: is no number"),
         (FrontierOptions(limit=(("latency_p99_ms", "nan"),)), "--limit=latency_p99_ms=nan: is no number"),
         (FrontierOptions(price=("D=2",)), "--price=D: no run is of that device; name one of A, B, C"),
