@@ -308,6 +308,14 @@ def test_what_cannot_be_is_one_line(options: FrontierOptions, message: str) -> N
     assert str(error.value).startswith(message)
 
 
+def test_the_line_of_a_limit_is_named() -> None:
+    def names(*limits: tuple[str, str]) -> list[str]:
+        return [text.get_text() for text in asked(three(), *limits).figure().legends[0].get_texts()]
+
+    assert "limit" in names(("latency_p50_ms", "15"))
+    assert "limit" not in names(("examples_per_second", "3"))
+
+
 def test_many_tasks_without_a_choice_are_not_all_listed() -> None:
     problem = str(NotEnoughData("no task has two choices", [f"task {number}" for number in range(90)], "measure more"))
     assert (
