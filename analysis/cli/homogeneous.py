@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.options import Options, Selection, command_line
 from analysis.summaries.result import Paragraph, Result
+from paradnn.config.families import MESSAGES
 from paradnn.errors import HeterogeneousError, ParadnnError
 
 if TYPE_CHECKING:
@@ -39,13 +40,15 @@ def answer(analyse: Analysis, frame: pd.DataFrame, options: Options, selection: 
     except HeterogeneousError as error:
         refusal = error
     lacking: list[ParadnnError] = []
-    for chosen, others, how in _choices(frame, selection):
+    beside = frame["family"].isin(MESSAGES if options.beside_messages else ())
+    apart = frame[~beside].reset_index(drop=True)
+    for chosen, others, how in _choices(apart, selection):
         try:
-            result = analyse(_rows(frame, chosen), options)
+            result = analyse(_rows(frame, chosen, beside), options)
         except ParadnnError as error:
             lacking += [] if isinstance(error, HeterogeneousError) else [error]
             continue
-        return replace(result, set_aside=_said(frame, chosen, others, how, options))
+        return replace(result, set_aside=_said(apart, chosen, others, how, options))
     if not lacking:
         raise refusal
     if len({str(error) for error in lacking}) == 1:
@@ -94,9 +97,10 @@ def _size(population: Population) -> tuple[int, Any]:
     return int(is_ok(rows).sum()), rows["start_time"].max() if "start_time" in rows else 0
 
 
-def _rows(frame: pd.DataFrame, chosen: Sequence[Population]) -> pd.DataFrame:
-    wanted = {run for each in chosen for run in each.rows["run_id"]}
-    return frame[frame["run_id"].isin(wanted)].reset_index(drop=True)
+def _rows(frame: pd.DataFrame, chosen: Sequence[Population], beside: pd.Series | None = None) -> pd.DataFrame:
+    """The runs of populations, and those `beside` them, in the order of the frame."""
+    wanted = frame["run_id"].isin({run for each in chosen for run in each.rows["run_id"]})
+    return frame[wanted if beside is None else wanted | beside].reset_index(drop=True)
 
 
 def _said(

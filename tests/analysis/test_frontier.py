@@ -312,8 +312,8 @@ def test_the_line_of_a_limit_is_named() -> None:
     def names(*limits: tuple[str, str]) -> list[str]:
         return [text.get_text() for text in asked(three(), *limits).figure().legends[0].get_texts()]
 
-    assert "limit" in names(("latency_p50_ms", "15"))
-    assert "limit" not in names(("examples_per_second", "3"))
+    assert "limit" in names(("latency_p99_ms", "15"))
+    assert "limit" not in names(("peak_queries_per_second", "3"))
 
 
 def test_many_tasks_without_a_choice_are_not_all_listed() -> None:
