@@ -35,6 +35,8 @@ __all__ = [
     "WorkerError",
 ]
 
+_LISTED = 6  # groups that a message names
+
 
 class ParadnnError(Exception):
     """Something the user can mend; the message is one line."""
@@ -90,7 +92,9 @@ class NotEnoughData(ParadnnError):
     """
 
     def __init__(self, problem: str, lacking: Sequence[Any] | None = None, remedy: str = "") -> None:
-        groups = "" if lacking is None else f": {'; '.join(map(str, lacking)) or 'there are no runs'}"
+        listed = [str(one) for one in lacking or ()]
+        more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
+        groups = "" if lacking is None else f": {'; '.join(listed[:_LISTED]) or 'there are no runs'}{more}"
         super().__init__(f"{problem}{groups}{f'; {remedy}' if remedy else ''}")
         self.problem = problem
         self.lacking = lacking

@@ -62,8 +62,10 @@ class Command:
         if self.analyse is not None:
             assert isinstance(options, Options), "what an analysis takes"
             output = read_arguments(FigureOutput, args)
-            given = None if self.read is None else self.read(options, selection, output)
-            frame = load_chosen(selection, self.columns, may_be_empty=self.counts) if given is None else given
+            frame = None if self.read is None else self.read(options, selection, output)
+            if frame is None:
+                beside = options.beside_messages
+                frame = load_chosen(selection, self.columns, may_be_empty=self.counts, beside_messages=beside)
             make = answer_of_one_protocol if self.one_protocol else answer
             result = make(self.analyse, frame, options, selection)
             deliver(self.name, result, frame, selection, output, command_line)

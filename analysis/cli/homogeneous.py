@@ -1,7 +1,8 @@
 """Heterogeneous runs, one group at a time: the largest group that an analysis accepts, and how to see the others.
 
 Runs of different protocols or environments are never mixed unasked. Where an analysis meets some, it is made again of
-fewer: of one protocol in each environment, then of one protocol and environment on each device, then of one in all.
+fewer: of one protocol in each environment, then of one protocol and environment on each device, then of one in all,
+the one with most runs first.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.options import Options, Selection, command_line
 from analysis.summaries.result import Paragraph, Result
+from paradnn.config.families import MESSAGES
 from paradnn.errors import HeterogeneousError, ParadnnError
 
 if TYPE_CHECKING:
@@ -30,19 +32,28 @@ Analysis = Callable[["pd.DataFrame", Any], Result]
 def answer(analyse: Analysis, frame: pd.DataFrame, options: Options, selection: Selection) -> Result:
     """What an analysis says of a frame; of heterogeneous runs, what it says of their largest group, and of which.
 
-    `selection` chose the frame: the commands for other groups narrow it. HeterogeneousError where no group will do.
+    `selection` chose the frame: the commands for other groups narrow it. Where no group will do, the error of all of
+    them; where they lack different things that of the largest, and what sets them apart.
     """
     try:
         return analyse(frame, options)
     except HeterogeneousError as error:
         refusal = error
-    for chosen, others, how in _choices(frame, selection):
+    lacking: list[ParadnnError] = []
+    beside = frame["family"].isin(MESSAGES if options.beside_messages else ())
+    apart = frame[~beside].reset_index(drop=True)
+    for chosen, others, how in _choices(apart, selection):
         try:
-            result = analyse(_rows(frame, chosen), options)
-        except ParadnnError:
+            result = analyse(_rows(frame, chosen, beside), options)
+        except ParadnnError as error:
+            lacking += [] if isinstance(error, HeterogeneousError) else [error]
             continue
-        return replace(result, set_aside=_said(frame, chosen, others, how, options))
-    raise refusal
+        return replace(result, set_aside=_said(apart, chosen, others, how, options))
+    if not lacking:
+        raise refusal
+    if len({str(error) for error in lacking}) == 1:
+        raise lacking[0]
+    raise HeterogeneousError(f"{lacking[0]}; that is of the most runs that go together: {refusal}") from lacking[0]
 
 
 def answer_of_one_protocol(analyse: Analysis, frame: pd.DataFrame, options: Options, selection: Selection) -> Result:
@@ -74,6 +85,8 @@ def _choices(frame: pd.DataFrame, selection: Selection) -> Iterator[tuple[list[P
             first.setdefault(key(each), each)
         chosen = list(first.values())
         yield chosen, [each for each in populations if each not in chosen], how
+    for each in populations[1:]:
+        yield [each], [other for other in populations if other is not each], how
 
 
 def _size(population: Population) -> tuple[int, Any]:
@@ -84,9 +97,10 @@ def _size(population: Population) -> tuple[int, Any]:
     return int(is_ok(rows).sum()), rows["start_time"].max() if "start_time" in rows else 0
 
 
-def _rows(frame: pd.DataFrame, chosen: Sequence[Population]) -> pd.DataFrame:
-    wanted = {run for each in chosen for run in each.rows["run_id"]}
-    return frame[frame["run_id"].isin(wanted)].reset_index(drop=True)
+def _rows(frame: pd.DataFrame, chosen: Sequence[Population], beside: pd.Series | None = None) -> pd.DataFrame:
+    """The runs of populations, and those `beside` them, in the order of the frame."""
+    wanted = frame["run_id"].isin({run for each in chosen for run in each.rows["run_id"]})
+    return frame[wanted if beside is None else wanted | beside].reset_index(drop=True)
 
 
 def _said(

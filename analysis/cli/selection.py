@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from analysis.options import Selection, command_line
 from analysis.store.conditions import parse, select
-from paradnn.config.families import FAMILIES
+from paradnn.config.families import FAMILIES, MESSAGES
 from paradnn.config.outcome import OUTCOMES
 from paradnn.config.words import counted, did_you_mean
 from paradnn.errors import ConfigError, ParadnnError
@@ -23,15 +23,25 @@ _PLATFORMS = ("cpu", "gpu", "tpu")
 
 
 def load_chosen(
-    selection: Selection, columns: Collection[str] | None = None, *, may_be_empty: bool = False
+    selection: Selection,
+    columns: Collection[str] | None = None,
+    *,
+    may_be_empty: bool = False,
+    beside_messages: bool = False,
 ) -> pd.DataFrame:
     """The frame of the runs that a selection chooses; `columns` limits what is read.
+
+    `beside_messages`: a protocol is that of steps, and runs of messages are taken whatever theirs is.
 
     ConfigError for a word that is none, and, unless the frame `may_be_empty`, ParadnnError where no run matches.
     """
     if columns is not None:
         columns = {*columns, *(parse(condition).column for condition in selection.where)}
-    frame = select(_load(selection, columns), selection.where)
+    frame = _load(selection, columns)
+    if beside_messages and selection.protocol is not None:
+        every = _load(replace(selection, protocol=None), columns)
+        frame = every[every["run_id"].isin(frame["run_id"]) | every["family"].isin(MESSAGES)]
+    frame = select(frame, selection.where)
     held = {str(name) for name in frame["family"].dropna()}
     _check("--family", selection.family, [*FAMILIES, *sorted(held.difference(FAMILIES))])
     _check("--platform", selection.platform, _PLATFORMS)

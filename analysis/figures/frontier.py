@@ -36,7 +36,8 @@ def draw_frontiers(found: Sequence[Frontier], limits: Mapping[str, float], curre
         _panel(panel, one, platforms, limits, currency)
     for panel in panels[len(shown) :]:
         panel.set_visible(False)
-    drawn.legend(handles=_keys(platforms), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    limited = any(name in (one.axes.x, one.axes.y) for one in shown for name in limits)
+    drawn.legend(handles=_keys(platforms, limited), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return drawn
 
 
@@ -86,12 +87,13 @@ def _named(metric: str, currency: str) -> str:
     return f"{label(metric)} ({unit})" if unit else label(metric)
 
 
-def _keys(platforms: Sequence[str]) -> list[Line2D]:
+def _keys(platforms: Sequence[str], limited: bool) -> list[Line2D]:
     kinds = [("on the frontier", "black", "black", 7), ("undecided", "black", "white", 7), ("beaten", _GREY, _GREY, 4)]
     keys = [
         Line2D([], [], linestyle="", marker="o", color=edge, markerfacecolor=face, markersize=size, label=name)
         for name, edge, face, size in kinds
     ]
+    keys += [Line2D([], [], color=_LIMIT, linewidth=1, linestyle="--", label="limit")] if limited else []
     return keys + [
         Line2D([], [], linestyle="", marker=marker_of(name, platforms), color=colour_of(name, platforms), label=name)
         for name in platforms

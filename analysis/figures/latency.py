@@ -26,9 +26,8 @@ def draw_latency(curves: Sequence[Curve], quantile: str, distributions: Mapping[
     for place, one in enumerate(curves):
         look = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
         name = f"{one.task}: {one.name}" if several else one.name
-        _over_rate(panels[0], one, name, *look)
-        if distributions:
-            _distribution(panels[1], one, distributions, look[0])
+        rate = _distribution(panels[1], one, distributions, look[0]) if distributions else ""
+        _over_rate(panels[0], one, f"{name} (right: {rate})" if rate else name, *look)
     panels[0].set(xscale="log", yscale="log")
     for axis in (panels[0].xaxis, panels[0].yaxis):
         log_ticks(axis)
@@ -57,13 +56,16 @@ def _over_rate(axes: Axes, one: Curve, name: str, colour: str, marker: str) -> N
         axes.axvline(peak.rate, color=colour, linewidth=1, linestyle=":")
 
 
-def _distribution(axes: Axes, one: Curve, distributions: Mapping[str, Distribution], colour: str) -> None:
+def _distribution(axes: Axes, one: Curve, distributions: Mapping[str, Distribution], colour: str) -> str:
+    """Draw the distribution of a curve, where it is known; the rate at which it was."""
+    rate = ""
     for _, row in one.table.iterrows():
         if (found := distributions.get(row["run_id"])) is not None:
             # The last query has nothing beyond it, which a logarithm cannot show.
             beyond = np.maximum(1 - np.concatenate([[0.0], found.shares[:-1]]), 1e-9)
-            label = f"{one.name}, {short(row['rate'], digits=3)}/s"
-            axes.step(found.milliseconds, beyond, where="post", color=colour, label=label)
+            rate = f"{short(row['rate'], digits=3)}/s"
+            axes.step(found.milliseconds, beyond, where="post", color=colour)
+    return rate
 
 
 def _finish_distribution(axes: Axes, distributions: Mapping[str, Distribution]) -> None:
@@ -75,4 +77,3 @@ def _finish_distribution(axes: Axes, distributions: Mapping[str, Distribution]) 
     log_ticks(axes.xaxis)
     axes.minorticks_off()
     finish(axes, "At the highest rate that was served", "latency (ms)", "share of the queries that took no longer")
-    axes.legend(frameon=False, fontsize=8, loc="lower right")

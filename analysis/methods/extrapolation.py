@@ -27,7 +27,7 @@ from paradnn.errors import ConfigError, NotEnoughData
 from paradnn.forecast.operation_times import LEAST, OperationTimes
 from paradnn.forecast.past_runs import NOISE_METRICS, stated_noise
 
-__all__ = ["Kernels", "Step", "fit_kernels", "model_of", "step_of", "summed"]
+__all__ = ["Kernels", "Step", "fit_kernels", "model_of", "require_step", "step_of", "summed"]
 
 _DRAWS, _SEED = 2000, 0
 #: How far operations of a step are off together, beside kernels that ran alone (standard deviation of the logarithm):
@@ -138,14 +138,20 @@ def _kernel_runs(frame: pd.DataFrame, device: str, like: Row, metric: str) -> pd
     return runs
 
 
+def require_step(row: Row, option: str = "--run", remedy: str = "choose runs with --where") -> None:
+    """ConfigError, of the option that chose it, for a point whose operations are not known."""
+    name = model_of(row)["name"]
+    if FAMILIES[name].is_kernel or _told(row, "devices", "1") != "1":
+        raise ConfigError(option, name, "is no model on one device", remedy)
+    if _told(row, "mode", "train") == "generate":
+        raise ConfigError(option, "mode=generate", "has no list of operations here", remedy)
+
+
 def step_of(row: Row, kernels: Kernels, table: pd.DataFrame | None) -> Step:
     """One step of the point in `row` (columns of a frame) on the kernels' device; `table`: its operations, profiled."""
+    require_step(row)
     model, batch_size, precision = model_of(row), int(row["batch_size"]), str(row["precision"])
     mode = _told(row, "mode", "train")
-    if FAMILIES[model["name"]].is_kernel or _told(row, "devices", "1") != "1":
-        raise ConfigError("--run", model["name"], "is no model on one device", "choose runs with --where")
-    if mode == "generate":
-        raise ConfigError("--run", "mode=generate", "has no list of operations here", "choose runs with --where")
     products = model_operations(model, batch_size=batch_size, precision=precision, mode=mode)
     known = [each for each in products if each.operation.kind in kernels.models]
     others: list[Counted] = []

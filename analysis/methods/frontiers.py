@@ -76,13 +76,14 @@ class Frontier:
         return int(self.table["standing"].eq(standing.value).sum())
 
 
-def less_is_better(metric: str) -> bool:
-    """Whether less of a metric is better; ConfigError where neither is, and for what is no metric."""
+def less_is_better(metric: str, option: str = "metric") -> bool:
+    """Whether less of a metric is better; ConfigError, of the `option`, where neither is, and for what is no metric."""
     known = METRICS.get(metric)
     better = _BETTER.get(metric, known.better if known else None)
     if better is None:
         problem = "is neither better high nor low" if known else "is no metric"
-        raise ConfigError("metric", metric, problem, "choose for example latency_p99_ms; paradnn list metrics")
+        remedy = "choose one that python -m paradnn list metrics names, such as latency_p99_ms"
+        raise ConfigError(option, metric, problem, remedy)
     return better == "lower"
 
 
@@ -100,8 +101,9 @@ def frontiers(
     ConfigError for a metric that cannot be compared, NotEnoughData where no task has two choices with both quantities.
     """
     limits = limits or {}
-    for name in (*filter(None, (x, y)), *limits):
-        less_is_better(name)
+    for option, name in (("--x", x), ("--y", y), *(("--limit", name) for name in limits)):
+        if name is not None:
+            less_is_better(name, option)
     found, lacking = [], []
     for task in tasks(frame[is_ok(frame) | _learnt(frame)]):
         axes = _axes(task, x, y)

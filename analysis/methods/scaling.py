@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from analysis.methods.pairing import RESULT_COLUMNS, pair
 from analysis.methods.quantiles import bootstrap_ratio, quantile_interval
 from analysis.store.frame import families, is_ok, require_homogeneous
-from paradnn.config.families import FAMILIES
+from paradnn.config.families import MESSAGES
 from paradnn.errors import ConfigError, NotEnoughData
 from paradnn.forecast.estimate import LEVEL, Estimate
 
@@ -28,7 +28,6 @@ METRICS = ("examples_per_second", "flops_per_second")
 #: The column that says how several devices meet.
 _TRANSPORT = "transport"
 #: Families of messages, which run on no devices.
-_MESSAGES = tuple(name for name, family in FAMILIES.items() if family.is_communication)
 _FOUND = (*RESULT_COLUMNS, "many", "one", "devices", "efficiency", "fraction")
 
 
@@ -125,9 +124,15 @@ def scaling(
     return Scaling(metric, by, found, tuple(named), alone, pooled, tuple(measured["run_id"]))
 
 
+#: Columns that count devices, which older runs lack.
+_COUNTS = ("devices", "hosts", "platform.threads")
+
+
 def _counted(frame: pd.DataFrame, by: str) -> pd.DataFrame:
     """The measured runs that say how many devices they had."""
-    measured = _by_hosts(frame[is_ok(frame) & ~frame["family"].isin(_MESSAGES)])
+    measured = _by_hosts(frame[is_ok(frame) & ~frame["family"].isin(MESSAGES)])
+    if by not in measured and by not in _COUNTS:
+        raise ConfigError("--by", by, "these runs have no such column", f"name one that counts: {', '.join(_COUNTS)}")
     if by not in measured or measured[by].notna().sum() == 0:
         raise NotEnoughData(f"{by}: no measured run records how many; measure points with {by}=1 and more")
     if not pd.api.types.is_numeric_dtype(measured[by]):

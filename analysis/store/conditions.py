@@ -91,7 +91,9 @@ def choose(frame: pd.DataFrame, conditions: Iterable[Condition], option: str = "
     """The rows that meet every condition; ConfigError for a column that is not there or a value of another type."""
     for condition in conditions:
         if condition.column not in frame:
-            close = difflib.get_close_matches(condition.column, [str(name) for name in frame.columns], n=1)
+            own = f"model.{condition.column}"
+            names = [str(name) for name in frame.columns]
+            close = [own] if own in names else difflib.get_close_matches(condition.column, names, n=1)
             raise ConfigError(
                 option,
                 str(condition),

@@ -145,12 +145,14 @@ def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Extrapolate
     ConfigError for a run, points or a device that is not there, NotEnoughData for too few kernels, SchemaError for
     kernels of several environments or protocols.
     """
-    from analysis.methods.extrapolation import fit_kernels, step_of
+    from analysis.methods.extrapolation import fit_kernels, require_step, step_of
 
     require_runs(frame)
     rows = _chosen(frame, options)
-    kernels = fit_kernels(frame, options.to, rows.iloc[0].to_dict(), options.metric, options.pool)
     records = rows.to_dict("records")
+    for row in records:
+        require_step(row, *(() if options.model is None else ("--model", "name other points")))
+    kernels = fit_kernels(frame, options.to, records[0], options.metric, options.pool)
     differing = [
         name for name in ("precision", "framework.name", "compile") if name in rows and rows[name].nunique() > 1
     ]
@@ -174,13 +176,13 @@ def _chosen(frame: pd.DataFrame, options: ExtrapolateOptions) -> pd.DataFrame:
     """The rows that are to be predicted: points that are named, else the measured runs of models that are meant."""
     from analysis.store.conditions import select
     from analysis.store.frame import is_ok
-    from analysis.store.spaces import read_space
+    from analysis.store.spaces import read_points
     from paradnn.config.families import FAMILIES
 
     if options.run is not None and options.model is not None:
         raise ConfigError("--model", options.model, "is given beside --run", "leave one of them out")
     if options.model is not None:
-        return read_space(options.model)
+        return read_points(options.model, "--model")
     models = [name for name, family in FAMILIES.items() if not family.is_kernel]
     runs = frame[is_ok(frame) & frame["family"].isin(models)].reset_index(drop=True)
     if options.run is not None:

@@ -84,6 +84,10 @@ class ScalingOptions(Options):
     )
 
     @property
+    def beside_messages(self) -> bool:
+        return self.channel is not None
+
+    @property
     def exchange(self) -> Exchange | None:
         """How gradients are exchanged, where a channel is named."""
         from paradnn.forecast.communication.data_parallel import Exchange

@@ -125,7 +125,7 @@ def _score(row: pd.Series) -> str:
     if not np.isfinite(row["seconds"]):
         return f"no score, {row['reached']} of {row['runs']} reached it; best {row['best_accuracy']:.4f} in the median"
     interval = f" ({row['seconds_low']:.4g} to {row['seconds_high']:.4g})" if np.isfinite(row["seconds_low"]) else ""
-    text = f"{row['seconds']:.4g} s{interval}, {row['epochs']:.3g} epochs"
+    text = f"{row['seconds']:.4g} s{interval}, {row['epochs']:.3g} epoch{'' if row['epochs'] == 1 else 's'}"
     if row["speedup"] == row["speedup"] and row["speedup"] != 1:
         text += f", {row['speedup']:.3g}x as fast as the smallest batch size"
     if row["reached"] < row["runs"]:

@@ -44,6 +44,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
     """Raise ParadnnError for the first word that no command of the suite can mean."""
     own = not any(argument.partition("=")[0] in _FOLDERS for argument in arguments)
     words = list(_overrides(arguments))
+    _check_batch(words)
     for place, word in enumerate(words):
         following = words[place + 1] if place + 1 < len(words) else ""
         _check_shape(word, following)
@@ -53,6 +54,16 @@ def check_arguments(arguments: Sequence[str]) -> None:
         # A launcher may come with a package of its own.
         if own and not override.key_or_group.startswith("hydra"):
             _check_options(override)
+
+
+def _check_batch(words: Sequence[str]) -> None:
+    """A server's largest batch has two names; what is typed under both must be the same."""
+    typed = {key: value for key, _, value in (word.partition("=") for word in words)}
+    batch, of_server = typed.get("batch_size"), typed.get("server.batch", "null")
+    if batch and of_server not in ("null", batch):
+        raise ConfigError(
+            "batch_size", batch, f"is server.batch={of_server} under another name", "leave one of them out"
+        )
 
 
 def _overrides(arguments: Sequence[str]) -> Iterator[str]:
@@ -139,6 +150,8 @@ def no_such_key(given: str, key: str, arguments: Sequence[str]) -> str:
     """What is said of a key, typed as `given`, that the composed configuration lacks."""
     group, _, name = key.partition(".")
     if group in SCENARIOS and key in known_keys():
+        if "," in chosen_option("scenario", arguments):
+            return f"{given}: is a key of scenario={group} alone; give each scenario a command of its own"
         return f"{given}: is a key of scenario={group}; add scenario={group}"
     if group == LEARN and key in known_keys():
         return f"{given}: is a key of task={group}; add task={group}"

@@ -70,9 +70,12 @@ def is_input_error(error: BaseException) -> bool:
     return isinstance(error, Exception) and bool(_PARSERS & set(Path(_innermost(error.__traceback__)).parts))
 
 
-def one_line(error: BaseException) -> str:
-    """The message on one line; Hydra's commonest are put in words that name key, value and remedy."""
-    text = str(error)
+def one_line(error: BaseException, arguments: Sequence[str] | None = None) -> str:
+    """The message on one line; Hydra's commonest are put in words that name key, value and remedy.
+
+    `arguments` are the words that it is about, where those are not the command line's.
+    """
+    text, words = str(error), sys.orig_argv if arguments is None else arguments
     if isinstance(error, ParadnnError):
         return text
     options = re.search(
@@ -81,7 +84,7 @@ def one_line(error: BaseException) -> str:
     if options:
         return str(no_such_option(options[1], options[2], options[3].split()))
     if match := re.search(r"Could not override '([^']+)'", text):
-        return no_such_key(_as_typed(match[1]), match[1], sys.orig_argv)
+        return no_such_key(_as_typed(match[1], words), match[1], words)
     if "Ambiguous value for argument" in text:
         argument = re.search(r"'(.*?)'\s", text, re.S)
         shown = argument[1] if argument else "a value"
@@ -89,8 +92,8 @@ def one_line(error: BaseException) -> str:
     return " ".join(f"{text} {error.__cause__ or ''}".split())[:500] or type(error).__name__
 
 
-def _as_typed(key: str) -> str:
-    return next((entry for entry in sys.orig_argv if entry.lstrip("+~").startswith(f"{key}=")), key)
+def _as_typed(key: str, words: Sequence[str]) -> str:
+    return next((entry for entry in words if entry.lstrip("+~").startswith(f"{key}=")), key)
 
 
 def _innermost(trace: TracebackType | None) -> str:

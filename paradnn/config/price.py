@@ -39,21 +39,21 @@ class Prices:
         return ", ".join(filter(None, (self.source, self.date)))
 
 
-def positive_price(key: str, shown: str, price: str) -> float:
-    """A price that was written; ConfigError for what is none."""
+def positive_price(key: str, shown: str, price: str, example: str = "V100=2") -> float:
+    """A price that was written; ConfigError for what is none, with an `example` of how it is written."""
     try:
         number = float(price)
     except ValueError:
         number = math.nan
     if not 0 < number < math.inf:
-        raise ConfigError(key, shown, "is no price", "write for example 'V100=2', an hour")
+        raise ConfigError(key, shown, "is no price", f"write for example '{example}', an hour")
     return number
 
 
 def check_prices(prices: Prices, key: str = "price") -> None:
     """ConfigError for the first price of a table that is none."""
     for name, price in prices.per_hour.items():
-        positive_price(f"{key}.per_hour", f"{name}={price}", price)
+        positive_price(f"{key}.per_hour".lstrip("."), f"{name}={price}", price, f"{name}: 2")
 
 
 def price_tables() -> list[str]:
@@ -75,7 +75,13 @@ def load_prices(name: str, key: str) -> Prices:
         raise ConfigError(key, name, "is neither a price nor a table of prices", hint) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
-        raise ConfigError(key, name, f"is no YAML file ({reason})", "see conf/price/none.yaml") from None
-    prices = read(Prices, content, key)
-    check_prices(prices, key)
+        raise ConfigError(key, name, f"is no YAML file ({reason})", "see conf/price/example.yaml") from None
+    if not isinstance(content, Mapping):
+        raise ConfigError(key, name, "holds no table of prices", "see conf/price/example.yaml")
+    try:
+        prices = read(Prices, content, "")
+        check_prices(prices, "")
+    except ConfigError as error:
+        problem, _, remedy = str(error).rpartition("; ")
+        raise ConfigError(key, name, problem, remedy) from None
     return prices

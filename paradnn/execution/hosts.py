@@ -18,11 +18,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paradnn.errors import WorkerError
+from paradnn.errors import ConfigError, WorkerError
 from paradnn.worker.addresses import host_and_port
 from paradnn.worker.remote import KEY
 
-__all__ = ["HOSTS", "KEY", "OtherHosts", "host_and_port", "start_server"]
+__all__ = ["HOSTS", "KEY", "OtherHosts", "host_and_port", "named_hosts", "require_hosts", "start_server"]
 
 #: The variable with the addresses of the servers, host:port, in the order of the hosts.
 HOSTS = "PARADNN_HOSTS"
@@ -33,6 +33,37 @@ _PATIENCE, _GRACE = 60.0, 10.0
 #: Seconds in which a server answers that is there, and in which Slurm ends a task that it puts back into the queue.
 _ANSWER, _REQUEUED = 5.0, 60.0
 _REMEDY = "docs/clusters.md says how points come to have several hosts"
+_RESTART = "start python -m paradnn.worker.host there (docs/clusters.md), then the same command again"
+
+
+def named_hosts(environ: Mapping[str, str]) -> list[str]:
+    """The addresses of the servers that PARADNN_HOSTS names; none where it is not set.
+
+    ConfigError for what is no address, and where the key is not there that the servers have.
+    """
+    given = environ.get(HOSTS)
+    if not given:
+        return []
+    addresses = given.split(",")
+    for address in addresses:
+        if not _ADDRESS.fullmatch(address) or not 0 < host_and_port(address)[1] < 65536:
+            remedy = "write what each server says that it listens on, as 10.0.0.2:5000,[2001:db8::3]:5000"
+            raise ConfigError(HOSTS, given, f"{address!r} is no host:port", remedy)
+    if not environ.get(KEY):
+        raise ConfigError(KEY, "", f"{HOSTS} is set without it", "give it the value that the servers have")
+    return addresses
+
+
+def require_hosts(counts: Sequence[int], environ: Mapping[str, str]) -> None:
+    """Raise ConfigError where every point wants more hosts than the session has: `counts` are the points'.
+
+    Nodes of Slurm are known once there are servers on them.
+    """
+    if not counts or max(counts) == 1:
+        return
+    there = 1 + len(named_hosts(environ))
+    if min(counts) > there and (HOSTS in environ or "SLURM_JOB_NODELIST" not in environ):
+        raise ConfigError("hosts", min(counts), f"this session has {there}", _REMEDY)
 
 
 class OtherHosts:
@@ -72,7 +103,7 @@ class OtherHosts:
                 subprocess.run(asked, capture_output=True, timeout=60, check=True)
                 time.sleep(_REQUEUED)  # it is ended meanwhile
         if gone:
-            raise WorkerError(f"the server at {gone[0]} is gone")
+            raise WorkerError(f"no server answers at {gone[0]}; {_RESTART}")
 
     def close(self) -> None:
         """End the servers that were started here."""
@@ -90,11 +121,9 @@ class OtherHosts:
         self._servers, self._addresses = [], None
 
     def _find(self) -> list[str]:
-        if given := os.environ.get(HOSTS):
-            self._key = os.environ.get(KEY, "")
-            if not self._key:
-                raise WorkerError(f"{HOSTS} is set, but {KEY} is not: give it the value that the servers have")
-            return _addresses_of(given)
+        if given := named_hosts(os.environ):
+            self._key = os.environ[KEY]
+            return given
         self._key = secrets.token_hex()
         found = []
         for node in _other_nodes():
@@ -137,16 +166,6 @@ def start_server(host: str | None, key: str, prefix: Sequence[str] = ()) -> tupl
     server.kill()
     server.communicate()
     raise WorkerError(f"{' '.join(command)} does not start")
-
-
-def _addresses_of(given: str) -> list[str]:
-    """The addresses that PARADNN_HOSTS holds. Raises WorkerError."""
-    found = given.split(",")
-    for address in found:
-        if not _ADDRESS.fullmatch(address) or not 0 < host_and_port(address)[1] < 65536:
-            remedy = "write what each server says that it listens on, as 10.0.0.2:5000,[2001:db8::3]:5000"
-            raise WorkerError(f"{HOSTS}={given}: {address!r} is no host:port; {remedy}")
-    return found
 
 
 def _answers(address: str) -> bool:

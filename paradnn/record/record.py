@@ -74,7 +74,7 @@ def run_name(point: Point) -> str:
     if point.generate:
         words.append(f"{point.generate.prompt}+{point.generate.tokens}")
     if point.load:
-        words.append(point.scenario + (f" {_rate(point.load)}" if isinstance(point.load, Server) else ""))
+        words.append(point.scenario + (f" {_policy(point.load)}" if isinstance(point.load, Server) else ""))
     if point.data.name != "synthetic":
         words.append(point.data.name)
     if point.learn:
@@ -96,8 +96,10 @@ def run_name(point: Point) -> str:
     return " ".join(words)
 
 
-def _rate(load: Server) -> str:
-    return load.rate if isinstance(load.rate, str) else f"{load.rate:g}/s"
+def _policy(load: Server) -> str:
+    words = [load.rate if isinstance(load.rate, str) else f"{load.rate:g}/s"]
+    words += [f"delay {load.delay_ms:g} ms"] if load.delay_ms else []
+    return " ".join(words + ([f"x{load.instances}"] if load.instances > 1 else []))
 
 
 def point_tags(point: Point, environment: Environment) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a typing mistake makes of a session, found before anything is measured: files, cores and devices not here.
+"""What a typing mistake makes of a session, found before anything is measured: files, cores, devices, hosts not here.
 
 Where some points can be measured the others are `unavailable`, which is a result; where none can, nothing is recorded.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from paradnn.config.point import Platform, Point
 from paradnn.config.sets import Arrays
 from paradnn.errors import ConfigError
+from paradnn.execution.hosts import require_hosts
 from paradnn.hardware.environment import missing_device
 from paradnn.worker.affinity import core_list, core_text
 
@@ -19,7 +20,7 @@ __all__ = ["require_possible"]
 
 
 def require_possible(points: Sequence[Point]) -> None:
-    """Raise ConfigError for input that is not there, and where no point has the device or the cores that it names."""
+    """Raise ConfigError for input that is not there, and where no point has the device, cores or hosts it names."""
     for data in dict.fromkeys(point.data for point in points):
         path = getattr(data, "path", None)
         if path is not None and not Path(path).exists():
@@ -30,6 +31,7 @@ def require_possible(points: Sequence[Point]) -> None:
     problems = [_problem(platform) for platform in dict.fromkeys(point.platform for point in points)]
     if problems and all(problems):
         raise next(filter(None, problems))
+    require_hosts([point.hosts for point in points], os.environ)
 
 
 def _problem(platform: Platform) -> ConfigError | None:

@@ -7,6 +7,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paradnn.errors import NoStoreError, StoreError
@@ -78,6 +79,7 @@ def open_experiment(
     """
     with _locked(address):
         settle(address)
+        _make_tables(address)
         client = client_of(address)
         experiment = client.get_experiment_by_name(name)
         if experiment is None:
@@ -85,6 +87,29 @@ def open_experiment(
             return client, _make_experiment(client, address, name, about or {})
     _require_usable(address, name, experiment.lifecycle_stage, experiment.artifact_location)
     return client, str(experiment.experiment_id)
+
+
+def _make_tables(address: StoreAddress) -> None:
+    """Make a SQLite store that is not there yet, whole or not at all: beside its place first, since it takes seconds.
+
+    MLflow's steps cannot be taken back, and it refuses a database in which one of them was interrupted.
+    """
+    database = address.database
+    if database is None or (database.is_file() and database.stat().st_size):
+        return
+    making = database.with_name(f".{database.name}.making")
+    try:
+        _remove(making)
+        client_of(StoreAddress(f"sqlite:///{making}", making)).search_experiments(max_results=1)
+        making.replace(database)
+    finally:
+        _remove(making)
+
+
+def _remove(database: Path) -> None:
+    """Remove a SQLite database with what is beside it while it is written."""
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        database.with_name(database.name + suffix).unlink(missing_ok=True)
 
 
 def _require_usable(address: StoreAddress, name: str, stage: str, location: str) -> None:

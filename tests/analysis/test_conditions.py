@@ -109,5 +109,10 @@ def test_what_cannot_be_asked_is_said(condition: str, message: str) -> None:
         select(FRAME, [condition], "--a")
 
 
+def test_a_key_of_a_model_is_found_by_its_last_name() -> None:
+    with pytest.raises(ConfigError, match=r"--a=m=1: these runs have no column m; did you mean model\.m\?"):
+        select(pd.DataFrame({"model.m": [1], "n": [2]}), ["m=1"], "--a")
+
+
 def test_a_condition_reads_as_it_was_typed() -> None:
     assert str(parse("device = TPU v2,V100")) == "device=TPU v2,V100"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -200,6 +201,33 @@ def test_a_point_needs_no_run() -> None:
     assert not found.drawable
 
 
+def test_points_of_a_file_are_those_that_the_same_words_name(tmp_path: Path) -> None:
+    file = tmp_path / "points.csv"
+    file.write_text("model,nodes,layers,batch_size\nfc,64,2,32\nfc,32,,8\n")
+    words = ("model=fc model.nodes=64 model.layers=2 batch_size=32", "model=fc model.nodes=32 batch_size=8")
+    found = extrapolate(planted(), ExtrapolateOptions(to="Test CPU", model=str(file)))
+    named = [extrapolate(planted(), ExtrapolateOptions(to="Test CPU", model=each)).steps[0].seconds for each in words]
+    assert [step.seconds for step in found.steps] == named
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model,nodes\nfc,64\nfc,-4\n", " row 2: model.nodes=-4: must be at least 1"),
+        ("model,nodes\nfc,abc\n", " row 1: model.nodes=abc: expects a whole number"),
+        ("model,nodes\nlstm,4\n", " row 1: model.nodes=4: no such key; keys of model=lstm are name"),
+        ("nodes\n64\n", ": has no column model; name the family of each point"),
+        ("model\n", ": holds no point"),
+    ],
+)
+def test_a_file_of_wrong_points_is_told_with_its_row(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "points.csv"
+    file.write_text(text)
+    with pytest.raises(ParadnnError) as told:
+        extrapolate(planted(), ExtrapolateOptions(to="Test CPU", model=str(file)))
+    assert str(told.value).startswith(f"--model={file}{message}")
+
+
 def only(step: Step) -> list[str]:
     return list(step.not_modelled)
 
@@ -219,7 +247,12 @@ def test_operations_without_a_kernel_are_named() -> None:
         ({"to": "Test CPU"}, "--run=(none given): no model was measured; name points with --model"),
         ({"to": "Test CPU", "run": "a", "model": "model=fc"}, "--model=model=fc: is given beside --run"),
         ({"to": "Test CPU", "run": "abc"}, "--run=abc: no measured run of a model is it"),
-        ({"to": "Test CPU", "model": "model=fc model.nodes=zero"}, "model.nodes"),
+        ({"to": "Test CPU", "model": "model=fc model.nodes=zero"}, "--model: model.nodes=zero: expects a whole number"),
+        ({"to": "Test CPU", "model": ""}, "--model='': is empty"),
+        ({"to": "Test CPU", "model": "model=gemm"}, "--model=gemm: is no model on one device; name other points"),
+        ({"to": "Test CPU", "model": "model=channel"}, "--model=channel: is no model on one device"),
+        ({"to": "Test CPU", "model": "model=fc devices=2"}, "--model=fc: is no model on one device"),
+        ({"to": "Test CPU", "model": "model=gpt mode=generate"}, "--model=mode=generate: has no list of operations"),
     ],
 )
 def test_bad_input_is_told(options: dict[str, Any], words: str) -> None:

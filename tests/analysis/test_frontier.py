@@ -286,8 +286,12 @@ def test_models_compete_to_learn_and_recorded_prices_count() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (FrontierOptions(x="parameters"), "metric=parameters: is neither better high nor low"),
-        (FrontierOptions(y="latency"), "metric=latency: is no metric"),
+        (FrontierOptions(x="parameters"), "--x=parameters: is neither better high nor low"),
+        (
+            FrontierOptions(y="latency"),
+            "--y=latency: is no metric; choose one that python -m paradnn list metrics names",
+        ),
+        (FrontierOptions(limit=(("latency", "3"),)), "--limit=latency: is no metric"),
         (FrontierOptions(limit=(("latency_p99_ms", "soon"),)), "--limit=latency_p99_ms=soon: is no number"),
         (FrontierOptions(limit=(("latency_p99_ms", "nan"),)), "--limit=latency_p99_ms=nan: is no number"),
         (FrontierOptions(price=("D=2",)), "--price=D: no run is of that device; name one of A, B, C"),
@@ -302,6 +306,21 @@ def test_what_cannot_be_is_one_line(options: FrontierOptions, message: str) -> N
     with pytest.raises(ConfigError) as error:
         frontier(three(), options)
     assert str(error.value).startswith(message)
+
+
+def test_the_line_of_a_limit_is_named() -> None:
+    def names(*limits: tuple[str, str]) -> list[str]:
+        return [text.get_text() for text in asked(three(), *limits).figure().legends[0].get_texts()]
+
+    assert "limit" in names(("latency_p99_ms", "15"))
+    assert "limit" not in names(("peak_queries_per_second", "3"))
+
+
+def test_many_tasks_without_a_choice_are_not_all_listed() -> None:
+    problem = str(NotEnoughData("no task has two choices", [f"task {number}" for number in range(90)], "measure more"))
+    assert (
+        problem == "no task has two choices: task 0; task 1; task 2; task 3; task 4; task 5 and 84 more; measure more"
+    )
 
 
 def test_what_is_not_comparable_is_refused() -> None:

@@ -102,4 +102,7 @@ def test_distributions_are_those_of_the_queries(tmp_path: Path) -> None:
     (found,) = result.distributions.values()
     below = np.array([(values <= 1e6 * limit).mean() for limit in found.milliseconds])
     assert found.shares == pytest.approx(below, abs=0.002)
-    assert len(result.figure().axes) == 2
+    drawn = result.figure()
+    assert len(drawn.axes) == 2
+    assert [axes.get_legend() for axes in drawn.axes] == [None, None], "curves run through every corner"
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["A (right: 200/s)"]

@@ -28,9 +28,16 @@ def test_a_table_gives_way_to_a_price_and_both_to_what_comes_last(tmp_path: Path
     assert read_prices([str(own)], run()).per_hour == {"box": 0.5}
     with pytest.raises(ConfigError, match="are in EUR and USD; give tables of one currency"):
         read_prices([str(page), str(own)], run())
-    own.write_text("per_hour: {box: -1}\n")
-    with pytest.raises(ConfigError, match="box=-1: is no price"):
-        read_prices([str(own)], run())
+    for text, message in (
+        ("per_hour: {box: -1}\n", "per_hour=box=-1: is no price; write for example 'box: 2', an hour"),
+        ("per_hours: {box: 1}\n", "per_hours={'box': 1}: no such key; did you mean per_hour? keys: currency, date"),
+        ("", "holds no table of prices; see conf/price/example.yaml"),
+        ("- 1\n", "holds no table of prices; see conf/price/example.yaml"),
+    ):
+        own.write_text(text)
+        with pytest.raises(ConfigError) as told:
+            read_prices([str(own)], run())
+        assert str(told.value).startswith(f"--price={own}: {message}"), told.value
     own.write_text("per_hour: [")
     with pytest.raises(ConfigError, match="is no YAML file"):
         read_prices([str(own)], run())

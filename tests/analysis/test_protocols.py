@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from analysis.cli import main
+from analysis.cli.selection import load_chosen
+from analysis.options import Selection
 from analysis.store.load import load
 from analysis.store.publication import digest
 from paradnn.config.fields import read
@@ -117,6 +119,43 @@ def test_the_log_keeps_what_was_set_aside(mixed: str, tmp_path: Path) -> None:
     assert main(["overhead", "--log", "--store", f"sqlite:///{copy}"]) == 0
     [said] = load(f"sqlite:///{copy}", kind="analysis")["set_aside"]
     assert said.startswith("Of these 18 runs, 16 of one protocol and environment were taken: protocol quick")
+
+
+def test_where_no_group_answers_it_is_said_what_they_lack(mixed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sensitivity", "--where", "batch_size=256", "--store", mixed]) == 2
+    alike = capsys.readouterr().err
+    assert "heterogeneous" not in alike
+    assert "fc" in alike
+    assert main(["sensitivity", "--where", "batch_size>=128", "--where", "model.layers>=4", "--store", mixed]) == 2
+    apart = capsys.readouterr().err
+    assert "; that is of the most runs that go together: these runs are heterogeneous: " in apart
+    assert apart.rstrip().endswith("or pool them with --pool")
+
+
+def test_a_smaller_group_answers_what_the_largest_cannot(
+    tmp_path: Path, blank_store: Callable[[Path], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    uri = blank_store(tmp_path / "mlflow.db")
+    writer = Writer(uri, "paradnn", tmp_path / "artifacts")
+    for batch in (16, 32, 64, 128):
+        writer.run(fc(1, batch), {"examples_per_second": 9.0}, protocol_id=QUICK)
+    for layers in (1, 2):
+        writer.run(fc(layers, 16), {"latency_p99_ms": 3.0}, protocol_id=STANDARD)
+    assert main(["heatmap", "--y", "layers", "--metric", "latency_p99_ms", "--store", uri]) == 0
+    assert "Of these 6 runs, 2 of one protocol and environment were taken: protocol standard" in capsys.readouterr().out
+
+
+def test_messages_may_be_of_another_protocol_than_the_steps_that_are_chosen(
+    tmp_path: Path, blank_store: Callable[[Path], str]
+) -> None:
+    uri = blank_store(tmp_path / "mlflow.db")
+    writer = Writer(uri, "paradnn", tmp_path / "artifacts")
+    for batch, protocol in ((16, QUICK), (32, STANDARD)):
+        writer.run(fc(1, batch), {"examples_per_second": 9.0}, protocol_id=protocol)
+    writer.run({"model.name": "channel", "batch_size": "1"}, {"transfer_us": 9.0}, protocol_id=STANDARD)
+    chosen = Selection(store=(uri,), protocol="quick")
+    assert load_chosen(chosen)["family"].tolist() == ["fc"]
+    assert sorted(load_chosen(chosen, beside_messages=True)["family"]) == ["channel", "fc"]
 
 
 def test_an_unknown_protocol_is_told_what_there_is(mixed: str, capsys: pytest.CaptureFixture[str]) -> None:

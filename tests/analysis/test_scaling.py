@@ -137,6 +137,11 @@ def test_slower_and_superlinear_measurements_are_counted() -> None:
         (planted(0.1).query("devices == 1"), {}, "devices = 1: scaling needs points on 1 and on more"),
         (planted(0.1).query("devices > 1"), {}, "devices = 2, 4, 8: scaling needs points on 1 and on more"),
         (planted(0.1).assign(outcome="oom_device"), {}, "devices: no measured run records how many"),
+        (
+            planted(0.1),
+            {"by": "device_count"},
+            "--by=device_count: these runs have no such column; name one that counts",
+        ),
         (planted(0.1), {"by": "family"}, "--by=family: holds no numbers; name the column that counts devices"),
         (planted(0.1), {"metric": "step_time_ms"}, "--metric=step_time_ms: is no rate that grows with devices"),
     ],

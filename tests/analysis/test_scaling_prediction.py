@@ -8,8 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.cli.homogeneous import answer
 from analysis.methods.extrapolation import model_of
 from analysis.methods.scaling_prediction import seconds_at
+from analysis.options import Selection
 from analysis.summaries.scaling import ScalingOptions, ScalingResult, scaling
 from analysis.summaries.scaling_prediction import HostsResult, PredictedResult
 from paradnn.costs import layer_work
@@ -63,6 +65,19 @@ def trained(counts: tuple[int, ...] = (1, 2, 4), exchanged: float = 1.0, hidden:
 
 def store(*parts: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
+
+
+def test_messages_stand_beside_steps_of_any_protocol() -> None:
+    """Two protocols of steps, a third of messages: the larger group of steps is predicted from them all the same."""
+    steps = trained(counts=(1, 2))
+    quick = trained(counts=(1, 2)).head(9).assign(protocol_id="quick")
+    quick["examples_per_second"] *= 1.1
+    frame = store(steps, quick, messages(protocol_id="messages"))
+    frame["run_id"] = [f"{run}-{place}" for place, run in enumerate(frame["run_id"])]
+    options = ScalingOptions(channel="tcp latency")
+    result = answer(scaling, frame, options, Selection())
+    assert len(result.table) == len(POINTS)
+    assert f"Of these {len(steps) + 9} runs, {len(steps)} of one protocol were taken" in result.text()
 
 
 @pytest.mark.parametrize(("hidden", "column"), [(False, "serial_ms"), (True, "overlapped_ms")])

@@ -71,6 +71,15 @@ def test_every_configuration_says_how_to_run_it() -> None:
         ("data.path=/tmp", "data.path=/tmp: no key of data=synthetic, which has none; it belongs to data=cifar10, dat"),
         ("server.rate=5", "server.rate=5: is a key of scenario=server; add scenario=server"),
         ("scenario=server", "mode=train: scenario=server is for inference; set mode=inference"),
+        (
+            "scenario=server mode=inference batch_size=4 server.batch=8",
+            "batch_size=4: is server.batch=8 under another name; leave one of them out",
+        ),
+        (
+            "-m mode=inference scenario=single_stream,offline offline.min_seconds=3",
+            "offline.min_seconds=3: is a key of scenario=offline alone; give each scenario a command of its own",
+        ),
+        ("model=gemm task=learn", "task=learn: model=gemm trains nothing; leave it out, or choose another model"),
         ("modle=fc", "modle=fc: no such key; did you mean model? "),
         ("--batch_size 64", "--batch_size: keys are written without dashes: batch_size=64"),
         ("--multirum batch_size=64,128", "--multirum: no such option; did you mean --multirun? "),

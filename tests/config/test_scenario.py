@@ -66,6 +66,8 @@ def test_a_run_names_its_scenario_as_the_command_line_does() -> None:
     assert not {key for key in texts(request_of(point("closed"))) if key.startswith(("load", *SCENARIOS))}
     assert run_name(point(keys={"rate": 200})).endswith("inference server 200/s")
     assert run_name(point()).endswith("server peak")
+    assert run_name(point(keys={"rate": 200, "delay_ms": 2})).endswith("server 200/s delay 2 ms")
+    assert run_name(point(keys={"rate": 200, "instances": 3})).endswith("server 200/s x3")
 
 
 @pytest.mark.parametrize(

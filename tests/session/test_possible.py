@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from paradnn.config.data import Images
+from paradnn.config.families.communication import Communication
 from paradnn.config.families.synthetic import FullyConnected
 from paradnn.config.point import Platform, Point
 from paradnn.errors import ConfigError
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.skipif(
         ("platform=tpu", "platform=tpu: this machine has no TPU; choose another, such as platform=cpu"),
         ("-m platform=tpu batch_size=4,8", "platform=tpu: this machine has no TPU"),
         ("platform.cores=9999", "platform.cores=9999: core 9999 is none that this process may use; choose of 0"),
+        ("model=channel hosts=2", "hosts=2: this session has 1; docs/clusters.md says how points come to have several"),
     ],
 )
 def test_what_is_not_here_is_told_first(words: str, message: str, tmp_path: Path) -> None:
@@ -38,6 +40,36 @@ def test_what_is_not_here_is_told_first(words: str, message: str, tmp_path: Path
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not list(tmp_path.iterdir()), "no store was made"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "key", "message"),
+    [
+        ("10.0.0.2:5000", "", "PARADNN_HOSTS_KEY='': PARADNN_HOSTS is set without it; give it the value"),
+        ("node2", "x", "PARADNN_HOSTS=node2: 'node2' is no host:port; write what each server says"),
+        ("node2:5000,", "x", "PARADNN_HOSTS=node2:5000,: '' is no host:port; write"),
+        ("node2:70000", "x", "PARADNN_HOSTS=node2:70000: 'node2:70000' is no host:port; write"),
+        ("node2:5000", "x", "hosts=4: this session has 2; "),
+    ],
+)
+def test_hosts_that_were_given_wrongly_are_told_first(hosts: str, key: str, message: str, tmp_path: Path) -> None:
+    words = ["model=channel", "model.pattern=parameter_server", "model.servers=2", "model.workers=2", "hosts=4"]
+    done = run(["paradnn.train", *words], Store(tmp_path), PARADNN_HOSTS=hosts, PARADNN_HOSTS_KEY=key)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.iterdir()), "no store was made"
+
+
+def test_where_some_points_have_their_hosts_the_others_are_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("PARADNN_HOSTS", "SLURM_JOB_NODELIST"):
+        monkeypatch.delenv(variable, raising=False)
+    two = Point(Communication(), mode="inference", batch_size=1, hosts=2)
+    require_possible([HERE, two])
+    with pytest.raises(ConfigError, match="hosts=2: this session has 1"):
+        require_possible([two])
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")  # its nodes are known when the session starts servers there
+    require_possible([two])
 
 
 def test_ceilings_of_a_device_that_is_not_here_are_not_measured(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
-"""A store that was copied or moved keeps its artifacts to itself, and leaves the original as it was."""
+"""A store is made whole or not at all; one that was copied or moved keeps its artifacts to itself."""
 
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,10 +14,11 @@ from analysis.store.load import load, load_table, load_tables
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.store.address import address_of
+from paradnn.store.client import open_experiment
 from paradnn.tracking.base import Claim
 from paradnn.tracking.mlflow_tracker import MlflowTracker
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
-from tests.conftest import Store
+from tests.conftest import ROOT, Store
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
 
@@ -121,3 +125,29 @@ def test_artifacts_on_a_disk_that_is_away_are_not_given_up(store: Store) -> None
     shutil.rmtree(store.folder / "artifacts")
     frame = load(store.uri)
     assert frame["artifact_uri"].tolist() == [f"{away}/{run_id}/artifacts"]
+
+
+@pytest.mark.parametrize("ended", [signal.SIGKILL, signal.SIGTERM])
+def test_whoever_is_interrupted_while_the_tables_are_made_leaves_no_half_of_them(
+    ended: signal.Signals, tmp_path: Path
+) -> None:
+    """In its middle MLflow's making of its tables, which takes seconds, leaves a database that it refuses later."""
+    address = address_of(f"sqlite:///{tmp_path / 'new' / 'mlflow.db'}")
+    (tmp_path / "new").mkdir()
+    code = f"""
+import os, signal
+import sqlalchemy as sa
+from paradnn.store.client import open_experiment
+from paradnn.store.address import address_of
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # as a session ends
+@sa.event.listens_for(sa.engine.Engine, "after_cursor_execute")
+def after(connection, cursor, statement, *_):
+    if "CREATE TABLE _alembic_tmp_" in statement:
+        os.kill(os.getpid(), {int(ended)})
+open_experiment(address_of({address.uri!r}), "paradnn")
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert not (tmp_path / "new" / "mlflow.db").exists(), done.stderr
+    assert open_experiment(address, "paradnn")[1]
+    assert sorted(path.name for path in (tmp_path / "new").iterdir() if "making" in path.name) == []

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from paradnn.errors import WorkerError
+from paradnn.errors import ConfigError, WorkerError
 from paradnn.execution.hosts import HOSTS, KEY, OtherHosts
 from paradnn.worker import remote
 from paradnn.worker.addresses import listen
@@ -144,7 +144,7 @@ def test_a_session_knows_the_hosts_that_it_was_given(monkeypatch: pytest.MonkeyP
         OtherHosts().of(2, {})
     monkeypatch.setenv(HOSTS, "10.0.0.2:5000,10.0.0.3:5000")
     monkeypatch.delenv(KEY, raising=False)
-    with pytest.raises(WorkerError, match=f"{HOSTS} is set, but {KEY} is not"):
+    with pytest.raises(ConfigError, match=f"{KEY}='': {HOSTS} is set without it"):
         OtherHosts().of(2, {})
     monkeypatch.setenv(KEY, SECRET)
     hosts = OtherHosts()
@@ -172,4 +172,5 @@ def test_a_host_that_is_gone_is_no_outcome_of_a_point(server: Server, monkeypatc
 
     # What it forked for the last connection, perhaps only now, holds its port for a moment longer.
     assert wait_for(is_gone)
-    assert said == [f"the server at {server.address} is gone"]
+    remedy = "start python -m paradnn.worker.host there (docs/clusters.md), then the same command again"
+    assert said == [f"no server answers at {server.address}; {remedy}"]

@@ -26,7 +26,7 @@ from paradnn.config.families.kernels import (
 from paradnn.config.families.synthetic import Convolutional, FullyConnected, Recurrent
 from paradnn.config.families.vision import Classifier, MobileNet, RetinaNet
 
-__all__ = ["FAMILIES", "Family", "Model"]
+__all__ = ["FAMILIES", "MESSAGES", "Family", "Model"]
 
 Model = (
     FullyConnected
@@ -126,3 +126,5 @@ _ENTRIES = (
 )
 #: By name, in the order of figures and tables. A place is a marker and a colour: new families go to the end.
 FAMILIES = {family.name: family for family in _ENTRIES}
+#: Families whose steps are messages.
+MESSAGES = tuple(family.name for family in _ENTRIES if family.is_communication)

@@ -215,6 +215,8 @@ def as_kernel(point: PointT) -> PointT:
     if not isinstance(model, Kernel):
         return point
     name = given.model.name
+    if given.learn is not None:
+        raise ConfigError("task", "learn", f"model={name} trains nothing", "leave it out, or choose another model")
     if given.mode != "inference":
         raise ConfigError("mode", given.mode, f"model={name} trains nothing", "leave it out, or set mode=inference")
     if given.batch_size != 1 and not model.has_batch:
