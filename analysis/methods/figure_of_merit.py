@@ -7,23 +7,25 @@ with a single number, CACM 31(10), 1988). CANDLE's figure of merit is the ratio 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
+from scipy import stats
 
+from analysis.methods.dependence import Component, satterthwaite
 from analysis.methods.joining import join_columns
 from analysis.methods.pairing import direction
+from analysis.methods.sessions import Standing, design_of, session_component, sessions_of
 from analysis.store.frame import is_ok
 from paradnn.errors import ConfigError, NotEnoughData
+from paradnn.forecast.estimate import LEVEL
 from paradnn.forecast.past_runs import NOISE_METRICS, stated_noise
 
 __all__ = ["Merit", "figure_of_merit", "harmonic_mean"]
-
-_DRAWS = 4000
-_SEED = 0
 
 
 def harmonic_mean(rates: ArrayLike, axis: int = 0) -> np.ndarray:
@@ -38,7 +40,8 @@ class Merit:
     rates, merit (harmonic mean / the baseline's) and mean_ratio (mean of the points' ratios to the baseline), the
     harmonic mean and the merit with the ends of their 95% intervals, NaN where runs have none.
     `suite`: a row for each point of the suite, the rate of each side beside its keys; `left_out`: points that one side
-    or more has not, by side; `run_ids`: the runs of the suite.
+    or more has not, by side; `apart`: sides -> why their merit cannot be told from their sessions; `run_ids`: the runs
+    of the suite.
     """
 
     metric: str
@@ -46,6 +49,7 @@ class Merit:
     table: pd.DataFrame
     suite: pd.DataFrame
     left_out: Mapping[str, int]
+    apart: Mapping[str, str]
     run_ids: tuple[str, ...]
 
 
@@ -55,8 +59,9 @@ def figure_of_merit(
     """Compare the groups of column `by` over the points that all of them measured, which are the suite.
 
     A point's rate is the median over its runs, divided by the examples that a unit of `work` of its family has (one
-    where none is given). Intervals hold the error of each measurement as its runs state it, not the choice of the
-    suite. Without `baseline` the first side by name is it.
+    where none is given). Intervals hold the error of each measurement (Student's t, by the delta method on logarithms,
+    with Satterthwaite's degrees of freedom), and of sides in several sessions each what sessions scatter; not the
+    choice of the suite. Without `baseline` the first side by name is it.
 
     ConfigError for a metric that is no rate, a column or a baseline that is not there, a family of `work` that no point
     is of; NotEnoughData where no point was measured on all sides.
@@ -64,23 +69,30 @@ def figure_of_merit(
     if direction(metric) != "higher":
         raise ConfigError("--metric", metric, "is no rate", "choose one that is better high, as examples_per_second")
     runs = frame[is_ok(frame) & frame[by].notna() & (frame[metric] > 0)] if metric in frame else frame[:0]
-    sides = {str(name): rows for name, rows in runs.groupby(by)}
-    if not sides:
+    parts = {str(name): rows for name, rows in runs.groupby(by)}
+    if not parts:
         raise NotEnoughData(f"no measured run has {metric} and {by}")
-    first = baseline if baseline is not None else next(iter(sides))
-    if first not in sides:
-        raise ConfigError("--baseline", first, f"no run has this {by}", f"choose of {', '.join(sides)}")
+    first = baseline if baseline is not None else next(iter(parts))
+    if first not in parts:
+        raise ConfigError("--baseline", first, f"no run has this {by}", f"choose of {', '.join(parts)}")
     _check_work(work, runs)
-    names = [first, *(name for name in sides if name != first)]
-    keys = _keys([sides[name] for name in names], by)
-    rates = {name: _rates(sides[name], keys, metric, work) for name in names}
+    names = [first, *(name for name in parts if name != first)]
+    keys = _keys([parts[name] for name in names], by)
+    rates = {name: _rates(parts[name], keys, metric, work) for name in names}
     suite = pd.concat({name: each["rate"] for name, each in rates.items()}, axis=1, join="inner")
     if suite.empty:
         raise NotEnoughData(f"no point was measured with every {by} of {', '.join(names)}; choose some with --where")
-    draws = _drawn([each.loc[suite.index] for each in rates.values()])
-    used = [run for each in rates.values() for listed in each.loc[suite.index, "run_ids"] for run in listed]
+    sides = {name: _Side.of(each.loc[suite.index]) for name, each in rates.items()}
+    used = {name: each.loc[suite.index, "run_ids"].explode().tolist() for name, each in rates.items()}
     left_out = {name: len(each) - len(suite) for name, each in rates.items() if len(each) > len(suite)}
-    return Merit(metric, by, _table(names, suite.to_numpy(), draws), suite.reset_index(), left_out, tuple(used))
+    apart, between = {}, {}
+    for name in names[1:]:
+        two = [runs[runs["run_id"].isin(used[one])] for one in (first, name)]
+        apart[name], between[name] = _sessions(two[0], two[1], keys, metric)
+    table = _table(sides, suite.to_numpy(), between)
+    told = {name: reason for name, reason in apart.items() if reason}
+    run_ids = tuple(run for listed in used.values() for run in listed)
+    return Merit(metric, by, table, suite.reset_index(), left_out, told, run_ids)
 
 
 def _check_work(work: Mapping[str, float], runs: pd.DataFrame) -> None:
@@ -102,18 +114,27 @@ def _keys(sides: Sequence[pd.DataFrame], by: str) -> list[str]:
 
 
 def _rates(runs: pd.DataFrame, keys: list[str], metric: str, work: Mapping[str, float]) -> pd.DataFrame:
-    """By point: rate, in units of work; error, the standard error of its logarithm, NaN where unknown; run_ids."""
+    """By point: rate, in units of work; the mean of its logarithm over runs (log), the standard error of that, NaN
+    where unknown, and its degrees of freedom; run_ids."""
     stated = [_numbers(runs, name) for name in NOISE_METRICS]
     units = runs["family"].map(lambda name: work.get(str(name), 1.0)).astype("float64")
-    table = runs[keys].assign(
-        rate=runs[metric].astype("float64") / units, own=stated_noise(*stated), run_ids=runs["run_id"]
-    )
+    rate = runs[metric].astype("float64") / units
+    own = {"own": stated_noise(*stated), "processes": stated[-1]}
+    table = runs[keys].assign(rate=rate, log=np.log(rate), run_ids=runs["run_id"], **own)
     grouped = table.groupby(keys, dropna=False, sort=True)
-    found = grouped.agg(rate=("rate", "median"), own=("own", "mean"), count=("rate", "size"), run_ids=("run_ids", list))
-    spread = grouped["rate"].agg(lambda rates: np.log(rates).std(ddof=1))
+    found = grouped.agg(
+        rate=("rate", "median"),
+        log=("log", "mean"),
+        spread=("log", "std"),
+        own=("own", "mean"),
+        processes=("processes", "min"),
+        count=("rate", "size"),
+        run_ids=("run_ids", list),
+    )
     # Replicates say more than the runs do of themselves.
-    error = spread.where(found["count"] > 1, found["own"]) / np.sqrt(found["count"])
-    return found.assign(error=error)
+    several = found["count"] > 1
+    error = found["spread"].where(several, found["own"]) / np.sqrt(found["count"])
+    return found.assign(error=error, freedom=np.fmax(found["count"].where(several, found["processes"]) - 1, 1.0))
 
 
 def _numbers(runs: pd.DataFrame, name: str) -> np.ndarray:
@@ -121,34 +142,67 @@ def _numbers(runs: pd.DataFrame, name: str) -> np.ndarray:
     return np.asarray(runs.get(name, missing).to_numpy(dtype="float64", na_value=np.nan))
 
 
-def _drawn(sides: Sequence[pd.DataFrame]) -> np.ndarray:
-    """(sides, points, draws) of rates; NaN where a point's error is unknown."""
-    random = np.random.default_rng(_SEED)
-    logs = [np.log(each["rate"].to_numpy())[:, None] for each in sides]
-    errors = [each["error"].to_numpy()[:, None] for each in sides]
-    return np.array(
-        [
-            np.exp(log + error * random.standard_normal((len(log), _DRAWS)))
-            for log, error in zip(logs, errors, strict=True)
-        ]
-    )
+@dataclass(frozen=True)
+class _Side:
+    """The harmonic mean over a side's suite: its value, the logarithm of that of its points' mean logarithms, and what
+    each point adds to the variance of that logarithm."""
+
+    value: float
+    log: float
+    parts: tuple[Component, ...]
+
+    @classmethod
+    def of(cls, points: pd.DataFrame) -> _Side:
+        means = np.exp(points["log"].to_numpy())
+        # What a point's logarithm moves that of the harmonic mean by: its share of the time.
+        share = (1 / means) / (1 / means).sum()
+        variances, freedom = (share * points["error"].to_numpy()) ** 2, points["freedom"].to_numpy()
+        parts = tuple(Component(*map(float, pair)) for pair in zip(variances, freedom, strict=True))
+        return cls(float(harmonic_mean(points["rate"])), float(np.log(harmonic_mean(means))), parts)
 
 
-def _table(names: Sequence[str], rates: np.ndarray, draws: np.ndarray) -> pd.DataFrame:
-    """rates: (points, sides); draws: (sides, points, draws)."""
-    means, drawn = harmonic_mean(rates), harmonic_mean(draws, axis=1)
-    harmonic, merit = (np.percentile(each, (2.5, 97.5), axis=1) for each in (drawn, drawn / drawn[0]))
-    return pd.DataFrame(
-        {
-            "side": names,
-            "points": len(rates),
-            "harmonic": means,
-            "harmonic_low": harmonic[0],
-            "harmonic_high": harmonic[1],
-            "arithmetic": rates.mean(axis=0),
-            "merit": means / means[0],
-            "merit_low": merit[0],
-            "merit_high": merit[1],
-            "mean_ratio": (rates / rates[:, :1]).mean(axis=0),
-        }
-    )
+def _ends(value: float, log: float, parts: Sequence[Component]) -> tuple[float, float]:
+    """Student's interval about exp(log), wide enough for the value itself; NaN where an error is unknown."""
+    error = math.sqrt(sum(part.variance for part in parts))
+    if not error > 0:
+        return (value, value) if error == 0 else (math.nan, math.nan)
+    reach = float(stats.t.ppf((1 + LEVEL) / 2, satterthwaite(list(parts)))) * error
+    return min(value, math.exp(log - reach)), max(value, math.exp(log + reach))
+
+
+def _sessions(a: pd.DataFrame, b: pd.DataFrame, keys: list[str], metric: str) -> tuple[str, tuple[Component, ...]]:
+    """Why two sides cannot be told from their sessions, empty where they can; and what sessions of theirs add."""
+    design = design_of(a, b)
+    if design.standing is not Standing.REPEATED:
+        return "" if design.comparable else design.text(), ()
+    found = []
+    for side in (a, b):
+        points = side.groupby(keys, dropna=False).ngroup().to_numpy()
+        found.append(session_component(np.log(_numbers(side, metric)), points, sessions_of(side)))
+    known = tuple(part for part in found if part is not None)
+    return ("", known) if len(known) == 2 else (replace(design, standing=Standing.ALONE).text(), ())
+
+
+def _table(sides: Mapping[str, _Side], rates: np.ndarray, between: Mapping[str, tuple[Component, ...]]) -> pd.DataFrame:
+    """rates: (points, sides); between: what sessions of a side and the baseline add to the variance of its merit."""
+    base, rows = next(iter(sides.values())), []
+    for place, (name, side) in enumerate(sides.items()):
+        parts = (*side.parts, *base.parts, *between.get(name, ()))
+        merit = side.value / base.value
+        harmonic_ends = _ends(side.value, side.log, side.parts)
+        ends = (1.0, 1.0) if side is base else _ends(merit, side.log - base.log, parts)
+        rows.append(
+            {
+                "side": name,
+                "points": len(rates),
+                "harmonic": side.value,
+                "harmonic_low": harmonic_ends[0],
+                "harmonic_high": harmonic_ends[1],
+                "arithmetic": rates[:, place].mean(),
+                "merit": merit,
+                "merit_low": ends[0],
+                "merit_high": ends[1],
+                "mean_ratio": (rates[:, place] / rates[:, 0]).mean(),
+            }
+        )
+    return pd.DataFrame(rows)

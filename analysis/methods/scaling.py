@@ -7,15 +7,17 @@ family with an interval. The batch is that of the whole step, so this is strong 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
+from scipy import stats
 
-from analysis.methods.pairing import RESULT_COLUMNS, pair
-from analysis.methods.quantiles import bootstrap_ratio, quantile_interval
+from analysis.methods.dependence import Levels, crossed_quantile, crossed_variance, levels_of
+from analysis.methods.pairing import RESULT_COLUMNS, pair, sampling
+from analysis.methods.quantiles import bootstrap_ratio
 from analysis.store.frame import families, is_ok, require_homogeneous
 from paradnn.config.families import MESSAGES
 from paradnn.errors import ConfigError, NotEnoughData
@@ -60,8 +62,8 @@ class FamilyScaling:
 class Scaling:
     """`pairs` has a row for each point and count above one: the join columns, `devices` (the count), `one` and `many`
     (the metric on one and on all devices), `speedup` with its interval, `efficiency` (speedup / count) and `fraction`.
-    `alone` are the families without a pair. `pooled` says what differed among runs that were pooled, `run_ids` are the
-    measured runs.
+    `alone` are the families without a pair. `apart`: families -> why their counts cannot be told from sessions or a
+    drift. `pooled` says what differed among runs that were pooled, `run_ids` are the measured runs.
     """
 
     metric: str
@@ -69,6 +71,7 @@ class Scaling:
     pairs: pd.DataFrame
     families: tuple[FamilyScaling, ...]
     alone: tuple[str, ...] = ()
+    apart: Mapping[str, str] = field(default_factory=dict)
     pooled: tuple[str, ...] = ()
     run_ids: tuple[str, ...] = ()
 
@@ -98,9 +101,10 @@ def scaling(
     """Pair each point on n > 1 devices with itself on one, and fit the fraction of each family.
 
     Amdahl's law says 1 / speedup - 1 / n = s (1 - 1 / n), a line through the origin: s is fitted by least squares over
-    all points and counts of a family. Its interval is a bootstrap-t over points, all counts of a point drawn together
-    (`bootstrap_ratio`), so it also allows for points that scale differently. Medians and percentiles have intervals of
-    order statistics. `by` is the column that counts devices; platform.threads will do. `level` is that of all these.
+    all points and counts of a family. Its interval is over models and batch sizes, which points share (`dependence`),
+    of points that share nothing a bootstrap-t (`bootstrap_ratio`); all counts of a point count together, so it also
+    allows for points that scale differently. So are medians and percentiles over models and batch sizes. `by` is the
+    column that counts devices; platform.threads will do. `level` is that of all these.
 
     Raises ConfigError for another metric, NotEnoughData where no point was measured on one device and on more,
     SchemaError for heterogeneous runs of a family.
@@ -112,7 +116,7 @@ def scaling(
     measured = _counted(frame, by)
     checked = [require_homogeneous(rows, pool=pool) for _, rows in measured.groupby("family", dropna=False)]
     pooled = tuple(rows.attrs["pooled"] for rows in checked if rows.attrs.get("pooled"))
-    found = _paired(measured, metric, by)
+    found, apart = _paired(measured, metric, by)
     alone = tuple(name for name in families(measured) if name not in set(found["family"]))
     if _TRANSPORT in found and found[_TRANSPORT].nunique() > 1:
         # How devices meet decides what they lose: each way has a fraction of its own.
@@ -121,7 +125,7 @@ def scaling(
     found["efficiency"] = found["speedup"] / found["devices"]
     found["fraction"] = amdahl_fraction(found["speedup"], found["devices"])
     named = [_family(name, found[found["family"] == name], level) for name in families(found)]
-    return Scaling(metric, by, found, tuple(named), alone, pooled, tuple(measured["run_id"]))
+    return Scaling(metric, by, found, tuple(named), alone, apart, pooled, tuple(measured["run_id"]))
 
 
 #: Columns that count devices, which older runs lack.
@@ -140,8 +144,9 @@ def _counted(frame: pd.DataFrame, by: str) -> pd.DataFrame:
     return measured[measured[by].notna()]
 
 
-def _paired(measured: pd.DataFrame, metric: str, by: str) -> pd.DataFrame:
-    """Each point on more devices beside itself on one, as `pairing.pair` has them; column `devices` counts."""
+def _paired(measured: pd.DataFrame, metric: str, by: str) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Each point on more devices beside itself on one, as `pairing.pair` has them; column `devices` counts. Then which
+    families' sides cannot be told from their sessions, and why."""
     counts = sorted({int(count) for count in measured[by]})
     # One device exchanges nothing: it is what devices of every transport are held against.
     count_columns = [name for name in (by, _TRANSPORT) if name in measured]
@@ -157,7 +162,13 @@ def _paired(measured: pd.DataFrame, metric: str, by: str) -> pd.DataFrame:
     found = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     if found.empty:
         raise NotEnoughData(f"no point was measured with {by}=1 and with more; measure the same points on both")
-    return found
+    apart: dict[str, str] = {}
+    for part in parts:
+        for name in families(part):
+            design = sampling(part, name).design
+            if not design.comparable:
+                apart.setdefault(name, design.text())
+    return found, apart
 
 
 def _by_hosts(rows: pd.DataFrame) -> pd.DataFrame:
@@ -188,24 +199,35 @@ def _family(name: str, pairs: pd.DataFrame, level: float) -> FamilyScaling:
     lost = 1 / pairs["speedup"].to_numpy(dtype="float64") - 1 / count
     above, below = np.bincount(point, lost * room), np.bincount(point, room * room)
     each = above / below
+    levels = levels_of(pairs.iloc[np.unique(point, return_index=True)[1]])
     most = pairs[pairs["devices"] == pairs["devices"].max()]
-    largest, at_largest = None, each
+    largest, there = None, np.ones(len(each), dtype=bool)
     if "batch_size" in pairs and pairs["batch_size"].notna().any():
         batches = pairs.groupby(point)["batch_size"].first().to_numpy(dtype="float64", na_value=np.nan)
         largest = int(np.nanmax(batches))
-        at_largest = each[batches == largest]
+        there = batches == largest
     return FamilyScaling(
         family=name,
         points=len(each),
         measurements=len(pairs),
         counts=tuple(sorted({int(n) for n in pairs["devices"]})),
-        fraction=bootstrap_ratio(above, below, level),
-        median=quantile_interval(each, level=level),
-        upper=quantile_interval(each, 0.9, level),
+        fraction=_fraction(above, below, levels, level),
+        median=crossed_quantile(each, levels, level=level),
+        upper=crossed_quantile(each, levels, 0.9, level),
         largest=float(each.max()),
         largest_batch=largest,
-        upper_at_largest_batch=quantile_interval(at_largest, 0.9, level),
-        efficiency=quantile_interval(most["efficiency"], level=level),
+        upper_at_largest_batch=crossed_quantile(each[there], levels.of(there), 0.9, level),
+        efficiency=crossed_quantile(most["efficiency"], levels_of(most), level=level),
         slower=int((pairs["speedup"] < 1).sum()),
         superlinear=int((pairs["speedup"] > pairs["devices"]).sum()),
     )
+
+
+def _fraction(above: np.ndarray, below: np.ndarray, levels: Levels, level: float) -> Estimate:
+    """sum(above) / sum(below) over points, with an interval that knows which models and batch sizes they share."""
+    if levels.independent:
+        return bootstrap_ratio(above, below, level)
+    ratio = float(above.sum() / below.sum())
+    variance, freedom = crossed_variance((above - ratio * below) / below.mean(), levels)
+    reach = float(stats.t.ppf((1 + level) / 2, freedom) * np.sqrt(variance))
+    return Estimate(ratio, ratio - reach, ratio + reach)

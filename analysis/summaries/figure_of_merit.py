@@ -75,6 +75,8 @@ class FigureOfMeritResult(Result):
         if missing:
             yield Paragraph(f"Left out, since not every side measured them: {', '.join(missing)}.")
         yield Paragraph("95% intervals hold the errors of the measurements; the suite is as it was stated.")
+        for name, reason in self.merit.apart.items():
+            yield Paragraph(f"No interval of {name} holds what time does to it: {reason}.")
 
     @staticmethod
     def _ends(row: dict[object, float], name: str, unit: str = "") -> str:

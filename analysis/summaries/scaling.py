@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -127,8 +127,10 @@ class ScalingResult(Result):
             yield Paragraph(f"Not compared: {names}, of which no point was measured on 1 and on more.")
         yield Paragraph(
             "The fraction is that of Amdahl's law, speedup = 1 / (s + (1 - s) / n), fitted over points; intervals "
-            "are 95%, over points as a sample of their design space."
+            "are 95%, over models and batch sizes as a sample of their design space."
         )
+        for reason, those in _reasons(self.scaling.apart):
+            yield Paragraph(f"No interval of {', '.join(those)} holds what time does to them: {reason}.")
         if self.expected is not None:
             yield from describe_expected(self.expected)
 
@@ -201,6 +203,14 @@ def _describe(family: FamilyScaling, what: str) -> Paragraph:
     if odd:
         points.append(f"Of {family.measurements} measurements {', '.join(odd)}.")
     return Paragraph(head, tuple(points))
+
+
+def _reasons(apart: Mapping[str, str]) -> Iterable[tuple[str, list[str]]]:
+    """Each reason once, with the families that it is of."""
+    found: dict[str, list[str]] = {}
+    for name, reason in apart.items():
+        found.setdefault(reason, []).append(name)
+    return found.items()
 
 
 def _bound(fraction: float, what: str) -> str:

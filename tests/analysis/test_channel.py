@@ -215,3 +215,41 @@ def test_other_runs_have_no_messages_and_other_machines_are_not_pooled() -> None
     other["run_id"] += "b"
     with pytest.raises(SchemaError):
         channel(pd.concat([frame(), other], ignore_index=True))
+
+
+def repeated(seed: int, count: int, own: float, session: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sizes, times and sessions: each size once in each of `count` sessions, with an effect of the size in all of them
+    and one of the session on all sizes, and 2% of noise."""
+    random = np.random.default_rng(seed)
+    logs = random.normal(0, own, len(SIZES)) + random.normal(0, session, (count, 1))
+    logs = logs + random.normal(0, 0.02, (count, len(SIZES)))
+    sessions = np.repeat([f"sweep {number}" for number in range(count)], len(SIZES))
+    return np.tile(SIZES, count), ((ALPHA + BETA * SIZES) * np.exp(logs)).ravel(), sessions
+
+
+def test_a_size_that_is_measured_again_counts_once() -> None:
+    """What a size has of its own all of its runs have: repeating them makes no break, and no interval narrower."""
+    fits = []
+    for seed in range(150):
+        sizes, times, _ = repeated(seed, 5, own=0.05, session=0.0)
+        fits.append(fit_transfers(sizes, times))
+    assert np.mean([len(fit.pieces) == 1 for fit in fits]) >= 0.95
+    for truth, ends in ((ALPHA, [fit.latency for fit in fits]), (1e6 / BETA, [fit.bandwidth for fit in fits])):
+        assert np.mean([low <= truth <= high for _, low, high in ends]) > 0.9
+    assert {fit.line.measurements for fit in fits} == {5 * len(SIZES)}
+
+
+def test_what_sessions_shift_is_in_the_intervals() -> None:
+    covered, alike = [], []
+    for seed in range(200):
+        sizes, times, sessions = repeated(seed, 4, own=0.03, session=0.06)
+        fit = fit_transfers(sizes, times, sessions)
+        reach, truth = fit.pieces[-1].reach(1e6), ALPHA + 1e6 * BETA
+        covered.append([fit.latency.low <= ALPHA <= fit.latency.high, abs(float(fit.at(1e6)) - truth) <= reach])
+        quiet = fit_transfers(*repeated(seed, 4, own=0.03, session=0.0)).latency
+        alike.append((quiet.high - quiet.low) / (fit.latency.high - fit.latency.low))
+    assert ((np.mean(covered, axis=0) > 0.91) & (np.mean(covered, axis=0) < 0.99)).all()
+    # Sessions that shift nothing cost little.
+    assert np.median(alike) < 0.5
+    one, two = (fit_transfers(*repeated(0, 1, 0.03, 0.06)[:count]) for count in (2, 3))
+    assert one.latency == two.latency

@@ -174,3 +174,36 @@ def test_the_figure_is_drawn(tmp_path: Path) -> None:
     assert rates.get_xlabel() == "throughput on one (examples/s)"
     assert [tick.get_text() for tick in speedups.get_xticklabels()] == ["1", "2", "4", "8"]
     figure.savefig(tmp_path / "scaling.png")
+
+
+def test_points_of_one_model_are_no_independent_ones() -> None:
+    """What a model loses it loses at every batch size: intervals are over models. Thirty sweeps of 16 models at four
+    batch sizes, each as a family of its own."""
+    frames = []
+    for seed in range(60):
+        model = np.random.default_rng(seed + 2000).normal(0.3, 0.05, (4, 4, 1))
+        own = np.broadcast_to(model, (4, 4, 4)).ravel()
+        frames.append(planted(own, noise=0.02, seed=seed, family=f"f{seed}"))
+    found = scaling(pd.concat(frames, ignore_index=True)).families
+    efficiency = 1 / (0.3 + 0.7 / 8) / 8
+    for truth, ends in (
+        (0.3, [family.fraction for family in found]),
+        (0.3, [family.median for family in found]),
+        (efficiency, [family.efficiency for family in found]),
+    ):
+        # 57 are expected, fewer than 52 once in 70 such tests, were they drawn anew.
+        assert sum(low <= truth <= high for _, low, high in ends) >= 52
+
+
+def test_counts_that_follow_each_other_are_told() -> None:
+    """A machine that gets slower, and every point on one device before those on more: the fraction is the drift's."""
+    frame = planted(0.0).assign(sweep_id="sweep")
+    begin = pd.Timestamp("2026-01-01", tz="UTC")
+    in_turn = frame.groupby(list(POINTS)).cumcount() + 4 * frame.groupby("devices").cumcount()
+    for order, told in ((np.arange(len(frame)), True), (in_turn.to_numpy(), False)):
+        timed = frame.assign(start_time=begin + pd.to_timedelta(order, unit="m"))
+        slower = timed.assign(examples_per_second=timed["examples_per_second"] * np.exp(-0.001 * order))
+        found = summarised(slower)
+        assert ("one side was measured before the other" in found.text()) == told
+        assert (found.scaling.families[0].fraction.value > 0.01) == told
+    assert "when these were measured is not recorded" in summarised(planted(0.1)).text()

@@ -14,6 +14,7 @@ from paradnn.forecast.communication.transfer_fit import FEWEST, TransferFit, fit
 __all__ = ["SIZE", "TIME", "ChannelFit", "Channels", "channels"]
 
 SIZE, TIME = "model.bytes", "transfer_us"
+_SESSION = "sweep_id"
 #: What tells one channel from another, beside its device.
 _KEYS = {
     "model.payload": "{}",
@@ -105,7 +106,8 @@ def channels(frame: pd.DataFrame) -> Channels:
 def _fit(rows: pd.DataFrame) -> TransferFit | None:
     if rows[SIZE].nunique() < FEWEST:
         return None
-    return fit_transfers(rows[SIZE].astype("float64"), rows[TIME].astype("float64"))
+    sessions = rows[_SESSION].to_numpy(dtype=object) if _SESSION in rows else None
+    return fit_transfers(rows[SIZE].astype("float64"), rows[TIME].astype("float64"), sessions)
 
 
 def _variant(values: Mapping[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """A fitted channel as a link: seconds of a message of any size, and the interval of the fitted line there.
 
 A piece's start-up and time per byte are known together better than each by itself, so the interval is that of the
-line at a size, from the measurements of its piece: fitted +- t s sqrt(v' (X'X)^-1 v), with relative errors throughout.
+line at a size, from the sizes of its piece: fitted +- t s sqrt(v' (X'X)^-1 v), with relative errors throughout, and
+with the scatter of sessions where there are several.
 """
 
 from __future__ import annotations
@@ -11,14 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from paradnn.config.families.communication import COLLECTIVES
 from paradnn.errors import ConfigError
-from paradnn.forecast.communication.channels import SIZE, TIME, ChannelFit, Channels
+from paradnn.forecast.communication.channels import SIZE, ChannelFit, Channels
 from paradnn.forecast.communication.data_parallel import Link, as_link, exchange_seconds
-from paradnn.forecast.communication.transfer_fit import Piece, TransferFit
-from paradnn.forecast.estimate import LEVEL
+from paradnn.forecast.communication.transfer_fit import TransferFit
 
 __all__ = ["FittedLink", "RingCheck", "check_rings", "choose_channel", "link_of"]
 
@@ -87,8 +86,8 @@ def choose_channel(found: Channels, name: str, key: str = "--channel", here: Col
 def link_of(channel: ChannelFit) -> FittedLink:
     """What a message costs on a channel that has a fit; an all-reduce counts as the ring that takes as long."""
     assert channel.fit
-    sizes, times = (channel.rows[name].to_numpy(dtype="float64") for name in (SIZE, TIME))
-    at = _with_interval(channel.fit, sizes, times)
+    sizes = channel.rows[SIZE].to_numpy(dtype="float64")
+    at = _with_interval(channel.fit)
     processes = _processes(channel.rows) if channel.pattern in COLLECTIVES else 1
 
     def link(end: int) -> Link:
@@ -106,34 +105,14 @@ def _processes(rows: pd.DataFrame) -> int:
     return int(known[0]) if known else 2
 
 
-def _with_interval(
-    fit: TransferFit, sizes: np.ndarray, times: np.ndarray
-) -> Callable[[float], tuple[float, float, float]]:
+def _with_interval(fit: TransferFit) -> Callable[[float], tuple[float, float, float]]:
     """Bytes -> seconds of a message, with the ends of the interval, none below 0."""
     edges = np.array(fit.breaks)
-    spreads = [_spread(piece, sizes, times) for piece in fit.pieces]
 
     def at(size: float) -> tuple[float, float, float]:
-        which = int(np.searchsorted(edges, size, side="right"))
-        value, reach = float(fit.at(size)), spreads[which](size)
+        piece = fit.pieces[int(np.searchsorted(edges, size, side="right"))]
+        value, reach = float(fit.at(size)), piece.reach(size)
         low, middle, high = (max(0.0, each) / 1e6 for each in (value - reach, value, value + reach))
         return middle, low, high
 
     return at
-
-
-def _spread(piece: Piece, sizes: np.ndarray, times: np.ndarray) -> Callable[[float], float]:
-    """Bytes -> how far the line of a piece may be off, in us."""
-    own = (sizes >= piece.first) & (sizes <= piece.last)
-    x, fitted = sizes[own], piece.at(sizes[own])
-    unit, freedom = max(piece.last, 1.0), max(int(own.sum()) - 2, 1)
-    design = np.column_stack([1 / fitted, x / unit / fitted])
-    inverse = np.linalg.pinv(design.T @ design)
-    error = np.sqrt(np.sum((times[own] / fitted - 1) ** 2) / freedom)
-    factor = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * error
-
-    def reach(size: float) -> float:
-        place = np.array([1.0, size / unit])
-        return float(factor * np.sqrt(place @ inverse @ place))
-
-    return reach

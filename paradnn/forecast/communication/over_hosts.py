@@ -166,7 +166,7 @@ def _frame(runs: Sequence[Past]) -> pd.DataFrame:
     rows = [
         {
             "run_id": run.run_id,
-            **{name: run.tags.get(name) for name in ("device", "outcome")},
+            **{name: run.tags.get(name) for name in ("device", "outcome", "sweep_id")},
             **run.metrics,
             **{key: _value(text) for key, text in {**LATER_PARAMS, **run.params}.items()},
         }

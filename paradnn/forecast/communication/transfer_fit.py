@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from paradnn.errors import NotEnoughData
-from paradnn.forecast.estimate import LEVEL, Estimate
+from paradnn.forecast.communication.repeats import LineError, Shared, by_size, shared_by_sessions
+from paradnn.forecast.estimate import Estimate
 
 __all__ = ["FEWEST", "Piece", "TransferFit", "fit_transfers"]
 
@@ -40,7 +41,7 @@ class Piece:
     """A line that holds for messages of `first` to `last` bytes.
 
     `start_up` in us: the line at 0 bytes, of the first piece no less than 0. `per_byte` in us, no less than 0, with
-    95% intervals that hold what differs between measurements of a size.
+    95% intervals by `error`: over sizes, and over sessions where there are several.
     """
 
     first: float
@@ -48,6 +49,7 @@ class Piece:
     measurements: int
     start_up: Estimate
     per_byte: Estimate
+    error: LineError
 
     @property
     def bandwidth(self) -> Estimate:
@@ -59,12 +61,17 @@ class Piece:
         """us of messages of so many bytes."""
         return np.asarray(self.start_up.value + self.per_byte.value * np.asarray(sizes, dtype="float64"))
 
+    def reach(self, size: float) -> float:
+        """us from the line at a size to either end of its 95% interval."""
+        return self.error.reach(1.0, size, float(self.at(size)))
+
 
 @dataclass(frozen=True)
 class TransferFit:
     """Pieces in the order of sizes, and the one line through all.
 
-    `errors` (n,) are |measured / fitted - 1|, `line_errors` the same of the one line.
+    `errors` (n,) of the runs in the order of their sizes are |measured / fitted - 1|, `line_errors` the same of the one
+    line.
     """
 
     pieces: tuple[Piece, ...]
@@ -94,24 +101,27 @@ class TransferFit:
         return self.pieces[-1].bandwidth
 
 
-def fit_transfers(sizes: ArrayLike, times: ArrayLike) -> TransferFit:
+def fit_transfers(sizes: ArrayLike, times: ArrayLike, sessions: ArrayLike | None = None) -> TransferFit:
     """Lines through `times` (n,) in us of messages of `sizes` (n,) in bytes, by least squares of the relative error.
 
-    Each further piece must explain more than chance would (an F test of its three numbers, alpha, beta and the break,
-    over all places that were tried, 1%). NotEnoughData for fewer than four sizes.
+    Sizes count alike, however often each was measured, and in which `sessions` (n labels): see `repeats`. Each further
+    piece must explain more than chance would (an F test of its three numbers, alpha, beta and the break, over all
+    places that were tried, 1%). NotEnoughData for fewer than four sizes.
     """
     order = np.argsort(sizes, kind="stable")
-    x, y = (np.asarray(values, dtype="float64")[order] for values in (sizes, times))
-    if len(np.unique(x)) < FEWEST:
-        raise NotEnoughData(f"{len(np.unique(x))} sizes of messages; a fit takes {FEWEST}")
+    all_x, all_y = (np.asarray(values, dtype="float64")[order] for values in (sizes, times))
+    x, y = by_size(all_x, all_y)
+    if len(x) < FEWEST:
+        raise NotEnoughData(f"{len(x)} sizes of messages; a fit takes {FEWEST}")
+    shared = shared_by_sessions(sizes, times, sessions)
     edges = _edges(x)
     costs = _costs(x, y, edges)
     chosen = _choose(costs, len(x))
     places = [(edges[low], edges[high]) for low, high in chosen]
-    pieces = tuple(_piece(x[low:high], y[low:high], low == 0) for low, high in places)
-    line = _piece(x, y, True)
+    pieces = tuple(_piece(x[low:high], y[low:high], shared, low == 0, all_x) for low, high in places)
+    line = _piece(x, y, shared, True, all_x)
     fit = TransferFit(pieces, line, np.empty(0), np.empty(0))
-    return TransferFit(pieces, line, np.abs(y / fit.at(x) - 1), np.abs(y / line.at(x) - 1))
+    return TransferFit(pieces, line, np.abs(all_y / fit.at(all_x) - 1), np.abs(all_y / line.at(all_x) - 1))
 
 
 def _edges(x: Array) -> list[int]:
@@ -179,8 +189,11 @@ def _line(x: Array, y: Array, scale: Array, is_first: bool) -> tuple[float, floa
     return float(alpha), float(beta / unit)
 
 
-def _piece(x: Array, y: Array, is_first: bool) -> Piece:
-    """The line with intervals; weights follow the fit, since those of measured times favour what was fast by chance."""
+def _piece(x: Array, y: Array, shared: Shared, is_first: bool, measured: Array) -> Piece:
+    """The line with intervals; weights follow the fit, since those of measured times favour what was fast by chance.
+
+    `measured` are the sizes of all runs.
+    """
     alpha, beta = _line(x, y, y, is_first)
     scale = y
     for _ in range(_ROUNDS):
@@ -191,10 +204,11 @@ def _piece(x: Array, y: Array, is_first: bool) -> Piece:
     design = np.column_stack([1 / scale, x / unit / scale])
     freedom = max(len(x) - 2, 1)
     variance = np.sum(((y - alpha - beta * x) / scale) ** 2) / freedom
-    errors = np.sqrt(np.diag(np.linalg.pinv(design.T @ design)) * variance)
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * errors / [1.0, unit]
+    error = LineError(unit, np.linalg.pinv(design.T @ design) * variance, freedom, shared)
+    reach = error.reach(1.0, 0.0, alpha), error.reach(0.0, 1.0, beta)
     start_up = Estimate(alpha, alpha - reach[0], alpha + reach[0])
     if is_first:
         start_up = Estimate(alpha, max(0.0, start_up.low), start_up.high)
     per_byte = Estimate(beta, max(0.0, beta - reach[1]), beta + reach[1])
-    return Piece(float(x[0]), float(x[-1]), len(x), start_up, per_byte)
+    runs = int(np.isin(measured, x).sum())
+    return Piece(float(x[0]), float(x[-1]), runs, start_up, per_byte, error)
