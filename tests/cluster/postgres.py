@@ -25,7 +25,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from tests.conftest import ROOT, environment
-from tests.session.test_faults import wait_for
+from tests.processes import wait_for
 
 #: A start takes 16 to 60 s on two busy cores.
 START_SECONDS = 180.0

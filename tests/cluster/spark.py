@@ -12,7 +12,7 @@ import psutil
 import pyspark
 
 from tests.cluster.slurm import free_ports
-from tests.session.test_faults import wait_for
+from tests.processes import wait_for
 
 _CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
 

@@ -14,7 +14,7 @@ from tests.cluster.ray_cluster import RayCluster
 from tests.cluster.slurm import Slurm
 from tests.cluster.spark import SparkCluster
 from tests.conftest import Store
-from tests.session.test_faults import wait_for
+from tests.processes import wait_for
 
 Start = Callable[..., Sweep]
 #: Messages of each transport that every environment has, on one host and between two.

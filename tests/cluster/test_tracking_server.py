@@ -23,7 +23,7 @@ from analysis.store.load import load, load_tables
 from paradnn.errors import StoreError
 from tests.cluster.postgres import Postgres, Server, postgres, server
 from tests.conftest import ROOT, TINY, children_of, environment, run
-from tests.session.test_faults import wait_for
+from tests.processes import wait_for
 
 AXES = [entry for entry in TINY if "nodes" not in entry]
 
