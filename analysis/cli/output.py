@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.cli.typeset import ENDINGS, typeset
 from analysis.options import Arguments, Selection, option
 from paradnn.errors import ConfigError
+from paradnn.store.whole_file import whole_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,11 +93,14 @@ def deliver(
     else:
         _print(result)
     if table is not None:
-        result.table.to_csv(table, index=False)
+        with whole_file(table, "--csv") as making:
+            result.table.to_csv(making, index=False)
     if paper is not None:
-        paper.write_text(typeset(result.table, paper), encoding="utf-8")
+        with whole_file(paper, "--typeset") as making:
+            making.write_text(typeset(result.table, paper), encoding="utf-8")
     for figure, path in figures:
-        _save(figure, path, exact=output.width is not None)
+        with whole_file(path, "--figure") as making:
+            _save(figure, making, exact=output.width is not None)
     if output.log:
         print(f"logged as run {_log(command, result, frame, selection, command_line)}", file=sys.stderr)
 

@@ -14,6 +14,7 @@ from analysis.cli.selection import load_chosen
 from analysis.options import Arguments, Options, Selection, option
 from paradnn.config.words import counted
 from paradnn.errors import ConfigError
+from paradnn.store.whole_file import whole_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,10 +120,11 @@ def export(options: ExportOptions, selection: Selection) -> None:
     if suffix == ".zip":
         _export_bundle(frame, path, selection)
         return
-    if suffix == ".csv":
-        frame.to_csv(path, index=False)
-    else:
-        frame.to_parquet(path, index=False)
+    with whole_file(path, "FILE") as making:
+        if suffix == ".csv":
+            frame.to_csv(making, index=False)
+        else:
+            frame.to_parquet(making, index=False)
     print(f"{counted(len(frame), 'run')} with {frame.shape[1]} columns written to {path}")
 
 

@@ -16,7 +16,7 @@ from analysis.report.html import items, text
 from analysis.report.populations import Population
 from analysis.report.table import CAP, Cell, sortable
 from analysis.store.frame import aggregate_replicates, families, is_ok
-from paradnn.config.families import FAMILIES
+from paradnn.config.families import FAMILIES, MESSAGES
 from paradnn.config.words import counted
 from paradnn.errors import ParadnnError
 
@@ -72,7 +72,7 @@ def results_table(populations: Sequence[Population], whole: str) -> str:
 
 def _points(population: Population) -> pd.DataFrame:
     """The measured points of a population, by family and by size."""
-    ok = population.rows[is_ok(population.rows)]
+    ok = population.rows[is_ok(population.rows) & ~population.rows["family"].isin(MESSAGES)]
     if "examples_per_second" not in ok or not ok["examples_per_second"].notna().any():
         return ok.head(0)
     points = aggregate_replicates(ok) if "point_id" in ok else ok
@@ -144,6 +144,8 @@ def _whole(value: Any) -> Cell:
 
 def _settings(row: _Row, varied: Sequence[str]) -> Cell:
     known = {name: row.values[name] for name in varied if _known(row.values.get(name))}
+    if row.values.get("mode", "train") != "train":
+        known.pop("optimizer.name", None)  # nothing is trained
     return Cell(
         ", ".join(
             counted(int(value), _COUNTS[name]) if name in _COUNTS else str(value) for name, value in known.items()

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from paradnn.config.words import counted
-from paradnn.errors import StoreError
 from paradnn.forecast.forecast import Forecast
 from paradnn.forecast.regression import Array
 from paradnn.forecast.table import row_of
 from paradnn.record.record import run_name
 from paradnn.session.console import standard_output
+from paradnn.store.whole_file import whole_file
 
 __all__ = ["describe", "duration", "table_of", "write_points"]
 
@@ -174,20 +174,17 @@ def duration(seconds: float) -> str:
 
 
 def write_points(forecast: Forecast, path: Path, more: Callable[[int], Mapping[str, float]] = lambda _: {}) -> None:
-    """Write a row a point: its keys, costs, status, expected times, and `more` numbers of its index; raises StoreError
+    """Write a row a point: its keys, costs, status, expected times, and `more` numbers of its index; raises ConfigError
     where it cannot."""
     rows = [
         {**row, **{name: f"{value:.6g}" for name, value in more(index).items()}}
         for index, row in enumerate(_rows(forecast))
     ]
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    try:
-        with path.open("w", newline="") as handle:
-            writer = csv.DictWriter(handle, fieldnames=columns, restval="")
-            writer.writeheader()
-            writer.writerows(rows)
-    except OSError as error:
-        raise StoreError(f"plan.out={path}: cannot be written ({error.strerror}); give another") from None
+    with whole_file(path, "plan.out") as making, making.open("w", newline="") as handle:
+        writer = csv.DictWriter(handle, fieldnames=columns, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def _rows(forecast: Forecast) -> Iterator[Mapping[str, Any]]:

@@ -12,6 +12,8 @@ __all__ = ["Column", "Headline", "headline", "throughput"]
 #: What a run may be measured for, the most special first: a point under load has timed steps too.
 _THROUGHPUT = {"tokens_per_second": "tokens/s", "examples_per_second": "examples/s"}
 _ALL = {"transfer_us": "us a message", "peak_queries_per_second": "queries/s", **_THROUGHPUT}
+#: An interval that reaches further, as a share of the value, says nothing.
+_WIDEST = 10.0
 
 
 @dataclass(frozen=True)
@@ -23,8 +25,11 @@ class Headline:
     ends: tuple[float, float] | None
 
     def relative(self) -> str:
-        """Half of the interval as a share of the value: "2.1%"."""
-        return f"{(self.ends[1] - self.ends[0]) / 2 / self.value:.1%}" if self.ends else "-"
+        """Half of the interval as a share of the value: "2.1%"; beyond ten times the value it says no more."""
+        if not self.ends:
+            return "-"
+        share = (self.ends[1] - self.ends[0]) / 2 / self.value
+        return f"{share:.1%}" if share < _WIDEST else f">{_WIDEST:.0%}"
 
     def number(self) -> str:
         """The value without its unit: "1,234.5"."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,6 +26,7 @@ from paradnn.store.address import BUNDLE, StoreAddress
 from paradnn.store.query import Query
 from paradnn.store.records import Records, Row, Run
 from paradnn.store.schema import SCHEMA_VERSION
+from paradnn.store.whole_file import whole_file
 
 __all__ = ["FORMAT", "BundleReader", "artifacts_of", "read_artifact", "write_bundle"]
 
@@ -42,21 +42,16 @@ Artifacts = Callable[[Run], Iterable[tuple[str, bytes]]]
 def write_bundle(path: Path, rows: Iterable[Row], artifacts: Artifacts) -> int:
     """Write runs and their files to one .zip, whole or not at all; how many runs it holds."""
     sums: dict[str, str] = {}
-    making = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     lines = []
-    try:
-        with zipfile.ZipFile(making, "w", zipfile.ZIP_DEFLATED) as target:
-            for row in rows:
-                run = {**row.run._asdict(), "params": row.params, "tags": row.tags, "metrics": row.metrics}
-                lines.append(json.dumps(run, sort_keys=True))
-                for name, content in artifacts(row.run):
-                    _add(target, f"artifacts/{row.run.run_id}/{name}", content, sums)
-            _add(target, _RUNS, "".join(f"{line}\n" for line in lines).encode(), sums)
-            manifest = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "runs": len(lines), "sha256": sums}
-            target.writestr(_MANIFEST, json.dumps(manifest, indent=1))
-        os.replace(making, path)
-    finally:
-        making.unlink(missing_ok=True)
+    with whole_file(path, "FILE") as making, zipfile.ZipFile(making, "w", zipfile.ZIP_DEFLATED) as target:
+        for row in rows:
+            run = {**row.run._asdict(), "params": row.params, "tags": row.tags, "metrics": row.metrics}
+            lines.append(json.dumps(run, sort_keys=True))
+            for name, content in artifacts(row.run):
+                _add(target, f"artifacts/{row.run.run_id}/{name}", content, sums)
+        _add(target, _RUNS, "".join(f"{line}\n" for line in lines).encode(), sums)
+        manifest = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "runs": len(lines), "sha256": sums}
+        target.writestr(_MANIFEST, json.dumps(manifest, indent=1))
     return len(lines)
 
 

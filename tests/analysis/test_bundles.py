@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -13,8 +14,9 @@ import pytest
 
 from analysis.cli import main
 from analysis.store.load import load, load_table, load_tables
-from paradnn.errors import ParadnnError
+from paradnn.errors import ConfigError, ParadnnError
 from paradnn.store.bundle import FORMAT
+from paradnn.store.whole_file import whole_file
 from tests.analysis.conftest import Writer, fc
 
 Blank = Callable[[Path], str]
@@ -137,3 +139,38 @@ def test_what_is_damaged_is_told_and_not_logged(
         load(str(torn))
     with pytest.raises(ParadnnError, match="no such experiment"):
         load(uri)
+
+
+def test_what_cannot_be_written_to_its_end_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "figure.png"
+    path.write_text("old")
+
+    def write(then: Callable[[], object]) -> None:
+        with whole_file(path, "--figure") as making:
+            assert making.suffix == ".png"
+            making.write_text("new")
+            then()
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(ConfigError) as told:
+        write(lambda: Path("/dev/full").write_text("x" * 10))
+    assert str(told.value) == f"--figure={path}: cannot be written (No space left on device); give another"
+    with pytest.raises(KeyboardInterrupt):
+        write(interrupted)
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("figure.png", "old")]
+    write(lambda: None)
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("figure.png", "new")]
+
+
+def test_links_and_devices_that_are_written_to_stay_what_they_are(tmp_path: Path) -> None:
+    path, link = tmp_path / "real.csv", tmp_path / "link.csv"
+    link.symlink_to(path)
+    for target in (link, Path(os.devnull)):
+        with whole_file(target, "--csv") as making:
+            making.write_text("1")
+    assert link.is_symlink()
+    assert path.read_text() == "1"
+    assert not Path(os.devnull).is_file()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link.csv", "real.csv"]

@@ -56,6 +56,21 @@ def population(**columns: object) -> Population:
     return found
 
 
+def test_messages_are_no_results_and_what_trains_nothing_has_no_optimizer() -> None:
+    both = pd.concat(
+        [
+            measured(**QUICK).head(2).assign(**{"optimizer.name": ["sgd", "rmsprop"], "mode": ["train", "inference"]}),
+            measured(**QUICK).head(1).assign(family="channel", point_id="m", run_id="m"),
+        ],
+        ignore_index=True,
+    )
+    (found,) = split(both, Selection())
+    page = results_table([found], "")
+    assert "sgd" in page
+    assert "rmsprop" not in page
+    assert "channel" not in page
+
+
 def test_every_proposed_command_is_a_plan_of_the_same_protocol(empty_database: Path, tmp_path: Path) -> None:
     """As a user would ask: the plan of the same arguments has points to measure; a limit is no part of a protocol."""
     here, store = population(), Store(tmp_path)
