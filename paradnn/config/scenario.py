@@ -73,7 +73,17 @@ class Server:
     precision: float = option(
         0.05, "rate=peak: how near, as a share, a rate that failed must be to the one that held", low=1e-3, high=1.0
     )
-    seed: int = option(LOADGEN_SEED, "of the arrivals; the default is LoadGen's", low=0, high=2**32 - 1)
+    seed: int = option(
+        LOADGEN_SEED,
+        "of the arrivals of the first process; the default is LoadGen's, others' follow from it",
+        low=0,
+        high=2**32 - 1,
+    )
+
+    def of_process(self, replicate: int, process: int) -> Server:
+        """With the arrivals of a process, from 0, of a replicate: processes that served the same ones would agree in
+        what is their luck. The steps are odd and far apart, so that neighbouring seeds of an axis share no arrivals."""
+        return replace(self, seed=(self.seed + replicate * _REPLICATE_STEP + process * _PROCESS_STEP) % 2**32)
 
 
 Load = SingleStream | MultiStream | Offline | Server
@@ -85,6 +95,7 @@ SCENARIOS: Mapping[str, type[Load]] = {
 }
 
 PointT = TypeVar("PointT")
+_PROCESS_STEP, _REPLICATE_STEP = 0x9E3779B1, 0x85EBCA77
 
 
 def read_load(config: Mapping[str, Any]) -> Load | None:

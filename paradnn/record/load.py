@@ -117,15 +117,19 @@ def _schedule_metrics(
         ]
         if len(known := [rate for rate in failed if rate]) == len(rates):
             metrics["failed_queries_per_second"] = statistics.geometric_mean(known)
-        metrics |= _peak_ends(rates, [rate or math.inf for rate in failed])
+        missed = [
+            min((probe.rate for probe in entry.probes if probe.held is False and probe.rate > rate), default=math.inf)
+            for entry, rate in zip(given, rates, strict=True)
+        ]
+        metrics |= _peak_ends(rates, missed)
     return metrics
 
 
 def _peak_ends(held: Sequence[float], failed: Sequence[float]) -> dict[str, float]:
-    """The interval of the highest rate: of one process what held and what failed, of several that of their spread.
+    """The interval of the highest rate: of one process what held and what surely failed, of several by their spread.
 
     Each process' peak lies between the two, so that the interval begins where that of what held does, and ends where
-    that of what failed does; where nothing failed it has no end.
+    that of what surely failed does; where nothing did it has no end. What was not shown to hold is no end.
     """
     if len(held) > 1:
         low = mean_interval(held)[0]

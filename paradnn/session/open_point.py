@@ -11,6 +11,7 @@ from typing import Any
 from paradnn.config.identity import request_of
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Measure, Point
+from paradnn.config.scenario import Server
 from paradnn.costs import Costs
 from paradnn.hardware.environment import Environment, load_average
 from paradnn.record.measured import step_times
@@ -57,13 +58,17 @@ class OpenPoint:
         return (not self.reference or self.last_group) and not self.wanted and not self._too_wide()
 
     def request(self) -> dict[str, Any]:
-        """What the next process is asked: the first alone profiles; of several, none measures on for its interval."""
+        """What the next process is asked: the first alone profiles; of several, none measures on for its interval, and
+        each has a schedule of queries of its own."""
         measure = self.point.measure
         if measure.processes > 1:
             measure = replace(measure, relative_interval=None)
         if self.results:
             measure = replace(measure, profile=False, keep_trace=False)
-        return request_of(replace(self.point, measure=measure))
+        load = self.point.load
+        if isinstance(load, Server):
+            load = load.of_process(self.point.replicate, len(self.results))
+        return request_of(replace(self.point, measure=measure, load=load))
 
     def record(self) -> Record:
         """All that the run is to hold."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import mstats, ttest_1samp
+from scipy.stats import mstats, t, ttest_1samp
 
 from analysis.methods.time_to_accuracy import olympic_mean, time_to_accuracy
 from analysis.prices import PriceList, priced
@@ -164,3 +164,27 @@ def test_the_faster_platforms_epochs_are_tested_with_the_slowers() -> None:
     fewer = [row for batch, epochs in ((32, 5), (64, 10)) for row in epochs_at(batch, epochs, "B", 5)]
     result = summarise(frame(rows + fewer))
     assert "In 1 setting of 2 it takes fewer epochs than the slower one's reference points allow" in result.text()
+
+
+@pytest.mark.parametrize("count", [5, 10])
+def test_epochs_that_agree_by_rounding_are_not_known_exactly(count: int) -> None:
+    """Most trainings take eight epochs: the mean of a population is no whole number for that."""
+    random = np.random.default_rng(3)
+
+    def kept(epochs: np.ndarray) -> float:
+        return float(np.sort(epochs)[1:-1].mean())
+
+    draws = np.round(random.normal(8.2, 0.5, (20_000, count)))
+    truth = np.mean([kept(one) for one in draws])
+    found = [olympic_mean(one.tolist(), grain=1.0) for one in draws[:400]]
+    assert np.mean([one.low <= truth <= one.high for one in found]) > 0.93
+    exact = [olympic_mean(one.tolist()) for one in draws[:400]]
+    assert np.mean([one.low <= truth <= one.high for one in exact]) < 0.9
+
+
+def test_scores_of_whole_epochs_have_intervals() -> None:
+    """Five seeds that all take the same number of epochs, and seconds in proportion."""
+    row = time_to_accuracy(frame([trained(20.0, seed) for seed in range(5)])).scores.iloc[0]
+    reach = t.ppf(0.975, 2) / np.sqrt(12) / (0.6 * np.sqrt(5))
+    assert row["epochs_high"] - row["epochs"] == pytest.approx(reach)
+    assert row["seconds_high"] - row["seconds"] == pytest.approx(2 * reach)

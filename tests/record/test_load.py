@@ -121,6 +121,20 @@ def test_the_peak_lies_between_what_held_and_what_failed() -> None:
     assert [probe["rate"] for probe in made.artifacts["probes.json"]["probes"]] == [100.0, 400.0, 200.0, 310.0]
 
 
+def test_what_was_not_shown_to_hold_is_no_end_of_the_peaks_interval() -> None:
+    """A probe that ended undecided counts as failed for the search; that the peak is below it nobody knows."""
+    probes = [
+        Probe(rate, 700, 9, 1.0, 0.1, held, None) for rate, held in ((210.0, None), (400.0, False), (300.0, None))
+    ]
+    load = Load(200.0, 0.003, planted(4).packed(), probes)
+    metrics = record(asked(latency_ms=60.0), [load]).metrics
+    assert metrics["failed_queries_per_second"] == pytest.approx(210.0)
+    assert metrics["peak_queries_per_second_high"] == pytest.approx(400.0)
+    undecided = record(asked(latency_ms=60.0), [replace(load, probes=probes[:1])]).metrics
+    assert undecided["failed_queries_per_second"] == pytest.approx(210.0)
+    assert "peak_queries_per_second_high" not in undecided
+
+
 def test_what_failed_in_several_processes_is_above_what_held_in_all_of_them() -> None:
     each = [(2000.0, 2100.0), (3000.0, 3100.0)]
     found = [Load(held, 0.003, planted(4).packed(), [Probe(bad, 700, 9, 1.0, 0.1, False, None)]) for held, bad in each]

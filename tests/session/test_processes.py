@@ -6,6 +6,7 @@ import json
 import statistics
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from paradnn.config.families.synthetic import FullyConnected
 from paradnn.config.identity import Identity
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Measure, Point, Tracking
+from paradnn.config.scenario import Server
 from paradnn.session import measuring
 from paradnn.session.open_point import OpenPoint
 from paradnn.session.partial import PartialResults
@@ -28,6 +30,7 @@ from paradnn.worker.channel import plain
 from paradnn.worker.learning.checkpoint import Checkpoint, unfinished
 from paradnn.worker.learning.messages import Epoch
 from paradnn.worker.messages import PROTOCOL_VERSION, Answer, Compilation, Measurement, Timing
+from paradnn.worker.serving.schedule import LOADGEN_SEED
 from tests.conftest import TINY, Store, run
 from tests.processes import PATIENCE, children_of, wait_for
 from tests.session.test_faults import all_gone, crash_the_point, driver, is_stopped, meanwhile
@@ -215,6 +218,21 @@ def test_only_the_first_process_profiles_and_of_several_none_goes_on_alone() -> 
     assert [entry["measure"]["keep_trace"] for entry in (first, second)] == [True, False]
     assert [entry["measure"]["relative_interval"] for entry in (first, second)] == [None, None]
     assert planted(**settings).request()["measure"]["relative_interval"] == 0.02
+
+
+def test_every_process_and_replicate_has_a_schedule_of_its_own() -> None:
+    """Processes that serve the same arrivals would agree in what is those arrivals' luck; the first has LoadGen's."""
+    seeds = []
+    for replicate in range(3):
+        for done in range(3):
+            entry = planted(*[1.0] * done, processes=3)
+            load = Server(rate=100.0)
+            entry.point = replace(entry.point, mode="inference", scenario="server", load=load, replicate=replicate)
+            seeds.append(entry.request()["server"]["seed"])
+    assert seeds[0] == LOADGEN_SEED
+    assert len(set(seeds)) == len(seeds)
+    entry.point = replace(entry.point, load=replace(load, seed=2**32 - 1))
+    assert 0 <= entry.request()["server"]["seed"] < 2**32
 
 
 def test_a_reference_point_is_measured_along_a_long_sweep(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,25 @@ def test_intervals_hold_for_the_waits_of_a_queue() -> None:
     assert np.mean(covered) > 0.9
 
 
+@pytest.mark.parametrize(("load", "count", "share"), [(0.7, 500, 0.9), (0.9, 2_000, 0.9), (0.9, 2_000, 0.5)])
+def test_intervals_hold_where_neighbours_share_a_long_queue(load: float, count: int, share: float) -> None:
+    """What 32 short parts do not show, fewer longer ones do."""
+    random = np.random.default_rng(1)
+
+    def waits(number: int) -> np.ndarray:
+        walk = np.concatenate([[0.0], np.cumsum(load - random.exponential(size=number - 1))])
+        return walk - np.minimum.accumulate(walk)
+
+    truth, covered = np.quantile(waits(4_000_000), share), []
+    for _ in range(150):
+        values = waits(count)
+        late = np.cumsum(values > np.quantile(values, share)).tolist()
+        low, high = quantile_ranks(count, share, events_factor(late))
+        ordered = np.sort(values)
+        covered.append((low is None or ordered[low] <= truth) and (high is None or ordered[high] >= truth))
+    assert np.mean(covered) > 0.88
+
+
 def probe(rate: float, latencies: Iterable[int], limit: Limit) -> tuple[bool | None, int]:
     """The verdict on queries that come evenly, and how many of them there were."""
     watch = LimitWatch(limit)

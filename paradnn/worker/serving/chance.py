@@ -13,9 +13,9 @@ from itertools import pairwise
 
 __all__ = ["beta_share", "correlation_factor", "fewest_to_pass", "passes", "quantile_ranks"]
 
-#: Batches whose means tell how correlated neighbours are, and (t quantile of 31 degrees / normal quantile)**2.
-_BATCHES = 32
-_CAUTION = (2.0395 / 1.9600) ** 2
+#: Numbers of batches whose means tell how correlated neighbours are, with (t quantile of one degree less / normal
+#: quantile)**2. A correlation that reaches beyond many short batches shows between few long ones.
+_BATCHES = {32: (2.0395 / 1.9600) ** 2, 16: (2.1314 / 1.9600) ** 2, 8: (2.3646 / 1.9600) ** 2}
 #: Terms of a continued fraction, and how near its value must be.
 _TERMS, _NEAR, _TINY = 100_000, 1e-14, 1e-300
 
@@ -76,16 +76,21 @@ def correlation_factor(counts: Sequence[float], total: int) -> float:
         return 1.0
     mean = share * size
     variance = sum((count - mean) ** 2 for count in counts) / (len(counts) - 1)
-    return max(1.0, _CAUTION * variance / (size * share * (1 - share)))
+    caution = _BATCHES.get(len(counts), 1.0)
+    return max(1.0, caution * variance / (size * share * (1 - share)))
 
 
 def events_factor(cumulative: Sequence[int]) -> float:
-    """`correlation_factor` of trials of which so many were events up to each; 1 where there are too few to tell."""
+    """The largest `correlation_factor`, over several lengths of the parts, of trials of which so many were events up to
+    each; 1 where there are too few to tell."""
     total = len(cumulative)
-    if total < 2 * _BATCHES:
+    if total < 2 * max(_BATCHES):
         return 1.0
-    ends = [cumulative[total * part // _BATCHES - 1] if part else 0 for part in range(_BATCHES + 1)]
-    return correlation_factor([after - before for before, after in pairwise(ends)], total)
+    factors = []
+    for count in _BATCHES:
+        ends = [cumulative[total * part // count - 1] if part else 0 for part in range(count + 1)]
+        factors.append(correlation_factor([after - before for before, after in pairwise(ends)], total))
+    return max(factors)
 
 
 def quantile_ranks(count: int, share: float, factor: float = 1.0) -> tuple[int | None, int | None]:
