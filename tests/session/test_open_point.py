@@ -1,0 +1,66 @@
+"""What a point that is measured in several processes asks of each, and when it has enough: planted results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from paradnn.config.families.synthetic import FullyConnected
+from paradnn.config.outcome import PointResult
+from paradnn.config.point import Measure, Point
+from paradnn.config.scenario import Server
+from paradnn.session.open_point import OpenPoint
+from paradnn.worker.messages import Answer, Compilation, Measurement, Timing
+from paradnn.worker.serving.schedule import LOADGEN_SEED
+
+
+def planted(*seconds: float, **settings: Any) -> OpenPoint:
+    """A point whose processes took steps of so many seconds, without noise within a process."""
+    point = Point(model=FullyConnected(), measure=Measure(**settings))
+    timings = [Timing(1, [], [], [value] * 10, True, "", None) for value in seconds]
+    compiled = Compilation([1.0], [1], None)
+    measured = [Measurement(1, compiled, {}, None, None, timing, None, "") for timing in timings]
+    results = [PointResult("ok", None, Answer("ok", None, {}, measurement=entry)) for entry in measured]
+    return OpenPoint(point, None, None, None, {}, None, results=results)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "settings", "complete"),
+    [
+        ([1.0], {}, True),
+        ([1.0], {"processes": 2}, False),
+        ([1.0, 1.1], {"processes": 2}, True),
+        ([1.0, 1.1], {"processes": 2, "relative_interval": 0.02}, False),
+        ([1.0, 1.1], {"processes": 2, "relative_interval": 0.02, "max_processes": 2}, True),
+        ([1.0, 1.001, 1.002], {"processes": 2, "relative_interval": 0.02}, True),
+        ([1.0], {"relative_interval": 0.02}, True),
+    ],
+)
+def test_when_a_point_has_enough_processes(seconds: list[float], settings: dict[str, Any], complete: bool) -> None:
+    assert planted(*seconds, **settings).is_complete is complete
+
+
+def test_only_the_first_process_profiles_and_of_several_none_goes_on_alone() -> None:
+    settings = {"profile": True, "keep_trace": True, "relative_interval": 0.02}
+    first, second = planted(processes=2, **settings).request(), planted(1.0, processes=2, **settings).request()
+    assert [entry["measure"]["profile"] for entry in (first, second)] == [True, False]
+    assert [entry["measure"]["keep_trace"] for entry in (first, second)] == [True, False]
+    assert [entry["measure"]["relative_interval"] for entry in (first, second)] == [None, None]
+    assert planted(**settings).request()["measure"]["relative_interval"] == 0.02
+
+
+def test_every_process_and_replicate_has_a_schedule_of_its_own() -> None:
+    """Processes that serve the same arrivals would agree in what is those arrivals' luck; the first has LoadGen's."""
+    seeds = []
+    for replicate in range(3):
+        for done in range(3):
+            entry = planted(*[1.0] * done, processes=3)
+            load = Server(rate=100.0)
+            entry.point = replace(entry.point, mode="inference", scenario="server", load=load, replicate=replicate)
+            seeds.append(entry.request()["server"]["seed"])
+    assert seeds[0] == LOADGEN_SEED
+    assert len(set(seeds)) == len(seeds)
+    entry.point = replace(entry.point, load=replace(load, seed=2**32 - 1))
+    assert 0 <= entry.request()["server"]["seed"] < 2**32
