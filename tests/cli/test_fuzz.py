@@ -51,7 +51,7 @@ def check(point: Point) -> None:
 
 
 @pytest.mark.slow
-def test_100_command_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_50_command_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Everything up to the first measurement, on the real command line's path; a point that passes has its costs."""
     accepted: list[Point] = []
 
@@ -63,7 +63,7 @@ def test_100_command_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
     monkeypatch.setattr("paradnn.session.session.measure_points", keep)
     generator, codes = random.Random(7), []
-    for _ in range(100):
+    for _ in range(50):
         arguments = overrides(generator)
         monkeypatch.setattr(sys, "argv", ["train", *arguments])
         codes.append(train.main())
@@ -74,7 +74,7 @@ def test_100_command_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
             assert len(lines) == 1, (arguments, captured.err)
             assert lines[0].startswith("error: ")
             assert len(lines[0]) > len("error: ")
-    assert codes.count(2) > 15
+    assert codes.count(2) > 8
     assert accepted
 
 

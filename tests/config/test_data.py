@@ -107,7 +107,7 @@ def test_a_point_with_input_is_a_run_like_others(store: Store, tmp_path: Path) -
         Image.new("RGB", (40, 40), (30 * number, 0, 0)).save(folder / f"{number}.jpg")
     tiny = [
         "model=residual",
-        "model.blocks=[1,1,1,1]",
+        "model.blocks=[1,1,1]",
         "model.filters=4",
         "model.image_size=32",
         "batch_size=4",

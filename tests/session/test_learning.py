@@ -112,7 +112,8 @@ def test_no_plan_is_made_of_trainings(store: Store) -> None:
 
 
 def test_a_language_model_learns_the_help_of_python(store: Store) -> None:
-    keys = ["task=learn", "data=topics", "model=gpt", "learn.target=0.15", "ceilings=false"]
+    small = ["model.layers=1", "model.width=64", "model.heads=2", "model.sequence_length=64"]
+    keys = ["task=learn", "data=topics", "model=gpt", *small, "learn.target=0.15", "ceilings=false"]
     done = run(["paradnn.train", *keys], store)
     assert done.returncode == 0, done.stderr
     assert "target reached in" in done.stdout

@@ -27,6 +27,7 @@ memory.MemoryMeter.compiled = lambda meter: None
 framework = frameworks.load(sys.argv[1])
 from paradnn.worker.point import answer_request
 answer = answer_request(eval(sys.argv[2]), framework, lambda *_: None)
+assert not {"IPython", "matplotlib", "pandas", "sklearn"} & set(sys.modules), "Keras imports what no point uses"
 sys.exit(answer.outcome != "ok")
 """
 

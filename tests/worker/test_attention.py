@@ -134,8 +134,15 @@ def test_flops_are_those_of_tensorflows_counter(model: dict[str, Any]) -> None:
 
 
 @pytest.mark.usefixtures("as_written")
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("model", [transformer(dropout=0.1), MODELS["gpt"], MODELS["vit"]], ids=label)
+@pytest.mark.parametrize(
+    ("model", "precision"),
+    [
+        (transformer(dropout=0.1), "float16"),
+        (MODELS["gpt"] | {"layers": 1}, "bfloat16"),
+        (MODELS["vit"] | {"layers": 1}, "float16"),
+    ],
+    ids=lambda value: label(value) if isinstance(value, dict) else value,
+)
 def test_steps_are_finite_in_every_precision(model: dict[str, Any], precision: str) -> None:
     keras.config.set_dtype_policy(POLICIES[precision])
     keras.utils.set_random_seed(0)
@@ -219,7 +226,6 @@ def test_dropout_is_for_training_alone() -> None:
 #: Sequences so short that scores are small beside the rest, and so long that they are most of what a step stores.
 LARGE = [
     (transformer(width=256, heads=4, feed_forward=512, sequence_length=64, vocab_size=2000), 16, "graph"),
-    (gpt(2, 64, 2, 32, 64), 256, "xla"),
     (gpt(1, 32, 4, 512, 16), 8, "xla"),  # a graph keeps more than XLA does
     (vit(2, 128, 4, 8, 64, 10), 64, "graph"),
 ]

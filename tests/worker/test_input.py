@@ -37,7 +37,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def point(name: str = "images", batch_size: int = 8, mode: str = "train", **data: Any) -> dict[str, Any]:
     """A request for a small model fed by `data`."""
-    cnn = {"name": "residual", "blocks": [1, 1, 1, 1], "filters": 4, "image_size": 32, "output_size": 5}
+    cnn = {"name": "residual", "blocks": [1, 1, 1], "filters": 4, "image_size": 32, "output_size": 5}
     lstm = {"name": "lstm", "layers": 1, "embedding_size": 8, "sequence_length": 7, "vocab_size": 50}
     measure = {"min_seconds": 0.05, "min_blocks": 6, "block_seconds": 0.005, "warmup_seconds": 0.3}
     return request_of(

@@ -125,6 +125,7 @@ class Task:
     distinct: int | None = None
 
 
+#: Of Keras' own networks the one that is built fastest; that of ResNet-50 learns within RetinaNet.
 TASKS = [
     Task({"name": "fc", "layers": 2, "nodes": 64, "input_size": 64, "output_size": 10}, 40, MOMENTUM),
     Task(cnn("residual"), 30, MOMENTUM),
@@ -133,9 +134,7 @@ TASKS = [
     Task(rnn("lstm"), 60, {**MOMENTUM, "learning_rate": 2.0}),
     Task(rnn("gru"), 60, {**MOMENTUM, "learning_rate": 1.0}),
     Task(real("mobilenet", alpha=0.5), 30, MOMENTUM),
-    Task(real("densenet121"), 15, {**MOMENTUM, "learning_rate": 0.01}, 16),
     Task(real("squeezenet"), 50, ADAM, 16, distinct=2),
-    Task(real("resnet50"), 10, {**MOMENTUM, "learning_rate": 0.002}, 8, distinct=1),
     Task(real("retinanet"), 10, {**ADAM, "learning_rate": 0.0001}, 4, distinct=1),
 ]
 
