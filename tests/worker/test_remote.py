@@ -152,25 +152,3 @@ def test_a_session_knows_the_hosts_that_it_was_given(monkeypatch: pytest.MonkeyP
     with pytest.raises(WorkerError, match="hosts=4: this session has 3"):
         hosts.of(4, {})
     hosts.close()
-
-
-def test_a_host_that_is_gone_is_no_outcome_of_a_point(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(HOSTS, server.address)
-    monkeypatch.setenv(KEY, SECRET)
-    hosts = OtherHosts()
-    hosts.of(2, {})
-    hosts.require()
-    server.kill()
-    said: list[str] = []
-
-    def is_gone() -> bool:
-        try:
-            hosts.require()
-        except WorkerError as error:
-            said.append(str(error))
-        return bool(said)
-
-    # What it forked for the last connection, perhaps only now, holds its port for a moment longer.
-    assert wait_for(is_gone)
-    remedy = "start python -m paradnn.worker.host there (docs/clusters.md), then the same command again"
-    assert said == [f"no server answers at {server.address}; {remedy}"]
