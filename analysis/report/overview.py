@@ -11,6 +11,7 @@ from analysis.report.populations import Population
 from analysis.report.systems import peaks, versions, when
 from analysis.report.table import html_table
 from analysis.store.frame import families, is_ok
+from paradnn.config.words import counted
 
 __all__ = ["facts", "overview"]
 
@@ -67,8 +68,8 @@ def _replicates(rows: pd.DataFrame) -> str:
     if not len(counts):
         return ""
     if counts.max() == 1:
-        return f"{len(counts):,} points were measured once each: how far a repetition would differ is not known."
-    return f"{len(counts):,} points were measured {counts.min()} to {counts.max()} times each."
+        return f"Measured once: {counted(len(counts), 'point')}; how far a repetition would differ is not known."
+    return f"Measured {counts.min()} to {counts.max()} times each: {counted(len(counts), 'point')}."
 
 
 def _failures(rows: pd.DataFrame) -> str:
@@ -77,8 +78,8 @@ def _failures(rows: pd.DataFrame) -> str:
     unsteady = int((~rows.loc[is_ok(rows), "steady"].astype("boolean").fillna(True)).sum()) if "steady" in rows else 0
     said = [f"Not measured: {listed}."] if listed else []
     if unsteady:
-        said.append(f"{unsteady:,} of the measured points were not steady.")
+        said.append(f"Not steady: {counted(unsteady, 'measured point')}.")
     contended = int(rows["contended"].astype("boolean").fillna(False).sum()) if "contended" in rows else 0
     if contended:
-        said.append(f"{contended:,} were contended: others took time of their cores while they were measured.")
+        said.append(f"Contended: {counted(contended, 'point')}; others took time of the cores meanwhile.")
     return " ".join(said)

@@ -189,14 +189,14 @@ def _trust(population: Population) -> Finding | None:
     if population.published or not len(rows):
         return None
     counts = {
-        "shared their machine with other work": _count(rows, "contended", True),
-        "were not steady": _count(rows, "steady", False),
-        "failed a self-check": int(rows["checks"].str.startswith("failed").sum()) if "checks" in rows else 0,
+        "beside other work on the machine": _count(rows, "contended", True),
+        "not steady": _count(rows, "steady", False),
+        "with a failed self-check": int(rows["checks"].str.startswith("failed").sum()) if "checks" in rows else 0,
     }
     told = [f"{count} {what}" for what, count in counts.items() if count]
     if not told:
         return None
-    words = f"{population.name}: of {counted(len(rows), 'measured point')} {', '.join(told)}"
+    words = f"{population.name}: {counted(len(rows), 'measured point')}, of them {', '.join(told)}"
     advice = "Measure them again on a quiet machine (python -m paradnn.check says what disturbs it)."
     return Finding("How far to trust it", f"{words}. {advice}", population.key)
 

@@ -335,6 +335,6 @@ def test_how_many_runs_were_contended_is_said_of_their_population() -> None:
     when = pd.Timestamp("2026-01-01", tz="UTC")
     told = pd.array([True, None, False, True], dtype="boolean")
     (one,) = split(runs(four, start_time=when, contended=told), Selection())
-    assert "2 were contended: others took time of their cores" in facts(one)
+    assert "Contended: 2 points; others took time of the cores" in facts(one)
     (quiet,) = split(runs(four, start_time=when, contended=False), Selection())
     assert "contended" not in facts(quiet)
