@@ -145,7 +145,7 @@ def test_no_number_is_cut_and_no_line_broken_on_a_narrow_terminal(store: Store, 
     newest = lines[next(place for place, line in enumerate(lines) if line.startswith("newest points")) :]
     assert [line.split()[-1] for line in newest if " ok " in line][:2] == ["32,000,000.0", "31,000,000.0"]
     assert any(re.search("oom_host +too", line) for line in newest)
-    # Which point runs is told in one line each.
+    # Each point that runs has one line.
     running = lines[next(place for place, line in enumerate(lines) if line.startswith("running  ")) + 1 :][:2]
     assert all(re.search(r"^fc 4x1024 b\d+.* \d:\d\d:\d\d$", line) for line in running)
 

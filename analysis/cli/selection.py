@@ -31,7 +31,7 @@ def load_chosen(
 ) -> pd.DataFrame:
     """The frame of the runs that a selection chooses; `columns` limits what is read.
 
-    `beside_messages`: a protocol is that of steps, and runs of messages are taken whatever theirs is.
+    `beside_messages`: a protocol is that of steps, and runs of messages are taken of any protocol.
 
     ConfigError for a word that is none, and, unless the frame `may_be_empty`, ParadnnError where no run matches.
     """

@@ -171,7 +171,7 @@ def _ends(value: float, log: float, parts: Sequence[Component]) -> tuple[float, 
 
 
 def _sessions(a: pd.DataFrame, b: pd.DataFrame, keys: list[str], metric: str) -> tuple[str, tuple[Component, ...]]:
-    """Why two sides cannot be told from their sessions, empty where they can; and what sessions of theirs add."""
+    """Why two sides cannot be told from their sessions, empty where they can; and what their sessions add."""
     design = design_of(a, b)
     if design.standing is not Standing.REPEATED:
         return "" if design.comparable else design.text(), ()

@@ -191,7 +191,7 @@ def test_points_of_one_model_are_no_independent_ones() -> None:
         (0.3, [family.median for family in found]),
         (efficiency, [family.efficiency for family in found]),
     ):
-        # 57 are expected, fewer than 52 once in 70 such tests, were they drawn anew.
+        # 57 are expected, fewer than 52 once in 70 such tests, if other ones were drawn.
         assert sum(low <= truth <= high for _, low, high in ends) >= 52
 
 

@@ -1,7 +1,7 @@
 """python -m tests.cluster.recorder URI EXPERIMENT POINTS: a driver that claims and records, and measures nothing.
 
 Several of them, started at the same instant on the same points in the same order, collide far more often than sweeps
-do. Says that it is ready, begins when it is told, by a line, and prints how many points it recorded.
+do. Says that it is ready, begins at a line on its input, and prints how many points it recorded.
 """
 
 from __future__ import annotations

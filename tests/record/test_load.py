@@ -122,7 +122,7 @@ def test_the_peak_lies_between_what_held_and_what_failed() -> None:
 
 
 def test_what_was_not_shown_to_hold_is_no_end_of_the_peaks_interval() -> None:
-    """A probe that ended undecided counts as failed for the search; that the peak is below it nobody knows."""
+    """A probe that ended undecided counts as failed for the search, though the peak may be above it."""
     probes = [
         Probe(rate, 700, 9, 1.0, 0.1, held, None) for rate, held in ((210.0, None), (400.0, False), (300.0, None))
     ]
