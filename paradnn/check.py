@@ -20,10 +20,10 @@ from rich.table import Table
 from rich.text import Text
 
 from paradnn.errors import ParadnnError
-from paradnn.hardware.findings import Finding, host_findings, load_findings
-from paradnn.hardware.gpu_state import gpu_findings
-from paradnn.hardware.load import LoadWatch
-from paradnn.hardware.tuning import default_state_file, restore, tune, tuned_names
+from paradnn.platform.findings import Finding, host_findings, load_findings
+from paradnn.platform.gpu_state import gpu_findings
+from paradnn.platform.load import LoadWatch
+from paradnn.platform.tuning import default_state_file, restore, tune, tuned_names
 
 __all__ = ["main", "verdict"]
 

@@ -13,7 +13,7 @@ import time
 
 from paradnn.config.words import counted
 from paradnn.errors import ParadnnError
-from paradnn.software.stack import list_stacks, named_stack, open_stack, remove_stacks
+from paradnn.platform.stack import list_stacks, named_stack, open_stack, remove_stacks
 
 __all__ = ["main"]
 

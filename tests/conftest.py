@@ -63,7 +63,7 @@ LONGEST = {
     "tracking/test_offline": 40,
     "test_mlproject": 40,
     "test_gpu_questions": 35,
-    "software/test_stack": 35,
+    "platform/test_stack": 35,
     "session/test_learning": 30,
     "compare/test_command": 30,
     "sweep/test_tasks": 30,

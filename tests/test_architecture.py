@@ -17,8 +17,9 @@ from tests.structure import MODULES, ROOT, arrows, floors, imports_of, tree
 FLOORS = (
     {"errors", "plotting", "worker"},
     {"config"},
-    {"store", "cli", "sweep", "hardware"},
-    {"software", "costs"},
+    {"store", "cli", "sweep"},
+    {"platform"},
+    {"costs"},
     {"execution", "record"},
     {"tracking"},
     {"session"},
@@ -46,7 +47,7 @@ FORECAST = (
 SHARED = (
     "errors",
     "plotting",
-    "hardware",
+    "platform",
     "store",
     "costs",
     "sweep.space",
@@ -55,7 +56,7 @@ SHARED = (
     *CONFIG,
     *FORECAST,
 )
-MOST_ROOMS, MOST_ARROWS = 30, 137
+MOST_ROOMS, MOST_ARROWS = 29, 137
 
 FRAMEWORKS = {"keras", "tensorflow", "jax", "torch"}
 #: None of it is in an interpreter under test.

@@ -22,7 +22,7 @@ from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
 from paradnn.costs.point import costs_of
 from paradnn.errors import ConfigError, DataError
-from paradnn.hardware.specifications import find_hardware
+from paradnn.platform.specifications import find_hardware
 from paradnn.store.protocols import DEEPBENCH
 
 __all__ = ["import_deepbench", "read_deepbench"]

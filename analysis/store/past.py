@@ -18,7 +18,7 @@ from paradnn.config.point import Optimizer
 from paradnn.costs import Costs, model_costs
 from paradnn.forecast.past_runs import NOISE_METRICS, PastRuns, stated_noise
 from paradnn.forecast.table import Table
-from paradnn.hardware.specifications import find_hardware
+from paradnn.platform.specifications import find_hardware
 from paradnn.store.metrics import PHASES
 from paradnn.store.schema import LATER_PARAMS
 

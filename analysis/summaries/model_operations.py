@@ -111,7 +111,7 @@ def operations_of_all(
     from analysis.methods.roofline import find_roofs
     from analysis.store.frame import is_ok
     from analysis.store.operations import load_types
-    from paradnn.hardware.specifications import find_hardware
+    from paradnn.platform.specifications import find_hardware
 
     runs = frame[is_ok(frame)]
     types = load_types(runs, store)

@@ -54,7 +54,7 @@ def operations_of(run_id: str, frame: pd.DataFrame, store: Sequence[str]) -> Ope
     from analysis.methods.operation_roofline import operation_roofline
     from analysis.methods.roofline import find_roofs, roofline
     from analysis.store.operations import read_operations
-    from paradnn.hardware.specifications import find_hardware
+    from paradnn.platform.specifications import find_hardware
 
     rows = frame[frame["run_id"].str.startswith(run_id)]
     if len(rows) != 1:

@@ -85,7 +85,7 @@ def _ridges(sides: Sides, given: Sequence[float]) -> tuple[float, ...]:
     Half a knowledge would call operations memory-bound that are so on one side alone.
     """
     from analysis.methods.roofline import find_roofs
-    from paradnn.hardware.specifications import find_hardware
+    from paradnn.platform.specifications import find_hardware
 
     if given:
         return tuple(sorted(given))

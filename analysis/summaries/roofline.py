@@ -131,7 +131,7 @@ def roofline(
     from analysis.methods import roofline as method
     from analysis.methods.columns import find_column
     from analysis.store.frame import aggregate_replicates
-    from paradnn.hardware.specifications import find_hardware
+    from paradnn.platform.specifications import find_hardware
 
     options = options or RooflineOptions()
     if options.operations and options.operations != _ALL:

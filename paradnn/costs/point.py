@@ -10,7 +10,7 @@ from paradnn.config.families import Model
 from paradnn.config.fields import memory_bytes
 from paradnn.config.point import Point
 from paradnn.costs import Costs, model_costs, prefill_costs
-from paradnn.hardware.environment import available_memory
+from paradnn.platform.environment import available_memory
 
 __all__ = ["costs_of", "exceeds_memory", "memory_limit", "prefill_costs_of"]
 

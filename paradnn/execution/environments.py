@@ -14,8 +14,8 @@ from types import TracebackType
 from paradnn.config.point import Point
 from paradnn.errors import ParadnnError
 from paradnn.execution.worker_key import WorkerKey
-from paradnn.hardware.environment import Environment, describe_environment, missing_device, software_versions
-from paradnn.software.stack import OpenStack, Stack, find_stack, open_stack
+from paradnn.platform.environment import Environment, describe_environment, missing_device, software_versions
+from paradnn.platform.stack import OpenStack, Stack, find_stack, open_stack
 
 __all__ = ["WorkerEnvironments", "current_environments"]
 

@@ -11,7 +11,7 @@ from paradnn.config.outcome import PointResult
 from paradnn.execution.scratch import remove_leftovers
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits, Worker
-from paradnn.hardware.environment import available_memory
+from paradnn.platform.environment import available_memory
 from paradnn.worker.learning.messages import Epoch
 
 __all__ = ["WorkerPool"]

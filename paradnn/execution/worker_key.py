@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from paradnn.config.point import Point
-from paradnn.software.stack import interpreter_of
+from paradnn.platform.stack import interpreter_of
 
 __all__ = ["WorkerKey"]
 

@@ -17,8 +17,8 @@ from paradnn.execution.environments import current_environments
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.forecast.history import History
 from paradnn.forecast.table import Rates
-from paradnn.hardware.environment import Environment, describe_environment
-from paradnn.hardware.specifications import find_hardware
+from paradnn.platform.environment import Environment, describe_environment
+from paradnn.platform.specifications import find_hardware
 from paradnn.session.hardware_peaks import Ceilings, below_ceilings, ceilings_identity
 from paradnn.store.schema import outcome_of
 from paradnn.tracking.base import Finished

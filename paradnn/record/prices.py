@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from paradnn.config.point import Point
 from paradnn.config.price import Prices
-from paradnn.hardware.environment import Environment
+from paradnn.platform.environment import Environment
 
 __all__ = ["price_tags", "priced"]
 

@@ -19,7 +19,7 @@ from paradnn.config.point import Point
 from paradnn.config.scenario import Server
 from paradnn.config.words import counted
 from paradnn.costs import Costs
-from paradnn.hardware.environment import Environment
+from paradnn.platform.environment import Environment
 from paradnn.record.breakdown_figure import point_figure
 from paradnn.record.communication import communication_words
 from paradnn.record.generation import generation_artifacts, generation_metrics, generation_tags, generation_words

@@ -22,8 +22,8 @@ from paradnn.costs import Costs
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
-from paradnn.hardware.environment import Environment, available_memory
-from paradnn.hardware.specifications import find_hardware
+from paradnn.platform.environment import Environment, available_memory
+from paradnn.platform.specifications import find_hardware
 from paradnn.record.breakdown_figure import ceilings_figure
 from paradnn.record.measured import given
 from paradnn.record.record import Record, image, version_tags

@@ -27,7 +27,7 @@ from paradnn.execution.learning_sets import SetFiles
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
-from paradnn.hardware.findings import Finding
+from paradnn.platform.findings import Finding
 from paradnn.record.learning import has_ended
 from paradnn.record.prices import price_tags, priced
 from paradnn.record.profile_summary import profile_tags

@@ -13,7 +13,7 @@ from paradnn.config.outcome import PointResult
 from paradnn.config.point import Measure, Point
 from paradnn.config.scenario import Server
 from paradnn.costs import Costs
-from paradnn.hardware.environment import Environment, load_average
+from paradnn.platform.environment import Environment, load_average
 from paradnn.record.measured import step_times
 from paradnn.record.record import Record, make_record
 from paradnn.record.statistics import summarise

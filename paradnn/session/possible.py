@@ -13,7 +13,7 @@ from paradnn.config.point import Platform, Point
 from paradnn.config.sets import Arrays
 from paradnn.errors import ConfigError
 from paradnn.execution.hosts import require_hosts
-from paradnn.hardware.environment import missing_device
+from paradnn.platform.environment import missing_device
 from paradnn.worker.affinity import core_list, core_text
 
 __all__ = ["require_possible"]

@@ -18,8 +18,8 @@ from paradnn.errors import StoreError, WorkerError
 from paradnn.execution.environments import WorkerEnvironments
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
-from paradnn.hardware.findings import load_findings
-from paradnn.hardware.load import LoadWatch
+from paradnn.platform.findings import load_findings
+from paradnn.platform.load import LoadWatch
 from paradnn.session.course import Conclusion, Course, Visit
 from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper
 from paradnn.session.interruption import Interrupted, interruptible

@@ -23,7 +23,7 @@ from paradnn.config.families import FAMILIES
 from paradnn.config.identity import point_id, request_of, texts
 from paradnn.config.point import Point
 from paradnn.errors import DataError
-from paradnn.hardware.specifications import find_hardware
+from paradnn.platform.specifications import find_hardware
 from tests.analysis.conftest import Writer
 from tests.analysis.deepbench import CONVOLUTION, FLOAT, GEMM, LSTM, REDUCE, SPECS, Rows, folder_of, table, write
 from tests.costs.test_kernels import stated

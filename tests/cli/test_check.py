@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paradnn import check
-from paradnn.hardware.findings import Finding
+from paradnn.platform.findings import Finding
 from tests.conftest import process
 
 HARM = Finding("governor", "clock governor", "powersave", True, "why", "echo performance", False)

@@ -10,7 +10,7 @@ from paradnn.config.identity import point_id, request_of
 from paradnn.config.point import Platform, Point, read_point, read_settings
 from paradnn.config.price import Prices, load_prices, price_tables
 from paradnn.errors import ConfigError
-from paradnn.hardware.environment import Environment
+from paradnn.platform.environment import Environment
 from paradnn.record.prices import price_tags, priced
 from paradnn.session.hardware_peaks import ceilings_identity
 

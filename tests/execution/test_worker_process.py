@@ -22,7 +22,7 @@ from paradnn.execution.pool import WorkerPool
 from paradnn.execution.scratch import Scratch
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits, Worker, _Watch
-from paradnn.hardware import environment
+from paradnn.platform import environment
 from paradnn.record.profile_summary import profile_tags
 from paradnn.tracking.resume import ResumePolicy
 from paradnn.worker.messages import Answer, NoProfile

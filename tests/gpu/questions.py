@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from paradnn.hardware.specifications import find_hardware
+from paradnn.platform.specifications import find_hardware
 from tests.gpu.board import read_board, sampled_power, throttled
 from tests.gpu.commands import Answer, Session, Skipped, Wrong
 from tests.gpu.sweeps import OTHERS, REAL, SHORT, SMALL, command_buffers, grids, summary, sweep

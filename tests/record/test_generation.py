@@ -9,7 +9,7 @@ import pytest
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, read_point
 from paradnn.costs.point import costs_of, prefill_costs_of
-from paradnn.hardware.environment import Environment
+from paradnn.platform.environment import Environment
 from paradnn.record.generation import generation_words
 from paradnn.record.record import Record, make_record
 from paradnn.worker.messages import Answer, Compilation, Generation, Measurement, Timing

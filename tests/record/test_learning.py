@@ -11,7 +11,7 @@ from paradnn.config.learn import Learn
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, read_point
 from paradnn.costs.point import costs_of
-from paradnn.hardware.environment import Environment
+from paradnn.platform.environment import Environment
 from paradnn.record.learning import has_ended, learning_words
 from paradnn.record.record import Record, make_record
 from paradnn.worker.learning.messages import Epoch

@@ -16,7 +16,7 @@ from scipy import stats
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Platform, Point, read_point
 from paradnn.costs.point import costs_of
-from paradnn.hardware.environment import Environment
+from paradnn.platform.environment import Environment
 from paradnn.record.record import Record, make_record
 from paradnn.store.files import file_content
 from paradnn.worker.messages import Answer, Compilation, Measurement, Timing, Trial

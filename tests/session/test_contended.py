@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paradnn.hardware.load import Load, LoadWatch, Taker
+from paradnn.platform.load import Load, LoadWatch, Taker
 from paradnn.session.progress import describe_point, describe_sweep
 from paradnn.session.summary import Row, Summary
 from tests.conftest import TINY, Store, run

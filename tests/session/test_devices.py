@@ -12,7 +12,7 @@ from paradnn.config.point import Point, read_point
 from paradnn.costs import model_costs
 from paradnn.errors import ConfigError
 from paradnn.execution.worker_process import Limits
-from paradnn.hardware.environment import Environment
+from paradnn.platform.environment import Environment
 from paradnn.record.record import run_name
 from paradnn.session.hardware_peaks import Ceilings, ceilings_identity, device_peaks, single_device
 from paradnn.session.measuring import Measuring

@@ -13,8 +13,8 @@ from paradnn import ceilings
 from paradnn.config.families.synthetic import FullyConnected
 from paradnn.config.point import Framework, Measure, Platform, Point, Software
 from paradnn.execution.pool import WorkerPool
-from paradnn.hardware.environment import describe_environment
-from paradnn.hardware.specifications import HARDWARE, find_hardware
+from paradnn.platform.environment import describe_environment
+from paradnn.platform.specifications import HARDWARE, find_hardware
 from paradnn.session import hardware_peaks as peaks
 from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, ceilings_identity, changes, overrun_tags
 from paradnn.tracking.offline import OfflineTracker

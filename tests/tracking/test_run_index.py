@@ -22,7 +22,7 @@ from paradnn.config.point import Point, Tracking
 from paradnn.errors import NoStoreError
 from paradnn.execution.pool import WorkerPool
 from paradnn.forecast.history import open_history
-from paradnn.hardware.environment import Environment, describe_environment
+from paradnn.platform.environment import Environment, describe_environment
 from paradnn.record.record import Record
 from paradnn.session import hardware_peaks as peaks
 from paradnn.store import sql

@@ -19,8 +19,8 @@ from paradnn.config.point import Software, read_point
 from paradnn.errors import ConfigError, WorkerError
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
-from paradnn.software.installer import _problem
-from paradnn.software.stack import OpenStack, Stack, open_stack
+from paradnn.platform.installer import _problem
+from paradnn.platform.stack import OpenStack, Stack, open_stack
 from tests.conftest import ROOT, TINY, Store, run
 from tests.execution.test_worker_process import workers
 from tests.processes import PATIENCE, started
@@ -125,7 +125,7 @@ def test_half_made_and_changed_stacks_are_made_anew(cache: Path) -> None:
 @pytest.mark.usefixtures("uv")
 def test_two_processes_make_it_once(cache: Path) -> None:
     code = (
-        "from paradnn.software.stack import Stack, open_stack; "
+        "from paradnn.platform.stack import Stack, open_stack; "
         f"print(open_stack({TINYSTACK!r}, lambda text: print(text, flush=True)).packages, flush=True); input()"
     )
     # The lock is held here until both have said what they wait for. The first to get it then uses the stack for long.

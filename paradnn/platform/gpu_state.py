@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 
-from paradnn.hardware.findings import Finding
+from paradnn.platform.findings import Finding
 
 __all__ = ["gpu_findings"]
 

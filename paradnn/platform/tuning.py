@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from paradnn.errors import ConfigError, DataError
-from paradnn.hardware.settings import ROOT, SETTINGS, Setting, chosen, read_text, set_command
+from paradnn.platform.settings import ROOT, SETTINGS, Setting, chosen, read_text, set_command
 
 __all__ = ["GPU_SETTINGS", "default_state_file", "restore", "tune", "tuned_names"]
 

@@ -28,7 +28,7 @@ from paradnn.config.identity import digest
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Software
 from paradnn.errors import ConfigError, WorkerError
-from paradnn.software.installer import InstallError, install, running_version
+from paradnn.platform.installer import InstallError, install, running_version
 
 __all__ = [
     "OpenStack",

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paradnn.hardware.load import BUSY_CORES, Load
-from paradnn.hardware.settings import ROOT, SETTINGS, Setting, read_text
+from paradnn.platform.load import BUSY_CORES, Load
+from paradnn.platform.settings import ROOT, SETTINGS, Setting, read_text
 from paradnn.worker.affinity import core_list, core_text
 
 __all__ = ["Finding", "host_findings", "load_findings"]

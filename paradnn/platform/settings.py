@@ -1,7 +1,7 @@
 """Settings of a host's kernel that change how fast or how evenly it computes, and that can be set while it runs.
 
 Each knows the files that hold it, what they should say for a measurement and why; `python -m paradnn.check` shows them,
-`paradnn.hardware.tuning` sets them. Files stand below a root, so that tests plant a host of their own.
+`paradnn.platform.tuning` sets them. Files stand below a root, so that tests plant a host of their own.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from paradnn.hardware.environment import Environment
-from paradnn.hardware.findings import Finding, host_findings, load_findings
-from paradnn.hardware.gpu_state import gpu_findings
-from paradnn.hardware.load import Load, LoadWatch, Taker
-from tests.hardware.planted import LAPTOP, SERVER, plant
+from paradnn.platform.environment import Environment
+from paradnn.platform.findings import Finding, host_findings, load_findings
+from paradnn.platform.gpu_state import gpu_findings
+from paradnn.platform.load import Load, LoadWatch, Taker
+from tests.platform.planted import LAPTOP, SERVER, plant
 from tests.processes import started
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from paradnn.errors import ConfigError, DataError
-from paradnn.hardware import tuning
-from paradnn.hardware.tuning import restore, tune, tuned_names
-from tests.hardware.planted import CPU, LAPTOP, SERVER, content, plant
+from paradnn.platform import tuning
+from paradnn.platform.tuning import restore, tune, tuned_names
+from tests.platform.planted import CPU, LAPTOP, SERVER, content, plant
 
 SAID: list[str] = []
 GOVERNOR = f"{CPU}/cpu1/cpufreq/scaling_governor"

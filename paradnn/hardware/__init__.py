@@ -1,1 +1,0 @@
-"""What a host and its devices are: as specified, and as found."""

@@ -1,1 +1,0 @@
-"""Software stacks: interpreters with given versions, made on first use."""
