@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig
 
 from paradnn.cli.command import run_command
-from paradnn.config.words import MOST_HOSTS, did_you_mean, is_count
+from paradnn.core.words import MOST_HOSTS, did_you_mean, is_count
 from paradnn.errors import ConfigError
 from paradnn.forecast.communication.data_parallel import ALGORITHMS, Exchange
 

@@ -11,7 +11,7 @@ import argparse
 import sys
 import time
 
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.errors import ParadnnError
 from paradnn.platform.stack import list_stacks, named_stack, open_stack, remove_stacks
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paradnn.config.point import Tracking
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.errors import ParadnnError
 from paradnn.tracking.offline import default_folder
 from paradnn.tracking.upload import Synced, sync, sync_command

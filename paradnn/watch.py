@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from paradnn.config.words import counted, did_you_mean
+from paradnn.core.words import counted, did_you_mean
 from paradnn.errors import ConfigError, ParadnnError, StoreError
 from paradnn.session.console import standard_output
 from paradnn.session.progress import si

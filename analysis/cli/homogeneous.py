@@ -120,7 +120,7 @@ def _said(
 
 
 def _runs(count: int) -> str:
-    from paradnn.config.words import counted
+    from paradnn.core.words import counted
 
     return counted(count, "run")
 

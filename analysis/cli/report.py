@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from analysis.cli.selection import load_chosen
 from analysis.options import Options, Selection, command_line, option
 from analysis.prices import price_option, read_prices
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.errors import StoreError
 
 if TYPE_CHECKING:

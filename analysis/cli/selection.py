@@ -11,7 +11,7 @@ from analysis.options import Selection, command_line
 from analysis.store.conditions import parse, select
 from paradnn.config.families import FAMILIES, MESSAGES
 from paradnn.config.outcome import OUTCOMES
-from paradnn.config.words import counted, did_you_mean
+from paradnn.core.words import counted, did_you_mean
 from paradnn.errors import ConfigError, ParadnnError
 
 if TYPE_CHECKING:

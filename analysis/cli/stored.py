@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from analysis.cli.selection import load_chosen
 from analysis.options import Arguments, Options, Selection, option
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.errors import ConfigError
 from paradnn.store.whole_file import whole_file
 

@@ -21,7 +21,7 @@ from analysis.methods.regression import Lacking
 from analysis.methods.space import EXCLUDED, Space, fill, space_of
 from analysis.store.frame import aggregate_replicates, is_ok
 from analysis.store.past import costs_of, past_runs, rates_of, table_of
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.errors import ConfigError, NotEnoughData, ParadnnError
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.process import LeftOut

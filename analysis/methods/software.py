@@ -19,7 +19,7 @@ from analysis.methods.dependence import Unit, crossed_quantile, crossed_share, l
 from analysis.methods.pairing import pair, sampling
 from analysis.methods.regression import Lacking
 from analysis.store.frame import families, is_ok, require_homogeneous
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.errors import ConfigError, NotEnoughData
 
 __all__ = ["COLUMNS", "EVERY", "PREFERRED", "Software", "Verdict", "order", "software", "verdict"]

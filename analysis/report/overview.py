@@ -11,7 +11,7 @@ from analysis.report.populations import Population
 from analysis.report.systems import peaks, versions, when
 from analysis.report.table import html_table
 from analysis.store.frame import families, is_ok
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 
 __all__ = ["facts", "overview"]
 

@@ -22,7 +22,7 @@ from analysis.report.systems import systems_table
 from analysis.report.table import html_table
 from analysis.summaries.claims import ClaimsResult
 from analysis.summaries.result import Result
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 
 __all__ = ["Audience", "Content", "render"]
 

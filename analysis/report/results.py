@@ -17,7 +17,7 @@ from analysis.report.populations import Population
 from analysis.report.table import CAP, Cell, sortable
 from analysis.store.frame import aggregate_replicates, families, is_ok
 from paradnn.config.families import FAMILIES, MESSAGES
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.errors import ParadnnError
 
 __all__ = ["duration", "model_name", "quality", "results_table"]

@@ -22,7 +22,7 @@ from analysis.report.sections import Chapter, Section
 from analysis.store.frame import families, is_ok
 from analysis.summaries.sensitivity import SensitivityResult
 from analysis.summaries.speedup import SpeedupResult
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 
 __all__ = ["verdicts"]
 

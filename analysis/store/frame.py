@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from paradnn.config.families import FAMILIES
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.errors import HeterogeneousError, SchemaError
 from paradnn.store.metrics import metric
 from paradnn.store.protocols import protocol_name

@@ -19,7 +19,7 @@ from typing import get_args
 import pandas as pd
 
 from analysis.store.frame import build
-from paradnn.config.words import did_you_mean
+from paradnn.core.words import did_you_mean
 from paradnn.errors import ConfigError, DataError, SchemaError, StoreError
 from paradnn.store.address import BUNDLE, address_of, without_secrets
 from paradnn.store.bundle import read_artifact as read_bundled

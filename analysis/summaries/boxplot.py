@@ -14,7 +14,7 @@ from analysis.summaries.gate import gated
 from analysis.summaries.pooling import pooled_within, require_runs
 from analysis.summaries.result import Paragraph, Result
 from analysis.summaries.sides import Sides, apart, choose_sides
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from analysis.options import Options, option
 from analysis.summaries.gate import gated
 from analysis.summaries.pooling import pooled_within
 from analysis.summaries.result import Paragraph, Result
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd

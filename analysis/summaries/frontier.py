@@ -14,7 +14,7 @@ from analysis.prices import PriceList, currency_of, price_option, priced, read_p
 from analysis.summaries.gate import gated_with_queries
 from analysis.summaries.pooling import joined
 from analysis.summaries.result import Paragraph, Result
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from analysis.format import short
 from analysis.options import Options, option
 from analysis.summaries.pooling import pooled_within, require_runs
 from analysis.summaries.result import Paragraph, Result
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,7 @@ from analysis.options import Options
 from analysis.summaries.pooling import pooled_within, require_runs
 from analysis.summaries.result import Paragraph, Result
 from analysis.summaries.told import rare
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd

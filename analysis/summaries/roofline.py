@@ -15,7 +15,7 @@ from analysis.summaries.model_operations import ModelOperationsResult, operation
 from analysis.summaries.operation_roofline import OperationRooflineResult, operations_of, percent, roof_in_words
 from analysis.summaries.pooling import pooled_within, require_runs
 from analysis.summaries.result import Paragraph, Result
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from analysis.options import Options
 from analysis.summaries.result import Paragraph, Result
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd

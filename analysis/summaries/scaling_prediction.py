@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from analysis.format import short
 from analysis.summaries.pooling import joined, pooled_within
 from analysis.summaries.result import Paragraph, Result
-from paradnn.config.words import MOST_HOSTS, counted, is_count
+from paradnn.core.words import MOST_HOSTS, counted, is_count
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from analysis.options import Options, option, unit_option
 from analysis.store.conditions import parse, select
 from analysis.summaries.pooling import joined
 from analysis.summaries.result import Paragraph
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.errors import ConfigError, HeterogeneousError
 
 if TYPE_CHECKING:

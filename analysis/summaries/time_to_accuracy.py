@@ -13,7 +13,7 @@ from analysis.options import Options
 from analysis.prices import price_option, priced, read_prices
 from analysis.summaries.gate import gated
 from analysis.summaries.result import Paragraph, Result
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,7 +20,7 @@ from paradnn.cli.help import known_keys
 from paradnn.config.learn import LEARN
 from paradnn.config.paths import CONFIG
 from paradnn.config.scenario import SCENARIOS
-from paradnn.config.words import did_you_mean
+from paradnn.core.words import did_you_mean
 from paradnn.errors import ConfigError, ParadnnError
 
 __all__ = ["check_arguments", "chosen_option", "groups", "keys_of", "no_such_key", "no_such_option", "options_of"]

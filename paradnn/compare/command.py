@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from paradnn.cli.command import run_command
 from paradnn.compare.arguments import Request, read_arguments
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.errors import ParadnnError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from paradnn.config.families import FAMILIES
-from paradnn.config.fields import option
 from paradnn.config.sets import SETS, Arrays, Set
+from paradnn.core.schema import option
 from paradnn.errors import ConfigError
 
 __all__ = ["INPUTS", "Data", "Images", "Synthetic", "Text", "check_input", "with_whole_path"]

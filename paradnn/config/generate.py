@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from paradnn.config.families.attention import LanguageModel
-from paradnn.config.fields import option, read
+from paradnn.core.schema import option, read
 from paradnn.errors import ConfigError
 
 __all__ = ["GENERATE", "Generate", "check_generate", "read_generate"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from paradnn.config.families import FAMILIES
-from paradnn.config.fields import option, read
 from paradnn.config.sets import SETS, Arrays
+from paradnn.core.schema import option, read
 from paradnn.errors import ConfigError
 
 __all__ = ["LEARN", "STEP", "Learn", "check_learn", "read_learn"]

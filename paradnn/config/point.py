@@ -16,13 +16,13 @@ from paradnn.config.data import INPUTS, Data, Synthetic, check_input, with_whole
 from paradnn.config.families import FAMILIES, Model
 from paradnn.config.families.communication import as_communication
 from paradnn.config.families.kernels import as_kernel
-from paradnn.config.fields import memory_bytes, option, read
 from paradnn.config.generate import GENERATE, Generate, check_generate, read_generate
 from paradnn.config.learn import LEARN, STEP, Learn, check_learn, read_learn
 from paradnn.config.outcome import OUTCOMES
 from paradnn.config.price import Prices, check_prices
 from paradnn.config.scenario import CLOSED, SCENARIOS, Load, as_scenario, read_load
 from paradnn.config.sweep import Largest, Sweep, check_design
+from paradnn.core.schema import memory_bytes, option, read
 from paradnn.errors import ConfigError
 from paradnn.worker.affinity import core_list, core_text
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from paradnn.config.fields import option, read
 from paradnn.config.paths import CONFIG
+from paradnn.core.schema import option, read
 from paradnn.errors import ConfigError
 
 __all__ = ["Prices", "check_prices", "load_prices", "positive_price", "price_tables"]

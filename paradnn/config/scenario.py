@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from paradnn.config.families.kernels import Kernel
-from paradnn.config.fields import option, read
+from paradnn.core.schema import option, read
 from paradnn.errors import ConfigError
 from paradnn.worker.serving.schedule import LOADGEN_SEED
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 from paradnn.config.families import FAMILIES
 from paradnn.config.families.attention import LanguageModel
 from paradnn.config.families.synthetic import Recurrent
-from paradnn.config.fields import option
 from paradnn.config.picture_folder import list_pictures
+from paradnn.core.schema import option
 from paradnn.errors import ConfigError
 
 __all__ = ["SETS", "Arrays", "Cifar10", "Cifar100", "Counts", "Digits", "Folder", "Generated", "Mnist", "Set", "Topics"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paradnn.config.fields import option
+from paradnn.core.schema import option
 from paradnn.errors import ConfigError
 
 __all__ = ["Largest", "Sweep", "check_design"]

@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import Any
 
 from paradnn.config.families import Model
-from paradnn.config.fields import memory_bytes
 from paradnn.config.point import Point
+from paradnn.core.schema import memory_bytes
 from paradnn.costs import Costs, model_costs, prefill_costs
 from paradnn.platform.environment import available_memory
 

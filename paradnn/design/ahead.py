@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from paradnn.config.point import Point, Settings
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.design.course import open_design
 from paradnn.forecast.text import duration, table_of
 from paradnn.session.console import standard_output

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from paradnn.config.point import Point, Settings
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.design.adaptive import Design, rule_of
 from paradnn.design.knowledge import Candidates, Knowledge
 from paradnn.forecast.history import open_history

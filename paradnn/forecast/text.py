@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.forecast.forecast import Forecast
 from paradnn.forecast.regression import Array
 from paradnn.forecast.table import row_of

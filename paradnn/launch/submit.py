@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.errors import ConfigError
 from paradnn.launch.rounds import Round, Rounds
 from paradnn.session.parent_run import ParentRun

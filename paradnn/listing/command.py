@@ -15,7 +15,7 @@ import yaml
 from paradnn.cli.checks import groups, options_of
 from paradnn.cli.help import documented_keys
 from paradnn.config.paths import CONFIG
-from paradnn.config.words import did_you_mean
+from paradnn.core.words import did_you_mean
 from paradnn.errors import ConfigError, ParadnnError
 from paradnn.store.metrics import METRICS
 

@@ -23,10 +23,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from paradnn.config.fields import read
 from paradnn.config.identity import digest
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Software
+from paradnn.core.schema import read
 from paradnn.errors import ConfigError, WorkerError
 from paradnn.platform.installer import InstallError, install, running_version
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from paradnn.config.learn import Learn
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.worker.learning.messages import Epoch, last_epoch
 from paradnn.worker.messages import Answer
 

@@ -17,7 +17,7 @@ from paradnn.config import identity
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
 from paradnn.config.scenario import Server
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.costs import Costs
 from paradnn.platform.environment import Environment
 from paradnn.record.breakdown_figure import point_figure

@@ -18,7 +18,7 @@ from functools import partial
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, Settings
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.costs.point import costs_of, exceeds_memory, memory_limit
 from paradnn.errors import DataError, StoreError, WorkerError
 from paradnn.execution.environments import WorkerEnvironments

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Collection
 
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.session.course import Conclusion
 from paradnn.session.summary import Summary
 from paradnn.session.sweep_results import TABLE, picture, table_file, table_text

@@ -17,7 +17,7 @@ from rich.table import Column as TableColumn
 from rich.table import Table
 from rich.text import Text
 
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.record.communication import communication_words
 from paradnn.record.generation import generation_words
 from paradnn.record.headline import Column, headline, throughput

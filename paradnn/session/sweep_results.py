@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.record.headline import Column, headline
 from paradnn.record.record import image
 from paradnn.record.sweep_figure import Mark, sweep_figure

@@ -7,10 +7,10 @@ from functools import cache
 
 import yaml
 
-from paradnn.config.fields import read
 from paradnn.config.identity import protocol_id
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Measure
+from paradnn.core.schema import read
 
 __all__ = ["DEEPBENCH", "PUBLISHED", "VIDUR", "protocol_name", "protocol_names"]
 

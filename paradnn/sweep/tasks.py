@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paradnn.config.point import LARGEST, SETTINGS_KEYS, Point, Settings, read_point, read_settings, read_smallest
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.errors import ConfigError
 from paradnn.sweep.space import Plan, expand, plain
 

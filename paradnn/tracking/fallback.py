@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.errors import DataError, StoreAwayError, StoreError, StoreRefusalError
 from paradnn.record.learning import Moment
 from paradnn.record.record import Record

@@ -15,10 +15,10 @@ from analysis.cli.selection import load_chosen
 from analysis.options import Selection
 from analysis.store.load import load
 from analysis.store.publication import digest
-from paradnn.config.fields import read
 from paradnn.config.identity import protocol_id
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Measure
+from paradnn.core.schema import read
 from paradnn.store.protocols import DEEPBENCH, PUBLISHED, VIDUR, protocol_name
 from tests.analysis.conftest import Writer, fc
 

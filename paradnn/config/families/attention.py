@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paradnn.config.fields import option
+from paradnn.core.schema import option
 from paradnn.errors import ConfigError
 
 __all__ = ["LanguageModel", "Transformer", "VisionTransformer"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 from paradnn.config.families.kernels import Kernel
-from paradnn.config.fields import option
+from paradnn.core.schema import option
 from paradnn.errors import ConfigError
 from paradnn.worker.communication.payload import PAYLOADS, buffer_sizes
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
-from paradnn.config.fields import option
+from paradnn.core.schema import option
 from paradnn.errors import ConfigError
 
 __all__ = [

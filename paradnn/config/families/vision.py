@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paradnn.config.fields import option
+from paradnn.core.schema import option
 
 __all__ = ["Classifier", "MobileNet", "RetinaNet"]
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.costs import LayerWork
 
 __all__ = ["ALGORITHMS", "Algorithm", "Exchange", "Link", "Step", "as_link", "exchange_seconds", "messages", "simulate"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from rich.table import Table
 
-from paradnn.config.words import counted
+from paradnn.core.words import counted
 from paradnn.forecast.communication.over_hosts import SCALINGS, OverHosts, Scaling
 from paradnn.forecast.regression import Array
 from paradnn.forecast.status import SweepStatus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paradnn.config.words import counted, did_you_mean
+from paradnn.core.words import counted, did_you_mean
 
 
 def test_one_is_no_plural() -> None:

@@ -15,7 +15,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from paradnn.config.words import did_you_mean
+from paradnn.core.words import did_you_mean
 from paradnn.errors import ConfigError
 
 __all__ = ["memory_bytes", "option", "read"]

@@ -1,0 +1,100 @@
+"""What there is of a kind, by name: found in a package of this project, and in other packages by their entry points.
+
+    FAMILIES = Registry(Family, "paradnn.families")
+
+holds every `Family` that a module of the folder `paradnn/families` has at its top level, alone or in a tuple, and what
+other distributions name in the group of entry points that is called the same:
+
+    [project.entry-points."paradnn.families"]
+    mine = "my_package.my_family"              # a module, or module:object
+
+So whoever adds one adds one file. Nothing is imported before the registry is first asked. The standard library is
+enough, since the worker asks too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import entry_points
+from typing import Any, Generic, Protocol, TypeVar
+
+__all__ = ["Named", "Registry"]
+
+
+class Named(Protocol):
+    """What a registry can hold. place: in the order of lists and figures; what has the same stands by name."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def place(self) -> int: ...
+
+
+T = TypeVar("T", bound=Named)
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """All objects of a class `kind` in the modules of `package` and behind its entry points, by name and in order.
+
+    What another package brings is left out, and a line on standard error says so, where it cannot be imported, is of
+    another kind or has a name that is taken: nobody's point is lost to a package that it does not need.
+    """
+
+    def __init__(self, kind: type[T], package: str) -> None:
+        self._kind = kind
+        self._package = package
+
+    def __getitem__(self, name: str) -> T:
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    @cached_property
+    def _found(self) -> dict[str, T]:
+        own = [item for module in self._modules() for item in self._in(module)]
+        found: dict[str, T] = {}
+        for item in sorted(own, key=lambda item: (item.place, item.name)):
+            if found.setdefault(item.name, item) is not item:
+                raise ValueError(f"{self._package} has two of the name {item.name}")
+        for item in sorted(self._others(found), key=lambda item: (item.place, item.name)):
+            found[item.name] = item
+        return found
+
+    def _modules(self) -> Iterator[Any]:
+        folder = importlib.import_module(self._package)
+        for entry in pkgutil.iter_modules(folder.__path__):
+            yield importlib.import_module(f"{self._package}.{entry.name}")
+
+    def _others(self, own: Mapping[str, T]) -> list[T]:
+        """What entry points give and no name of which is taken."""
+        found: dict[str, T] = {}
+        for entry in sorted(entry_points(group=self._package), key=lambda entry: entry.name):
+            try:
+                given = entry.load()
+                items = self._in(given) or self._of(given)
+                taken = [item.name for item in items if item.name in own or item.name in found]
+                problem = f"the name {taken[0]} is taken" if taken else "" if items else f"no {self._kind.__name__}"
+            except Exception as error:
+                items, problem = [], f"{type(error).__name__}: {error}"
+            if problem:
+                print(f"paradnn: {self._package}: {entry.value} is left out: {problem}", file=sys.stderr)
+            else:
+                found |= {item.name: item for item in items}
+        return list(found.values())
+
+    def _in(self, module: Any) -> list[T]:
+        """What a module has at its top level, each once."""
+        values = vars(module).values() if hasattr(module, "__dict__") and hasattr(module, "__name__") else ()
+        return list({id(item): item for value in values for item in self._of(value)}.values())
+
+    def _of(self, value: Any) -> list[T]:
+        return [item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, self._kind)]

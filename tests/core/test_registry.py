@@ -1,0 +1,70 @@
+"""What a registry finds in a folder and behind entry points of other packages."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from paradnn.core.registry import Registry
+
+THING = "from tests.core.test_registry import Thing\n"
+
+
+@dataclass(frozen=True)
+class Thing:
+    name: str
+    place: int = 0
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on the path with a package of things; `other` is another distribution's."""
+    (tmp_path / "things").mkdir()
+    (tmp_path / "things" / "__init__.py").write_text("")
+    (tmp_path / "things" / "late.py").write_text(f"{THING}LATE = Thing('late', 7)\n")
+    (tmp_path / "things" / "many.py").write_text(
+        f"{THING}MANY = (Thing('b', 1), Thing('a', 1))\nfrom .late import LATE\n"
+    )
+    (tmp_path / "other-1.dist-info").mkdir()
+    (tmp_path / "other-1.dist-info" / "METADATA").write_text("Name: other\nVersion: 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name.startswith("thing")]:
+        monkeypatch.delitem(sys.modules, name)
+    return tmp_path
+
+
+def offer(packages: Path, lines: str) -> None:
+    (packages / "other-1.dist-info" / "entry_points.txt").write_text(f"[things]\n{lines}\n")
+
+
+def test_modules_and_entry_points_in_their_order(packages: Path) -> None:
+    (packages / "thing_of_others.py").write_text(f"{THING}FOREIGN = Thing('foreign')\nMORE = Thing('more', -1)\n")
+    offer(packages, "x = thing_of_others")
+    found = Registry(Thing, "things")
+    assert list(found) == ["a", "b", "late", "more", "foreign"]
+    assert found["foreign"] == Thing("foreign")
+    assert "nothing" not in found
+
+
+def test_a_package_that_cannot_be_used_is_left_out_in_a_line(
+    packages: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (packages / "thing_broken.py").write_text("import nothing_of_that_name\n")
+    (packages / "thing_twice.py").write_text(f"{THING}A = Thing('a')\nNEW = Thing('new')\n")
+    offer(packages, "broken = thing_broken\none = thing_twice:NEW\ntwice = thing_twice\nwrong = thing_twice:Thing")
+    assert list(Registry(Thing, "things")) == ["a", "b", "late", "new"]
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "paradnn: things: thing_broken is left out: ModuleNotFoundError: No module named 'nothing_of_that_name'",
+        "paradnn: things: thing_twice is left out: the name a is taken",
+        "paradnn: things: thing_twice:Thing is left out: no Thing",
+    ]
+
+
+def test_a_name_twice_in_one_folder_is_a_fault(packages: Path) -> None:
+    (packages / "things" / "again.py").write_text(f"{THING}AGAIN = Thing('a')\n")
+    with pytest.raises(ValueError, match="things has two of the name a"):
+        len(Registry(Thing, "things"))
