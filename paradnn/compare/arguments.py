@@ -1,18 +1,23 @@
 """The command line: two sides, what both share, and options.
 
     python -m paradnn.compare [options] SIDE SIDE [--] [OVERRIDE ...]
+    python -m paradnn.compare [options] COMMAND COMMAND
+    python -m paradnn.compare [options] --commits REF REF -- COMMAND
 
 The first two words are the sides, each one override or several in one quoted word; all that follows is common to
-both, and may be axes of several values. Options begin with two dashes and stand anywhere.
+both, and may be axes of several values. A word that is no override is a command. Options begin with two dashes and
+stand anywhere before a second `--`.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -23,10 +28,14 @@ from paradnn.compare.verdict import FEWEST, Rule
 from paradnn.config.point import SETTINGS_KEYS
 from paradnn.errors import ConfigError, ParadnnError
 
-__all__ = ["Request", "Side", "read_arguments"]
+__all__ = ["Commands", "Parser", "Request", "Side", "add_command_options", "check_commands", "parsed", "read_arguments"]
 
 _EXAMPLES = """\
 examples:
+  paradnn compare 'python old.py' 'python new.py'
+  paradnn compare --commits main HEAD -- python benchmark.py
+  paradnn compare --metric 'speed: ([0-9.]+)' --higher './server --old' './server --new'
+  paradnn compare --null --minutes 1
   python -m paradnn.compare compile=graph compile=xla -- model=fc model.nodes=512 batch_size=256
   python -m paradnn.compare software=tensorflow-2.18 software=current model=fc
   python -m paradnn.compare framework=jax 'framework=tensorflow compile=xla' model=lstm batch_size=16,64
@@ -71,18 +80,124 @@ class Request:
     rule: Rule
     minutes: float | None = None
     null: bool = False
+    json: Path | None = None
 
 
-class _Parser(argparse.ArgumentParser):
+@dataclass(frozen=True)
+class Commands:
+    """Two commands, or one at two commits: what is compared where no configuration is.
+
+    `words` are the commands as typed; none for the machine against itself. `metric` is as in
+    `paradnn.compare.commands.Metric`, `good` are the exit codes that are no failure.
+    """
+
+    words: tuple[str, ...]
+    commits: tuple[str, str] | None
+    rule: Rule
+    minutes: float
+    null: bool
+    metric: str | None
+    higher: bool
+    prepare: str | None
+    setup: str | None
+    environments: bool
+    warmup: int
+    timeout: float
+    good: frozenset[int]
+    json: Path | None
+
+
+#: Unless --minutes says more or less; and rounds, of which commands may be short.
+COMMAND_MINUTES, COMMAND_ROUNDS = 10.0, 640
+
+
+class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line."""
 
     def error(self, message: str) -> NoReturn:
         raise ParadnnError(f"{message}; {self.prog} --help shows how")
 
 
-def read_arguments(arguments: Sequence[str]) -> Request:
+def read_arguments(arguments: Sequence[str]) -> Request | Commands:
     """The request in a command line; raises ParadnnError for a wrong one, SystemExit after `--help`."""
-    given = _parser().parse_intermixed_args([word for word in arguments if word != "--"])
+    given = parsed(_parser(), arguments)
+    sides = given.words[:2]
+    if given.commits or (given.null and not sides) or (sides and not all(map(_is_setting, sides))):
+        return _commands(given)
+    for flag in ("metric", "higher", "prepare", "setup", "environments", "warmup", "timeout", "exit_codes"):
+        if getattr(given, flag) != _parser().get_default(flag):
+            name = f"--{flag.replace('_', '-')}"
+            raise ConfigError(name, getattr(given, flag), "is for commands", "compare two commands, or leave it out")
+    return _settings(given)
+
+
+def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Options and words; with --commits or --base all after `--` is one command, and none of its words is an option."""
+    words, after = list(arguments), []
+    if "--" in words and any(re.match(r"--(commits|base)(=|$)", word) for word in words[: words.index("--")]):
+        place = words.index("--")
+        words, after = words[:place], words[place + 1 :]
+    given = parser.parse_intermixed_args([word for word in words if word != "--"])
+    given.words += [shlex.join(after)] if len(after) > 1 else after
+    return given
+
+
+def _is_setting(word: str) -> bool:
+    """Whether a side is overrides: key=value, or several."""
+    try:
+        parts = shlex.split(word)
+    except ValueError:
+        parts = [word]
+    return all(re.match(r"[+~]{0,2}[A-Za-z_][\w./@-]*=", part) or part.startswith("~") for part in parts)
+
+
+def _commands(given: argparse.Namespace) -> Commands:
+    """Two commands; or one, where commits or `--null` make two sides of it."""
+    wanted = 0 if given.null and not given.words else 1 if given.commits or given.null else 2
+    if given.commits and given.null:
+        raise ConfigError("--null", "--commits", "compares one side with itself", "leave one of them out")
+    if given.null and len(given.words) == 2 and given.words[0] == given.words[1]:
+        given.words.pop()
+    if len(given.words) != wanted:
+        problem = f"{wanted} {'command is' if wanted == 1 else 'commands are'} needed, {len(given.words)} given"
+        raise ConfigError("commands", " ".join(given.words), problem, "put each command in quotes")
+    for word in given.words:
+        if _is_setting(word) and word:
+            raise ConfigError("sides", word, "one side is a setting, the other a command", "give two of a kind")
+    if wanted == 2 and given.words[0] == given.words[1]:
+        raise ConfigError("sides", given.words[0], "both are the same", "give two that differ, or add --null")
+    check_commands(given)
+    most = given.most if given.most != Rule.most else COMMAND_ROUNDS
+    return Commands(
+        tuple(given.words),
+        tuple(given.commits) if given.commits else None,
+        Rule(_share(given, "within"), _share(given, "equivalence"), given.rounds, max(most, given.rounds)),
+        COMMAND_MINUTES if given.minutes is None else given.minutes,
+        given.null,
+        given.metric,
+        given.higher,
+        given.prepare,
+        given.setup,
+        given.environments,
+        given.warmup,
+        given.timeout,
+        frozenset(map(int, given.exit_codes.split(","))),
+        given.json,
+    )
+
+
+def check_commands(given: argparse.Namespace) -> None:
+    """ConfigError for numbers that cannot be."""
+    _check_counts(given)
+    for name, value in (("timeout", given.timeout), ("warmup", given.warmup + 1)):
+        if not 0 < value < math.inf:
+            raise ConfigError(f"--{name}", getattr(given, name), "must be positive", f"leave --{name} out")
+    if not re.fullmatch(r"\d{1,3}(,\d{1,3})*", given.exit_codes):
+        raise ConfigError("--exit-codes", given.exit_codes, "must be numbers", "write for example --exit-codes 0,1")
+
+
+def _settings(given: argparse.Namespace) -> Request:
+    """Two configurations of this suite."""
     if len(given.words) < 2:
         raise ParadnnError(
             "two sides are needed, such as compile=graph compile=xla; python -m paradnn.compare --help shows how"
@@ -100,14 +215,14 @@ def read_arguments(arguments: Sequence[str]) -> Request:
         sides = Side(f"{first} (first)", sides[0].overrides), Side(f"{first} (second)", sides[1].overrides)
     rule = Rule(_share(given, "within"), _share(given, "equivalence"), given.rounds, given.most)
     _check_counts(given)
-    return Request(sides, tuple(common), rule, given.minutes, given.null)
+    return Request(sides, tuple(common), rule, given.minutes, given.null, given.json)
 
 
-def _parser() -> _Parser:
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="python -m paradnn.compare",
         usage="%(prog)s [options] SIDE SIDE [--] [OVERRIDE ...]",
-        description="Which of two settings, software stacks or frameworks is faster on this machine.",
+        description="Which of two settings, software stacks, frameworks, commands or commits is faster here.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -125,7 +240,25 @@ def _parser() -> _Parser:
     add("--most", type=int, default=usual.most, metavar="N", help="at most so many rounds (default: %(default)s)")
     add("--minutes", type=float, metavar="M", help="begin no round that would end later than this")
     add("--null", action="store_true", help="compare one side with itself: what difference does chance alone make?")
+    add("--json", type=Path, metavar="FILE", help="write ratio, low, high, verdict, rounds, seconds to FILE")
+    add_command_options(parser)
+    add("--commits", nargs=2, metavar="REF", help="one command at two commits, each in a worktree of its own")
     return parser
+
+
+def add_command_options(parser: argparse.ArgumentParser) -> None:
+    """How commands are run and what of them is compared."""
+    add = parser.add_argument_group("two commands, or two commits").add_argument
+    text = "a number that the command prints, instead of its time: a regular expression with one group, or json:a.b"
+    add("--metric", metavar="REGEX", help=text)
+    add("--higher", action="store_true", help="more of the metric is faster (default: less)")
+    add("--prepare", metavar="COMMAND", help="run before each run, untimed")
+    add("--setup", metavar="COMMAND", help="run once in each commit's worktree")
+    add("--environments", action="store_true", help="a virtual environment of its own for each commit")
+    add("--warmup", type=int, default=1, metavar="N", help="runs of each side that do not count (default: %(default)s)")
+    text = "a run that takes longer has failed (default: %(default)s)"
+    add("--timeout", type=float, default=600.0, metavar="S", help=text)
+    add("--exit-codes", default="0", metavar="N,N", help="those that are no failure (default: %(default)s)")
 
 
 def _side(word: str) -> Side:
@@ -180,6 +313,7 @@ def _check_counts(given: argparse.Namespace) -> None:
 
 
 def _share(given: argparse.Namespace, name: str) -> float:
+    """A share that was given, checked."""
     value: Any = getattr(given, name)
     if not 0.0001 <= value <= 1:
         raise ConfigError(f"--{name}", value, "must be a share from 0.0001 to 1", f"write for example --{name} 0.02")

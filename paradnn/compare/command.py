@@ -1,16 +1,17 @@
-"""`python -m paradnn.compare SIDE SIDE -- OVERRIDES`: which of two is faster on this machine. Wiring only."""
+"""`python -m paradnn.compare SIDE SIDE`: which of two is faster on this machine. Wiring only."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
 from paradnn.cli.command import run_command
-from paradnn.compare.arguments import Request, read_arguments
+from paradnn.compare.arguments import Commands, Request, read_arguments
 from paradnn.core.words import counted
 from paradnn.errors import ParadnnError
 
@@ -56,7 +57,7 @@ def _compare(request: Request, first: _Composed, second: _Composed) -> int:
     """Measure, print and record; the exit code."""
     from paradnn.compare.comparison import pairs_of
     from paradnn.compare.conclusion import RecordedComparison
-    from paradnn.compare.text import describe
+    from paradnn.compare.text import describe, verdict_table
     from paradnn.compare.verdict import Verdict
     from paradnn.session.session import follow_course
 
@@ -71,14 +72,72 @@ def _compare(request: Request, first: _Composed, second: _Composed) -> int:
     if summary.interrupted:
         print("interrupted; what was measured is recorded, the same command begins again", file=sys.stderr)
         return summary.exit_code
-    verdicts = {result.verdict(request.rule.margin) for result in comparison.results()}
+    results = comparison.results()
+    if request.json:
+        from paradnn.compare.screen import verdict_word, write_json
+
+        whole = comparison.overall() or results[0]
+        found = whole.estimate
+        content = {
+            "ratio": found.ratio if found else None,
+            "low": found.low if found else None,
+            "high": found.high if found else None,
+            "verdict": "undecided" if whole.problem else verdict_word(found, request.rule.margin),
+            "rounds": len(whole.rounds),
+            "seconds": summary.seconds,
+        }
+        write_json(request.json, {**content, "problem": whole.problem, "points": verdict_table(comparison)})
+    verdicts = {result.verdict(request.rule.margin) for result in results}
     return int(bool(verdicts & {None, Verdict.NOT_SETTLED}))
+
+
+def _compare_commands(request: Commands) -> int:
+    """Run two commands by turns and say which is faster; the exit code."""
+    from contextlib import ExitStack
+
+    from paradnn.compare.commands import Command, Metric, Turns, follow, null_command
+    from paradnn.compare.commits import checkouts
+    from paradnn.compare.screen import Progress, describe_commands, document, write_json
+    from paradnn.compare.verdict import Verdict
+
+    texts = [*(request.words or [null_command()])]
+    texts = texts if len(texts) == 2 else texts * 2
+    labels = request.words if len(request.words) == 2 else request.commits or ("first", "second")
+    with ExitStack() as opened:
+        places: list[tuple[Path | None, dict[str, str]]] = [(None, {}), (None, {})]
+        if request.commits:
+            places = opened.enter_context(checkouts(request.commits, request.setup, request.environments))
+        first, second = (
+            Command(label, text, folder, variables, request.prepare)
+            for label, text, (folder, variables) in zip(labels, texts, places, strict=True)
+        )
+        turns = Turns(
+            (first, second),
+            request.rule,
+            Metric(request.metric, request.higher),
+            minutes=request.minutes,
+            timeout=request.timeout,
+            warmup=request.warmup,
+            good=request.good,
+        )
+        interrupted = follow(turns, Progress(request.minutes))
+    describe_commands(turns, request.null)
+    if request.json:
+        write_json(request.json, document(turns, request.null, interrupted))
+    if interrupted:
+        print("interrupted", file=sys.stderr)
+        return 130
+    found = turns.estimate
+    settled = found is not None and not turns.problem and found.verdict(request.rule.margin) is not Verdict.NOT_SETTLED
+    return int(not settled)
 
 
 def main() -> int:
     """Compare two sides: 0 a verdict on every point, 1 a point without one, 2 wrong input, 130 interrupted."""
     try:
         request = read_arguments(sys.argv[1:])
+        if isinstance(request, Commands):
+            return _compare_commands(request)
         sides = []
         for side in request.sides:
             code, composed = _compose([*side.overrides, *request.common])

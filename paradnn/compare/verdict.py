@@ -32,11 +32,23 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Estimate:
-    """How many times as fast the first side is as the second: mean and half the 95% interval, in logarithms."""
+    """How many times as fast the first side is as the second: mean and half the 95% interval, in logarithms.
+
+    `quantile`: how many standard errors that half is.
+    """
 
     mean: float
     half: float
     rounds: int
+    quantile: float = 2.75
+
+    @property
+    def visible(self) -> float:
+        """The share by which a side must be faster to be found so in four of five such comparisons.
+
+        The interval must leave out 1 with a probability of 80%: half of it, and 0.84 standard errors more.
+        """
+        return math.expm1(self.half * (1 + 0.8416 / self.quantile))
 
     @property
     def ratio(self) -> float:
@@ -55,7 +67,7 @@ class Estimate:
 
     def inverse(self) -> Estimate:
         """The same of the second side over the first."""
-        return Estimate(-self.mean, self.half, self.rounds)
+        return Estimate(-self.mean, self.half, self.rounds, self.quantile)
 
     def verdict(self, margin: float) -> Verdict:
         """What the interval says where a difference of less than `margin` (0.02: 2%) does not matter.
@@ -112,8 +124,8 @@ def orders(seed: object) -> Iterator[tuple[int, int]]:
         yield 1 - first, first
 
 
-def estimate(logs: Sequence[float]) -> Estimate:
-    """The ratio from its logarithms round by round, `FEWEST` or more, with a 95% interval.
+def estimate(logs: Sequence[float], misses: float = 0.05) -> Estimate:
+    """The ratio from its logarithms round by round, `FEWEST` or more, with a 95% interval, or one that `misses` less.
 
     The interval is Student's t of the mean, made wider for two reasons.
     It is looked at again and again, and the looks together may miss in 5% only. So each is at a level of its own,
@@ -134,9 +146,10 @@ def estimate(logs: Sequence[float]) -> Estimate:
     lag_one = sum(first * second for first, second in pairwise(centred)) / power
     r = (n * lag_one + min(7.0, 0.4 * n)) / (n - min(8.0, 0.4 * n))
     r = min(max(r, 0.0), 1 - 1.5 / n)
-    level = min(n / 5000, 0.006)
+    level = min(n / 5000, 0.006) * misses / 0.05
     error = math.sqrt(power / (n - 1) / n * (1 + r) / (1 - r))
-    return Estimate(mean, float(stdtrit(n - 1, 1 - level / 2)) * error, n)
+    quantile = float(stdtrit(n - 1, 1 - level / 2))
+    return Estimate(mean, quantile * error, n, quantile)
 
 
 def _next_look(rounds: int) -> int:

@@ -47,7 +47,7 @@ def test_one_side_against_itself_has_two_names() -> None:
         ),
         ("compile=xla compile=xla", "sides=compile=xla: both are the same; give two that differ, or add --null"),
         ("--null compile=xla compile=graph", "--null=compile=xla, compile=graph: the sides differ"),
-        ("compile=xla fast", "side=fast: is no override; write key=value"),
+        ("compile=xla fast", "sides=compile=xla: one side is a setting, the other a command"),
         ("compile=xla compile=graph batch_size=4 fast", "override=fast: is no override"),
         ("compile=xla ''", "side=''?: is empty"),
         ("batch_size=4,8 batch_size=16", "batch_size=4,8: a side is one setting; write axes after both sides"),

@@ -1,0 +1,355 @@
+"""Two commands by turns: which is faster, by how much, how sure that is, and what difference could have been seen.
+
+    paradnn compare 'python old.py' 'python new.py'
+    paradnn compare --commits main HEAD -- python benchmark.py
+    paradnn compare --null --minutes 1
+
+Each round runs both commands, one right after the other, each in a fresh process; which goes first is random in one
+round and the other way round in the next. A round's value is the logarithm of the ratio of speeds, so what both sides
+meet (a session, a drift, a slow neighbour) cancels in it. The statistics and the rule that ends it are those of every
+comparison (`paradnn.compare.verdict`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import resource
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from paradnn.compare.verdict import FEWEST, Estimate, Rule, estimate, orders
+from paradnn.errors import ConfigError
+
+__all__ = ["Command", "Metric", "Run", "Turns", "follow", "null_command", "program_of", "run_once"]
+
+#: Runs of a short command that make one visit last this long, so that neither clock nor start-up luck decides it.
+VISIT_SECONDS = 0.1
+MOST_RUNS = 50
+#: A side that fails in this share of its visits, and thrice at least, has no speed to compare.
+FAILING = 0.2
+#: Characters that only a shell understands; a command without them is started directly, which saves the shell's time.
+_SHELL = set("|&;<>()$`*?[]#~!{}\n")
+#: What a machine does against itself where no command is named: products of matrices in NumPy.
+_NULL = "import numpy as n; a = n.ones((384, 384), 'f'); [a @ a for _ in range(100)]"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a run is judged by: its wall time, or a number that it prints.
+
+    `pattern` is a regular expression whose first group is the number (the last match counts), or json:a.b for a field
+    of the JSON object that is printed last; None: the wall time. `higher`: more of it is faster.
+    """
+
+    pattern: str | None = None
+    higher: bool = False
+
+    def __post_init__(self) -> None:
+        if self.pattern is None or self.pattern.startswith("json:"):
+            return
+        try:
+            groups = re.compile(self.pattern).groups
+        except re.error as error:
+            raise ConfigError("--metric", self.pattern, f"is no regular expression ({error})", "mend it") from None
+        if groups != 1:
+            problem = f"has {groups} groups"
+            raise ConfigError("--metric", self.pattern, problem, "put the number, and only it, in parentheses")
+
+    def value(self, text: str) -> float | None:
+        """The number in what a command printed; None where there is none, or none above zero."""
+        try:
+            if self.pattern is None:
+                return None
+            if self.pattern.startswith("json:"):
+                found: Any = json.loads(text[text.index("{") :] if "\n{" not in text else text[text.rindex("\n{") :])
+                for name in self.pattern.removeprefix("json:").split("."):
+                    found = found[int(name)] if isinstance(found, list) else found[name]
+            else:
+                found = re.findall(self.pattern, text)[-1]
+            number = float(found)
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+            return None
+        return number if math.isfinite(number) and number > 0 else None
+
+
+@dataclass(frozen=True)
+class Command:
+    """One side: a command line, the folder and environment it runs in, and what is run before each visit."""
+
+    label: str
+    text: str
+    folder: Path | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    prepare: str | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One process: wall and processor seconds, peak memory in bytes, what it printed, and why it failed if it did.
+
+    The system counts into a process' peak what its parent held when it was started: a smaller peak is not known, None.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    peak_memory_bytes: int | None
+    output: str = ""
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One side's part of a round: its speed (visits a second, or the metric), and the runs behind it."""
+
+    runs: tuple[Run, ...]
+    speed: float | None
+    failure: str | None = None
+
+
+def null_command() -> str:
+    """A command that computes for some tenths of a second in this interpreter."""
+    return shlex.join([sys.executable, "-c", _NULL])
+
+
+def program_of(text: str) -> list[str]:
+    """The words to start: those of the command itself, or a shell with it where only a shell understands it."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError("command", text, f"cannot be split ({error})", "close the quotation") from None
+    if not words:
+        raise ConfigError("command", text, "is empty", "name a program")
+    if _SHELL & set(text) or "=" in words[0]:
+        bare = [word for word in words if "'" not in word]
+        # Quoted characters are the program's own.
+        if _SHELL & set(re.sub(r"'[^']*'|\"[^\"$`]*\"", "", text)) or "=" in bare[0]:
+            return ["/bin/sh", "-c", text]
+    if shutil.which(words[0]) is None:
+        raise ConfigError("command", text, f"{words[0]} cannot be found", "give an override (key=value) or a program")
+    return words
+
+
+def run_once(
+    command: Command, words: Sequence[str], metric: Metric, timeout: float, good: frozenset[int] = frozenset({0})
+) -> Run:
+    """Start a process, wait for its end and account for it; a run that takes longer than `timeout` s is stopped."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        keeps: int | IO[bytes] = out if metric.pattern else subprocess.DEVNULL
+        begun = time.perf_counter()
+        try:
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=keeps,
+                stderr=err,
+                cwd=command.folder,
+                env={**os.environ, **command.variables},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ConfigError("command", command.text, error.strerror or str(error), "give another") from error
+        late = False
+        try:
+            handle = os.pidfd_open(process.pid)
+            try:
+                poll = select.poll()
+                poll.register(handle, select.POLLIN)
+                late = not poll.poll(min(1e3 * timeout, 2**31 - 1))
+            finally:
+                os.close(handle)
+            seconds = time.perf_counter() - begun
+        finally:
+            if late or sys.exc_info()[0]:
+                _stop(process)
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        text = _text(out)
+        failure = f"took longer than {timeout:g} s" if late else _failure(process.returncode, good, err)
+        if metric.pattern and not failure and metric.value(text) is None:
+            failure = f"printed no number above zero that --metric {metric.pattern} finds"
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = 1024 * usage.ru_maxrss if usage.ru_maxrss > own else None
+    return Run(seconds, usage.ru_utime + usage.ru_stime, peak, text, failure)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End a process and what it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        process.kill()
+
+
+def _text(source: IO[bytes]) -> str:
+    source.seek(0)
+    return source.read(10_000_000).decode(errors="replace")
+
+
+def _failure(code: int, good: frozenset[int], err: IO[bytes]) -> str | None:
+    """Why a process failed, with the last line that it said; None where its exit code is a good one."""
+    if code in good:
+        return None
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    lines = [line.strip() for line in _text(err).splitlines() if line.strip()]
+    return f"{how} ({lines[-1][:200]})" if lines else how
+
+
+class Progress(Protocol):
+    """What is shown while a comparison goes on."""
+
+    def show(self, share: float, turns: Turns) -> None:
+        """After each round, with the share of the comparison that is done."""
+
+    def close(self) -> None:
+        """At the end."""
+
+
+class Turns:
+    """Two commands, run by turns until the rule says enough or the time is over.
+
+    `rounds` are logarithms of the first side's speed over the second's, of the rounds in which both succeeded; `visits`
+    holds all of each side, failures among them. `problem` says why there can be no verdict, `failed` of which side.
+    """
+
+    def __init__(
+        self,
+        sides: tuple[Command, Command],
+        rule: Rule,
+        metric: Metric,
+        *,
+        minutes: float,
+        timeout: float = 600.0,
+        warmup: int = 1,
+        good: frozenset[int] = frozenset({0}),
+        seed: object = None,
+        enough: Callable[[Sequence[float]], bool] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.sides, self.rule, self.metric = sides, rule, metric
+        self.rounds: list[float] = []
+        self.visits: tuple[list[Visit], list[Visit]] = ([], [])
+        self.failed: int | None = None
+        self.problem: str | None = None
+        self.seconds = 0.0
+        self._words = tuple(program_of(side.text) for side in sides)
+        self._limit, self._timeout, self._warmup, self._good = 60 * minutes, timeout, warmup, good
+        self._orders = orders(seed if seed is not None else time.time_ns())
+        self._enough = enough or (lambda logs: rule.is_enough(estimate(logs)))
+        self._clock = clock
+        self._repeats = 1
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """The ratio of speeds with its interval; None after fewer than `FEWEST` rounds."""
+        return estimate(self.rounds) if len(self.rounds) >= FEWEST else None
+
+    def values(self, side: int) -> list[float]:
+        """What the successful runs of a side took in s, or what its metric was."""
+        runs = [run for visit in self.visits[side] for run in visit.runs if not run.failure]
+        if self.metric.pattern is None:
+            return [run.seconds for run in runs]
+        return [value for run in runs if (value := self.metric.value(run.output)) is not None]
+
+    def failures(self, side: int) -> int:
+        """Visits that failed."""
+        return sum(visit.failure is not None for visit in self.visits[side])
+
+    def rounds_until_enough(self) -> Iterator[float]:
+        """Run round after round, each time with the share of the comparison that is done; ends when it is enough."""
+        begun = self._clock()
+        try:
+            self._warm_up()
+            while not self.problem and not self._is_over(self._clock() - begun):
+                self._round()
+                self.seconds = self._clock() - begun
+                yield min(1.0, max(len(self.rounds) / self.rule.most, self.seconds / self._limit))
+        finally:
+            self.seconds = self._clock() - begun
+
+    def _warm_up(self) -> None:
+        """Runs that do not count; the last of each side says how many a visit has."""
+        longest = 0.0
+        for _ in range(max(1, self._warmup)):
+            longest = 0.0
+            for side in (0, 1):
+                visit = self._visit(side)
+                if visit.failure:
+                    self.failed, self.problem = side, f"{self.sides[side].label} failed: {visit.failure}"
+                    return
+                longest = max(longest, visit.runs[-1].seconds)
+        if self.metric.pattern is None and not any(side.prepare for side in self.sides):
+            self._repeats = min(MOST_RUNS, max(1, math.ceil(VISIT_SECONDS / max(longest, 1e-6))))
+
+    def _round(self) -> None:
+        speeds: dict[int, float] = {}
+        for side in next(self._orders):
+            visit = self._visit(side)
+            self.visits[side].append(visit)
+            if visit.speed is not None:
+                speeds[side] = visit.speed
+        if len(speeds) == 2:
+            self.rounds.append(math.log(speeds[0] / speeds[1]))
+        for side in (0, 1):
+            count = self.failures(side)
+            if count >= 3 and count > FAILING * len(self.visits[side]):
+                last = next(visit.failure for visit in reversed(self.visits[side]) if visit.failure)
+                words = f"failed {count} times of {len(self.visits[side])}: {last}"
+                self.failed, self.problem = side, f"{self.sides[side].label} {words}"
+
+    def _visit(self, side: int) -> Visit:
+        command = self.sides[side]
+        if command.prepare:
+            done = subprocess.run(
+                ["/bin/sh", "-c", command.prepare],
+                cwd=command.folder,
+                env={**os.environ, **command.variables},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                check=False,
+            )
+            if done.returncode:
+                return Visit((), None, f"--prepare ended with exit code {done.returncode}")
+        runs: list[Run] = []
+        for _ in range(self._repeats):
+            runs.append(run_once(command, self._words[side], self.metric, self._timeout, self._good))
+            if runs[-1].failure:
+                return Visit(tuple(runs), None, runs[-1].failure)
+        if self.metric.pattern is None:
+            return Visit(tuple(runs), len(runs) / sum(run.seconds for run in runs))
+        value = self.metric.value(runs[0].output)
+        assert value is not None  # a run without one has failed
+        return Visit(tuple(runs), value if self.metric.higher else 1 / value)
+
+    def _is_over(self, elapsed: float) -> bool:
+        count = len(self.visits[0])
+        if count and elapsed * (1 + 1 / count) > self._limit:
+            return True
+        if len(self.rounds) >= self.rule.most:
+            return True
+        return len(self.rounds) >= FEWEST and self.rule.looks(len(self.rounds)) and self._enough(self.rounds)
+
+
+def follow(turns: Turns, report: Progress) -> bool:
+    """Follow `turns` to its end, telling `report` after each round; whether it was interrupted."""
+    try:
+        for share in turns.rounds_until_enough():
+            report.show(share, turns)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        report.close()
+    return False

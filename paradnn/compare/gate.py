@@ -1,0 +1,184 @@
+"""`paradnn gate --base REF --slower 5% -- COMMAND`: is this checkout slower than a commit? For continuous integration.
+
+Both are run by turns on the same machine, so what the machine does to one it does to the other. The gate fails only
+where the interval of the slowdown lies beyond the threshold as a whole; where it lies below it passes, and where the
+time ends before either is sure it is undecided. A slowdown of just the threshold fails in half of `--false-alarms` at
+most, an equal commit far more seldom.
+
+Exit code: 0 passes, 1 regressed, 2 wrong use, 3 undecided, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from paradnn.compare.arguments import Parser, add_command_options, check_commands, parsed
+from paradnn.compare.commands import Command, Metric, Turns, follow
+from paradnn.compare.commits import WORKING_TREE, checkouts
+from paradnn.compare.screen import Progress, describe_commands, document, write_text
+from paradnn.compare.verdict import Estimate, Rule, estimate
+from paradnn.errors import ConfigError, ParadnnError
+
+__all__ = ["Gate", "judge", "main"]
+
+
+class Gate(Enum):
+    """What a gate says; the value is its exit code."""
+
+    PASSED = 0
+    REGRESSED = 1
+    UNDECIDED = 3
+
+
+def judge(found: Estimate | None, slower: float) -> Gate:
+    """What an estimate of the head's speed over the base's says of a slowdown by more than `slower` (0.05: 5%).
+
+    A slowdown of 5% is a time 1.05 times as long.
+    """
+    if found is None:
+        return Gate.UNDECIDED
+    if found.high < 1 / (1 + slower):
+        return Gate.REGRESSED
+    return Gate.PASSED if found.low > 1 / (1 + slower) else Gate.UNDECIDED
+
+
+def main() -> int:
+    """Compare, print and write; the exit code."""
+    try:
+        given = parsed(_parser(), sys.argv[1:])
+        slower = _share("--slower", given.slower)
+        misses = _share("--false-alarms", given.false_alarms)
+        check_commands(given)
+        if len(given.words) != 1:
+            problem = "one command is needed after --"
+            raise ConfigError("command", " ".join(given.words), problem, "write paradnn gate --base main -- COMMAND")
+        return _gate(given, slower, misses)
+    except ParadnnError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _gate(given: argparse.Namespace, slower: float, misses: float) -> int:
+    labels = given.head, given.base
+    with checkouts(labels, given.setup, given.environments) as places:
+        head, base = (
+            Command("the working tree" if label == WORKING_TREE else label, given.words[0], *place, given.prepare)
+            for label, place in zip(labels, places, strict=True)
+        )
+        turns = Turns(
+            (head, base),
+            Rule(most=given.most),
+            Metric(given.metric, given.higher),
+            minutes=given.minutes,
+            timeout=given.timeout,
+            warmup=given.warmup,
+            good=frozenset(map(int, given.exit_codes.split(","))),
+            enough=lambda logs: judge(estimate(logs, misses), slower) is not Gate.UNDECIDED,
+        )
+        interrupted = follow(turns, Progress(given.minutes))
+    found = estimate(turns.rounds, misses) if turns.estimate else None
+    outcome = judge(found, slower)
+    if turns.problem:
+        # A head that fails where the base runs is broken, not slow; a base that fails says nothing.
+        outcome = Gate.REGRESSED if turns.failed == 0 else Gate.UNDECIDED
+    words = sentence(outcome, found, slower, labels, turns)
+    print(words + "\n")
+    describe_commands(turns, null=False)
+    _write(given, words, outcome, found, turns)
+    return 130 if interrupted else outcome.value
+
+
+def sentence(outcome: Gate, found: Estimate | None, slower: float, labels: Sequence[str], turns: Turns) -> str:
+    """The outcome with what it rests on."""
+    head, base = ("the working tree" if label == WORKING_TREE else label for label in labels)
+    basis = turns.problem or "too few rounds for an interval"
+    if found and not turns.problem:
+        ends = sorted(100 * math.expm1(-math.log(end)) for end in (found.low, found.high))
+        basis = f"{head} takes {_signed(ends[0])} to {_signed(ends[1])} of {base}'s time more, {found.rounds} rounds"
+    limit = f"{100 * slower:.3g}%"
+    return {
+        Gate.PASSED: f"passed: not slower by {limit} or more ({basis})",
+        Gate.REGRESSED: f"REGRESSED: slower by more than {limit} ({basis})"
+        if not turns.problem
+        else f"FAILED: {basis}",
+        Gate.UNDECIDED: f"undecided: whether it is slower by {limit} takes more time or a quieter machine ({basis})",
+    }[outcome]
+
+
+def _signed(percent: float) -> str:
+    return f"{percent:+.2g}%"
+
+
+def _write(given: argparse.Namespace, words: str, outcome: Gate, found: Estimate | None, turns: Turns) -> None:
+    """The files that were asked for."""
+    name = {Gate.PASSED: "passed", Gate.REGRESSED: "regressed", Gate.UNDECIDED: "undecided"}[outcome]
+    ends = {"ratio": found.ratio, "low": found.low, "high": found.high} if found else {}
+    content: dict[str, Any] = document(turns) | ends | {"gate": name, "slower": given.slower, "base": given.base}
+    if given.json:
+        write_text(given.json, "--json", json.dumps(content, indent=1, allow_nan=False) + "\n")
+    if given.markdown:
+        sides = "\n".join(
+            f"| {side['label']} | {len(side['values'])} | {side['failed_visits']} |" for side in content["sides"]
+        )
+        body = f"**{words}**\n\n| side | runs | failed visits |\n| --- | --- | --- |\n{sides}\n"
+        write_text(given.markdown, "--markdown", f"### Performance against {given.base}\n\n{body}")
+    if given.junit:
+        suite = ElementTree.Element("testsuite", name="paradnn gate", tests="1", time=f"{turns.seconds:.3f}")
+        case = ElementTree.SubElement(suite, "testcase", name=given.words[0], classname=f"against {given.base}")
+        if outcome is Gate.REGRESSED:
+            ElementTree.SubElement(case, "failure", message=words)
+        elif outcome is Gate.UNDECIDED:
+            ElementTree.SubElement(case, "skipped", message=words)
+        suite.set("failures", str(int(outcome is Gate.REGRESSED)))
+        suite.set("skipped", str(int(outcome is Gate.UNDECIDED)))
+        write_text(given.junit, "--junit", ElementTree.tostring(suite, encoding="unicode") + "\n")
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="python -m paradnn.compare.gate",
+        usage="paradnn gate [options] --base REF -- COMMAND",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("words", nargs="*", metavar="COMMAND", help="what is timed, in each commit's folder")
+    add("--base", required=True, metavar="REF", help="the commit to compare with, such as main")
+    add("--head", default=WORKING_TREE, metavar="REF", help="a commit in place of the files as they lie here")
+    add("--slower", default="5%", metavar="SHARE", help="the slowdown that is a regression (default: 5%%)")
+    text = "how often at most a slowdown of just that size is called one, or none (default: 5%%)"
+    add("--false-alarms", default="5%", metavar="SHARE", help=text)
+    add("--minutes", type=float, default=10.0, metavar="M", help="undecided after so long (default: %(default)s)")
+    add("--rounds", type=int, default=Rule.least, help=argparse.SUPPRESS)
+    add("--most", type=int, default=640, metavar="N", help="at most so many rounds (default: %(default)s)")
+    add_command_options(parser)
+    for flag, what in (("--json", "numbers and every run"), ("--junit", "a test report"), ("--markdown", "a comment")):
+        add(flag, type=Path, metavar="FILE", help=f"write {what} to FILE")
+    return parser
+
+
+def _share(flag: str, text: str) -> float:
+    """5% or 0.05 as a number from 0.0001 to 1."""
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = math.nan
+    if not 0.0001 <= value <= 1:
+        raise ConfigError(flag, text, "must be a share from 0.01% to 100%", f"write for example {flag} 5%")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

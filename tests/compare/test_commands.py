@@ -1,0 +1,280 @@
+"""Two commands, or commits, by turns: real processes whose truth is known, since they print it."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from paradnn.compare import command, gate
+from paradnn.compare.arguments import Commands, Request, read_arguments
+from paradnn.compare.commands import Command, Metric, Turns, follow, program_of, run_once
+from paradnn.compare.commits import checkouts
+from paradnn.compare.verdict import Rule
+from paradnn.errors import ConfigError
+
+SPEED = ["--metric", "speed: ([0-9.]+)", "--higher"]
+
+
+class Quiet:
+    def show(self, share: float, turns: Turns) -> None:
+        assert 0 < share <= 1
+
+    def close(self) -> None:
+        pass
+
+
+def call(main: Any, monkeypatch: pytest.MonkeyPatch, words: Sequence[object]) -> int:
+    monkeypatch.setattr(sys, "argv", ["paradnn", *map(str, words)])
+    return int(main())
+
+
+def turns_of(first: str, second: str, metric: Metric | None = None, **how: Any) -> Turns:
+    sides = Command(first, first), Command(second, second)
+    turns = Turns(sides, Rule(most=20), metric or Metric(), minutes=1, seed=1, **how)
+    follow(turns, Quiet())
+    return turns
+
+
+def says(text: str) -> str:
+    return f"sh -c 'echo {text}'"
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two commits whose program prints 100 and 80; in the working tree it prints 50."""
+    monkeypatch.chdir(tmp_path)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    subprocess.run([*git, "init", "-q", "-b", "main"], check=True)
+    for speed in (100, 80, 50):
+        (tmp_path / "program.sh").write_text(f"echo speed: {speed}\n")
+        if speed != 50:
+            subprocess.run([*git, "add", "program.sh"], check=True)
+            subprocess.run([*git, "commit", "-q", "-m", str(speed)], check=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ls -l 'a b'", ["ls", "-l", "a b"]),
+        ("python3 -c 'print(1 > 0)'", ["python3", "-c", "print(1 > 0)"]),
+        ("ls | wc", ["/bin/sh", "-c", "ls | wc"]),
+        ("A=1 ls", ["/bin/sh", "-c", "A=1 ls"]),
+        ("ls $HOME", ["/bin/sh", "-c", "ls $HOME"]),
+        ('ls "$HOME"', ["/bin/sh", "-c", 'ls "$HOME"']),
+    ],
+)
+def test_a_shell_is_started_only_for_what_needs_one(text: str, words: list[str]) -> None:
+    assert program_of(text) == words
+
+
+@pytest.mark.parametrize("text", ["", "no-such-program-anywhere -x", "ls 'a"])
+def test_a_command_that_cannot_be_started_is_wrong_input(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^command="):
+        program_of(text)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "printed", "value"),
+    [
+        ("speed: ([0-9.]+)", "speed: 3\nspeed: 4.5\n", 4.5),
+        ("json:a.rate", 'log\n{"a": {"rate": 7}}\n', 7.0),
+        ("json:rows.1", '{"rows": [1, 2]}', 2.0),
+        ("json:a", '{"a": "fast"}', None),
+        ("json:a", "{" * 100_000, None),
+        ("speed: ([0-9.]+)", "nothing", None),
+        ("speed: (.+)", "speed: nan", None),
+        ("speed: (.+)", "speed: -1", None),
+    ],
+)
+def test_the_metric_is_what_was_printed_last(pattern: str, printed: str, value: float | None) -> None:
+    assert Metric(pattern).value(printed) == value
+
+
+@pytest.mark.parametrize("pattern", ["(", "no group", "(two) (groups)"])
+def test_a_metric_has_one_group(pattern: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--metric="):
+        Metric(pattern)
+
+
+@pytest.mark.parametrize(("higher", "ratio"), [(True, 1.1), (False, 1 / 1.1)])
+def test_the_ratio_is_that_of_speeds(higher: bool, ratio: float) -> None:
+    turns = turns_of(says("speed: 110"), says("speed: 100"), Metric("speed: ([0-9.]+)", higher))
+    assert turns.estimate is not None
+    assert (turns.estimate.ratio, len(turns.rounds)) == (pytest.approx(ratio), 5)
+    assert turns.values(0) == [110.0] * 5
+
+
+def test_each_side_goes_first_in_half_of_the_rounds(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    first, second = (f"sh -c 'echo {side} >>{log}; echo speed: 1'" for side in "ab")
+    turns_of(first, second, Metric("speed: ([0-9.]+)"), enough=lambda logs: False)
+    order = log.read_text().split()[2:]  # after the warm-up
+    rounds = [order[at] for at in range(0, 40, 2)]
+    assert len(order) == 40
+    assert all(set(rounds[at : at + 2]) == {"a", "b"} for at in range(0, 20, 2))
+    assert {"".join(rounds[at : at + 2]) for at in range(0, 20, 2)} == {"ab", "ba"}  # and not always the same
+
+
+def test_short_commands_run_often_in_a_visit() -> None:
+    turns = turns_of("true", "true", enough=lambda logs: len(logs) >= 5)
+    assert min(len(visit.runs) for visits in turns.visits for visit in visits) > 1
+    assert all(math.isfinite(value) for value in turns.rounds)
+
+
+def test_a_side_that_fails_now_and_then_is_compared_without_these_rounds(tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    now_and_then = f"echo >>{count}; [ $(wc -l <{count}) != 5 ] || exit 3; echo speed: 2"
+    turns = turns_of(now_and_then, says("speed: 1"), Metric("speed: ([0-9.]+)", True), enough=lambda logs: False)
+    assert (turns.problem, turns.failures(0), turns.failures(1)) == (None, 1, 0)
+    assert [math.exp(value) for value in turns.rounds] == pytest.approx([2.0] * len(turns.rounds))
+    assert len(turns.rounds) == len(turns.visits[0]) - 1
+    [failure] = [visit.failure for visit in turns.visits[0] if visit.failure]
+    assert failure == "exit code 3"
+
+
+def test_a_side_that_always_fails_ends_it() -> None:
+    turns = turns_of("true", "sh -c 'echo no memory >&2; exit 7'")
+    assert turns.problem == "sh -c 'echo no memory >&2; exit 7' failed: exit code 7 (no memory)"
+    assert turns.failed == 1
+    assert not turns.rounds
+
+
+def test_other_exit_codes_may_be_good() -> None:
+    assert turns_of("sh -c 'exit 3'", "true", good=frozenset({0, 3}), enough=lambda logs: True).problem is None
+
+
+def test_what_takes_too_long_is_stopped_with_all_it_started(tmp_path: Path) -> None:
+    late = tmp_path / "late"
+    text = f"sleep 2; touch {late}"
+    run = run_once(Command("x", text), program_of(text), Metric(), timeout=0.05)
+    assert run.failure == "took longer than 0.05 s"
+    assert run.seconds < 1.5
+    assert not late.exists()
+
+
+def test_commits_stand_in_worktrees_that_are_gone_afterwards(repository: Path) -> None:
+    with checkouts(("main~1", "."), setup="echo ready > set_up") as places:
+        speeds = [(folder / "program.sh").read_text() for folder, _ in places if folder]
+        assert speeds == ["echo speed: 100\n", "echo speed: 50\n"]
+        assert all((folder / "set_up").exists() for folder, _ in places if folder)
+        assert places[0][0] != repository
+    listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True)
+    assert len(listed.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("references", "setup", "message"),
+    [
+        (("nowhere", "."), None, "commit=nowhere: git knows no such commit"),
+        (("--upload-pack=x", "."), None, "git knows no such commit"),
+        (("main", "."), "echo broken >&2; exit 1", r"--setup=.*: failed for main \(broken\)"),
+    ],
+)
+def test_commits_that_cannot_be_compared_are_wrong_input(
+    repository: Path, references: tuple[str, str], setup: str | None, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message), checkouts(references, setup):
+        pass
+
+
+def test_the_screen_and_the_file_say_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sides = says("speed: 110"), says("speed: 100")
+    assert call(command.main, monkeypatch, [*SPEED, "--json", tmp_path / "f.json", *sides]) == 0
+    found = json.loads((tmp_path / "f.json").read_text())
+    assert found["ratio"] == pytest.approx(1.1)
+    assert {"low", "high", "rounds", "seconds"} <= set(found)
+    assert (found["verdict"], found["rounds"]) == ("faster", 5)
+    assert capsys.readouterr().out.startswith(f"{sides[0]} is 1.1000 times as fast as {sides[1]} (95% interval")
+
+
+def test_one_command_at_two_commits(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*SPEED, "--commits", "main", "main~1", "--", "sh", "program.sh"]
+    assert call(command.main, monkeypatch, words) == 0
+    assert "main~1 is 1.2500 times as fast as main" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("base", "slower", "code", "word"),
+    [
+        ("main~1", "50%", 1, "REGRESSED"),
+        ("main", "60%", 1, "REGRESSED"),
+        ("main", "61%", 0, "passed"),
+        (".", "1%", 0, ""),
+    ],
+)
+def test_a_gate_fails_on_what_is_slower_by_more_than_it_may(
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    base: str,
+    slower: str,
+    code: int,
+    word: str,
+) -> None:
+    # 80 / 50 is just 1.6.
+    words = ["--base", base, "--slower", slower, *SPEED, "--junit", "j.xml", "--markdown", "c.md", "--json", "g.json"]
+    assert call(gate.main, monkeypatch, [*words, "--", "sh", "program.sh"]) == code
+    assert word in capsys.readouterr().out
+    suite = ElementTree.parse(repository / "j.xml").getroot()
+    assert suite.get("failures") == str(code)
+    assert json.loads((repository / "g.json").read_text())["gate"] == ("regressed" if code else "passed")
+    assert word in (repository / "c.md").read_text()
+
+
+@pytest.mark.parametrize(("head", "base", "code"), [("broken", "works", 1), ("works", "broken", 3)])
+def test_a_head_that_fails_is_a_failure_and_a_base_that_fails_says_nothing(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, head: str, base: str, code: int
+) -> None:
+    for name, text in (("works", "exit 0"), ("broken", "exit 1")):
+        (repository / "program.sh").write_text(text)
+        identity = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
+        subprocess.run([*identity, "commit", "-qam", name], check=True)
+        subprocess.run(["git", "tag", name], check=True)
+    words = ["--base", base, "--head", head, "--minutes", "0.01", "--", "sh", "program.sh"]
+    assert call(gate.main, monkeypatch, words) == code
+
+
+@pytest.mark.parametrize(
+    ("main", "words", "message"),
+    [
+        (gate.main, ["--base", "main", "--slower", "fast", "--", "true"], "--slower=fast: must be a share"),
+        (gate.main, ["--base", "main", "--slower", "nan", "--", "true"], "--slower=nan: must be a share"),
+        (gate.main, ["--base", "main"], "one command is needed after --"),
+        (gate.main, ["--", "true"], "--base"),
+        (command.main, ["true"], "commands=true: 2 commands are needed, 1 given"),
+        (command.main, ["true", "true"], "both are the same"),
+        (command.main, ["true", "compile=xla"], "one side is a setting, the other a command"),
+        (command.main, ["--warmup", "-1", "true", "false"], "--warmup=-1: must be positive"),
+        (command.main, ["--exit-codes", "a", "true", "false"], "--exit-codes=a: must be numbers"),
+        (command.main, ["--prepare", "x", "compile=xla", "compile=graph"], "--prepare=x: is for commands"),
+        (command.main, ["--null", "--commits", "a", "b", "--", "true"], "compares one side with itself"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], main: Any, words: list[str], message: str
+) -> None:
+    assert call(main, monkeypatch, words) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_words_that_are_no_settings_are_commands() -> None:
+    assert isinstance(read_arguments(["compile=graph", "framework=jax compile=xla"]), Request)
+    assert isinstance(read_arguments(["python a.py", "A=1 python b.py"]), Commands)
+    assert isinstance(read_arguments(["--null", "--minutes", "1"]), Commands)
+    after = read_arguments(["--commits", "a", "b", "--", "run", "--null", "x y"])
+    assert isinstance(after, Commands)
+    assert after.words == ("run --null 'x y'",)
