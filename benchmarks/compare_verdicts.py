@@ -1,6 +1,7 @@
 """Planted sides through the rule of `python -m paradnn.compare`: false verdicts between equal sides, and the power.
 
-    python -m benchmarks.compare_verdicts [--draws 2000]     # the tables of docs/compare.md
+    python -m benchmarks.compare_verdicts [--draws 2000]            # the tables of docs/compare.md
+    python -m benchmarks.compare_verdicts --gate [--draws 2000]     # that of `paradnn gate`
 
 Each draw is one whole comparison in simulated time, with the order of sides, the looks, the stop rule and the cap of
 the command itself. A visit takes five seconds; the logarithm of its speed is what the machine and the process make of
@@ -21,6 +22,7 @@ import numpy as np
 
 from benchmarks.common import save
 from benchmarks.steadiness import ar1
+from paradnn.compare.gate import Gate, judge
 from paradnn.compare.verdict import Estimate, Rule, Verdict, estimate, orders
 
 __all__ = ["MACHINES", "Outcome", "compare_planted", "tally"]
@@ -140,12 +142,48 @@ def _cells(outcomes: list[Outcome]) -> dict[str, object]:
     }
 
 
+def gate_planted(
+    slower: float, truth: float, cv: float, misses: float, random: np.random.Generator, machine: Machine, most: int
+) -> tuple[str, int]:
+    """What a gate against a slowdown of `slower` says of a head that is truly `truth` slower, after how many rounds."""
+    visits, order, rule = machine(2 * most, cv, random), orders(random.integers(2**32)), Rule(most=most)
+    logs: list[float] = []
+    while True:
+        first, _ = next(order)
+        pair = visits[2 * len(logs) : 2 * len(logs) + 2]
+        logs.append(-math.log1p(truth) + float(pair[first] - pair[1 - first]))
+        if rule.looks(len(logs)):
+            said = judge(estimate(logs, misses), slower)
+            if said is not Gate.UNDECIDED or len(logs) == most:
+                return said.name, len(logs)
+
+
+def _gates(draws: int, most: int) -> list[dict[str, object]]:
+    """Shares of what gates say, for each machine, threshold and truth."""
+    rows = []
+    thresholds = ((0.05, 0.05), (0.02, 0.05), (0.02, 0.01))
+    for (name, machine), (slower, misses) in itertools.product(MACHINES.items(), thresholds):
+        for truth, cv in itertools.product((0.0, 0.02, 0.05, 0.1), (0.01, 0.03)):
+            children = np.random.default_rng(7).spawn(draws)
+            found = [gate_planted(slower, truth, cv, misses, child, machine, most) for child in children]
+            shares = Counter(word for word, _ in found)
+            row = {"machine": name, "slower": slower, "false alarms": misses, "truth": truth, "cv": cv}
+            row |= {gate.name.lower(): f"{shares[gate.name] / draws:.1%}" for gate in Gate}
+            rows.append(row | {"rounds": statistics.median(rounds for _, rounds in found)})
+            print("  ".join(f"{value!s:>14}" for value in rows[-1].values()), flush=True)
+    return rows
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=2000, help="comparisons a cell")
     parser.add_argument("--most", type=int, default=Rule.most, help="rounds at most")
+    parser.add_argument("--gate", action="store_true", help="gates in place of comparisons, of 160 rounds at most")
     arguments = parser.parse_args()
+    if arguments.gate:
+        save("gate_verdicts", _gates(arguments.draws, 160))
+        return
     rule = Rule(most=arguments.most)
     settings: list[tuple[str, float, float, Machine, float]] = []
     for cv in (0.003, 0.01, 0.03):
