@@ -23,7 +23,7 @@ from analysis.methods.sessions import Standing, design_of, session_component, se
 from analysis.store.frame import is_ok
 from paradnn.errors import ConfigError, NotEnoughData
 from paradnn.forecast.estimate import LEVEL
-from paradnn.forecast.past_runs import NOISE_METRICS, stated_noise
+from paradnn.forecast.past_runs import NOISE_METRICS, stated_freedom, stated_noise
 
 __all__ = ["Merit", "figure_of_merit", "harmonic_mean"]
 
@@ -119,7 +119,7 @@ def _rates(runs: pd.DataFrame, keys: list[str], metric: str, work: Mapping[str, 
     stated = [_numbers(runs, name) for name in NOISE_METRICS]
     units = runs["family"].map(lambda name: work.get(str(name), 1.0)).astype("float64")
     rate = runs[metric].astype("float64") / units
-    own = {"own": stated_noise(*stated), "processes": stated[-1]}
+    own = {"own": stated_noise(*stated), "freedom": stated_freedom(*stated[2:])}
     table = runs[keys].assign(rate=rate, log=np.log(rate), run_ids=runs["run_id"], **own)
     grouped = table.groupby(keys, dropna=False, sort=True)
     found = grouped.agg(
@@ -127,14 +127,14 @@ def _rates(runs: pd.DataFrame, keys: list[str], metric: str, work: Mapping[str, 
         log=("log", "mean"),
         spread=("log", "std"),
         own=("own", "mean"),
-        processes=("processes", "min"),
+        freedom=("freedom", "min"),
         count=("rate", "size"),
         run_ids=("run_ids", list),
     )
     # Replicates say more than the runs do of themselves.
     several = found["count"] > 1
     error = found["spread"].where(several, found["own"]) / np.sqrt(found["count"])
-    return found.assign(error=error, freedom=np.fmax(found["count"].where(several, found["processes"]) - 1, 1.0))
+    return found.assign(error=error, freedom=(found["count"] - 1).where(several, found["freedom"]))
 
 
 def _numbers(runs: pd.DataFrame, name: str) -> np.ndarray:

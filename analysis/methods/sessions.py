@@ -44,6 +44,7 @@ _SHARED = 0.8  # of both sides' runs that must lie in the same sessions, in the 
 # How far from even the order of A and B may be: P(a run of A stands before one of B) is 0.5 where they are mixed. It is
 # what chance does to random orders in one of a hundred, within these limits.
 _CHANCE, _LEAST_UNEVEN, _MOST_UNEVEN = 2.6, 0.1, 0.25
+_MOST_PAIRS = 10**6  # of more runs the order of their starts says enough
 
 
 class Standing(StrEnum):
@@ -125,7 +126,8 @@ def design_of(a: pd.DataFrame, b: pd.DataFrame) -> Design:
     alike = sum(min(float((side == name).mean()) for side in (one, two)) for name in shared)
     times = [side["start_time"].to_numpy(dtype="datetime64[ns]") if "start_time" in side else None for side in (a, b)]
     if alike >= _SHARED:
-        standing = Standing.TOGETHER if _mixed(times[0], times[1]) else Standing.APART
+        together = _in_random_order(a, b) or _mixed(times[0], times[1]) or _by_turns(a, b)
+        standing = Standing.TOGETHER if together else Standing.APART
     elif min(counts) < FEWEST_SESSIONS or shared:
         standing = Standing.ALONE
     else:
@@ -154,6 +156,30 @@ def _middles(sessions: np.ndarray, times: np.ndarray | None) -> np.ndarray | Non
     stamps = pd.Series(times.astype("int64")).groupby(sessions).mean()
     middles: np.ndarray = stamps.to_numpy()
     return middles
+
+
+def _in_random_order(a: pd.DataFrame, b: pd.DataFrame) -> bool:
+    """Whether chance alone decided what was measured before what: a drift is then noise, whichever order came out."""
+    return all("sweep_order" in side and bool(side["sweep_order"].eq("random").all()) for side in (a, b))
+
+
+def _by_turns(a: pd.DataFrame, b: pd.DataFrame) -> bool:
+    """Whether processes of both sides took turns on one host: of most runs, half of the time is that of a run of the
+    other side, and both have several processes."""
+    if not all(name in side for name in ("processes", "host", "start_time", "end_time") for side in (a, b)):
+        return False
+    several = [side[(side["processes"] > 1) & side["end_time"].notna()] for side in (a, b)]
+    if not 0 < len(several[0]) * len(several[1]) <= _MOST_PAIRS:
+        return False
+    (starts, ends), others = (
+        [side[name].to_numpy(dtype="datetime64[ns]").astype("int64") for name in ("start_time", "end_time")]
+        for side in several
+    )
+    common = np.minimum.outer(ends, others[1]) - np.maximum.outer(starts, others[0])
+    longer = np.maximum.outer(ends - starts, others[1] - others[0])
+    hosts = several[0]["host"].to_numpy(dtype=object)[:, None] == several[1]["host"].to_numpy(dtype=object)
+    turns = hosts & (2 * common >= longer)
+    return bool(min(turns.any(axis=1).sum() / len(a), turns.any(axis=0).sum() / len(b)) >= _SHARED)
 
 
 def _mixed(a: np.ndarray | None, b: np.ndarray | None) -> bool:

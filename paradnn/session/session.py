@@ -112,8 +112,8 @@ class _Session:
         self._pool, self._tracker, self._summary = context.pool, context.tracker, context.summary
         self._environments, self._reporter, self._resume = context.environments, context.reporter, context.resume
         self._sweep = sweep
-        design = context.settings.sweep.design
-        self._design = {"design": design} if design != "grid" else {}
+        design, order = context.settings.sweep.design, context.settings.sweep.order
+        self._design = {"design": design} if design != "grid" else {"sweep_order": order} if sweep else {}
         self._parent = ParentRun(context.tracker, sweep)
         self._watch = watch
         self._measuring = Measuring(context)

@@ -11,6 +11,7 @@ from analysis.methods.figure_of_merit import figure_of_merit as method
 from analysis.methods.figure_of_merit import harmonic_mean
 from analysis.summaries.figure_of_merit import FigureOfMeritOptions, figure_of_merit
 from paradnn.errors import ConfigError, HeterogeneousError, NotEnoughData
+from paradnn.worker.series import block_interval
 from tests.analysis.planted import runs
 
 #: Units of work a day on all of Titan's nodes and on a planned machine's: Stevens, "Performance and benchmarking of
@@ -131,6 +132,26 @@ def test_equal_platforms_are_seldom_told_apart(processes: int, replicates: int) 
         merit = method(in_turn(seed, processes, replicates), "examples_per_second", "device", "A", {}).table.iloc[1]
         false += not merit["merit_low"] <= 1 <= merit["merit_high"]
     assert false <= 14
+
+
+@pytest.mark.parametrize(("blocks", "correlation"), [(10, 0.0), (20, 0.5)])
+def test_runs_of_one_process_are_as_sure_as_their_blocks(blocks: int, correlation: float) -> None:
+    """Twelve points, each the median of blocks that are correlated in time: the harmonic mean is covered."""
+    points = pd.DataFrame({"model.nodes": 2 ** np.arange(12), "model.layers": 4, "batch_size": 32}).astype("Int64")
+    held = 0
+    for seed in range(40):
+        random = np.random.default_rng(seed)
+        series = random.normal(0, 0.03, (12, blocks))
+        for block in range(1, blocks):
+            series[:, block] = correlation * series[:, block - 1] + np.sqrt(1 - correlation**2) * series[:, block]
+        steps = [np.exp(row) * 32 for row in series]
+        ends = np.array([block_interval(list(row)) for row in steps])
+        known = {"step_time_low_ms": ends[:, 0], "step_time_high_ms": ends[:, 1], "processes": 1.0, "blocks": blocks}
+        step = np.array([np.median(row) for row in steps])
+        frame = runs(points, device="A", family="fc", examples_per_second=32e3 / step, step_time_ms=step, **known)
+        row = method(frame, "examples_per_second", "device", "A", {}).table.iloc[0]
+        held += row["harmonic_low"] <= 1000 <= row["harmonic_high"]
+    assert held >= 37
 
 
 def test_platforms_that_were_measured_apart_are_told() -> None:

@@ -68,6 +68,36 @@ def test_how_sides_stand_in_time(a: pd.DataFrame, b: pd.DataFrame, standing: Sta
     assert ("python -m paradnn.compare" in design.text()) != design.comparable
 
 
+def test_sides_of_one_sweep_stand_together_where_chance_ordered_them_or_processes_took_turns() -> None:
+    """One point a side always begins before the other; so do three of three in a tenth of all random orders."""
+    a, b = (at(hours, "s", host="h", sweep_order="random") for hours in ([0, 1, 2], [3, 4, 5]))
+    assert design_of(a, b).comparable
+    assert not design_of(a.assign(sweep_order="given"), b).comparable
+    a, b = (at([hours], "s", host="h", processes=5) for hours in (0.0, 0.02))
+    a, b = (side.assign(end_time=side["start_time"] + pd.Timedelta(minutes=3)) for side in (a, b))
+    assert design_of(a, b).comparable
+    assert not design_of(a, b.assign(host="i")).comparable
+    assert not design_of(a.assign(processes=1), b).comparable
+
+
+@pytest.mark.parametrize(("points", "replicates"), [(8, 1), (1, 3)])
+def test_equal_sides_in_random_order_are_told_apart_as_seldom_as_stated(points: int, replicates: int) -> None:
+    """A machine that drifts by 6% over the sweep, whichever order came out; a true 20% is found."""
+    found = {0.0: 0, 0.2: 0}
+    for true, seed in ((true, seed) for true in found for seed in range(60)):
+        random, each = np.random.default_rng(seed), points * replicates
+        order = random.permutation(2 * each)
+        logs = 0.06 * order / len(order) + random.normal(0, 0.01, len(order)) + true * (np.arange(2 * each) < each)
+        sides = []
+        for place, name in ((slice(each), "A"), (slice(each, None), "B")):
+            frame = side(100 * np.exp(logs[place]).reshape(points, replicates), name)
+            start = START + pd.to_timedelta(60 * order[place], unit="s")
+            sides.append(frame.assign(sweep_id="s", sweep_order="random", start_time=start))
+        found[true] += compare(*sides).families["verdict"].iloc[0] in (Verdict.A_BETTER, Verdict.B_BETTER)
+    assert found[0.0] <= 6
+    assert found[0.2] >= 50
+
+
 def test_what_sessions_add_is_the_scatter_of_their_means() -> None:
     logs = np.array([[1.0, 1.2, 0.9], [2.0, 2.2, 1.9]])
     points, sessions = np.repeat(["p", "q"], 3), np.tile(["a", "b", "c"], 2)
