@@ -115,7 +115,8 @@ def _plan(config: DictConfig, options: Options) -> int:
     from paradnn.forecast.history import open_history
     from paradnn.forecast.status import sweep_status
     from paradnn.forecast.text import describe, write_points
-    from paradnn.launch.submit import chunk_of
+    from paradnn.launch.submit import BASIC, chunk_of, launcher_of
+    from paradnn.session.possible import require_possible
     from paradnn.sweep.space import plain
     from paradnn.sweep.tasks import read_plan
 
@@ -130,6 +131,8 @@ def _plan(config: DictConfig, options: Options) -> int:
             raise ConfigError("experiment", settings.sweep.name, "describes a sweep", "add -m")
         points = [read_point(content)]
     _refuse_unknown(points)
+    if not settings.sweep.plan or launcher_of(config) == BASIC:  # a launcher's tasks may find elsewhere what is not here
+        require_possible(points)
     history = open_history(settings.tracking)
     expected = forecast(sweep_status(points, settings, history), settings, history)
     steps = over_hosts(expected.status, history, options.hosts, options.exchange) if options.exchange else None

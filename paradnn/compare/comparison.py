@@ -139,6 +139,11 @@ class Comparison:
         return 2 * len(self._pairs) * (self.rule.most - max(0, self._number - 1))
 
     @property
+    def seconds_left(self) -> float:
+        """What `minutes` leave."""
+        return self._seconds - (0.0 if self._begin is None else self._clock() - self._begin)
+
+    @property
     def standing(self) -> str:
         """Rounds so far, and of a single point its interval."""
         [first, *others] = self.results()

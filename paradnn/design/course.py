@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -42,6 +43,12 @@ class AdaptiveSweep:
     def left(self) -> int:
         """As far as it is known before the first look: the end in points, or every point."""
         return self._design.left if self._design else self._settings.sweep.points or len(self.points)
+
+    @property
+    def seconds_left(self) -> float:
+        """What `sweep.minutes` leaves."""
+        minutes = self._settings.sweep.minutes
+        return math.inf if minutes is None else self._begin + 60 * minutes - time.monotonic()
 
     @property
     def standing(self) -> str:

@@ -123,7 +123,17 @@ class LargestBatch:
         if len(self._searches) > 1:
             return f"{sum(search.next() is None for search in self._searches)} of {len(self._searches)} found"
         [search] = self._searches
-        return f"{search.fits:,} fits" + (f", {search.fails:,} does not" if search.fails else "")
+        return f"{search.fits:,} {self._asks}" + (f", {search.fails:,} does not" if search.fails else "")
+
+    @property
+    def seconds_left(self) -> float:
+        """Nothing but the answer ends it."""
+        return math.inf
+
+    @property
+    def _asks(self) -> str:
+        """What is asked of a batch."""
+        return "fits" if self._most is None else f"fits with steps of at most {self._most:g} ms"
 
     def batch(self, rows: Sequence[Row]) -> list[Visit]:
         """The next try; what a smaller point proves to be out of memory is only recorded."""
@@ -224,7 +234,7 @@ class LargestBatch:
             return f"{name}: no largest batch, {search.problem}"
         beyond = "" if search.fails is None else f"; {search.fails:,}: {self._said(index, search.fails)}"
         if not search.fits:
-            return f"{name}: no batch fits{beyond}"
+            return f"{name}: no batch {self._asks}{beyond}"
         known = "" if search.next() is None else "at least "
         return f"{name}: largest batch {known}{search.fits:,}: {self._said(index, search.fits)}{beyond}"
 

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
     from omegaconf import DictConfig
 
-__all__ = ["chunk_of", "plan_with", "submit", "sweep_with"]
+__all__ = ["BASIC", "chunk_of", "launcher_of", "plan_with", "submit", "sweep_with"]
 
 #: A launcher's `launch`: the overrides of every task to whatever they returned.
 Launch = Callable[[Sequence[Sequence[str]]], Sequence[Any]]
-_BASIC = "basic"
+BASIC = "basic"
 
 
 def sweep_with(
@@ -52,11 +52,11 @@ def sweep_with(
     left points without an outcome.
     """
     sweep = make_sweep(loader, master, arguments, params, searches=True)
-    launcher = _launcher(master)
-    if sweep.info.largest and (launcher != _BASIC or sweep.settings.sweep.chunk):
-        key, value = ("sweep.chunk", sweep.settings.sweep.chunk) if launcher == _BASIC else ("hydra/launcher", launcher)
+    launcher = launcher_of(master)
+    if sweep.info.largest and (launcher != BASIC or sweep.settings.sweep.chunk):
+        key, value = ("sweep.chunk", sweep.settings.sweep.chunk) if launcher == BASIC else ("hydra/launcher", launcher)
         raise ConfigError(key, value, "cannot search batch_size=largest, which one process does", "leave it out")
-    if launcher == _BASIC and sweep.settings.sweep.chunk is None:
+    if launcher == BASIC and sweep.settings.sweep.chunk is None:
         with tempfile.TemporaryDirectory(prefix="paradnn-sweep-") as folder:
             task = [*sweep.overrides, pack(sweep.info, sweep.plan, Path(folder) / "plan.json")]
             # Raises what the task raised.
@@ -69,13 +69,14 @@ def sweep_with(
 
 def chunk_of(master: DictConfig, settings: Settings, points: int) -> int | None:
     """Points of a task; None where all are measured in this process."""
-    if _launcher(master) == _BASIC:
+    if launcher_of(master) == BASIC:
         return settings.sweep.chunk
     return settings.sweep.chunk or default_chunk(points)
 
 
-def _launcher(master: DictConfig) -> str:
-    return str(master.hydra.runtime.choices.get("hydra/launcher", _BASIC))
+def launcher_of(master: DictConfig) -> str:
+    """The launcher that is chosen, `BASIC` for this process."""
+    return str(master.hydra.runtime.choices.get("hydra/launcher", BASIC))
 
 
 def plan_with(
@@ -229,7 +230,7 @@ class _Submitter:
     def _explain(self, summary: Summary) -> None:
         for problem in self._problems:
             _say(problem)
-        if summary.interrupted and self._launcher != _BASIC:
+        if summary.interrupted and self._launcher != BASIC:
             _say(f"interrupted; tasks that {self._launcher} has begun or queued may continue")
         if summary.missing:
             _say(
@@ -263,7 +264,7 @@ def _known(
 
 def _processes(launcher: str, master: DictConfig) -> int:
     """How many tasks one host measures at the same time, as far as the launcher's configuration tells."""
-    if launcher == _BASIC or "n_jobs" not in master.hydra.launcher:
+    if launcher == BASIC or "n_jobs" not in master.hydra.launcher:
         return 1
     count = int(master.hydra.launcher.n_jobs or 1)
     return count if count > 0 else max(1, (os.cpu_count() or 1) + 1 + count)

@@ -54,6 +54,10 @@ class Course(Protocol):
         """How many measurements it still asks for: at most, or as far as that can be told now."""
 
     @property
+    def seconds_left(self) -> float:
+        """How long it still asks for measurements: infinite where time does not end it."""
+
+    @property
     def standing(self) -> str:
         """What is known so far, in a few words; may be empty."""
 

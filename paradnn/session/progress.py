@@ -6,6 +6,7 @@ something happens: a refreshing thread would take time from the measurement.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -49,6 +50,7 @@ class Reporter:
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._counts: Counter[str] = Counter()
         self._begin = self._ended = time.monotonic()  # of the work; and of the latest process
+        self._deadline = math.inf
         self._name = self._phase = ""
         self._skipped = 0
         self._processes = self._processes_left = 0
@@ -64,8 +66,9 @@ class Reporter:
         if self._console.is_terminal:
             self._live.start()
 
-    def expect(self, left: int, processes: float) -> None:
-        """So many points are left, as it is known now, of so many processes each."""
+    def expect(self, left: int, processes: float, seconds: float = math.inf) -> None:
+        """So many points are left, as it is known now, of so many processes each, and so many seconds at most."""
+        self._deadline = time.monotonic() + seconds
         self._total = sum(self._counts.values()) + self._skipped + left
         self._processes_left = round(left * processes)
 
@@ -135,7 +138,8 @@ class Reporter:
             parts.append(", ".join(f"{count} {name}" for name, count in self._counts.most_common()))
         if self._processes and left > 0:
             expected = (self._ended - self._begin) / self._processes * max(1, self._processes_left)
-            remaining = max(1.0, expected - (time.monotonic() - self._ended))
+            now = time.monotonic()
+            remaining = max(1.0, min(expected - (now - self._ended), self._deadline - now))
             parts.append(f"{_duration(remaining)} {self._left}")
         return [*parts, self.standing] if self.standing else parts
 

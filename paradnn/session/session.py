@@ -146,7 +146,8 @@ class _Session:
         while visits := self._chosen(course, rows):
             self._summary.total += len(visits)
             self._reporter.standing = course.standing
-            self._reporter.expect(course.left, sum(visit.point.measure.processes for visit in visits) / len(visits))
+            processes = sum(visit.point.measure.processes for visit in visits) / len(visits)
+            self._reporter.expect(course.left, processes, course.seconds_left)
             before = len(self._summary.rows)
             self._summary.total -= self._measuring.visit(visits, course.wants)
             rows = self._summary.rows[before:]

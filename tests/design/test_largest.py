@@ -91,6 +91,12 @@ def test_a_step_time_decides(tmp_path: Path) -> None:
     assert " ms a step" in text.partition("; 301: ")[2]
 
 
+def test_no_step_that_is_short_enough_is_not_called_out_of_memory(tmp_path: Path) -> None:
+    world, [point] = World(tmp_path, noise=0.0), smallest((512,))
+    _, text = searched(world, [point], step_ms=1e-6)
+    assert "no batch fits with steps of at most 1e-06 ms; 1: " in text
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -159,6 +159,8 @@ def test_launchers_are_not_asked(swept: Store, tmp_path: Path) -> None:
         (["plan.channel=x", "plan.servers=2"], "plan.servers=2: plan.algorithm=ring has no servers"),
         (["plan.channel=x", "plan.algorithm=parameter_server", "plan.servers=0"], "expects a whole number, 1 or more"),
         (["plan.channel=tcp latency", *TINY], "plan.channel=tcp latency: "),
+        ([*TINY, "platform=gpu"], "platform=gpu: "),
+        (["-m", *TINY, "platform.cores=4095"], "core 4095 is none that this process may use"),
         (["tracking.uri=ftp://somewhere"], "tracking.uri"),
         (["mode=inference", "scenario=server"], "server.rate=peak: has no forecast: how many rates a search tries"),
     ],

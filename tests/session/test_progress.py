@@ -76,6 +76,15 @@ def measure(clock: list[float]) -> Reporter:
     return reporter
 
 
+def test_no_more_time_is_left_than_the_sweep_may_take(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = measure(clock)
+    reporter.expect(200, 1, 60.0)
+    clock[0] += 10
+    reporter.process_ended()
+    reporter.done(point("fc 4x96"), 0)
+    assert "| 50 s left" in capsys.readouterr().err
+
+
 def on(stream: io.StringIO, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Standard output and error of a window so wide."""
     for name in ("stdout", "stderr"):
