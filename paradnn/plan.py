@@ -131,7 +131,7 @@ def _plan(config: DictConfig, options: Options) -> int:
             raise ConfigError("experiment", settings.sweep.name, "describes a sweep", "add -m")
         points = [read_point(content)]
     _refuse_unknown(points)
-    if not settings.sweep.plan or launcher_of(config) == BASIC:  # a launcher's tasks may find elsewhere what is not here
+    if not settings.sweep.plan or launcher_of(config) == BASIC:  # a launcher's tasks may run where it is
         require_possible(points)
     history = open_history(settings.tracking)
     expected = forecast(sweep_status(points, settings, history), settings, history)
