@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from paradnn.config.point import Point
 from paradnn.config.scenario import Server, SingleStream
-from paradnn.record.statistics import mean_interval, quantile_ends
+from paradnn.record.statistics import mean_interval, quantile_metrics
 from paradnn.worker.channel import plain
 from paradnn.worker.messages import Answer
 from paradnn.worker.serving.chance import fewest_to_pass
@@ -67,7 +67,8 @@ def load_metrics(point: Point, answers: Sequence[Answer]) -> dict[str, float]:
         metrics[f"{name}_mean_ms"] = statistics.fmean(value for process in each for value in process[name])
     for share in PERCENTILES:
         if all(len(log) * (100 - share) >= 100 for log in logs):
-            metrics |= _quantile(f"latency_p{share:g}", share / 100, [process["latency"] for process in each])
+            each_latency = [process["latency"] for process in each]
+            metrics |= quantile_metrics(f"latency_p{share:g}", share / 100, each_latency, percentile)
     for name in ("queue", "service"):
         for share in (50, 99):
             values = [percentile(process[name], share / 100) for process in each]
@@ -81,16 +82,6 @@ def load_metrics(point: Point, answers: Sequence[Answer]) -> dict[str, float]:
         early = _early_stopping(point.load.percentile / 100, each[0]["latency"])
         metrics |= {} if early is None else {"latency_early_stopping_ms": early}
     return metrics
-
-
-def _quantile(name: str, share: float, each: Sequence[Sequence[float]]) -> dict[str, float]:
-    """A quantile and its 95% interval: of one process by order statistics, of several by their own quantiles."""
-    values = [percentile(values, share) for values in each]
-    if len(values) > 1:
-        low, high = mean_interval(values)
-        return {f"{name}_ms": statistics.geometric_mean(values), f"{name}_low_ms": low, f"{name}_high_ms": high}
-    ends = quantile_ends(each[0], values[0], share)
-    return {f"{name}_ms": values[0]} | {f"{name}_{end}_ms": limit for end, limit in ends.items()}
 
 
 def _schedule_metrics(

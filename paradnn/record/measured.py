@@ -12,7 +12,7 @@ from paradnn.costs import Costs
 from paradnn.record.communication import communication_metrics
 from paradnn.record.input_pipeline import balance_metrics
 from paradnn.record.profile_summary import profile_metrics
-from paradnn.record.statistics import quantile, quantile_ends, summarise
+from paradnn.record.statistics import quantile, quantile_metrics, summarise
 from paradnn.store.metrics import PHASES
 from paradnn.worker.messages import Answer, Contention, InputMeasurement, Measurement, Profile, Timing
 
@@ -39,11 +39,11 @@ def measured_metrics(
     """Metrics of what the workers measured; input and profile are those of the first."""
     measured, first = measurements(answers), answers[0]
     metrics = _speed(point, costs, [measurement.timing for measurement in measured])
-    metrics |= _latency([seconds for answer in answers for seconds in answer.latencies or ()])
+    metrics |= _latency([answer.latencies for answer in answers if answer.latencies])
     metrics |= _compiling(answers)
     if measured[0].product_types:
         metrics["precision_share"] = measured[0].product_types.get(point.precision, 0.0)
-    metrics |= _contention([entry.contention for entry in measured if entry.contention])
+    metrics |= _contention([entry.contention for entry in measured if entry.contention]) | _processor_time(measured)
     metrics |= _energy(point, measured) | communication_metrics(point, metrics)
     if costs.flops_per_step:
         metrics |= _utilisation(metrics["flops_per_second"], costs, peaks)
@@ -113,6 +113,7 @@ def _speed(point: Point, costs: Costs, timings: Sequence[Timing]) -> dict[str, f
         "blocks": sum(len(timing.blocks) for timing in timings),
         "steps_per_block": statistics.median_high(timing.steps_per_block for timing in timings),
         "warmup_blocks": sum(len(timing.calibration) - 1 + len(timing.warmup) for timing in timings),
+        "repeated_seconds": sum(timing.repeated for timing in timings),
     }
     if times.low is not None and times.high is not None:
         metrics |= {
@@ -125,16 +126,13 @@ def _speed(point: Point, costs: Costs, timings: Sequence[Timing]) -> dict[str, f
     return metrics | given("process_cv", times.process_cv) | given("between_process_cv", times.between_cv)
 
 
-def _latency(times: Sequence[float]) -> dict[str, float]:
-    """Quantiles of single synchronised steps with their intervals; p99 only of a hundred or more."""
-    metrics = {}
+def _latency(each: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Quantiles of single synchronised steps with their intervals; p99 only of a hundred or more in each process."""
+    metrics: dict[str, float] = {}
     for share in (50, 90, 99):
-        if len(times) >= (100 if share == 99 else 10):
-            value = quantile(times, share / 100)
-            ends = quantile_ends(times, value, share / 100)
-            metrics[f"latency_p{share}_ms"] = value * 1e3
-            metrics |= {f"latency_p{share}_{end}_ms": limit * 1e3 for end, limit in ends.items()}
-    return metrics | ({"latency_steps": float(len(times))} if times else {})
+        if each and min(map(len, each)) >= (100 if share == 99 else 10):
+            metrics |= quantile_metrics(f"latency_p{share}", share / 100, each, quantile, 1e3)
+    return metrics | ({"latency_steps": float(sum(map(len, each)))} if each else {})
 
 
 def _compiling(answers: Sequence[Answer]) -> dict[str, float]:
@@ -160,9 +158,19 @@ def compiling_metrics(measurement: Measurement, fed: InputMeasurement | None) ->
 
 def _contention(each: Sequence[Contention]) -> dict[str, float]:
     """The mean over processes of what is known, under the fields' own names."""
-    names = [field.name for field in fields(Contention) if field.name not in ("cores", "reason")]
+    names = [field.name for field in fields(Contention) if field.name not in ("cores", "reason", "stops")]
     known = {name: [value for entry in each if (value := getattr(entry, name)) is not None] for name in names}
     return {name: statistics.fmean(values) for name, values in known.items() if values}
+
+
+def _processor_time(measured: Sequence[Measurement]) -> dict[str, float]:
+    """What the point's own processes took of the cores for a step: beside the step time it shows who only waited."""
+    each = [
+        seen.own_cpu_fraction * seen.cores * statistics.fmean(step_times(entry.timing)) * 1e3
+        for entry in measured
+        if (seen := entry.contention) and seen.own_cpu_fraction is not None
+    ]
+    return {"processor_time_ms": statistics.geometric_mean(each)} if each and min(each) > 0 else {}
 
 
 def _energy(point: Point, measured: Sequence[Measurement]) -> dict[str, float]:

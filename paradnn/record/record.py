@@ -35,7 +35,7 @@ from paradnn.store.metrics import metric
 from paradnn.store.prices import costs as priced_costs
 from paradnn.store.schema import SCHEMA_VERSION
 from paradnn.worker.channel import plain
-from paradnn.worker.messages import Answer, Contention, Profile, Timing
+from paradnn.worker.messages import Answer, Compilation, Contention, Profile, Timing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +43,11 @@ if TYPE_CHECKING:
 __all__ = ["Record", "image", "make_record", "point_tags", "run_name", "version_tags"]
 
 #: How a phase beside the measured blocks is called where it was disturbed.
-_DISTURBED = {"prefill": "while prompts were read: ", "load": "under load: "}
+_DISTURBED = {
+    "prefill": "while prompts were read: ",
+    "load": "under load: ",
+    "latency": "while single steps were timed: ",
+}
 
 
 @dataclass(frozen=True)
@@ -209,8 +213,8 @@ def _measured_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
     tags = _steady_tags([measurement.timing for measurement in measured])
     tags["energy_source"] = measured[0].energy_source
     tags |= _contended_tags(answers)
-    if note := measured[0].compilation.note:
-        tags["compile_note"] = note
+    if notes := _compile_notes([measurement.compilation for measurement in measured]):
+        tags["compile_note"] = "; ".join(notes)
     # A profile knows how often a loop ran.
     seen = answer.profile.product_types if isinstance(answer.profile, Profile) else {}
     tags |= precision_tags(seen or measured[0].product_types, point.precision, measured[0].native_products)
@@ -240,6 +244,13 @@ def _contended_tags(answers: Sequence[Answer]) -> dict[str, str]:
     reasons = [f"{when}{seen.reason}" for when, seen in watched if seen.reason]
     tags = {"contended": str(bool(reasons)).lower()} if watched else {}
     return tags | ({"contended_reason": "; ".join(dict.fromkeys(reasons))} if reasons else {})
+
+
+def _compile_notes(each: Sequence[Compilation]) -> list[str]:
+    """What the first process says of its compilation, and what disturbed that of any."""
+    notes = [each[0].note] if each[0].note else []
+    reasons = [f"meanwhile {seen.reason}" for entry in each if (seen := entry.contention) and seen.reason]
+    return notes + reasons[:1]
 
 
 def _watched(answer: Answer) -> Iterator[tuple[str, Contention]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 
 from paradnn.config.point import Point
@@ -16,6 +17,9 @@ __all__ = ["contradictions"]
 #: How far matmul and convolution FLOPs of a profile may be from the analytic count: a compiler pads, and drops or adds
 #: the products at the ends of a recurrence (docs/metrics.md).
 FLOPS_MARGIN = 0.1
+#: How far the median of a process' single steps may be from its step time: by a factor, and by the seconds that waiting
+#: for the device takes, on a CPU and elsewhere, where blocks hide the dispatch.
+LATENCY_FACTOR, CPU_WAIT, DEVICE_WAIT = 2.0, 0.5e-3, 5e-3
 #: Bytes that a small step may find in heap that was free before, so that its process does not grow.
 FREE_HEAP = 4 * 2**20
 
@@ -34,6 +38,7 @@ def contradictions(point: Point, costs: Costs, metrics: Mapping[str, float], ans
         problems.append("examples_per_second is not batch_size / step time")
     problems += generation_checks(costs, answer)
     problems += balance_checks(metrics, answer.input, measurement.timing.blocks) if answer.input else []
+    problems += _latency_checks(point, answer)
     shares = sum(value for key, value in metrics.items() if key.startswith("category_share."))
     if shares and not math.isclose(shares + metrics["profile_unexplained_share"], 1.0, abs_tol=1e-3):
         problems.append(f"the shares of the profile sum to {shares + metrics['profile_unexplained_share']:.4f}")
@@ -46,6 +51,20 @@ def contradictions(point: Point, costs: Costs, metrics: Mapping[str, float], ans
     if point.platform.name == "cpu" and peak is not None and peak + FREE_HEAP < costs.memory_lower_bound_bytes:
         problems.append(f"the step took {peak:.0f} bytes, less than the lower bound {costs.memory_lower_bound_bytes}")
     return problems
+
+
+def _latency_checks(point: Point, answer: Answer) -> list[str]:
+    """Single steps do the work of those in the blocks, unless input, cold caches or others come between."""
+    if not answer.latencies or not answer.measurement or answer.input or point.measure.cold_caches:
+        return []
+    if any(seen and seen.reason for seen in (answer.measurement.contention, answer.contention.get("latency"))):
+        return []
+    timing = answer.measurement.timing
+    step, median = statistics.median(timing.blocks) / timing.steps_per_block, statistics.median(answer.latencies)
+    wait = CPU_WAIT if point.platform.name == "cpu" else DEVICE_WAIT
+    if step / LATENCY_FACTOR <= median <= LATENCY_FACTOR * step + wait:
+        return []
+    return [f"the median of single steps is {median * 1e3:.4g} ms, a step of the blocks takes {step * 1e3:.4g} ms"]
 
 
 def _sound_ratios(point: Point) -> tuple[float, float]:

@@ -236,6 +236,8 @@ _ALL = (
     Metric("blocks", "1", None, "protocol", "blocks measured, in all processes"),
     Metric("steps_per_block", "1", None, "protocol", "steps between two synchronisations"),
     Metric("warmup_blocks", "1", None, "protocol", "blocks run before the measured ones, calibration included"),
+    Metric("repeated_seconds", "s", "lower", "protocol", "blocks that do not count, as they were measured again"),
+    Metric("processor_time_ms", "ms", "lower", "protocol", "cores' time that the point itself took for a step"),
     Metric("final_loss", "1", None, "protocol", "loss after the last measured block (training only)"),
     Metric("load_average", "1", None, "protocol", "the host's one-minute load average when the point started"),
     Metric("foreign_cpu_fraction", "1", "lower", "protocol", "cores' time that others took during the blocks"),

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Protocol
 
-from paradnn.worker.messages import Compilation, Timing
+from paradnn.worker.contention import ContentionWatch
+from paradnn.worker.messages import Compilation
 
-__all__ = ["MOST_STEPS", "CompilationCounter", "compile_steps"]
+__all__ = ["MOST_STEPS", "CompilationCounter", "Compiling", "compile_steps"]
 
 #: A step that compiles again every time ends the phase all the same.
 MOST_STEPS = 8
@@ -37,6 +37,8 @@ def compile_steps(step: Compiling, clock: Callable[[], float] = time.perf_counte
     seconds: list[float] = []
     programs: list[int] = []
     losses: list[float | None] = []
+    watch = ContentionWatch()
+    watch.start()
     while len(programs) < MOST_STEPS and (not programs or programs[-1]):
         before, start = step.compilations(), clock()
         losses.append(step.run(1))
@@ -45,7 +47,7 @@ def compile_steps(step: Compiling, clock: Callable[[], float] = time.perf_counte
     notes = [note] if (note := step.compile_note()) else []
     if programs[-1]:
         notes.append(f"step {len(programs)} still compiled {programs[-1]} program(s)")
-    return Compilation(seconds, programs, "; ".join(notes) or None), losses[0]
+    return Compilation(seconds, programs, "; ".join(notes) or None, watch.stop()), losses[0]
 
 
 class CompilationCounter:
@@ -59,10 +61,6 @@ class CompilationCounter:
         """What is compiled from now on counts."""
         self._before = self._step.compilations()
 
-    def judged(self, timing: Timing) -> Timing:
-        """`timing`, not steady where something was compiled since `start`."""
-        compiled = self._step.compilations() - self._before
-        if not compiled:
-            return timing
-        reason = f"the measured steps compiled {compiled} program(s); {timing.steady_reason}"
-        return replace(timing, steady=False, steady_reason=reason)
+    def count(self) -> int:
+        """Programs that were compiled since `start`."""
+        return self._step.compilations() - self._before

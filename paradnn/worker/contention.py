@@ -10,13 +10,16 @@ nothing is said. Standard library alone: this runs in the interpreter under test
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
+import signal
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from paradnn.worker.messages import Contention
 
@@ -31,6 +34,8 @@ THROTTLED = 0.01
 #: taken count where the point and the others together fill so much of the capacity.
 TAKEN_CORES = 0.5
 FULL = 0.9
+#: Core-seconds by which what a core was given may be miscounted: in a short phase a larger share.
+UNSURE = 0.0125
 
 _ROOT = Path("/")
 
@@ -41,6 +46,7 @@ class Counters:
 
     `idle`, `steal` and `counted` (all that the kernel accounts for) are core-seconds of the `cores` that may be used,
     `own` those that the point's processes took, `throttled` seconds in which a quota stopped them; `mhz` is no counter.
+    `stops` is how often this process was stopped and continued while a watch was there to see it.
     """
 
     seconds: float
@@ -52,6 +58,7 @@ class Counters:
     switches: int
     throttled: float | None
     mhz: float | None
+    stops: int = 0
 
 
 class ContentionWatch:
@@ -60,17 +67,34 @@ class ContentionWatch:
     def __init__(self) -> None:
         self.seen: Contention | None = None
         self._before: Counters | None = None
+        self._stops = 0
+        self._handler: Any = None
 
     def start(self) -> None:
         """A measurement begins."""
+        self._stops = 0
+        # Time in which a process is stopped (SIGSTOP) shows in no counter; that it goes on again is a signal.
+        with contextlib.suppress(ValueError):  # not the main thread
+            self._handler = signal.signal(signal.SIGCONT, self._continued)
+            signal.siginterrupt(signal.SIGCONT, False)
         self._before = read_counters()
 
-    def stop(self) -> str | None:
-        """It has ended: what disturbed it, None where nothing did or nothing is known."""
+    def stop(self) -> Contention | None:
+        """It has ended: what happened meanwhile, None where nothing is known."""
         if self._before is None:
             return None
-        self.seen = between(self._before, read_counters())
-        return self.seen.reason
+        after = replace(read_counters(), stops=self._stops)
+        self._end()
+        self.seen = between(self._before, after)
+        return self.seen
+
+    def _continued(self, *_: object) -> None:
+        self._stops += 1
+
+    def _end(self) -> None:
+        if self._handler is not None:
+            signal.signal(signal.SIGCONT, self._handler)
+            self._handler = None
 
 
 def read_counters(root: Path = _ROOT) -> Counters:
@@ -111,19 +135,25 @@ def between(before: Counters, after: Counters) -> Contention:
     switches = (after.switches - before.switches) / seconds if seconds else None
     frequencies = [mhz for mhz in (before.mhz, after.mhz) if mhz is not None]
     mhz = statistics.fmean(frequencies) if frequencies else None
-    reason = _reason(after.cores, own, foreign, steal, throttled)
-    return Contention(after.cores, own, foreign, steal, switches, throttled, mhz, reason)
+    stops = after.stops - before.stops
+    reason = _reason(after.cores, seconds, own, foreign, steal, throttled)
+    if stops:
+        reason = "; ".join(
+            filter(None, [reason, f"the point was stopped (SIGSTOP) {stops} time{'s' if stops > 1 else ''}"])
+        )
+    return Contention(after.cores, own, foreign, steal, switches, throttled, mhz, reason, stops)
 
 
 def _reason(
-    cores: int, own: float | None, foreign: float | None, steal: float | None, throttled: float | None
+    cores: int, seconds: float, own: float | None, foreign: float | None, steal: float | None, throttled: float | None
 ) -> str | None:
     """Why the blocks are contended; None where they are not."""
     reasons = []
     taken = foreign or 0.0
-    if taken > FOREIGN or (taken * cores > TAKEN_CORES and taken + (own or 0.0) > FULL):
+    unsure = UNSURE / seconds if seconds else math.inf
+    if taken > max(FOREIGN, unsure) or (taken * cores > TAKEN_CORES and taken + (own or 0.0) > FULL):
         reasons.append(f"other processes took {taken * cores:.1f} of {cores} core{'s' if cores > 1 else ''}")
-    if steal is not None and steal > STEAL:
+    if steal is not None and steal > max(STEAL, unsure):
         reasons.append(f"the hypervisor took {steal:.0%} of the cores' time (steal)")
     if throttled is not None and throttled > THROTTLED:
         reasons.append(f"the control group's CPU quota stopped the point for {throttled:.0%} of the time")

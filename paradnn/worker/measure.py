@@ -1,9 +1,10 @@
 """How a step is timed: calibrated blocks, warm-up until windows agree, blocks until enough, a verdict on those.
 
 A block is a number of steps between two synchronisations, long enough that neither the clock nor the host's dispatch
-is what is measured. Where the measured blocks are not steady, or something disturbed them, they become warm-up and
-twice as many are measured, twice at most. Nothing here knows a framework: `run(steps)` runs that many steps, waits
-for the device and returns the last loss. Every block is kept; summaries are the driver's.
+is what is measured. Where the measured blocks are not steady, they become warm-up and twice as many are measured, twice
+at most; where something disturbed them, as many are measured again, once, and the less disturbed count. Nothing here
+knows a framework: `run(steps)` runs that many steps, waits for the device and returns the last loss. Every block is
+kept; summaries are the driver's.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from typing import Protocol as Interface
 
+from paradnn.worker.compiling import CompilationCounter, Compiling
+from paradnn.worker.contention import ContentionWatch
+from paradnn.worker.energy import EnergyMeter
 from paradnn.worker.learning.messages import Epoch
-from paradnn.worker.messages import Timing, Trial
+from paradnn.worker.messages import Contention, Timing, Trial
 from paradnn.worker.series import FEWEST, block_interval, find_change
 
-__all__ = ["NotFinite", "Protocol", "Run", "epochs_as_blocks", "is_steady", "measure_steps"]
+__all__ = ["BlocksWatch", "NotFinite", "Protocol", "Run", "Watch", "epochs_as_blocks", "is_steady", "measure_steps"]
 
 #: Blocks in each of the two windows whose agreement ends the warm-up.
 WINDOW = 4
@@ -28,8 +33,8 @@ WINDOW = 4
 TOLERANCE = 0.05
 #: Their median absolute deviations may differ by so much of the median.
 SPREAD_TOLERANCE = 0.10
-#: How often blocks that are not steady, or disturbed, are measured again.
-REPEATS = 2
+#: How often blocks that are not steady are measured again, and how often those that something disturbed.
+REPEATS, DISTURBED_REPEATS = 2, 1
 #: The interval of fewer blocks decides nothing (`measure.relative_interval`): where neighbours resemble each other it
 #: is too narrow, and a stop finds the moments at which it is (`python -m benchmarks.steadiness --stop 0.02`).
 FEWEST_TO_STOP = 40
@@ -61,18 +66,79 @@ class Protocol:
         return cls(**{name: settings[name] for name in cls.__dataclass_fields__ if name in settings})
 
 
+class Watch(Interface):
+    """Watches the attempts at the measured blocks, each from its first block to its last."""
+
+    def start(self) -> None:
+        """An attempt begins."""
+
+    def stop(self) -> float:
+        """It has ended: what others took of it, 0 where nothing disturbed it."""
+
+    def keep(self, attempt: int) -> None:
+        """What counts is the attempt with this number, from 0."""
+
+
+class BlocksWatch:
+    """Energy, contention and compilations of the attempt that counts, of which `keep` is told: else of the last."""
+
+    def __init__(self, meter: EnergyMeter, step: Compiling) -> None:
+        self._meter, self._counter, self._watch = meter, CompilationCounter(step), ContentionWatch()
+        self._attempts: list[tuple[float | None, Contention | None, int]] = []
+        self._kept = -1
+
+    def start(self) -> None:
+        """As `Watch.start`."""
+        self._counter.start()
+        self._meter.start()
+        self._watch.start()
+
+    def stop(self) -> float:
+        """As `Watch.stop`."""
+        seen = self._watch.stop()
+        self._attempts.append((self._meter.joules(), seen, self._counter.count()))
+        return seen.taken if seen and seen.reason else 0.0
+
+    def keep(self, attempt: int) -> None:
+        """As `Watch.keep`."""
+        self._kept = attempt
+
+    @property
+    def energy(self) -> tuple[float | None, str]:
+        """Joules, None where they are not known, and where they come from."""
+        return self._attempts[self._kept][0], self._meter.source
+
+    @property
+    def contention(self) -> Contention | None:
+        """What disturbed the blocks; None where the system does not tell."""
+        return self._attempts[self._kept][1]
+
+    def judged(self, timing: Timing) -> Timing:
+        """`timing`, not steady where something was compiled meanwhile."""
+        if not (compiled := self._attempts[self._kept][2]):
+            return timing
+        reason = f"the measured steps compiled {compiled} program(s); {timing.steady_reason}"
+        return replace(timing, steady=False, steady_reason=reason)
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """Blocks that were measured, the verdict on them, and what others took of them."""
+
+    blocks: list[float]
+    steady: bool
+    reason: str
+    taken: float
+
+
 def measure_steps(
     run: Run,
     protocol: Protocol,
     phase: Callable[[str], AbstractContextManager[None]],
     clock: Callable[[], float] = time.perf_counter,
-    before: Callable[[], None] | None = None,
-    disturbed: Callable[[], str | None] | None = None,
+    watch: Watch | None = None,
 ) -> Timing:
-    """Calibrate, warm up and measure; `before` is called just before the first block of a measurement.
-
-    `disturbed` is called just after the last and says what disturbed it, None where nothing did. Raises NotFinite.
-    """
+    """Calibrate, warm up and measure, each attempt under `watch`. Raises NotFinite."""
     timed = _Timed(run, clock)
     with phase("warmup"):
         begin = clock()
@@ -81,25 +147,49 @@ def measure_steps(
         while clock() - begin < protocol.warmup_seconds and not is_steady(warmup)[0]:
             warmup.append(timed(steps))
     with phase("measure"):
-        begin = clock()
-        scale = 1
-        earlier = warmup
-        while True:
-            if before:
-                before()
-            start = clock()
-            blocks = _blocks(lambda: timed(steps), protocol, scale, begin, clock)
-            noise = disturbed() if disturbed else None
-            steady, reason = _verdict(earlier, blocks)
-            now = clock()
-            again = len(warmup) + len(blocks) >= FEWEST and now - begin + 2 * (now - start) <= protocol.max_seconds
-            if (steady and not noise) or scale == 2**REPEATS or not again:
-                break
-            warmup += blocks
-            # What was disturbed would make what follows look like a jump.
-            earlier = [] if noise else warmup
-            scale *= 2
-    return Timing(steps, calibration, warmup, blocks, steady, reason, timed.loss)
+        attempts = _attempts(lambda: timed(steps), warmup, protocol, clock, watch)
+    # Of those that were disturbed the least; one that was not is the last.
+    kept = min(reversed(range(len(attempts))), key=lambda number: attempts[number].taken)
+    if watch:
+        watch.keep(kept)
+    counted = attempts[kept]
+    warmup += [block for attempt in attempts[:kept] for block in attempt.blocks]
+    discarded = [block for attempt in attempts[kept + 1 :] for block in attempt.blocks]
+    repeated = sum(sum(attempt.blocks) for attempt in attempts if attempt is not counted)
+    return Timing(
+        steps, calibration, warmup, counted.blocks, counted.steady, counted.reason, timed.loss, discarded, repeated
+    )
+
+
+def _attempts(
+    block: Callable[[], float],
+    warmup: Sequence[float],
+    protocol: Protocol,
+    clock: Callable[[], float],
+    watch: Watch | None,
+) -> list[_Attempt]:
+    """Measure until the blocks are steady and nothing disturbed them, or there is no further attempt to be had."""
+    attempts: list[_Attempt] = []
+    begin, scale = clock(), 1
+    while True:
+        if watch:
+            watch.start()
+        start = clock()
+        blocks = _blocks(block, protocol, scale, begin, clock)
+        taken = watch.stop() if watch else 0.0
+        # What was disturbed would make what follows look like a jump.
+        known = [] if attempts and attempts[-1].taken else [*warmup, *(b for entry in attempts for b in entry.blocks)]
+        steady, reason = _verdict(known, blocks)
+        attempts.append(_Attempt(blocks, steady, reason, taken))
+        growth = 1 if taken else 2
+        disturbed = sum(attempt.taken > 0 for attempt in attempts)
+        if (disturbed > DISTURBED_REPEATS) if taken else (steady or scale == 2**REPEATS):
+            return attempts
+        now = clock()
+        enough = len(warmup) + sum(len(entry.blocks) for entry in attempts) >= FEWEST
+        if not enough or now - begin + growth * (now - start) > protocol.max_seconds:
+            return attempts
+        scale *= growth
 
 
 def epochs_as_blocks(epochs: Sequence[Epoch]) -> Timing:

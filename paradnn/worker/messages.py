@@ -2,7 +2,7 @@
 
 One JSON object a line (`paradnn.worker.channel`). The driver writes requests to the worker's standard input:
 
-    {"protocol": 7, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
+    {"protocol": 8, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
 
 and reads events, each with a key `event`, from its standard output:
 
@@ -65,7 +65,8 @@ __all__ = [
 #:   6  an answer holds what reading the prompts of a generation took, and whether a load was cut short; an epoch says
 #:      whether the training was interrupted before it.
 #:   7  an answer holds what disturbed reading the prompts, and a load.
-PROTOCOL_VERSION = 7
+#:   8  what disturbed single steps too; a timing holds the blocks that were measured and do not count.
+PROTOCOL_VERSION = 8
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class Timing:
-    """Raw times of a point: seconds of each block of `steps_per_block` steps, of the warm-up and after it."""
+    """Raw times of a point: seconds of each block of `steps_per_block` steps, of the warm-up and after it.
+
+    `discarded` came after `blocks` and were disturbed more; `repeated` are the seconds of all attempts but that which
+    counts.
+    """
 
     steps_per_block: int
     calibration: list[Trial]
@@ -87,6 +92,8 @@ class Timing:
     steady: bool
     steady_reason: str
     final_loss: float | None
+    discarded: list[float] = field(default_factory=list)
+    repeated: float = 0.0
 
     def __post_init__(self) -> None:
         """Raise ValueError where no rate can be computed."""
@@ -98,7 +105,8 @@ class Timing:
 class Contention:
     """What took cores from the measured blocks (`paradnn.worker.contention`); None where the system does not tell.
 
-    Shares of the capacity of the point's `cores`, `throttled_fraction` of the time; `reason` says what is too much.
+    Shares of the capacity of the point's `cores`, `throttled_fraction` of the time; `stops` is how often the point was
+    stopped and continued (SIGSTOP); `reason` says what is too much.
     """
 
     cores: int
@@ -109,15 +117,24 @@ class Contention:
     throttled_fraction: float | None
     cpu_mhz: float | None
     reason: str | None
+    stops: int = 0
+
+    @property
+    def taken(self) -> float:
+        """What others took, to be compared with another attempt of the same point."""
+        shares = self.foreign_cpu_fraction, self.steal_fraction, self.throttled_fraction
+        return sum(share or 0.0 for share in shares) + bool(self.stops)
 
 
 @dataclass(frozen=True)
 class Compilation:
-    """The steps until one compiled nothing: seconds of each, how many programs each compiled, a note on them."""
+    """The steps until one compiled nothing: seconds of each, how many programs each compiled, a note on them, and what
+    disturbed them."""
 
     seconds: list[float]
     programs: list[int]
     note: str | None
+    contention: Contention | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError where no first step was timed."""
@@ -240,8 +257,8 @@ class Answer:
 
     `phases` are seconds by name; memory is in bytes, None where it is not known (`paradnn.worker.memory`);
     `latencies` are seconds of single steps, `load` what a scenario gave, `generation` what was measured of prompts,
-    `epochs` those of a training; `contention` is what disturbed phases other than the measured blocks, `prefill` and
-    `load`. An `ok` has a measurement, or peak rates if asked for.
+    `epochs` those of a training; `contention` is what disturbed phases other than the measured blocks, `prefill`,
+    `load` and `latency`. An `ok` has a measurement, or peak rates if asked for.
     """
 
     outcome: str

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from paradnn.worker.affinity import bind_cores
 from paradnn.worker.cold_caches import Caches
-from paradnn.worker.compiling import CompilationCounter, compile_steps
+from paradnn.worker.compiling import compile_steps
 from paradnn.worker.contention import ContentionWatch
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.device_layout import DeviceLayout, layout_of
@@ -29,7 +29,7 @@ from paradnn.worker.latencies import single_latencies
 from paradnn.worker.learning.examples import read_examples
 from paradnn.worker.learning.learn import Learner, with_course
 from paradnn.worker.learning.messages import Epoch
-from paradnn.worker.measure import Protocol, Run, epochs_as_blocks, measure_steps
+from paradnn.worker.measure import BlocksWatch, Protocol, Run, epochs_as_blocks, measure_steps
 from paradnn.worker.memory import MemoryMeter, Taken
 from paradnn.worker.messages import Answer, Contention, Generation, Measurement, NoProfile, Profile, Timing
 from paradnn.worker.models import Workload
@@ -118,8 +118,7 @@ class PointRun:
         if group:
             group.compiled()
         run = fed.run if fed else step.run
-        timing, meter, contention = self._time(run, step, phases)
-        energy = meter.joules(), meter.source
+        timing, energy, contention = self._time(run, step, phases)
         measurement = Measurement(
             _parameters(workload), compilation, types, self._native(), first_loss, timing, *energy, contention
         )
@@ -128,7 +127,7 @@ class PointRun:
             with phases("load"):
                 self._load(service(_step_seconds(timing)))
         elif point["mode"] == "inference":
-            latencies = self._latencies(run)
+            latencies = self._latencies(run)  # which notes what disturbed them
             self._answer = replace(self._answer, latencies=latencies)
         if fed:
             with phases("balance"):
@@ -158,20 +157,20 @@ class PointRun:
             types = product_types(step)
             learner.restart()
         self._memory.compiled()
-        meter, counter, watch = self._meter(), CompilationCounter(step), ContentionWatch()
+        meter = self._meter()
+        watch = BlocksWatch(EnergyMeter(meter.source), step)
         with phases("learn"):
-            counter.start()
             watch.start()
             try:
                 learner.learn(meter, self._tell)
             finally:
                 watch.stop()
         epochs = self._answer.epochs or []
-        timing = counter.judged(epochs_as_blocks(epochs))
+        timing = watch.judged(epochs_as_blocks(epochs))
         spent = [epoch.joules for epoch in epochs if epoch.joules is not None]
         energy = (sum(spent) if len(spent) == len(epochs) else None), meter.source
         measurement = Measurement(
-            _parameters(workload), compilation, types, self._native(), None, timing, *energy, watch.seen
+            _parameters(workload), compilation, types, self._native(), None, timing, *energy, watch.contention
         )
         self._answer = replace(self._answer, measurement=measurement)
         self._note_memory()
@@ -190,12 +189,12 @@ class PointRun:
         prefill, _, disturbed = self._time(steps.prefill.run, steps.prefill, lambda _: phases("prefill"))
         self._note_contention("prefill", disturbed)
         self._answer = replace(self._answer, generation=Generation(prefill, reading, steps.decoder.cache_bytes))
-        timing, meter, contention = self._time(steps.decode.run, steps.decode, phases)
-        energy = meter.joules(), meter.source
+        timing, energy, contention = self._time(steps.decode.run, steps.decode, phases)
         measurement = Measurement(
             _parameters(steps.decoder.decode), compilation, types, self._native(), None, timing, *energy, contention
         )
-        self._answer = replace(self._answer, measurement=measurement, latencies=self._latencies(steps.decode.run))
+        latencies = self._latencies(steps.decode.run)  # which notes what disturbed them
+        self._answer = replace(self._answer, measurement=measurement, latencies=latencies)
         self._look_closer(steps.decode, timing)
 
     def _tell(self, epochs: list[Epoch]) -> None:
@@ -209,18 +208,11 @@ class PointRun:
 
     def _time(
         self, run: Run, step: Step, phase: Callable[[str], contextlib.AbstractContextManager[None]]
-    ) -> tuple[Timing, EnergyMeter, Contention | None]:
-        """The timed blocks, with the meter and what disturbed them: all three start with the blocks."""
-        meter, counter, watch = self._meter(), CompilationCounter(step), ContentionWatch()
-
-        def begin() -> None:
-            counter.start()
-            meter.start()
-            watch.start()
-
-        protocol = Protocol.of(self._request["measure"])
-        timing = measure_steps(run, protocol, phase, before=begin, disturbed=watch.stop)
-        return counter.judged(timing), meter, watch.seen
+    ) -> tuple[Timing, tuple[float | None, str], Contention | None]:
+        """The timed blocks, joules and where they come from, and what disturbed the blocks."""
+        watch = BlocksWatch(self._meter(), step)
+        timing = measure_steps(run, Protocol.of(self._request["measure"]), phase, watch=watch)
+        return watch.judged(timing), watch.energy, watch.contention
 
     def _service(self, workload: Workload, step: Step) -> Callable[[float], Service] | None:
         """What serves queries, compiled, once the time of a step is known; None where no scenario asks."""
@@ -256,7 +248,10 @@ class PointRun:
             self._note_memory()  # what empties the caches is none of the model's memory
             cold = Caches()
         with self._phases("latency"):
-            return single_latencies(run, self._request["measure"]["max_seconds"], cold.empty if cold else None)
+            longest = self._request["measure"]["max_seconds"]
+            seconds, disturbed = single_latencies(run, longest, cold.empty if cold else None)
+        self._note_contention("latency", disturbed)
+        return seconds
 
     def _note_contention(self, phase: str, seen: Contention | None) -> None:
         if seen:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from paradnn.worker.contention import ContentionWatch, Counters, between, read_counters
+from paradnn.worker.latencies import single_latencies
+from paradnn.worker.messages import Contention
 from tests.processes import in_fresh_process
 
 #: Two seconds on two cores in which the point took 3 of 4 core-seconds and 1 was idle.
@@ -51,6 +54,32 @@ def test_counters_that_stand_still_or_are_missing_say_nothing() -> None:
         assert (seen.foreign_cpu_fraction, seen.steal_fraction, seen.reason) == (None, None, None)
     assert missing.cpu_mhz == 3000.0
     assert ContentionWatch().stop() is None
+
+
+def test_a_short_phase_is_not_judged_by_what_may_be_miscounted() -> None:
+    """0.01 core-seconds that nothing accounts for are 25% of 0.02 s on two cores, and 0.25% of two seconds."""
+    start = replace(BEFORE, own=0.0, idle=0.0, counted=0.0, steal=0.0)
+    end = replace(start, seconds=10.02, own=0.03, counted=0.04)
+    assert between(start, end).reason is None
+    assert between(start, replace(end, seconds=12.0, own=3.6, counted=4.0)).reason is not None
+
+
+def test_a_process_that_was_stopped_meanwhile_says_so() -> None:
+    in_fresh_process(_watch_while_stopped)
+
+
+def _watch_while_stopped() -> None:
+    watch = ContentionWatch()
+    watch.start()
+    again = "import os, signal, sys, time; time.sleep(0.2); os.kill(int(sys.argv[1]), signal.SIGCONT)"
+    helper = subprocess.Popen([sys.executable, "-c", again, str(os.getpid())])
+    os.kill(os.getpid(), signal.SIGSTOP)
+    seen = watch.stop()
+    helper.wait()
+    assert seen
+    assert (seen.reason or "").endswith("the point was stopped (SIGSTOP) 1 time")
+    assert seen.taken >= 1
+    assert signal.getsignal(signal.SIGCONT) is signal.SIG_DFL
 
 
 def plant(root: Path, files: dict[str, str]) -> None:
@@ -126,3 +155,34 @@ def _watch_a_child_and_a_grandchild() -> None:
     after = read_counters()
     assert after.own >= before.own + usage.ru_utime + usage.ru_stime
     assert after.switches >= before.switches
+
+
+class Hogged(ContentionWatch):
+    """A watch that finds each phase as disturbed as is planted."""
+
+    def __init__(self, *taken: float) -> None:
+        super().__init__()
+        self.planted = iter(taken)
+
+    def stop(self) -> Contention | None:
+        super().stop()
+        taken = next(self.planted)
+        return Contention(2, 0.5, taken, 0.0, 0.0, None, None, "others" if taken else None)
+
+
+@pytest.mark.parametrize(("taken", "seconds"), [((0.0,), 0.01), ((0.5, 0.0), 0.02), ((0.2, 0.6), 0.01)])
+def test_disturbed_single_steps_are_timed_again_and_the_least_disturbed_count(
+    taken: tuple[float, ...], seconds: float
+) -> None:
+    """Steps of 10 ms, of 20 ms from the 201st on, by a clock that the steps turn."""
+    now, steps = [0.0], [0]
+
+    def run(count: int) -> None:
+        steps[0] += count
+        now[0] += 0.01 if steps[0] <= 200 else 0.02
+
+    latencies, seen = single_latencies(run, 60.0, clock=lambda: now[0], watch=Hogged(*taken))
+    assert latencies == pytest.approx([seconds] * 200)
+    assert seen
+    assert seen.foreign_cpu_fraction == min(taken)
+    assert steps[0] == 200 * len(taken)

@@ -90,14 +90,35 @@ def test_a_jump_is_measured_again_after_it(at: int) -> None:
     assert [block / result.steps_per_block for block in result.blocks] == pytest.approx([0.015] * len(result.blocks))
 
 
-def test_energy_starts_again_with_the_blocks() -> None:
-    """What is called before the first block of a measurement is called before that of the next."""
-    machine, starts = Machine(lambda n: 0.01 if n < 200 else 0.015), []
-    result = measure_steps(
-        machine.run, PROTOCOL, machine.phase, machine.clock, before=lambda: starts.append(machine.now)
-    )
-    assert len(starts) == 2
-    assert machine.now - starts[-1] == pytest.approx(sum(result.blocks))
+class Noise:
+    """A watch that finds each attempt as disturbed as is planted, the last value ever after; `kept` is what counts."""
+
+    def __init__(self, machine: Machine, *taken: float) -> None:
+        self.begun: list[float] = []
+        self.kept = -1
+        self._machine, self._taken = machine, taken
+
+    def start(self) -> None:
+        self.begun.append(self._machine.now)
+
+    def stop(self) -> float:
+        return self._taken[min(len(self.begun), len(self._taken)) - 1]
+
+    def keep(self, attempt: int) -> None:
+        self.kept = attempt
+
+
+def watched(machine: Machine, *taken: float, protocol: Protocol = PROTOCOL) -> tuple[Timing, Noise]:
+    noise = Noise(machine, *taken)
+    return measure_steps(machine.run, protocol, machine.phase, machine.clock, noise), noise
+
+
+def test_the_watch_starts_again_with_the_blocks() -> None:
+    machine = Machine(lambda n: 0.01 if n < 200 else 0.015)
+    result, noise = watched(machine, 0.0)
+    assert (len(noise.begun), noise.kept) == (2, 1)
+    assert machine.now - noise.begun[-1] == pytest.approx(sum(result.blocks))
+    assert result.repeated == pytest.approx(noise.begun[1] - noise.begun[0])
 
 
 def test_no_measurement_is_repeated_beyond_the_longest_time() -> None:
@@ -162,31 +183,26 @@ def test_an_early_outlier_is_not_steady() -> None:
 
 
 def test_disturbed_blocks_become_warm_up_and_are_measured_again() -> None:
-    """The first measurement is disturbed, and slower; the second says nothing of a jump between the two."""
-    calls: list[float] = []
-    machine = Machine(lambda _: 0.003 if calls else 0.006)
-
-    def disturbed() -> str | None:
-        calls.append(machine.now)
-        return "noise" if len(calls) == 1 else None
-
-    result = measure_steps(machine.run, PROTOCOL, machine.phase, machine.clock, disturbed=disturbed)
-    assert len(calls) == 2
-    assert result.steady
+    """The first attempt is disturbed, and slower; the second says nothing of a jump between the two."""
+    machine = Machine(lambda _: 0.006)
+    machine._cost = lambda _: 0.003 if len(noise.begun) > 1 else 0.006
+    noise = Noise(machine, 0.5, 0.0)
+    result = measure_steps(machine.run, PROTOCOL, machine.phase, machine.clock, noise)
+    assert (len(noise.begun), noise.kept, result.steady) == (2, 1, True)
     assert statistics.median(result.blocks) == pytest.approx(0.003 * result.steps_per_block)
     assert max(result.warmup) == pytest.approx(0.006 * result.steps_per_block)
 
 
-def test_a_machine_that_is_always_disturbed_is_measured_three_times_at_most() -> None:
+@pytest.mark.parametrize(("taken", "kept"), [((0.2, 0.6), 0), ((0.6, 0.2), 1), ((0.3, 0.3), 1)])
+def test_where_every_attempt_is_disturbed_the_least_disturbed_counts(taken: tuple[float, float], kept: int) -> None:
+    """It costs one attempt more, and every block is kept."""
     machine = Machine(lambda _: 0.003)
-    calls: list[float] = []
-
-    def disturbed() -> str:
-        calls.append(machine.now)
-        return "noise"
-
-    measure_steps(machine.run, PROTOCOL, machine.phase, machine.clock, disturbed=disturbed)
-    assert len(calls) == 1 + REPEATS
-    calls.clear()
-    measure_steps(machine.run, replace(PROTOCOL, max_seconds=1.5), machine.phase, machine.clock, disturbed=disturbed)
-    assert len(calls) == 1
+    result, noise = watched(machine, *taken)
+    assert (len(noise.begun), noise.kept) == (2, kept)
+    assert (len(result.discarded) > 0) == (kept == 0)
+    assert result.repeated == pytest.approx(sum(result.blocks), rel=0.2)
+    per_block, trials = result.steps_per_block, sum(trial.steps for trial in result.calibration)
+    blocks = len(result.warmup) - 1 + len(result.blocks) + len(result.discarded)
+    assert trials + per_block * blocks == machine.steps
+    short, once = watched(Machine(lambda _: 0.003), 0.5, protocol=replace(PROTOCOL, max_seconds=1.5))
+    assert (len(once.begun), short.repeated) == (1, 0.0)

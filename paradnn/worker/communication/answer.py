@@ -41,13 +41,13 @@ class _CommunicationRun(PointRun):
         with self._phases("compile"):
             compilation, _ = compile_steps(self._step)
         self._memory.compiled()
-        timing, meter, contention = self._time(self._step.run, self._step, self._phases)
-        energy = meter.joules(), meter.source
+        timing, energy, contention = self._time(self._step.run, self._step, self._phases)
         measurement = Measurement(0, compilation, {}, None, None, timing, *energy, contention)
         self._answer = replace(self._answer, measurement=measurement)
         if self._request["model"]["pattern"] == "latency" and not isinstance(self._step, GroupStep):
             with self._phases("latency"):
                 longest = self._request["measure"]["max_seconds"]
-                latencies = single_latencies(self._step.run, longest)
+                latencies, disturbed = single_latencies(self._step.run, longest)
+            self._note_contention("latency", disturbed)
             self._answer = replace(self._answer, latencies=latencies)
         self._remember_memory(self._memory.taken())
