@@ -15,6 +15,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+import_module("paradnn")  # ends `python -m analysis` quietly at an early Ctrl-C
+
 #: What each module brings; the options of `runs`, `overhead`, `breakdown` and `parameters` hold only `pool`.
 _HOMES = {
     "options": ("Options", "Selection"),

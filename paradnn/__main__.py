@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 
 from paradnn.cli.commands import COMMANDS
@@ -22,14 +21,7 @@ def main() -> int:
         print(f"error: {name or 'no command'}: choose one of {', '.join(COMMANDS)}; each has --help", file=sys.stderr)
         return 2
     del sys.argv[1]
-    try:
-        code = int(importlib.import_module(COMMANDS[name][0]).main())
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        # The reader, such as head, has seen enough. Python would complain once more when it closes the stream.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    return int(importlib.import_module(COMMANDS[name][0]).main())
 
 
 if __name__ == "__main__":

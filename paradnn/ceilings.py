@@ -11,15 +11,16 @@ import sys
 from omegaconf import DictConfig
 
 from paradnn.cli.command import run_command
+from paradnn.cli.program import program
 
 __all__ = ["main"]
 
 
 def _measure_ceilings(config: DictConfig) -> int:
     """Measure what the composed configuration names, and print them."""
+    from paradnn.cli.console import si
     from paradnn.config.point import read_point, read_settings
     from paradnn.errors import ConfigError
-    from paradnn.session.progress import si
     from paradnn.session.session import measure_ceilings
     from paradnn.sweep.space import plain
 
@@ -40,6 +41,7 @@ def _measure_ceilings(config: DictConfig) -> int:
     return 0
 
 
+@program
 def main() -> int:
     """`python -m paradnn.ceilings platform=cpu`: the same configuration and the same keys as paradnn.train."""
     return run_command(_measure_ceilings)

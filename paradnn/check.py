@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from paradnn.errors import ParadnnError
+from paradnn.cli.console import Screen, say
+from paradnn.cli.program import program
 from paradnn.platform.findings import Finding, host_findings, load_findings
 from paradnn.platform.gpu_state import gpu_findings
 from paradnn.platform.load import LoadWatch
@@ -31,6 +31,7 @@ __all__ = ["main", "verdict"]
 _SECONDS = 1.0
 
 
+@program
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line: 0; 1 where something harms with --strict, or was not restored; 2 for bad input."""
     parser = argparse.ArgumentParser(prog="python -m paradnn.check", description=(__doc__ or "").partition("\n")[0])
@@ -49,19 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--state", type=Path, default=default_state_file(), help="file of the former values (default: %(default)s)"
     )
     given = parser.parse_args(arguments)
-    try:
-        if given.restore:
-            return 0 if restore(given.state, print) else 1
-        if given.tune is not None:
-            tune(tuned_names(given.tune), given.state, print)
-            return 0
-        found = _look()
-    except ParadnnError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    if given.restore:
+        return 0 if restore(given.state, say) else 1
+    if given.tune is not None:
+        tune(tuned_names(given.tune), given.state, say)
+        return 0
+    found = _look()
     if given.json:
         print(json.dumps({"verdict": verdict(found), "findings": [asdict(finding) for finding in found]}, indent=1))
     else:
@@ -85,9 +79,9 @@ def _look() -> list[Finding]:
 
 def _show(findings: Sequence[Finding]) -> None:
     """The verdict; what harms, with why and what to do; and a table of all."""
-    console = Console(highlight=False)
+    console = Screen()
     if not console.is_terminal:
-        console = Console(highlight=False, width=140)
+        console = Screen(width=140)
     console.print(f"{verdict(findings)}\n", soft_wrap=True, markup=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("", "what", "now", "why it matters"):

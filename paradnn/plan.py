@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig
 
 from paradnn.cli.command import run_command
+from paradnn.cli.program import program
 from paradnn.core.words import MOST_HOSTS, did_you_mean, is_count
 from paradnn.errors import ConfigError
 from paradnn.forecast.communication.data_parallel import ALGORITHMS, Exchange
@@ -100,8 +101,12 @@ def _hosts(value: str) -> tuple[int, ...]:
 
 
 def _file(value: str) -> Path:
-    path = Path(value).expanduser()
-    if not value or path.is_dir() or not path.absolute().parent.is_dir():
+    try:
+        path = Path(value).expanduser()
+        possible = bool(value) and not path.is_dir() and path.absolute().parent.is_dir()
+    except (OSError, ValueError, RuntimeError):  # too long, a zero byte, the home of a user who is not there
+        possible = False
+    if not possible:
         raise ConfigError("plan.out", value, "is not a file in an existing folder", "give the path of a CSV file")
     return path
 
@@ -163,15 +168,12 @@ def _refuse_unknown(points: Sequence[Point]) -> None:
         raise ConfigError("server.rate", "peak", reason, f"{most}; plan a server.rate=100 for a single one")
 
 
+@program
 def main() -> int:
     """`python -m paradnn.plan -m experiment=paper_fc`: the process' exit code."""
     from paradnn.cli.overrides import split_overrides
 
-    try:
-        options, rest = split_options(split_overrides(sys.argv[1:]))
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    options, rest = split_options(split_overrides(sys.argv[1:]))
     sys.argv[1:] = [*rest, _SWEEPER]
     return run_command(lambda config: _plan(config, options))
 

@@ -11,13 +11,14 @@ import argparse
 import sys
 import time
 
+from paradnn.cli.program import program
 from paradnn.core.words import counted
-from paradnn.errors import ParadnnError
 from paradnn.platform.stack import list_stacks, named_stack, open_stack, remove_stacks
 
 __all__ = ["main"]
 
 
+@program
 def main() -> int:
     """`python -m paradnn.stacks [list | make NAME | remove NAME]`; the process' exit code."""
     parser = argparse.ArgumentParser(prog="python -m paradnn.stacks", description=(__doc__ or "").partition("\n")[0])
@@ -26,23 +27,16 @@ def main() -> int:
     for command, text in (("make", "make it now"), ("remove", "remove it, under whatever requirements")):
         commands.add_parser(command, help=text).add_argument("name")
     arguments = parser.parse_args()
-    try:
-        if arguments.command == "make":
-            begin = time.perf_counter()
-            opened = open_stack(named_stack(arguments.name), print)
-            print(
-                f"ready after {time.perf_counter() - begin:.1f} s: {opened.stack.python}, "
-                f"{counted(len(opened.packages), 'package')}"
-            )
-        else:
-            for line in remove_stacks(arguments.name) if arguments.command == "remove" else list_stacks():
-                print(line)
-    except ParadnnError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    if arguments.command == "make":
+        begin = time.perf_counter()
+        opened = open_stack(named_stack(arguments.name), print)
+        print(
+            f"ready after {time.perf_counter() - begin:.1f} s: {opened.stack.python}, "
+            f"{counted(len(opened.packages), 'package')}"
+        )
+    else:
+        for line in remove_stacks(arguments.name) if arguments.command == "remove" else list_stacks():
+            print(line)
     return 0
 
 

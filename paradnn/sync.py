@@ -12,9 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from paradnn.cli.console import say
+from paradnn.cli.program import program
 from paradnn.config.point import Tracking
 from paradnn.core.words import counted
-from paradnn.errors import ParadnnError
 from paradnn.tracking.offline import default_folder
 from paradnn.tracking.upload import Synced, sync, sync_command
 
@@ -23,6 +24,7 @@ __all__ = ["main"]
 _LISTED = 10
 
 
+@program
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; 0 when no file is damaged, 1 when some are, 2 for bad input."""
     parser = argparse.ArgumentParser(prog="python -m paradnn.sync", description=(__doc__ or "").splitlines()[0])
@@ -35,14 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = Tracking(uri=given.uri, experiment=given.experiment)
     try:
         done = sync(given.folder, settings, repeats=given.repeats)
-    except ParadnnError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
     except KeyboardInterrupt:
         print("interrupted; the same command continues", file=sys.stderr)
         return 130
     for problem in done.problems:
-        print(f"refused: {problem}", file=sys.stderr)
+        say(f"refused: {problem}", sys.stderr)
     _describe(done, sync_command(given.folder, settings))
     return 1 if done.problems else 0
 
@@ -61,7 +60,7 @@ def _describe(done: Synced, command: str) -> None:
     what = counted(len(points), "point")
     print(f"{what} not logged: the store holds a measurement of the same point in the same environment:")
     for each in points[:_LISTED]:
-        print(f"  {each.name}: run {each.run_id}, {each.path.name} here")
+        say(f"  {each.name}: run {each.run_id}, {each.path.name} here")
     if len(points) > _LISTED:
         print(f"  and {len(points) - _LISTED:,} more")
     print(f"The files are kept. To log them as repetitions: {command} --repeats")

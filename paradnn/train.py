@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig
 
 from paradnn.cli.command import run_command
+from paradnn.cli.program import program
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point, Settings
@@ -24,6 +25,7 @@ __all__ = ["main"]
 
 def _measure(config: DictConfig) -> int:
     """Measure what the configuration describes; the exit code."""
+    from paradnn.cli.console import say
     from paradnn.config.point import LARGEST, read_point, read_settings, read_smallest
     from paradnn.errors import ConfigError
     from paradnn.session.progress import describe_point, describe_sweep
@@ -51,7 +53,7 @@ def _measure(config: DictConfig) -> int:
             return _said_of_interruption(summary, settings)
         summary = measure_points([read_point(content)], settings, None)
         for row in summary.rows:
-            print(describe_point(row, summary.where))
+            say(describe_point(row, summary.where))
     return _said_of_interruption(summary, settings)
 
 
@@ -100,6 +102,7 @@ def _measure_task(points: Sequence[Point], settings: Settings, sweep: SweepInfo)
     return 0
 
 
+@program
 def main() -> int:
     """Measure one point or a sweep; the process' exit code."""
     return run_command(_measure)

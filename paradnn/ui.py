@@ -11,7 +11,8 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from paradnn.errors import ConfigError, NoStoreError, ParadnnError, StoreError
+from paradnn.cli.program import program
+from paradnn.errors import ConfigError, NoStoreError, StoreError
 from paradnn.store.address import StoreAddress, address_of
 from paradnn.store.client import client_of
 from paradnn.store.errors import store_errors
@@ -24,6 +25,7 @@ __all__ = ["main", "prepare_views"]
 _SETTINGS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 
 
+@program
 def main(arguments: Sequence[str] | None = None) -> int:
     """Give the experiment its views, print their links, and become MLflow's server; 2 for what a user can mend.
 
@@ -37,14 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     address = address_of(given.store)
     served = address.is_server
-    try:
-        if not served:
-            _require_database(address)
-            _require_free(given.host, given.port)
-        experiment_id = prepare_views(address, given.experiment)
-    except ParadnnError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    if not served:
+        _require_database(address)
+        _require_free(given.host, given.port)
+    experiment_id = prepare_views(address, given.experiment)
     server = address.public.rstrip("/") if served else f"http://{given.host}:{given.port}"
     for view, (shows, *_) in VIEWS.items():
         print(f"{shows}:\n  {link(server, experiment_id, view)}")

@@ -21,10 +21,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from paradnn.cli.console import si, standard_output
+from paradnn.cli.program import program
 from paradnn.core.words import counted, did_you_mean
-from paradnn.errors import ConfigError, ParadnnError, StoreError
-from paradnn.session.console import standard_output
-from paradnn.session.progress import si
+from paradnn.errors import ConfigError, StoreError
 from paradnn.store.address import address_of
 from paradnn.store.query import Query, Values
 from paradnn.store.reader import Reader, open_reader
@@ -78,6 +78,7 @@ class Progress:
         return (self.now - self.begun) * max(self.planned - len(self.done), 0) / len(self.done)
 
 
+@program
 def main(arguments: Sequence[str] | None = None) -> int:
     """Show a sweep until it ends or Ctrl-C; 0, or 2 for wrong input and a store without a sweep."""
     parser = argparse.ArgumentParser(prog="python -m paradnn.watch", description=(__doc__ or "").splitlines()[0])
@@ -97,9 +98,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             console.print(view(progress_of(reader, given.experiment, sweep)))
         else:
             _follow(reader, given.experiment, sweep, console, given.interval)
-    except ParadnnError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
     except KeyboardInterrupt:
         pass
     return 0

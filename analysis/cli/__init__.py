@@ -7,14 +7,14 @@ A new one is a `Command` in `analysis.cli.commands`, with a dataclass of options
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from analysis.cli.commands import COMMANDS
-from paradnn.errors import ParadnnError
+from paradnn.cli.console import say
+from paradnn.cli.program import program
 
 __all__ = ["COMMANDS", "main", "make_parser"]
 
@@ -26,30 +26,17 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}; see {self.prog} --help\n")
 
 
+@program
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command; returns the exit code. What a user can mend is one line on standard error and code 2."""
     parser = make_parser()
     args = parser.parse_args(argv)
     command_line = ["analysis", *(sys.argv[1:] if argv is None else argv)]
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = _one_line
-            # Text columns are a block each: pandas warns where one is added to a hundred.
-            warnings.filterwarnings("ignore", message="DataFrame is highly fragmented")
-            args.sub_command.execute(args, command_line)
-            sys.stdout.flush()
-    except ParadnnError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:
-        # The reader, such as head, has seen enough. Python would complain once more when it closes the stream.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        print(f"error: {error.filename or 'file'}: {error.strerror or error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    with warnings.catch_warnings():
+        warnings.showwarning = _one_line
+        # Text columns are a block each: pandas warns where one is added to a hundred.
+        warnings.filterwarnings("ignore", message="DataFrame is highly fragmented")
+        args.sub_command.execute(args, command_line)
     return 0
 
 
@@ -76,4 +63,4 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _one_line(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+    say(f"warning: {message}", sys.stderr)

@@ -6,6 +6,7 @@ Hydra would end the process with its parser's own words, or take what it does no
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -32,7 +33,8 @@ _MOST = 1_000  # values of one override that are looked at
 
 def options_of(group: str) -> list[str]:
     """The options of a group of the configuration, such as `model`; none where it is no group."""
-    return sorted(path.stem for path in (CONFIG / group).glob("*.yaml")) if group else []
+    is_name = re.fullmatch(r"[\w/-]{1,100}", group)  # none that leads out of the folder
+    return sorted(path.stem for path in (CONFIG / group).glob("*.yaml")) if is_name else []
 
 
 def groups() -> list[str]:
@@ -90,7 +92,7 @@ def _overrides(arguments: Sequence[str]) -> Iterator[str]:
 def _no_flag(name: str, value: str, known: Sequence[str]) -> ParadnnError:
     key = name.lstrip("-")
     keys = known_keys()
-    if key in keys or (CONFIG / key).is_dir():
+    if key in keys or key in groups():
         return ParadnnError(f"{name}: keys are written without dashes: {key}={value if '=' not in value else '...'}")
     # A short option is like any other.
     hint = did_you_mean(name, [flag for flag in known if flag.startswith("--")] if name.startswith("--") else [])
@@ -171,8 +173,8 @@ def no_such_key(given: str, key: str, arguments: Sequence[str]) -> str:
 @cache
 def keys_of(group: str, option: str) -> tuple[str, ...]:
     """The keys that an option of a group has, but for its name."""
-    path = Path(CONFIG / group / f"{option}.yaml")
-    content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
+    known = option in options_of(group)
+    content = yaml.safe_load(Path(CONFIG / group / f"{option}.yaml").read_text(encoding="utf-8")) if known else None
     return tuple(str(key) for key in content if key != "name") if isinstance(content, dict) else ()
 
 

@@ -13,6 +13,7 @@ from paradnn.cli.checks import check_arguments
 from paradnn.cli.help import help_text
 from paradnn.cli.overrides import as_axes, is_input_error, one_line, split_overrides
 from paradnn.config.paths import CONFIG
+from paradnn.errors import ParadnnError
 
 __all__ = ["run_command"]
 
@@ -53,14 +54,10 @@ def run_command(action: Callable[[DictConfig], int]) -> int:
         hydra.main(version_base="1.3", config_path=str(CONFIG), config_name="config")(measure)()
         if task.error:
             raise task.error
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
     except Exception as error:
         if verbose or not is_input_error(error):
             raise
-        print(f"error: {one_line(error)}", file=sys.stderr)
-        return 2
+        raise ParadnnError(one_line(error)) from None
     finally:
         if not verbose:
             del os.environ["HYDRA_FULL_ERROR"]

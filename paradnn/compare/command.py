@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig
 
 from paradnn.cli.command import run_command
+from paradnn.cli.program import program
 from paradnn.compare.arguments import Commands, Request, read_arguments
 from paradnn.core.words import counted
-from paradnn.errors import ParadnnError
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point, Settings
@@ -132,25 +132,19 @@ def _compare_commands(request: Commands) -> int:
     return int(not settled)
 
 
+@program
 def main() -> int:
     """Compare two sides: 0 a verdict on every point, 1 a point without one, 2 wrong input, 130 interrupted."""
-    try:
-        request = read_arguments(sys.argv[1:])
-        if isinstance(request, Commands):
-            return _compare_commands(request)
-        sides = []
-        for side in request.sides:
-            code, composed = _compose([*side.overrides, *request.common])
-            if composed is None:
-                return code
-            sides.append(composed)
-        return _compare(request, *sides)
-    except ParadnnError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    request = read_arguments(sys.argv[1:])
+    if isinstance(request, Commands):
+        return _compare_commands(request)
+    sides = []
+    for side in request.sides:
+        code, composed = _compose([*side.overrides, *request.common])
+        if composed is None:
+            return code
+        sides.append(composed)
+    return _compare(request, *sides)
 
 
 if __name__ == "__main__":

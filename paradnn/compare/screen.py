@@ -13,11 +13,11 @@ from typing import Any
 
 from rich.table import Column
 
+from paradnn.cli.console import fitting_table, standard_output
 from paradnn.compare.commands import Turns
 from paradnn.compare.text import describe_estimate
 from paradnn.compare.verdict import FEWEST, Estimate, Verdict
 from paradnn.core.words import counted
-from paradnn.session.console import fitting_table, standard_output
 from paradnn.store.whole_file import whole_file
 
 __all__ = [

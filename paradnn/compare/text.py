@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.table import Column
 
+from paradnn.cli.console import fitting_table, standard_output
 from paradnn.compare.comparison import Comparison, Result
 from paradnn.compare.verdict import FEWEST, Estimate, Verdict
-from paradnn.session.console import fitting_table, standard_output
 
 __all__ = ["describe", "describe_estimate", "round_table", "sentences", "verdict_table"]
 

@@ -8,8 +8,8 @@ stand alone), a mapping of strings and nested dataclasses.
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
+import sys
 from collections.abc import Mapping
 from functools import cache
 from types import NoneType, UnionType
@@ -21,6 +21,7 @@ from paradnn.errors import ConfigError
 __all__ = ["memory_bytes", "option", "read"]
 
 T = TypeVar("T")
+_LARGEST = sys.float_info.max
 _UNITS = {
     "": 1,
     "b": 1,
@@ -73,10 +74,11 @@ def memory_bytes(value: str | int, key: str) -> int | None:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).strip().lower())
     if not match or match[2] not in _UNITS:
         raise ConfigError(key, value, "is not a memory size", "give bytes, a number with KiB, MiB, GiB or GB, or auto")
-    size = int(float(match[1]) * _UNITS[match[2]])
-    if size <= 0:
-        raise ConfigError(key, value, "must be positive", "give a memory size such as 8GiB")
-    return size
+    size = float(match[1]) * _UNITS[match[2]]
+    if not 1 <= size < 2**63:
+        problem = "must be positive" if size < 1 else "is too large"
+        raise ConfigError(key, value, problem, "give a memory size such as 8GiB")
+    return int(size)
 
 
 @cache
@@ -134,9 +136,9 @@ def _integer(value: Any, key: str) -> int:
 
 
 def _number(value: Any, key: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ConfigError(key, value, "expects a finite number", f"write for example {key}=0.5")
-    return float(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and -_LARGEST <= value <= _LARGEST:
+        return float(value)
+    raise ConfigError(key, value, "expects a finite number", f"write for example {key}=0.5")
 
 
 def _bounded(value: Any, bounds: Mapping[str, Any], key: str) -> Any:

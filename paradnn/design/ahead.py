@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from paradnn.cli.console import standard_output
 from paradnn.config.point import Point, Settings
 from paradnn.core.words import counted
 from paradnn.design.course import open_design
 from paradnn.forecast.text import duration, table_of
-from paradnn.session.console import standard_output
 from paradnn.sweep.tasks import SweepInfo
 
 __all__ = ["describe_ahead"]

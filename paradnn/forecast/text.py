@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
+from paradnn.cli.console import standard_output
 from paradnn.core.words import counted
 from paradnn.forecast.forecast import Forecast
 from paradnn.forecast.regression import Array
 from paradnn.forecast.table import row_of
 from paradnn.record.record import run_name
-from paradnn.session.console import standard_output
 from paradnn.store.whole_file import whole_file
 
 __all__ = ["describe", "duration", "table_of", "write_points"]

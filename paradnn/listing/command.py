@@ -14,6 +14,7 @@ import yaml
 
 from paradnn.cli.checks import groups, options_of
 from paradnn.cli.help import documented_keys
+from paradnn.cli.program import program
 from paradnn.config.paths import CONFIG
 from paradnn.core.words import did_you_mean
 from paradnn.errors import ConfigError, ParadnnError
@@ -59,18 +60,17 @@ def _described(group: str, option: str) -> str:
     return f"{words} {keys}"
 
 
+@program
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what is asked for; 0, or 2 for a kind or a word that there is not."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or given[0] in ("-h", "--help") or len(given) > 2:
-        print(f"{_USAGE}{', '.join(groups())}", file=sys.stderr if len(given) > 2 else sys.stdout)
-        return 2 if len(given) > 2 else 0
-    try:
-        for name, text in _matching(given[0], given[1] if len(given) > 1 else ""):
-            print(_line(name, text))
-    except ParadnnError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    if not given or given[0] in ("-h", "--help"):
+        print(f"{_USAGE}{', '.join(groups())}")
+        return 0
+    if len(given) > 2:
+        raise ConfigError("list", " ".join(given), "are too many words", "write a kind, then one word that is quoted")
+    for name, text in _matching(given[0], given[1] if len(given) > 1 else ""):
+        print(_line(name, text))
     return 0
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from paradnn.cli.checks import chosen_option, groups, keys_of, options_of
 from paradnn.cli.commands import COMMANDS
 from paradnn.cli.help import known_keys
+from paradnn.cli.program import program
 from paradnn.config.families import FAMILIES
 from paradnn.config.outcome import OUTCOMES
 from paradnn.config.point import Point, Settings
@@ -49,6 +50,7 @@ _VALUES = {
 _COLUMNS = {"--x", "--y", "--by", "--on", "--colour", "--against"}
 
 
+@program
 def main(arguments: Sequence[str] | None = None) -> int:
     """`paradnn completion bash` prints the shell's part; with a line of input, what may follow."""
     given = list(sys.argv[1:] if arguments is None else arguments)

@@ -18,18 +18,18 @@ from rich.table import Column as TableColumn
 from rich.table import Table
 from rich.text import Text
 
+from paradnn.cli.console import Screen, fitting_table, si, standard_output
 from paradnn.core.words import counted
 from paradnn.record.communication import communication_words
 from paradnn.record.generation import generation_words
 from paradnn.record.headline import Column, headline, throughput
 from paradnn.record.learning import learning_words
 from paradnn.record.load import load_words
-from paradnn.session.console import fitting_table, standard_output
 
 if TYPE_CHECKING:
     from paradnn.session.summary import Row, Summary
 
-__all__ = ["Reporter", "describe_point", "describe_sweep", "si"]
+__all__ = ["Reporter", "describe_point", "describe_sweep"]
 
 _COLOURS = {"ok": "green", "unavailable": "yellow"}
 #: Longer sweeps end with counts instead of one row for each point.
@@ -46,7 +46,7 @@ class Reporter:
         self._total = total
         self._left = "left at most" if at_most else "left"
         self._title = title
-        self._console = Console(stderr=True, highlight=False)
+        self._console = Screen(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._counts: Counter[str] = Counter()
         self._begin = self._ended = time.monotonic()  # of the work; and of the latest process
@@ -287,14 +287,6 @@ def _outcome_table(rows: Sequence[Row]) -> Table:
     for family in dict.fromkeys(family for family, _ in counts):
         table.add_row(family, *(str(counts[family, outcome] or "") for outcome in outcomes))
     return table
-
-
-def si(value: float) -> str:
-    """The value with three digits and an SI prefix: 12.3 G."""
-    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= factor:
-            return f"{value / factor:.3g} {prefix}"
-    return f"{value:.3g} "
 
 
 def _processes(metrics: Mapping[str, float]) -> str:

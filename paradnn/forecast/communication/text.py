@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from rich.table import Table
 
+from paradnn.cli.console import standard_output
 from paradnn.core.words import counted
 from paradnn.forecast.communication.over_hosts import SCALINGS, OverHosts, Scaling
 from paradnn.forecast.regression import Array
 from paradnn.forecast.status import SweepStatus
 from paradnn.forecast.text import table_of
-from paradnn.session.console import standard_output
 
 __all__ = ["describe_steps"]
 
