@@ -19,6 +19,7 @@ import_module("paradnn")  # ends `python -m analysis` quietly at an early Ctrl-C
 
 #: What each module brings; the options of `runs`, `overhead`, `breakdown` and `parameters` hold only `pool`.
 _HOMES = {
+    "analyses.overhead": ("OverheadOptions", "overhead"),
     "options": ("Options", "Selection"),
     "report": ("make_report",),
     "store.load": ("load", "load_table", "load_tables"),
@@ -35,7 +36,6 @@ _HOMES = {
     "summaries.latency": ("LatencyOptions", "latency"),
     "summaries.layers": ("LayersOptions", "layers"),
     "summaries.memory": ("MemoryOptions", "memory"),
-    "summaries.overhead": ("OverheadOptions", "overhead"),
     "summaries.parameters": ("ParametersOptions", "parameters", "read_models"),
     "summaries.predict": ("PredictOptions", "predict"),
     "summaries.roofline": ("RooflineOptions", "roofline"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-__all__ = ["is_share", "percent_interval", "short"]
+__all__ = ["is_share", "percent_interval", "seconds", "short", "with_interval"]
 
 _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SHARES = ("utilization", "fraction", "share", "_cv")
@@ -55,3 +55,14 @@ def _rounded(value: float, digits: int) -> str:
     places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     text = f"{value:.{places}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def with_interval(estimate: tuple[float, float, float]) -> str:
+    """A share and its interval in a sentence: "43% (95% interval 36% to 49%)"; the share alone where it has none."""
+    value, low, high = (short(part, share=True) for part in estimate)
+    return value if math.isnan(estimate[1]) else f"{value} (95% interval {low} to {high})"
+
+
+def seconds(value: float) -> str:
+    """A time to three digits: "2.5 s", and "12.3 ms" below a tenth of a second."""
+    return short(value, "s", digits=3) if value >= 0.1 else short(1000 * value, "ms", digits=3)

@@ -7,6 +7,7 @@ back for the module that makes a parser of it (`analysis.cli.arguments`); `comma
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import NoneType
@@ -21,20 +22,23 @@ __all__ = [
     "Selection",
     "Source",
     "arguments",
+    "columns_named",
     "command_line",
     "option",
     "unit_option",
 ]
 
+_COLUMN = re.compile(r"[\w.]*")  # at the beginning of a condition
 _RUNS = "which runs (F, P and O take several: A,B)"
 
 
 def option(default: Any = dataclasses.MISSING, text: str = "", **how: Any) -> Any:
     """A field with a help text; without `default` it must be given.
 
-    `how` may hold `metavar`; `above` and `below`, bounds that are excluded, and `least`, one that is not; `flag`, where
-    it is not the field's name; `positional`; `several` of a tuple: "commas" (A,B in one value, the default), "repeat"
-    (a flag for each) or "words"; `group`, the heading in --help; `shared` for what another class has the flag of.
+    `names` says what its words are: "columns", or "conditions" on columns. `how` may further hold `metavar`; `above` and
+    `below`, bounds that are excluded, and `least`, one that is not; `flag`, where it is not the field's name;
+    `positional`; `several` of a tuple: "commas" (A,B in one value, the default), "repeat" (a flag for each) or "words";
+    `group`, the heading in --help; `shared` for what another class has the flag of.
     """
     return dataclasses.field(default=default, metadata={"help": text, **how})
 
@@ -103,6 +107,19 @@ def command_line(options: Arguments) -> list[str]:
     """Options as the words of a command line that gives the same options; what is left at its default is left out."""
     known = sorted(arguments(type(options)), key=lambda argument: not argument.how.get("positional"))
     return [word for argument in known for word in argument.words(getattr(options, argument.name))]
+
+
+def columns_named(options: Arguments) -> set[str]:
+    """The columns that options are about: of fields that name columns, and of conditions such as "device=V100"."""
+    found = set()
+    for argument in arguments(type(options)):
+        value = getattr(options, argument.name)
+        if value is None or "names" not in argument.how:
+            continue
+        for text in (part[0] if argument.pairs else part for part in (value if argument.several else (value,))):
+            words = text.split(" & ") if argument.how["names"] == "conditions" else [text]
+            found |= {_COLUMN.match(word.strip())[0] for word in words}  # type: ignore[index]
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

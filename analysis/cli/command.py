@@ -16,9 +16,10 @@ from analysis.options import Arguments, Options, Selection, Source
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.summaries.result import Result
+    from analysis.registry import Analysis
+    from analysis.result import Result
 
-__all__ = ["Command"]
+__all__ = ["Command", "of_analysis"]
 
 
 @dataclass(frozen=True)
@@ -69,3 +70,19 @@ class Command:
             make = answer_of_one_protocol if self.one_protocol else answer
             result = make(self.analyse, frame, options, selection)
             deliver(self.name, result, frame, selection, output, command_line)
+
+
+def of_analysis(one: Analysis[Any, Any]) -> Command:
+    """The sub-command of a registered analysis."""
+    return Command(
+        one.options,
+        summary=one.summary,
+        description=one.description,
+        example=one.example,
+        analyse=one,
+        columns=one.columns,
+        read=one.read,
+        draws=one.draws,
+        one_protocol=one.one_protocol,
+        counts=one.counts,
+    )

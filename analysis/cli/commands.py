@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analysis.cli.command import Command
+from analysis.cli.command import Command, of_analysis
 from analysis.cli.imports import IMPORTS
 from analysis.cli.output import Output
 from analysis.cli.report import ReportOptions, report
 from analysis.cli.stored import ExportOptions, ImportOptions, export, import_bundle
 from analysis.options import Selection, option
+from analysis.registry import ANALYSES
 from analysis.store.conditions import select
 from analysis.summaries.boxplot import BoxplotOptions, boxplot
 from analysis.summaries.breakdown import BreakdownOptions, breakdown
@@ -25,7 +26,6 @@ from analysis.summaries.infeed import InfeedOptions, infeed
 from analysis.summaries.latency import LatencyOptions, latency
 from analysis.summaries.layers import LayersOptions, layers
 from analysis.summaries.memory import MemoryOptions, memory
-from analysis.summaries.overhead import OverheadOptions, overhead
 from analysis.summaries.parameters import ParametersOptions, parameters, read_models
 from analysis.summaries.predict import PredictOptions, predict
 from analysis.summaries.roofline import RooflineOptions, roofline
@@ -68,6 +68,7 @@ def _models(options: _TableOptions, selection: Selection, output: Output) -> pd.
 
 COMMANDS: tuple[Command, ...] = (
     *IMPORTS,
+    *map(of_analysis, ANALYSES.values()),
     Command(
         RunsOptions,
         summary="what the store holds: runs by family, device and outcome",
@@ -160,15 +161,6 @@ COMMANDS: tuple[Command, ...] = (
         "whiskers from the 2nd to the 98th, dots beyond. Replicates of a point count once.",
         example="python -m analysis boxplot --metric examples_per_second --by device,batch_size --figure boxes.png",
         analyse=boxplot,
-        draws=True,
-    ),
-    Command(
-        OverheadOptions,
-        summary="where the wall time of a sweep goes: measuring, the model's own cost, this tool's",
-        description="Median and quartiles of every phase of a point, and the share of wall time that is measuring.\n"
-        "Every outcome counts, since a failed point costs time as well.",
-        example="python -m analysis overhead --tag source=measured --figure overhead.png",
-        analyse=overhead,
         draws=True,
     ),
     Command(

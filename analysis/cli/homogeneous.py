@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from analysis.options import Options, Selection, command_line
-from analysis.summaries.result import Paragraph, Result
+from analysis.result import Paragraph, Result
 from paradnn.config.families import MESSAGES
 from paradnn.errors import HeterogeneousError, ParadnnError
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from analysis.summaries.result import Result
+    from analysis.result import Result
 
 __all__ = ["FigureOutput", "Output", "deliver"]
 

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from analysis.drawing import COLOURS, MARKERS, colour_of, families_with, figure, finish, quantity
 from analysis.figures.speedup import ratio_axis
-from analysis.figures.style import COLOURS, MARKERS, colour_of, families_with, figure, finish, quantity
 from analysis.format import is_share, short
 from analysis.labels import label, unit_of
 from analysis.methods.boxplot import BOX, WHISKERS, Boxes

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from analysis.figures.style import colour_of, families_with, figure, finish, marker_of
+from analysis.drawing import colour_of, families_with, figure, finish, marker_of
 from analysis.methods.breakdown import Breakdown
 
 __all__ = ["draw_breakdown"]

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from analysis.figures.style import COLOURS, MARKERS, figure, finish, quantity
+from analysis.drawing import COLOURS, MARKERS, figure, finish, quantity
 from paradnn.forecast.communication.channels import SIZE, TIME, ChannelFit, Channels
 
 __all__ = ["draw_channels"]

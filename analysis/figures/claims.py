@@ -16,8 +16,8 @@ from matplotlib.ticker import PercentFormatter
 from analysis.claims.evaluate import Finding
 from analysis.claims.judge import Verdict
 from analysis.claims.kinds import Answer, Bound, Ranking, Trend
+from analysis.drawing import COLOURS, figure, finish
 from analysis.figures.speedup import ratio_axis
-from analysis.figures.style import COLOURS, figure, finish
 from analysis.store.conditions import in_words
 
 __all__ = ["draw_claims"]

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from analysis.figures.style import COLOURS, MARKERS, SEQUENTIAL
+from analysis.drawing import COLOURS, MARKERS, SEQUENTIAL
 from analysis.format import short
 from analysis.labels import labelled
 

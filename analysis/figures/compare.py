@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures import style
+from analysis import drawing as style
 from analysis.figures.speedup import ratio_axis
 from analysis.labels import label
 from analysis.methods.compare import Comparison, Verdict

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.figures.style import colour_of, figure, finish, marker_of
+from analysis.drawing import colour_of, figure, finish, marker_of
 from analysis.store.frame import families
 
 __all__ = ["draw_extrapolation"]

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.figures.style import colour_of, figure, finish, log_ticks, marker_of
+from analysis.drawing import colour_of, figure, finish, log_ticks, marker_of
 from analysis.labels import label, unit_of
 from analysis.methods.frontier import Standing
 from analysis.methods.frontiers import Frontier, less_is_better

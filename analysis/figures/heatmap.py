@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
-from analysis.figures import style
+from analysis import drawing as style
 from analysis.format import is_share, short
 from analysis.labels import label, labelled
 from analysis.methods.heatmap import MEMORY, HeatMap, HeatMaps

@@ -8,7 +8,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, PercentFormatter
 
-from analysis.figures.style import COLOURS, MARKERS, SEQUENTIAL, figure, finish, quantity
+from analysis.drawing import COLOURS, MARKERS, SEQUENTIAL, figure, finish, quantity
 from analysis.methods.infeed import Infeed
 
 __all__ = ["draw_infeed"]

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures.style import COLOURS, MARKERS, figure, finish, log_ticks
+from analysis.drawing import COLOURS, MARKERS, figure, finish, log_ticks
 from analysis.format import short
 from analysis.methods.latency import Curve
 from analysis.store.latencies import Distribution

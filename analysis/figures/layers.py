@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 from matplotlib.figure import Figure
 
-from analysis.figures.style import COLOURS, figure, finish_stacks, stack
+from analysis.drawing import COLOURS, stacked
 from analysis.methods.layers import LAYERS, Layers
 
 __all__ = ["draw_layers"]
@@ -31,18 +30,12 @@ _WRITTEN = 0.05  # shares from here on have their number in the bar
 
 def draw_layers(found: Layers) -> Figure:
     """Share of the wall clock by layer, groups below each other, a session's mean wall clock at the end of each bar."""
-    groups = list(dict.fromkeys(found.sessions["group"]))
-    drawn, axes = figure(8.0, 2.2 + 0.5 * len(groups))
-    left = np.zeros(len(groups))
-    for layer in LAYERS:
-        of_layer = found.shares[found.shares["layer"] == layer].set_index("group")["share"]
-        shares = of_layer.reindex(groups).fillna(0.0).clip(lower=0.0).to_numpy()
-        if shares.any():
-            stack(axes, left, shares, layer, *_LOOK[layer], _WRITTEN)
-            left += shares
     sessions = found.sessions.groupby("group", sort=False)
     means, counts = sessions["wall"].mean(), sessions["points"].agg(["size", "sum"])
-    rows = [f"{name} ({counts['size'][name]}, {counts['sum'][name]})" for name in groups]
-    ends = [f"{means[name]:.3g} s" for name in groups]
-    finish_stacks(drawn, axes, rows, ends, "Where the wall clock of a session goes (sessions, points)", "wall clock")
-    return drawn
+    rows = {f"{name} ({counts['size'][name]}, {counts['sum'][name]})": f"{means[name]:.3g} s" for name in counts.index}
+    shares = found.shares.pivot(index="group", columns="layer", values="share").reindex(counts.index)
+    shares = shares.fillna(0.0).clip(lower=0.0)
+    parts = {layer: (layer, shares[layer]) for layer in LAYERS if layer in shares and shares[layer].any()}
+    return stacked(
+        rows, parts, _LOOK, "Where the wall clock of a session goes (sessions, points)", "wall clock", _WRITTEN
+    )

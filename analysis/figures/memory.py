@@ -11,7 +11,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from analysis.figures import style
+from analysis import drawing as style
 from analysis.labels import label
 from analysis.methods.memory import GroupMemory, Memory
 

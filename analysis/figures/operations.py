@@ -9,9 +9,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from analysis.drawing import COLOURS, colour_of, figure, finish, marker_of
 from analysis.figures.colouring import GREY, colouring
 from analysis.figures.roofline import describe, frame_roof, marks
-from analysis.figures.style import COLOURS, colour_of, figure, finish, marker_of
 from analysis.format import short
 from analysis.methods.operation_roofline import OperationRoofline, OperationsOfModels
 

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from analysis.figures.style import COLOURS, colour_of, figure, finish, marker_of
+from analysis.drawing import COLOURS, colour_of, figure, finish, marker_of
 from analysis.format import short
 from analysis.methods.parameters import ParameterRanges
 

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from analysis.drawing import COLOURS, colour_of, families_with, figure, finish, marker_of, quantity
 from analysis.figures.colouring import colouring
-from analysis.figures.style import COLOURS, colour_of, families_with, figure, finish, marker_of, quantity
 from analysis.format import short
 from analysis.methods.roofline import Roof, Roofline
 

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures.style import colour_of, figure, finish, log_ticks, marker_of, quantity
+from analysis.drawing import colour_of, figure, finish, log_ticks, marker_of, quantity
 from analysis.labels import label, unit_of
 from analysis.methods.scaling import Scaling, amdahl_speedup
 from analysis.methods.scaling_prediction import Expected

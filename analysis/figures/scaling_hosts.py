@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures.style import colour_of, figure, finish
+from analysis.drawing import colour_of, figure, finish
 
 __all__ = ["draw_hosts"]
 

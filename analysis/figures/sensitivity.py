@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures import style
+from analysis import drawing as style
 from analysis.labels import label, term_label
 from analysis.methods.sensitivity import Fit, Sensitivity
 

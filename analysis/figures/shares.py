@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures import style
+from analysis import drawing as style
 from analysis.labels import label
 from analysis.methods.sensitivity import Fit, Sensitivity
 from analysis.methods.shares import Shares

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.figures.style import colour_of, figure, finish
+from analysis.drawing import colour_of, figure, finish
 from analysis.labels import label
 from analysis.methods.software import Software, order
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from analysis.figures import style
+from analysis import drawing as style
 from analysis.figures.colouring import colouring
 from analysis.labels import labelled, term_label
 from analysis.methods.operation_speedup import Level, OperationSpeedup

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from analysis.figures.style import colour_of, figure, finish, marker_of
+from analysis.drawing import colour_of, figure, finish, marker_of
 from analysis.methods.time_to_accuracy import TimeToAccuracy
 
 __all__ = ["draw_time_to_accuracy"]

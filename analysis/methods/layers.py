@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from analysis.methods.overhead import MEASURING_PHASES
+from analysis.analyses.overhead import MEASURING_PHASES
 from analysis.methods.quantiles import bootstrap_ratio
 from paradnn.errors import NotEnoughData
 from paradnn.forecast.estimate import LEVEL, Estimate

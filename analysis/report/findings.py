@@ -12,11 +12,11 @@ import pandas as pd
 from analysis.format import short
 from analysis.report.populations import Population
 from analysis.report.sections import Chapter, Section
+from analysis.result import Result
 from analysis.store.frame import is_ok
 from analysis.summaries.boxplot import BoxplotResult
 from analysis.summaries.breakdown import BreakdownResult, share_in_words
 from analysis.summaries.heatmap import HeatmapResult
-from analysis.summaries.result import Result
 from analysis.summaries.roofline import RooflineResult
 
 __all__ = ["Finding", "highlights"]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from analysis.summaries.result import Paragraph
+from analysis.result import Paragraph
 
 __all__ = ["attribute", "code", "items", "prose", "run_link", "text", "ui_address"]
 

@@ -11,8 +11,10 @@ import pandas as pd
 from analysis.methods.heatmap import MEMORY
 from analysis.methods.prediction import is_sparse
 from analysis.options import Options
+from analysis.registry import ANALYSES, Analysis
 from analysis.report.populations import Population
-from analysis.report.remedies import remedy, sweep_of
+from analysis.report.remedies import remedy, supply, sweep_of
+from analysis.result import Result
 from analysis.store.frame import families
 from analysis.summaries.boxplot import BoxplotOptions, boxplot
 from analysis.summaries.breakdown import BreakdownOptions, breakdown
@@ -23,10 +25,8 @@ from analysis.summaries.infeed import InfeedOptions, infeed
 from analysis.summaries.latency import LatencyOptions, latency
 from analysis.summaries.layers import LayersOptions, layers
 from analysis.summaries.memory import MemoryOptions, memory
-from analysis.summaries.overhead import OverheadOptions, overhead
 from analysis.summaries.parameters import ParametersOptions, parameters
 from analysis.summaries.predict import PredictOptions, predict
-from analysis.summaries.result import Result
 from analysis.summaries.roofline import RooflineOptions, roofline
 from analysis.summaries.scaling import ScalingOptions, scaling
 from analysis.summaries.sensitivity import SensitivityOptions, sensitivity
@@ -95,10 +95,25 @@ def outline(population: Population) -> list[Item | Missing]:
         _operations(population),
         *_around_the_step(population.rows),
     ]
-    return [
-        replace(item, remedy=remedy(item.options.command, population)) if isinstance(item, Item) else item
-        for item in items
+    ordered = [
+        (10 * place, replace(item, remedy=remedy(item.options.command, population)) if isinstance(item, Item) else item)
+        for place, item in enumerate(items, start=1)
     ]
+    ordered += [
+        (one.order, item) for one in ANALYSES.values() if one.section == "system" for item in _items(one, population)
+    ]
+    return [item for _, item in sorted(ordered, key=lambda pair: pair[0])]
+
+
+def _items(one: Analysis[Any, Any], population: Population) -> Iterator[Item | Missing]:
+    """What a registered analysis shows of a population, or why it cannot."""
+    for each in one.shows(population.rows):
+        if each.lacks:
+            sweep = sweep_of([*each.sweep], population) if each.sweep else supply(one, population)
+            yield Missing(each.title, population.name, each.lacks, sweep)
+        elif each.options is not None:
+            shown = (each.title, each.reading, each.families, each.key, supply(one, population))
+            yield Item(one, each.options, *shown)
 
 
 def across(frame: pd.DataFrame, price: tuple[str, ...]) -> Iterator[Item]:
@@ -156,12 +171,6 @@ def _around_the_step(rows: pd.DataFrame) -> list[Item]:
             ParametersOptions(),
             "Sizes of the models",
             "Trainable parameters of the distinct models of each family.",
-        ),
-        Item(
-            overhead,
-            OverheadOptions(),
-            "Benchmarking overhead",
-            "Wall time of a point by phase. The stack's own part is schedule, start and record.",
         ),
         Item(
             layers,

@@ -20,8 +20,8 @@ from analysis.report.results import results_table
 from analysis.report.sections import Chapter, Section
 from analysis.report.systems import systems_table
 from analysis.report.table import html_table
+from analysis.result import Result
 from analysis.summaries.claims import ClaimsResult
-from analysis.summaries.result import Result
 from paradnn.core.words import counted
 
 __all__ = ["Audience", "Content", "render"]

@@ -11,13 +11,14 @@ from typing import Any
 
 import yaml
 
+from analysis.registry import Analysis, Remedy
 from analysis.report.populations import Population
 from analysis.store.frame import families
 from paradnn.config.families import FAMILIES
 from paradnn.config.identity import EXTRA_KEYS, LIMIT_KEYS
 from paradnn.config.paths import CONFIG
 
-__all__ = ["remedy", "sweep_of"]
+__all__ = ["remedy", "supply", "sweep_of"]
 
 #: Analysis -> what its points vary or record beside a sweep of their family.
 _MORE = {
@@ -38,6 +39,13 @@ def remedy(analysis: str, population: Population) -> str:
     images = [name for name in families(population.rows) if _is_swept(name) and FAMILIES[name].data == "images"]
     family = [*images, "residual"][0] if analysis == "infeed" else _subject(population)
     return sweep_of([family], population, *_MORE.get(analysis, ()))
+
+
+def supply(one: Analysis[Any, Any], population: Population) -> str:
+    """The command line that measures what a registered analysis of a population lacks."""
+    needs = Remedy() if one.remedy is None else one.remedy(population.rows)
+    sweep = sweep_of([needs.family or _subject(population)], population, *needs.words)
+    return f"{sweep} && {shlex.join(('python', '-m', 'analysis', one.name, *needs.then))}" if needs.then else sweep
 
 
 def sweep_of(names: list[str], population: Population, *more: str) -> str:

@@ -14,7 +14,7 @@ from analysis.options import Selection, command_line
 from analysis.report.outline import Item, Missing
 from analysis.report.populations import Population
 from analysis.report.svg import embed
-from analysis.summaries.result import Result
+from analysis.result import Result
 from paradnn.errors import NotEnoughData, ParadnnError
 
 __all__ = ["Chapter", "Context", "Section", "run_section"]

@@ -10,11 +10,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
-
+from analysis.lazy import np, pd
 from paradnn.config.families import FAMILIES
 from paradnn.core.words import counted
 from paradnn.errors import HeterogeneousError, SchemaError
@@ -22,6 +20,9 @@ from paradnn.store.metrics import metric
 from paradnn.store.protocols import protocol_name
 from paradnn.store.records import Records, Texts
 from paradnn.store.schema import LATER_PARAMS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = [
     "CORE",

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from analysis.format import is_share, short
 from analysis.labels import label
 from analysis.options import Options, option, unit_option
+from analysis.result import Paragraph, Result, pooled_within, require_runs
 from analysis.summaries.gate import gated
-from analysis.summaries.pooling import pooled_within, require_runs
-from analysis.summaries.result import Paragraph, Result
 from analysis.summaries.sides import Sides, apart, choose_sides
 from paradnn.core.words import counted
 from paradnn.errors import ConfigError

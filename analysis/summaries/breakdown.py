@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from analysis.format import short
 from analysis.options import Options, unit_option
+from analysis.result import Paragraph, Result, pooled_within
 from analysis.summaries.gate import gated
-from analysis.summaries.pooling import pooled_within
-from analysis.summaries.result import Paragraph, Result
 
 if TYPE_CHECKING:
     import pandas as pd

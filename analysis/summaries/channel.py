@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from analysis.format import short
 from analysis.options import Options, option
+from analysis.result import Paragraph, Result, pooled_within
 from analysis.summaries.gate import gated
-from analysis.summaries.pooling import pooled_within
-from analysis.summaries.result import Paragraph, Result
 from paradnn.core.words import counted
 
 if TYPE_CHECKING:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.options import option
+from analysis.result import Paragraph, Result, joined
 from analysis.summaries.gate import gated_with_queries
-from analysis.summaries.pooling import joined
 from analysis.summaries.predicted import PredictedOptions, told_of
-from analysis.summaries.result import Paragraph, Result
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from analysis.options import option
+from analysis.result import Paragraph, Result
 from analysis.summaries.gate import gated
 from analysis.summaries.predicted import PredictedOptions, completed_of, told_of
-from analysis.summaries.result import Paragraph, Result
 from analysis.summaries.sides import KEPT, PairedOptions, Sides, apart, choose_sides, is_speed, join_on, tidy
 from analysis.summaries.told import more_replicates, no_verdict, selection, smallest
 

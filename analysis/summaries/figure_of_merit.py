@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from analysis.format import short
 from analysis.options import Options, option
+from analysis.result import Paragraph, Result, pooled_within, require_runs
 from analysis.summaries.gate import gated
-from analysis.summaries.pooling import pooled_within, require_runs
-from analysis.summaries.result import Paragraph, Result
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:

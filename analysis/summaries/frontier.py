@@ -11,9 +11,8 @@ from analysis.format import short
 from analysis.labels import label, unit_of
 from analysis.options import Options, option
 from analysis.prices import PriceList, currency_of, price_option, priced, read_prices
+from analysis.result import Paragraph, Result, joined
 from analysis.summaries.gate import gated_with_queries
-from analysis.summaries.pooling import joined
-from analysis.summaries.result import Paragraph, Result
 from paradnn.core.words import counted
 from paradnn.errors import ConfigError
 

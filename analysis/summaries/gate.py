@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from analysis.options import Options
+    from analysis.result import Result
     from analysis.store.quality import Quality
-    from analysis.summaries.result import Result
 
 __all__ = ["gated", "gated_untimed", "gated_with_queries"]
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 from analysis.format import percent_interval, short
 from analysis.options import Options, option, unit_option
+from analysis.result import Paragraph, Result, joined
 from analysis.summaries.gate import gated
-from analysis.summaries.pooling import joined
-from analysis.summaries.result import Paragraph, Result
 from analysis.summaries.told import rare
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from analysis.format import short
 from analysis.options import Options, option
+from analysis.result import Paragraph, Result, joined
 from analysis.summaries.gate import gated_with_queries
-from analysis.summaries.pooling import joined
-from analysis.summaries.result import Paragraph, Result
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from analysis.format import short
 from analysis.options import Options, option
-from analysis.summaries.pooling import pooled_within, require_runs
-from analysis.summaries.result import Paragraph, Result
+from analysis.result import Paragraph, Result, pooled_within, require_runs
 from paradnn.core.words import counted
 
 if TYPE_CHECKING:

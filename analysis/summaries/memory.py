@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from analysis.options import Options
+from analysis.result import Paragraph, Result, pooled_within
 from analysis.summaries.gate import gated_untimed
-from analysis.summaries.pooling import pooled_within
-from analysis.summaries.result import Paragraph, Result
 
 if TYPE_CHECKING:
     import pandas as pd

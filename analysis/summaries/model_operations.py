@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.format import percent_interval
 from analysis.labels import not_recorded
+from analysis.result import Paragraph, Result
 from analysis.summaries.operation_roofline import percent, roof_in_words
-from analysis.summaries.result import Paragraph, Result
 from paradnn.errors import StoreError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from analysis.format import short
-from analysis.summaries.result import Paragraph, Result
+from analysis.result import Paragraph, Result
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analysis.summaries.result import Paragraph, Result
+from analysis.result import Paragraph, Result
 from analysis.summaries.sides import KEPT, Sides, apart, mean_in_words, tidy
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.format import short
 from analysis.options import Options
+from analysis.result import Paragraph, Result, require_runs
 from analysis.summaries.gate import gated_untimed
-from analysis.summaries.pooling import require_runs
-from analysis.summaries.result import Paragraph, Result
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:

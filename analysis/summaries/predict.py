@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from analysis.format import is_share, short
 from analysis.options import option
+from analysis.result import Paragraph, Result, pooled_within
 from analysis.summaries.gate import gated
-from analysis.summaries.pooling import pooled_within
 from analysis.summaries.predicted import SpaceOptions, completed_of, told_of
-from analysis.summaries.result import Paragraph, Result
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from analysis.options import Options, option
-from analysis.summaries.result import Paragraph
+from analysis.result import Paragraph
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -10,11 +10,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from analysis.options import Options, option, unit_option
+from analysis.result import Paragraph, Result, pooled_within, require_runs
 from analysis.summaries.gate import gated
 from analysis.summaries.model_operations import ModelOperationsResult, operations_of_all
 from analysis.summaries.operation_roofline import OperationRooflineResult, operations_of, percent, roof_in_words
-from analysis.summaries.pooling import pooled_within, require_runs
-from analysis.summaries.result import Paragraph, Result
 from paradnn.core.words import counted
 from paradnn.errors import ConfigError
 

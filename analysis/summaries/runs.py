@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from analysis.options import Options
-from analysis.summaries.result import Paragraph, Result
+from analysis.result import Paragraph, Result
 from paradnn.core.words import counted
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 from analysis.format import percent_interval
 from analysis.options import Options, option
+from analysis.result import Paragraph, Result, joined, pooled_within
 from analysis.summaries.gate import gated
-from analysis.summaries.pooling import joined, pooled_within
-from analysis.summaries.result import Paragraph, Result
 from analysis.summaries.scaling_prediction import PredictedResult, describe_expected, plan, pooled_messages, told_apart
 from paradnn.errors import ConfigError, NotEnoughData
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from analysis.format import short
-from analysis.summaries.pooling import joined, pooled_within
-from analysis.summaries.result import Paragraph, Result
+from analysis.result import Paragraph, Result, joined, pooled_within
 from paradnn.core.words import MOST_HOSTS, counted, is_count
 from paradnn.errors import ConfigError
 

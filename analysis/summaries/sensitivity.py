@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 from analysis.format import is_share, percent_interval, short
 from analysis.options import option, unit_option
+from analysis.result import Paragraph, Result, pooled_within
 from analysis.summaries.gate import gated
-from analysis.summaries.pooling import pooled_within
 from analysis.summaries.predicted import PredictedOptions, completed_of, told_of
-from analysis.summaries.result import Paragraph, Result
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:

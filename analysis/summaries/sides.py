@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from analysis.options import Options, option, unit_option
+from analysis.result import Paragraph, joined
 from analysis.store.conditions import parse, select
-from analysis.summaries.pooling import joined
-from analysis.summaries.result import Paragraph
 from paradnn.core.words import counted
 from paradnn.errors import ConfigError, HeterogeneousError
 

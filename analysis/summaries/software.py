@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from analysis.options import Options, option, unit_option
+from analysis.result import Paragraph, Result, joined
 from analysis.summaries.gate import gated
-from analysis.summaries.pooling import joined
-from analysis.summaries.result import Paragraph, Result
 from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.options import option
+from analysis.result import Paragraph, Result
 from analysis.summaries.gate import gated
 from analysis.summaries.operation_speedup import OperationSpeedupResult, operations_over
-from analysis.summaries.result import Paragraph, Result
 from analysis.summaries.sides import (
     KEPT,
     PairedOptions,

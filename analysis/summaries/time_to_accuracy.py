@@ -11,8 +11,8 @@ import numpy as np
 from analysis.format import short
 from analysis.options import Options
 from analysis.prices import price_option, priced, read_prices
+from analysis.result import Paragraph, Result
 from analysis.summaries.gate import gated
-from analysis.summaries.result import Paragraph, Result
 from paradnn.core.words import counted
 
 if TYPE_CHECKING:

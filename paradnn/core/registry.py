@@ -41,13 +41,16 @@ T = TypeVar("T", bound=Named)
 class Registry(Mapping[str, T], Generic[T]):
     """All objects of a class `kind` in the modules of `package` and behind its entry points, by name and in order.
 
+    `group` is that of the entry points, where it is not called as the package is.
+
     What another package brings is left out, and a line on standard error says so, where it cannot be imported, is of
     another kind or has a name that is taken: nobody's point is lost to a package that it does not need.
     """
 
-    def __init__(self, kind: type[T], package: str) -> None:
+    def __init__(self, kind: type[T], package: str, group: str = "") -> None:
         self._kind = kind
         self._package = package
+        self._group = group or package
 
     def __getitem__(self, name: str) -> T:
         return self._found[name]
@@ -77,7 +80,7 @@ class Registry(Mapping[str, T], Generic[T]):
     def _others(self, own: Mapping[str, T]) -> list[T]:
         """What entry points give and no name of which is taken."""
         found: dict[str, T] = {}
-        for entry in sorted(entry_points(group=self._package), key=lambda entry: entry.name):
+        for entry in sorted(entry_points(group=self._group), key=lambda entry: entry.name):
             try:
                 given = entry.load()
                 items = self._in(given) or self._of(given)
@@ -86,7 +89,7 @@ class Registry(Mapping[str, T], Generic[T]):
             except Exception as error:
                 items, problem = [], f"{type(error).__name__}: {error}"
             if problem:
-                print(f"paradnn: {self._package}: {entry.value} is left out: {problem}", file=sys.stderr)
+                print(f"paradnn: {self._group}: {entry.value} is left out: {problem}", file=sys.stderr)
             else:
                 found |= {item.name: item for item in items}
         return list(found.values())

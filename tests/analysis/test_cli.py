@@ -17,8 +17,8 @@ import analysis.cli
 from analysis.cli import COMMANDS, main
 from analysis.cli.command import Command
 from analysis.options import Options, option
+from analysis.result import Paragraph, Result
 from analysis.store.load import load
-from analysis.summaries.result import Paragraph, Result
 from tests.analysis.test_archive import write
 from tests.conftest import ROOT
 

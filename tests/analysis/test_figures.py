@@ -19,7 +19,6 @@ from analysis.figures.claims import draw_claims
 from analysis.figures.infeed import draw_infeed
 from analysis.figures.layers import draw_layers
 from analysis.figures.operations import draw_operations
-from analysis.figures.overhead import draw_overhead
 from analysis.figures.page import fit, settle
 from analysis.figures.parameters import draw_parameters
 from analysis.figures.roofline import draw_roofline
@@ -30,7 +29,6 @@ from analysis.methods.infeed import infeed
 from analysis.methods.layers import layers
 from analysis.methods.operation_roofline import operation_roofline
 from analysis.methods.operation_speedup import operation_speedup
-from analysis.methods.overhead import phase_overhead
 from analysis.methods.parameters import parameter_ranges
 from analysis.methods.roofline import Roof, roofline
 from analysis.methods.scaling import scaling
@@ -136,7 +134,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "near the ridge": lambda: _roofline(slice(12, 16)),
     "scaling": lambda: draw_scaling(scaling(test_scaling.planted(0.1, 0.05))),
     "layers": lambda: draw_layers(layers(test_layers.planted())),
-    "overhead": lambda: draw_overhead(phase_overhead(test_overhead.points(), ("fc", "rnn"))),
+    "overhead": lambda: analysis.overhead(test_overhead.points())._figure(),
 }
 
 

@@ -13,7 +13,7 @@ import pytest
 import analysis
 from analysis.cli import COMMANDS
 from analysis.options import Options
-from analysis.summaries.result import Result
+from analysis.result import Result
 from paradnn.errors import ParadnnError
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs
 from tests.conftest import ROOT

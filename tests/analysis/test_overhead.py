@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.methods.overhead import phase_overhead
+from analysis.analyses.overhead import OverheadOptions, overhead
 from analysis.methods.quantiles import bootstrap_ratio
-from analysis.summaries.overhead import OverheadOptions, overhead
 from paradnn.errors import SchemaError
 from paradnn.store.metrics import PHASES
 
@@ -17,7 +16,7 @@ def points(count: int = 40) -> pd.DataFrame:
     """Runs of two families; only some were profiled, two have no phases at all."""
     rng = np.random.default_rng(5)
     columns = {f"phase_{name}_seconds": rng.gamma(2, 1 + place, count) for place, name in enumerate(PHASES)}
-    frame = pd.DataFrame(columns).assign(family=["rnn", "fc"] * (count // 2), outcome="ok")
+    frame = pd.DataFrame(columns).assign(family=["rnn", "fc"] * (count // 2), outcome="ok", device="D")
     frame.loc[: count // 2, "phase_profile_seconds"] = np.nan
     frame.loc[frame.index.intersection([3, 8]), list(columns)] = np.nan
     return frame.assign(run_id=[str(row) for row in range(count)])
@@ -25,7 +24,7 @@ def points(count: int = 40) -> pd.DataFrame:
 
 def test_phases_against_plain_numpy() -> None:
     frame = points()
-    found = phase_overhead(frame, families=("fc", "rnn"))
+    found = overhead(frame)
     table = frame[[f"phase_{name}_seconds" for name in PHASES]].to_numpy()
     total = np.nansum(table)
     assert (found.wall, found.runs, found.without) == (pytest.approx(total), 38, 2)
@@ -44,7 +43,7 @@ def test_phases_against_plain_numpy() -> None:
 
 def test_families_stack_up_to_the_mean_time_of_a_point() -> None:
     frame = points()
-    found = phase_overhead(frame, families=("fc", "rnn"))
+    found = overhead(frame)
     assert list(dict.fromkeys(found.families["family"])) == ["fc", "rnn"]
     for family, group in found.families.groupby("family"):
         mine = frame[frame["family"] == family].filter(like="phase_").dropna(how="all")
@@ -59,7 +58,7 @@ def test_no_interval_of_a_share_is_beyond_0_and_1() -> None:
     assert bootstrap_ratio(wall * share, wall).high > 1
     assert bootstrap_ratio(wall * (1 - share), wall).low < 0
     phases = {"phase_measure_seconds": wall * share, "phase_start_seconds": wall * (1 - share)}
-    found = phase_overhead(pd.DataFrame(phases).assign(family="fc"))
+    found = overhead(pd.DataFrame(phases).assign(family="fc", device="D", run_id=range(8)))
     assert (found.measuring.high, found.stack.low) == (1.0, 0.0)
     assert 0 < found.measuring.low < found.measuring.value < 1
 
@@ -73,16 +72,16 @@ def test_a_task_s_waits_count_once_however_many_points_it_has() -> None:
         queue_seconds=[4.0] * 3 + [np.nan] * 3 + [10.0] * 2,
         task_start_seconds=2.0,
     )
-    [row] = phase_overhead(frame).launches.to_dict("records")
+    [row] = overhead(frame).launches.to_dict("records")
     assert (row["launcher"], row["tasks"], row["queue"], row["task_start"]) == ("slurm", 2, 7.0, 2.0)
     hidden = frame.assign(task="step")
-    assert phase_overhead(hidden).launches["tasks"].tolist() == [2]
+    assert overhead(hidden).launches["tasks"].tolist() == [2]
     # The restarted task is left out, and the second sweep's first task is another than the first's.
     assert row["framework"] == pytest.approx(np.median(frame["phase_start_seconds"][[0, 6]]))
 
 
 def test_nothing_measured_is_no_error() -> None:
-    found = phase_overhead(pd.DataFrame({"family": ["fc"], "run_id": ["a"]}))
+    found = overhead(pd.DataFrame({"family": ["fc"], "run_id": ["a"], "device": "D"}))
     assert (len(found.phases), found.wall, found.runs, found.without) == (0, 0, 0, 1)
     assert np.isnan(found.measuring.value)
 
@@ -90,14 +89,16 @@ def test_nothing_measured_is_no_error() -> None:
 def test_the_command_says_and_draws_where_time_goes(tmp_path: Path) -> None:
     frame = points().assign(device="D", environment_id="e")
     result = overhead(frame)
-    found = phase_overhead(frame)
-    assert result.text().startswith(f"38 points took {found.wall:.0f} s of wall time, ")
-    assert f"{100 * found.measuring.value:.0f}% (95% interval " in result.text()
+    assert result.text().startswith(f"38 points took {result.wall:.0f} s of wall time, ")
+    assert f"{100 * result.measuring.value:.0f}% (95% interval " in result.text()
     assert "is the stack's own overhead (schedule + start + record), " in result.text()
     assert "2 runs report no phases and are left out." in result.text()
     assert list(result.table["phase"]) == list(PHASES)
     assert len(result.sources) == 38
     result.figure().savefig(tmp_path / "overhead.png")
+    bars = {bar.get_label(): bar.patches[0] for bar in result.figure().axes[0].containers}
+    looks = {(bar.get_facecolor(), bar.get_hatch()) for bar in bars.values()}
+    assert len(looks) == len(bars) == len(PHASES), "every phase has a look of its own"
     # Runs without phases, such as published ones, make no others heterogeneous.
     frame.loc[[3, 8], "environment_id"] = "published"
     assert "pooled" not in overhead(frame).text()

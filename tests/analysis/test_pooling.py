@@ -11,8 +11,8 @@ import pytest
 
 from analysis.cli import COMMANDS, main, make_parser
 from analysis.cli.arguments import read_arguments
+from analysis.result import Result
 from analysis.store.load import load
-from analysis.summaries.result import Result
 from paradnn.errors import SchemaError
 from tests.analysis.planted import grid, runs
 

@@ -13,6 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from analysis.methods.boxplot import LEVELS
+from analysis.result import Result
 from analysis.summaries.boxplot import BoxplotOptions, boxplot
 from analysis.summaries.breakdown import breakdown
 from analysis.summaries.claims import ClaimsOptions, check_claims
@@ -22,7 +23,6 @@ from analysis.summaries.infeed import InfeedOptions, infeed
 from analysis.summaries.memory import memory
 from analysis.summaries.model_operations import ModelOperationsResult
 from analysis.summaries.parameters import ParametersOptions, parameters
-from analysis.summaries.result import Result
 from analysis.summaries.roofline import RooflineOptions, RooflineResult, roofline
 from analysis.summaries.sensitivity import SensitivityOptions, sensitivity
 from analysis.summaries.speedup import SpeedupOptions, speedup

@@ -21,8 +21,8 @@ from analysis.report.overview import facts
 from analysis.report.populations import Population, split
 from analysis.report.svg import embed
 from analysis.report.table import html_table
+from analysis.result import Paragraph
 from analysis.summaries.breakdown import breakdown as analyse_breakdown
-from analysis.summaries.result import Paragraph
 from tests.analysis.conftest import Writer, fc
 from tests.analysis.planted import grid, runs
 
@@ -235,7 +235,7 @@ def test_prose_makes_lists_of_points() -> None:
 
 
 def test_a_figure_has_its_own_ids_and_goes_in_as_png_when_heavy() -> None:
-    from analysis.figures.style import figure
+    from analysis.drawing import figure
 
     drawn, axes = figure()
     axes.plot([1, 2], [3, 4], "o")

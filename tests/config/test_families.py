@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from analysis.figures import style
+from analysis import drawing as style
 from paradnn.cli.help import known_keys
 from paradnn.config.families import FAMILIES, Family
 from paradnn.config.families.synthetic import FullyConnected

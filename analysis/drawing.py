@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,15 +17,15 @@ __all__ = [
     "COLOURS",
     "MARKERS",
     "SEQUENTIAL",
+    "below",
     "colour_of",
     "families_with",
     "figure",
     "finish",
-    "finish_stacks",
     "log_ticks",
     "marker_of",
     "quantity",
-    "stack",
+    "stacked",
 ]
 
 #: A name's place decides its look.
@@ -49,40 +49,48 @@ def marker_of(name: str, among: Sequence[str] = ()) -> str:
     return MARKERS[(place + place // len(COLOURS)) % len(MARKERS)]
 
 
-def stack(axes: Axes, left: np.ndarray, shares: np.ndarray, label: str, colour: str, hatch: str, least: float) -> None:
-    """Add a share to horizontal bars that end at `left`, one for each row; shares from `least` on are written."""
-    axes.barh(
-        range(len(left)),
-        shares,
-        left=left,
-        color=colour,
-        hatch=hatch,
-        edgecolor="white",
-        linewidth=0.6,
-        height=0.6,
-        label=label,
-    )
-    ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1}
-    for row, share in enumerate(shares):
-        if share >= least:
-            axes.text(left[row] + share / 2, row, f"{share:.0%}", ha="center", va="center", fontsize=8, bbox=ground)
+def stacked(
+    rows: Mapping[str, str],
+    parts: Mapping[str, tuple[str, Sequence[float]]],
+    looks: Mapping[str, tuple[str, str]],
+    title: str,
+    per: str,
+    written: float,
+) -> Figure:
+    """Bars of shares below each other: one for each of `rows`, a name with what stands at the bar's end.
 
-
-def finish_stacks(drawn: Figure, axes: Axes, rows: Sequence[str], ends: Sequence[str], title: str, per: str) -> None:
-    """The ends of bars of shares below each other: their names, what stands behind each, axes in percent, the legend.
-
-    `per` is what the shares are of.
+    `parts` are what a bar is made of, a key with its name in the legend and its share of each row; `looks` are colour
+    and hatch by the same keys. Shares from `written` on have their number in the bar; `per` is what they are shares of.
     """
-    for place, words in enumerate(ends):
+    drawn, axes = figure(8.0, 1.9 + 0.5 * len(rows) + 0.1 * (len(parts) > 10))
+    left = np.zeros(len(rows))
+    ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1}
+    for key, (name, shares) in parts.items():
+        colour, hatch = looks[key]
+        how = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.6, "height": 0.6, "label": name}
+        axes.barh(range(len(rows)), shares, left=left, **how)
+        for row, share in enumerate(shares):
+            if share >= written:
+                middle = (left[row] + share / 2, row)
+                axes.text(*middle, f"{share:.0%}", ha="center", va="center", fontsize=8, bbox=ground)
+        left += shares
+    for place, words in enumerate(rows.values()):
         axes.text(1.01, place, words, va="center", fontsize=8)
-    axes.set_yticks(range(len(rows)), rows)
+    axes.set_yticks(range(len(rows)), list(rows))
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, 1.17)
     axes.set_xticks(np.linspace(0, 1, 6))
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
     finish(axes, title, f"share of {per}")
     axes.yaxis.grid(False)
-    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8, frameon=False)
+    below(drawn, axes, columns=5)
+    return drawn
+
+
+def below(drawn: Figure, axes: Axes, columns: int = 4) -> None:
+    """The legend of a panel below the figure."""
+    known = axes.get_legend_handles_labels()
+    drawn.legend(*known, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
 
 
 def log_ticks(axis: Axis) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from paradnn.errors import ParadnnError
+from paradnn.errors import NotEnoughData, ParadnnError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from analysis.store.quality import Quality
 
-__all__ = ["Paragraph", "Result"]
+__all__ = ["Headline", "Paragraph", "Result", "joined", "pooled_within", "require_runs"]
 
 
 class Paragraph(NamedTuple):
@@ -27,6 +27,13 @@ class Paragraph(NamedTuple):
 
     def __str__(self) -> str:
         return "\n  ".join([self.head, *self.points])
+
+
+class Headline(NamedTuple):
+    """What a page says first of an answer: a word or two, and a sentence without the name of what it is about."""
+
+    topic: str
+    words: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -51,12 +58,16 @@ class Result(ABC):
         """The numbers, as --csv writes them."""
 
     @abstractmethod
-    def _paragraphs(self) -> Iterable[Paragraph]:
+    def _paragraphs(self) -> Iterable[Paragraph | str]:
         """The findings in words, without what was pooled or left out."""
 
     def _figure(self) -> Figure:
         """The picture of what was found, where there is one."""
         raise ParadnnError("there is nothing to draw; choose other runs")
+
+    def headline(self) -> Headline | None:
+        """The finding that stands out, if one does."""
+        return None
 
     @property
     def drawable(self) -> bool:
@@ -68,7 +79,8 @@ class Result(ABC):
         pooled = [Paragraph(f"Heterogeneous runs were pooled: {self.pooled}.")] if self.pooled else []
         left_out = [Paragraph(self.quality.text())] if self.quality is not None and self.quality.text() else []
         set_aside = [self.set_aside] if self.set_aside is not None else []
-        return [*self._paragraphs(), *self.predicted, *pooled, *left_out, *set_aside]
+        found = (part if isinstance(part, Paragraph) else Paragraph(part) for part in self._paragraphs())
+        return [*found, *self.predicted, *pooled, *left_out, *set_aside]
 
     def text(self) -> str:
         """The findings in words, a line for each sentence or point."""
@@ -92,3 +104,25 @@ class Result(ABC):
             for head, points in self.paragraphs()
         )
         return f"{self.table.to_html(max_rows=20, index=False)}{words}"
+
+
+def pooled_within(frame: pd.DataFrame, by: Sequence[str], pool: bool) -> str:
+    """What differs within the groups (columns `by`) in environment, protocol and schema; empty where nothing does.
+
+    HeterogeneousError where anything differs, unless `pool`.
+    """
+    from analysis.store.frame import require_homogeneous
+
+    groups = (group for _, group in frame.groupby(list(by), sort=True, dropna=False))
+    return joined(require_homogeneous(group, pool=pool).attrs.get("pooled", "") for group in groups)
+
+
+def joined(differences: Iterable[str]) -> str:
+    """Differences as one text, each once."""
+    return "; ".join(dict.fromkeys(filter(None, differences)))
+
+
+def require_runs(frame: pd.DataFrame) -> None:
+    """NotEnoughData where a frame holds no run."""
+    if frame.empty:
+        raise NotEnoughData("no run matches; choose other runs, see python -m analysis runs")

@@ -1,0 +1,1 @@
+"""The analyses, one file each: options, numbers, sentences, table, picture, and its place in the report."""

@@ -1,0 +1,196 @@
+"""`overhead`: what this tool itself costs. Where the wall time of a sweep goes, phase by phase, and how much of it is
+measuring."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from analysis.format import seconds, short, with_interval
+from analysis.lazy import drawing, np, pd
+from analysis.options import Options
+from analysis.registry import analysis
+from analysis.result import Result, pooled_within, require_runs
+from analysis.store.frame import families
+from analysis.summaries.told import rare
+from paradnn.core.words import counted
+from paradnn.forecast.estimate import Estimate
+from paradnn.store.metrics import PHASES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: What a point is run for: its speed, and in inference the latency of single steps.
+MEASURING_PHASES = ("prefill", "measure", "latency", "load", "learn")
+#: What this tool itself costs; the rest is the model's own (build, compile, warm-up) or asked for (profile).
+OVERHEAD_PHASES = ("schedule", "start", "record")
+
+#: By what a phase is for: a colour (a place in `drawing.COLOURS`) and hatches, so that no two phases look the same.
+_LOOKS = {
+    1: {"schedule": "", "start": "////", "record": "xxxx"},
+    5: {"build": "", "compile": "////", "warmup": "....", "input": "xxxx"},
+    2: {"measure": "", "latency": "////", "prefill": "....", "load": "xxxx", "learn": "----"},
+    3: {"profile": "", "balance": "////"},
+}
+_WRITTEN = 0.08  # shares from here on have their number in the bar
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverheadOptions(Options):
+    """Only what every analysis takes."""
+
+    command = "overhead"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class OverheadResult(Result):
+    """Where wall time went.
+
+    `phases` has one row a phase that any run has, in the order of a point: phase, runs, q25, median, q75 (s), total
+    (s), share (of all wall time). `families` has one row a family and phase: family, phase, points, seconds (mean of
+    a point), share (of the family's wall time). `wall` is the sum of all phases of all runs in s; `measuring` and
+    `stack` are the shares of MEASURING_PHASES and OVERHEAD_PHASES, with 95% intervals over points, which end at 0 and
+    1. `runs` have phases, `without` have none. `launches` has one row a launcher that had tasks of points: launcher,
+    tasks, points, and of its tasks the medians in s of queue (the scheduler), task_start (interpreter and driver) and
+    framework (the rest of its import, in the task's first point); they come on top of `wall`, but for the last.
+    """
+
+    phases: pd.DataFrame
+    families: pd.DataFrame
+    wall: float
+    measuring: Estimate
+    stack: Estimate
+    runs: int
+    without: int
+    launches: pd.DataFrame
+
+    @property
+    def table(self) -> pd.DataFrame:
+        return self.phases
+
+    def _paragraphs(self) -> Iterator[str]:
+        if not self.runs:
+            yield f"None of these {self.without} runs reports its phases; published ones do not."
+            return
+        mean = self.wall / self.runs
+        yield f"{counted(self.runs, 'point')} took {seconds(self.wall)} of wall time, {seconds(mean)} each."
+        yield (
+            f"{with_interval(self.measuring)} of it is measuring; {with_interval(self.stack)} is the stack's own "
+            f"overhead ({' + '.join(OVERHEAD_PHASES)}), {seconds(self.stack.value * mean)} a point."
+        )
+        for phase in self.phases.sort_values("share", ascending=False).head(3).to_dict("records"):
+            yield (
+                f"{phase['phase']}: {seconds(phase['median'])} in the median, {seconds(phase['q25'])} to "
+                f"{seconds(phase['q75'])} in the middle half, {short(phase['share'], share=True)} of the wall time."
+            )
+        measuring = self.families[self.families["phase"].isin(MEASURING_PHASES)]
+        shares = measuring.groupby("family", sort=False)["share"].sum()
+        if len(shares) > 1:
+            listed = ", ".join(f"{family} {short(share, share=True)}" for family, share in shares.items())
+            yield f"Measuring by family: {listed}."
+        for row in self.launches.to_dict("records"):
+            yield (
+                f"{row['launcher']}: {row['tasks']} tasks of {row['points'] / row['tasks']:.3g} points. In the median "
+                f"a task waited {seconds(row['queue'])} in the queue, needed {seconds(row['task_start'])} to start, "
+                f"and its first point {seconds(row['framework'])} for the framework."
+            )
+        yield from rare(self.runs)
+        if self.without:
+            yield f"{self.without} runs report no phases and are left out."
+
+    def _figure(self) -> Figure:
+        """Share of wall time by phase, families below each other, mean seconds of a point at the end of each bar."""
+        shares = self.families.pivot(index="family", columns="phase", values="share").fillna(0.0)
+        of_family = self.families.groupby("family", sort=False).agg(points=("points", "first"), mean=("seconds", "sum"))
+        rows = {f"{row.Index} ({row.points})": f"{row.mean:.3g} s a point" for row in of_family.itertuples()}
+        parts = {
+            phase: (f"{phase} (stack)" if phase in OVERHEAD_PHASES else phase, shares.loc[of_family.index, phase])
+            for phase in dict.fromkeys(self.families["phase"])
+        }
+        looks = {name: (drawing.COLOURS[at], hatch) for at, same in _LOOKS.items() for name, hatch in same.items()}
+        title = "Where the time of a point goes, by family (points)"
+        return drawing.stacked(rows, parts, looks, title, "wall time", _WRITTEN)
+
+
+@analysis(
+    OverheadOptions,
+    summary="where the wall time of a sweep goes: measuring, the model's own cost, this tool's",
+    description="Median and quartiles of every phase of a point, and the share of wall time that is measuring.\n"
+    "Every outcome counts, since a failed point costs time as well.",
+    example="python -m analysis overhead --tag source=measured --figure overhead.png",
+    gate="none",
+    section="system",
+    order=120,
+    title="Benchmarking overhead",
+    reading="Wall time of a point by phase. The stack's own part is schedule, start and record.",
+)
+def overhead(frame: pd.DataFrame, options: OverheadOptions) -> OverheadResult:
+    """Where the wall time of runs went: median and quartiles of every phase, and the shares of measuring and stack.
+
+    One row a run; every outcome counts, since a failed point costs time as well. Wall time of a run is the sum of its
+    `phase_<name>_seconds`; a phase that a run has not is no time in the sums and no row in the quartiles.
+    NotEnoughData without runs, HeterogeneousError for heterogeneous runs on a device.
+    """
+    require_runs(frame)
+    columns = {f"phase_{name}_seconds": name for name in PHASES}
+    every = frame.reindex(columns=list(columns)).rename(columns=columns).astype("float64")
+    has = every.notna().any(axis=1)
+    # Published and imported runs have no phases and mix with nothing.
+    timed, known = frame[has], every[has].dropna(axis=1, how="all")
+    pooled = pooled_within(timed, ["device"], options.pool) if len(timed) else ""
+    spent = known.fillna(0.0)
+    wall = spent.sum(axis=1)
+    total = float(wall.sum())
+    phases = known.quantile([0.25, 0.5, 0.75]).T.set_axis(["q25", "median", "q75"], axis=1)
+    phases.insert(0, "runs", known.count())
+    phases = phases.assign(total=spent.sum(), share=spent.sum() / total if total else math.nan)
+    return OverheadResult(
+        phases=phases.rename_axis("phase").reset_index(),
+        families=_by_family(spent, timed["family"].fillna("(none)"), families(frame)),
+        wall=total,
+        measuring=_share(spent, MEASURING_PHASES, wall),
+        stack=_share(spent, OVERHEAD_PHASES, wall),
+        runs=len(timed),
+        without=len(frame) - len(timed),
+        launches=_launches(timed),
+        sources=tuple(timed["run_id"]),
+        pooled=pooled,
+    )
+
+
+def _share(spent: pd.DataFrame, phases: tuple[str, ...], wall: pd.Series) -> Estimate:
+    """The share of sums; the bootstrap knows nothing of 0 and 1, and a part of the whole is never beyond them."""
+    from analysis.methods.quantiles import bootstrap_ratio
+
+    part = spent.reindex(columns=list(phases)).sum(axis=1)
+    return Estimate(*(float(np.clip(end, 0.0, 1.0)) for end in bootstrap_ratio(part, wall)))
+
+
+def _by_family(spent: pd.DataFrame, family: pd.Series, order: list[str]) -> pd.DataFrame:
+    """Mean seconds of a point and share by family, those of `order` first, and phase."""
+    groups = spent.groupby(family)
+    seconds_, points = groups.sum(), groups.size()
+    names = [name for name in order if name in points] + sorted(set(points.index).difference(order))
+    rows = [
+        (name, phase, points[name], value / points[name], value / whole if whole else math.nan)
+        for name in names
+        for whole in [float(seconds_.loc[name].sum())]
+        for phase, value in seconds_.loc[name].items()
+    ]
+    return pd.DataFrame(rows, columns=["family", "phase", "points", "seconds", "share"])
+
+
+def _launches(frame: pd.DataFrame) -> pd.DataFrame:
+    """What the tasks of launched sweeps waited for, by launcher; a task's waits stand on each of its runs."""
+    columns = ["launcher", "tasks", "points", "queue", "task_start", "framework"]
+    if "queue_seconds" not in frame:
+        return pd.DataFrame(columns=columns)
+    known = frame[frame["queue_seconds"].notna()].sort_values("start_time", kind="stable")
+    rows = []
+    for launcher, runs in known.groupby("launcher", sort=True):
+        first = runs.drop_duplicates([name for name in ("sweep_id", "launched_task") if name in runs])
+        waits = (first[name].median() for name in ("queue_seconds", "task_start_seconds", "phase_start_seconds"))
+        rows.append([launcher, len(first), len(runs), *map(float, waits)])
+    return pd.DataFrame(rows, columns=columns)

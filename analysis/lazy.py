@@ -1,0 +1,35 @@
+"""Packages that cost half a second and more, imported by the first use of one of their names.
+
+Help, completion and a wrong argument need no numbers: a module takes `np`, `pd` and the like from here, and starts at
+once. What is used at a module's top level would be imported with it, so tables of constants hold plain numbers.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["drawing", "np", "pd", "stats", "ticker"]
+
+
+class _Lazy:
+    """A module that stands for itself; a name that was used once is looked up at its cost alone."""
+
+    def __init__(self, name: str) -> None:
+        self.__dict__["_name"] = name
+
+    def __getattr__(self, name: str) -> Any:
+        value = self.__dict__[name] = getattr(import_module(self._name), name)
+        return value
+
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from matplotlib import ticker
+    from scipy import stats
+
+    from analysis import drawing
+else:
+    np, pd, stats = _Lazy("numpy"), _Lazy("pandas"), _Lazy("scipy.stats")
+    ticker, drawing = _Lazy("matplotlib.ticker"), _Lazy("analysis.drawing")

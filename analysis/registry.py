@@ -1,0 +1,146 @@
+"""The analyses that there are: each is one file with a function of a frame and options that is made an `Analysis`.
+
+    @analysis(OverheadOptions, summary="where the wall time goes", title="Benchmarking overhead", order=120, ...)
+    def overhead(frame: pd.DataFrame, options: OverheadOptions) -> OverheadResult: ...
+
+From that follow its command with --help, its sections in the report, and `from analysis import overhead`. Files of
+`analysis.analyses` are found by scanning the folder; another package names a module of its own as an entry point of the
+group `paradnn.analyses`, and its analyses stand beside these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from analysis.options import Options, columns_named
+from paradnn.core.registry import Registry
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.result import Result
+
+__all__ = ["ANALYSES", "Analysis", "Gate", "Remedy", "Shown", "analysis"]
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+ResultT = TypeVar("ResultT", bound="Result", covariant=True)
+#: What the runs are for an analysis: times of steps (a run of a scenario counts for the steps that it timed, unless
+#: options name its queries), what scenarios gave, or no times, so that it does not matter whether runs are steady.
+#: "none": every run counts, whatever became of it.
+Gate = Literal["steps", "queries", "untimed", "none"]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An analysis as a section of the report tries it: with which options, how it is headed and read.
+
+    `families` narrows the runs; `key` names the section where the command's name would not do; `lacks` says why it
+    cannot be made of these runs, `sweep` which families would have to be swept for it.
+    """
+
+    options: Options | None = None
+    title: str = ""
+    reading: str = ""
+    families: tuple[str, ...] = ()
+    key: str = ""
+    lacks: str = ""
+    sweep: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What a sweep must vary or record beside its family for an analysis to have data.
+
+    `words` are overrides; `family` is swept where the runs' own would not do; `then` are the words of the analysis'
+    command where it must be asked in another way.
+    """
+
+    words: tuple[str, ...] = ()
+    family: str = ""
+    then: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Analysis(Generic[OptionsT, ResultT]):
+    """A function (frame, options) -> result with all that the command line and the report have to know of it.
+
+    Called, it lets the runs through the gate first, takes the default options where none are given, and its result says
+    what was left out. `columns` limits what is read from the store, `read` reads something else where the options say
+    so; `one_protocol` is for one that would refuse heterogeneous runs part by part, not as a whole, `counts` for one to
+    which no run is an answer. In the report it stands in a `section` of each system, of all systems or of pairs of
+    them, by its `order`: `shown` says as what, once with its default options unless it is given; `remedy` says what to
+    measure where data are missing.
+    """
+
+    options: type[OptionsT]
+    function: Callable[[pd.DataFrame, OptionsT], ResultT]
+    summary: str
+    description: str
+    example: str
+    gate: Gate = "steps"
+    title: str = ""
+    reading: str = ""
+    section: Literal["system", "all", "pair", ""] = ""
+    order: int = 0
+    shown: Callable[[pd.DataFrame], Iterable[Shown]] | None = None
+    remedy: Callable[[pd.DataFrame], Remedy] | None = None
+    draws: bool = True
+    columns: tuple[str, ...] | None = None
+    read: Callable[[Any, Any, Any], pd.DataFrame | None] | None = None
+    one_protocol: bool = False
+    counts: bool = False
+
+    def __post_init__(self) -> None:
+        self.__dict__.update(__doc__=self.function.__doc__, __name__=self.function.__name__, __wrapped__=self.function)
+
+    def __call__(self, frame: pd.DataFrame, options: OptionsT | None = None) -> ResultT:
+        options = options or self.options()
+        if self.gate == "none":
+            return self.function(frame, options)
+        from analysis.methods.joining import as_steps
+        from analysis.store.quality import admit
+
+        runs, quality = admit(frame, options.steady_only)
+        if self.gate != "queries":
+            runs, count = as_steps(runs, columns_named(options))
+            quality = replace(quality, scenarios=count)
+        if self.gate == "untimed" and not options.steady_only:
+            quality = replace(quality, unsteady=0, contended=0, scenarios=0)
+        return replace(self.function(runs, options), quality=quality)
+
+    @property
+    def name(self) -> str:
+        """What is typed."""
+        return self.options.command
+
+    @property
+    def place(self) -> int:
+        """In the order of the report."""
+        return self.order
+
+    def shows(self, rows: pd.DataFrame) -> Iterator[Shown]:
+        """The sections that these runs may carry, each with options, title and reading."""
+        for each in (Shown(),) if self.shown is None else self.shown(rows):
+            yield replace(
+                each,
+                options=each.options or self.options(),
+                title=each.title or self.title,
+                reading=each.reading or self.reading,
+            )
+
+
+def analysis(
+    options: type[OptionsT], **words: Any
+) -> Callable[[Callable[[pd.DataFrame, OptionsT], ResultT]], Analysis[OptionsT, ResultT]]:
+    """Makes a function an analysis; `words` are the fields of `Analysis`."""
+
+    def register(function: Callable[[pd.DataFrame, OptionsT], ResultT]) -> Analysis[OptionsT, ResultT]:
+        return Analysis(options=options, function=function, **words)
+
+    return register
+
+
+#: Found in the files of the folder, and behind the entry points of other packages; in the order of the report.
+ANALYSES: Registry[Analysis[Any, Any]] = Registry(Analysis, "analysis.analyses", group="paradnn.analyses")
