@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, PercentFormatter
+from numpy.typing import ArrayLike
 
 from paradnn.config.families import FAMILIES
 from paradnn.plotting import COLOURS, MARKERS, SEQUENTIAL, figure, finish, quantity
@@ -51,7 +52,7 @@ def marker_of(name: str, among: Sequence[str] = ()) -> str:
 
 def stacked(
     rows: Mapping[str, str],
-    parts: Mapping[str, tuple[str, Sequence[float]]],
+    parts: Mapping[str, tuple[str, ArrayLike]],
     looks: Mapping[str, tuple[str, str]],
     title: str,
     per: str,
@@ -65,7 +66,8 @@ def stacked(
     drawn, axes = figure(8.0, 1.9 + 0.5 * len(rows) + 0.1 * (len(parts) > 10))
     left = np.zeros(len(rows))
     ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1}
-    for key, (name, shares) in parts.items():
+    for key, (name, given) in parts.items():
+        shares = np.asarray(given, dtype="float64")
         colour, hatch = looks[key]
         how = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.6, "height": 0.6, "label": name}
         axes.barh(range(len(rows)), shares, left=left, **how)

@@ -35,7 +35,7 @@ _RUNS = "which runs (F, P and O take several: A,B)"
 def option(default: Any = dataclasses.MISSING, text: str = "", **how: Any) -> Any:
     """A field with a help text; without `default` it must be given.
 
-    `names` says what its words are: "columns", or "conditions" on columns. `how` may further hold `metavar`; `above` and
+    `names` says what its words are: "columns", or "conditions" on columns. `how` may also hold `metavar`; `above` and
     `below`, bounds that are excluded, and `least`, one that is not; `flag`, where it is not the field's name;
     `positional`; `several` of a tuple: "commas" (A,B in one value, the default), "repeat" (a flag for each) or "words";
     `group`, the heading in --help; `shared` for what another class has the flag of.

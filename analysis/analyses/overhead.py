@@ -170,15 +170,13 @@ def _share(spent: pd.DataFrame, phases: tuple[str, ...], wall: pd.Series) -> Est
 
 def _by_family(spent: pd.DataFrame, family: pd.Series, order: list[str]) -> pd.DataFrame:
     """Mean seconds of a point and share by family, those of `order` first, and phase."""
-    groups = spent.groupby(family)
-    seconds_, points = groups.sum(), groups.size()
-    names = [name for name in order if name in points] + sorted(set(points.index).difference(order))
-    rows = [
-        (name, phase, points[name], value / points[name], value / whole if whole else math.nan)
-        for name in names
-        for whole in [float(seconds_.loc[name].sum())]
-        for phase, value in seconds_.loc[name].items()
-    ]
+    present = set(family)
+    rows = []
+    for name in [*(name for name in order if name in present), *sorted(present.difference(order))]:
+        group = spent[family == name]
+        sums, whole = group.sum(), float(group.to_numpy().sum())
+        shares = sums / whole if whole else sums * math.nan
+        rows += [(name, phase, len(group), sums[phase] / len(group), shares[phase]) for phase in group]
     return pd.DataFrame(rows, columns=["family", "phase", "points", "seconds", "share"])
 
 
