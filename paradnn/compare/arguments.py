@@ -5,8 +5,8 @@
     python -m paradnn.compare [options] --commits REF REF -- COMMAND
 
 The first two words are the sides, each one override or several in one quoted word; all that follows is common to
-both, and may be axes of several values. A word that is no override is a command. Options begin with two dashes and
-stand anywhere before a second `--`.
+both, and may be axes of several values. A word that is no override is a function if it reads file.py:name, else a
+command. Options begin with two dashes and stand anywhere before a second `--`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ examples:
   paradnn compare 'python old.py' 'python new.py'
   paradnn compare --commits main HEAD -- python benchmark.py
   paradnn compare --metric 'speed: ([0-9.]+)' --higher './server --old' './server --new'
+  paradnn compare bench.py:old bench.py:new
   paradnn compare --null --minutes 1
   python -m paradnn.compare compile=graph compile=xla -- model=fc model.nodes=512 batch_size=256
   python -m paradnn.compare software=tensorflow-2.18 software=current model=fc

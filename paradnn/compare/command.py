@@ -97,6 +97,7 @@ def _compare_commands(request: Commands) -> int:
 
     from paradnn.compare.commands import Command, Metric, Turns, follow, null_command
     from paradnn.compare.commits import checkouts
+    from paradnn.compare.duet import Duet, is_function
     from paradnn.compare.screen import Progress, describe_commands, document, write_json
     from paradnn.compare.verdict import Verdict
 
@@ -111,7 +112,8 @@ def _compare_commands(request: Commands) -> int:
             Command(label, text, folder, variables, request.prepare)
             for label, text, (folder, variables) in zip(labels, texts, places, strict=True)
         )
-        turns = Turns(
+        kind = Duet if all(map(is_function, texts)) else Turns
+        turns = kind(
             (first, second),
             request.rule,
             Metric(request.metric, request.higher),

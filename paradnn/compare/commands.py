@@ -244,7 +244,7 @@ class Turns:
         self.failed: int | None = None
         self.problem: str | None = None
         self.seconds = 0.0
-        self._words = tuple(program_of(side.text) for side in sides)
+        self._words = self._programs()
         self._limit, self._timeout, self._warmup, self._good = 60 * minutes, timeout, warmup, good
         self._orders = orders(seed if seed is not None else time.time_ns())
         self._enough = enough or (lambda logs: rule.is_enough(estimate(logs)))
@@ -279,6 +279,10 @@ class Turns:
         finally:
             self.seconds = self._clock() - begun
 
+    def _programs(self) -> tuple[list[str], list[str]]:
+        """What is started for each side; ConfigError where it cannot be."""
+        return program_of(self.sides[0].text), program_of(self.sides[1].text)
+
     def _warm_up(self) -> None:
         """Runs that do not count; the last of each side says how many a visit has."""
         longest = 0.0
@@ -302,6 +306,10 @@ class Turns:
                 speeds[side] = visit.speed
         if len(speeds) == 2:
             self.rounds.append(math.log(speeds[0] / speeds[1]))
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Note why there will be no verdict where a side fails too often."""
         for side in (0, 1):
             count = self.failures(side)
             if count >= 3 and count > FAILING * len(self.visits[side]):

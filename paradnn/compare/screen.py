@@ -7,7 +7,6 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from paradnn.store.whole_file import whole_file
 
 __all__ = [
     "Progress",
+    "Silence",
     "describe_commands",
     "document",
     "outlook",
@@ -81,10 +81,12 @@ def _rows(turns: Turns) -> list[tuple[str, list[str]]]:
     ]
     runs = [[run for visit in turns.visits[side] for run in visit.runs if not run.failure] for side in sides]
     if all(runs):
-        rows += [
-            ("processor time, median", [_seconds(statistics.median(run.cpu_seconds for run in one)) for one in runs]),
-            ("peak memory", [_memory([run.peak_memory_bytes for run in one]) for one in runs]),
-        ]
+        times = [_seconds(statistics.median(run.cpu_seconds for run in one)) for one in runs]
+        rows.append(("processor time, median", times))
+        peaks = [[run.peak_memory_bytes for run in one if run.peak_memory_bytes] for one in runs]
+        if any(peaks):
+            known = [f"{max(one) / 2**20:,.0f} MiB" if one else "not known" for one in peaks]
+            rows.append(("peak memory", known))
     rows.append(("runs", [f"{len(one):,}" for one in runs]))
     if any(turns.failures(side) for side in sides):
         rows.append(("failed visits", [f"{turns.failures(side)} of {len(turns.visits[side])}" for side in sides]))
@@ -169,6 +171,16 @@ def write_text(path: Path, flag: str, text: str) -> None:
         making.write_text(text)
 
 
+class Silence:
+    """No progress is shown."""
+
+    def show(self, share: float, turns: Turns) -> None:
+        """Say nothing."""
+
+    def close(self) -> None:
+        """Nothing to take away."""
+
+
 class Progress:
     """A line that says how far it is: rewritten on a terminal, now and then in a pipe."""
 
@@ -200,11 +212,6 @@ class Progress:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.2g}%" if share < 0.995 else f"{100 * share:.0f}%"
-
-
-def _memory(peaks: Sequence[int | None]) -> str:
-    known = [peak for peak in peaks if peak is not None]
-    return f"{max(known) / 2**20:,.0f} MiB" if known else "less than this tool's"
 
 
 def _seconds(value: float) -> str:
