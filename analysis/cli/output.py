@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.cli.typeset import ENDINGS, typeset
 from analysis.options import Arguments, Selection, option
 from paradnn.errors import ConfigError
-from paradnn.store.whole_file import whole_file
+from paradnn.store.files import whole_file
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,7 @@ from analysis.cli.selection import load_chosen
 from analysis.options import Arguments, Options, Selection, option
 from paradnn.core.words import counted
 from paradnn.errors import ConfigError
-from paradnn.store.whole_file import whole_file
+from paradnn.store.files import whole_file
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 from analysis.store.writer import open_experiment, writing
 from paradnn.errors import StoreError
 from paradnn.store.address import BUNDLE, address_of
-from paradnn.store.bundle import artifacts_of, write_bundle
+from paradnn.store.bundle import artifacts_of, extract, write_bundle
 from paradnn.store.errors import store_errors
 from paradnn.store.files import PACKED, unpack
-from paradnn.store.moved import local_folder
+from paradnn.store.moved import artifact_folder
 from paradnn.store.query import Query, Values
 from paradnn.store.reader import open_reader
 from paradnn.store.records import Row, Run
+from paradnn.store.schema import EXPIRES, OWNER
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["export_bundle", "import_bundle"]
 
 #: Of the driver that measured a run, and of no use elsewhere.
-_OWN_TAGS = {"owner", "claim_expires"}
+_OWN_TAGS = {"owner", "claim_expires", OWNER, EXPIRES}
+_ENDED = ("FINISHED", "FAILED", "KILLED")
 _ORIGIN = "origin"  # the run's id where it was measured
 _PARENT, _NOTE = "mlflow.parentRunId", "mlflow.note.content"
 _BATCH = 100  # params or tags that MLflow takes at once
@@ -69,7 +71,7 @@ def _files(run: Run, stores: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     if address.startswith(f"{BUNDLE}:"):
         yield from artifacts_of(address)
         return
-    folder = local_folder(address)
+    folder = artifact_folder(address, run.run_id, map(address_of, stores or (None,)))
     if folder is not None:
         yield from _below(folder)
         return
@@ -84,7 +86,7 @@ def _files(run: Run, stores: Sequence[str]) -> Iterator[tuple[str, bytes]]:
 
 def _below(folder: Path) -> Iterator[tuple[str, bytes]]:
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
-        if path.is_file():
+        if path.is_file() and not path.is_symlink():
             yield path.relative_to(folder).as_posix(), path.read_bytes()
 
 
@@ -100,8 +102,7 @@ def import_bundle(
         raise StoreError(f"{path}: is no bundle of results; name a .zip")
     rows = list(reader.read(Query(tuple(reader.experiments()), unfinished=True)).rows())
     for row in rows:
-        for _ in artifacts_of(row.run.artifact_uri or ""):
-            pass
+        extract(row.run.artifact_uri or "", None)
     client, experiment_id = open_experiment(tracking_uri, experiment)
     known = _known(tracking_uri, experiment)
     todo = [row for row in rows if row.run.run_id not in known]
@@ -128,7 +129,8 @@ def _log(client: Any, experiment_id: str, row: Row, known: Mapping[str, str]) ->
     """One run with its files; its outcome is written last."""
     from mlflow.entities import Metric, Param, RunTag
 
-    run, tags = row.run, dict(row.tags) | {_ORIGIN: row.run.run_id}
+    run = row.run
+    tags = {key: value for key, value in row.tags.items() if key not in _OWN_TAGS} | {_ORIGIN: row.run.run_id}
     first = {key: tags.pop(key) for key in (_PARENT, _NOTE, "kind", "schema_version") if key in tags}
     if _PARENT in first:
         first[_PARENT] = known.get(first[_PARENT], first[_PARENT])
@@ -136,10 +138,7 @@ def _log(client: Any, experiment_id: str, row: Row, known: Mapping[str, str]) ->
     made = client.create_run(experiment_id, start_time=start, tags=first, run_name=run.run_name)
     run_id = str(made.info.run_id)
     with tempfile.TemporaryDirectory() as folder:
-        for name, content in artifacts_of(run.artifact_uri or ""):
-            target = Path(folder) / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
+        extract(run.artifact_uri or "", Path(folder))
         client.log_artifacts(run_id, folder)
     end = run.end_ms or start
     metrics = [Metric(key, value, end, 0) for key, value in row.metrics.items()]
@@ -150,7 +149,7 @@ def _log(client: Any, experiment_id: str, row: Row, known: Mapping[str, str]) ->
         client.log_batch(run_id, metrics=numbers)
     for words in _parts([RunTag(key, value) for key, value in tags.items()], _BATCH):
         client.log_batch(run_id, tags=words)
-    client.set_terminated(run_id, run.status or "FINISHED", end)
+    client.set_terminated(run_id, run.status if run.status in _ENDED else "KILLED", end)
     return run_id
 
 

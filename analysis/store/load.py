@@ -10,6 +10,7 @@ Stores are read by `paradnn.store`, table by table or through MLflow's search; b
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -19,14 +20,14 @@ from typing import get_args
 import pandas as pd
 
 from analysis.store.frame import build
-from paradnn.core.words import did_you_mean
+from paradnn.core.words import counted, did_you_mean
 from paradnn.errors import ConfigError, DataError, SchemaError, StoreError
 from paradnn.store.address import BUNDLE, address_of, without_secrets
 from paradnn.store.bundle import read_artifact as read_bundled
 from paradnn.store.cache import CachedReader
 from paradnn.store.errors import store_errors
-from paradnn.store.files import PACKED, unpack
-from paradnn.store.moved import local_folder
+from paradnn.store.files import PACKED, is_inside, unpack
+from paradnn.store.moved import artifact_folder, is_local
 from paradnn.store.query import Query, Values
 from paradnn.store.reader import Way, open_reader
 from paradnn.store.records import Records, Texts
@@ -210,14 +211,27 @@ def load_files(frame: pd.DataFrame, name: str, tracking_uri: str | Sequence[str]
         except StoreError:
             return run_id, None
 
+    _warn_of_outside(rows)
     near = [row for row in rows if _is_near(row[1])]
     with ThreadPoolExecutor(8) as pool:
         files = [*map(fetch, near), *pool.map(fetch, (row for row in rows if not _is_near(row[1])))]
     return {run_id: content for run_id, content in files if content is not None}
 
 
+def _warn_of_outside(rows: Sequence[tuple[str, str, str | None]]) -> None:
+    """Say so once where a store names files that are none of its own, which are passed over."""
+    problems = []
+    for run_id, uri, store in rows:
+        try:
+            artifact_folder(uri, run_id, [address_of(store)])
+        except StoreError as error:
+            problems.append(error)
+    if problems:
+        warnings.warn(f"files of {counted(len(problems), 'run')} are not read: {problems[0]}", stacklevel=3)
+
+
 def _is_near(artifact_uri: str) -> bool:
-    return artifact_uri.startswith(f"{BUNDLE}:") or local_folder(artifact_uri) is not None
+    return artifact_uri.startswith(f"{BUNDLE}:") or is_local(artifact_uri)
 
 
 def _artifacts_of(run_id: str, uri: str | None) -> str:
@@ -237,17 +251,18 @@ def read_artifact(artifact_uri: str, run_id: str, name: str, uri: str | None, al
     """
     if artifact_uri.startswith(f"{BUNDLE}:"):
         return read_bundled(artifact_uri, name)
-    folder = local_folder(artifact_uri)
+    folder = artifact_folder(artifact_uri, run_id, [address_of(uri)])
     if folder is not None:
-        return (folder / name).read_bytes() if (folder / name).is_file() else None
+        path = folder / name if is_inside(folder, name) else None
+        return path.read_bytes() if path and path.is_file() else None
     from mlflow.artifacts import download_artifacts, list_artifacts
 
     server = address_of(uri).uri
     with store_errors(f"{name} of run {run_id}"):
         held = [] if alone else [file.path for file in list_artifacts(run_id=run_id, tracking_uri=server)]
         packed = PACKED in held and name not in held
-        path = download_artifacts(run_id=run_id, artifact_path=PACKED if packed else name, tracking_uri=server)
-    content = Path(path).read_bytes()
+        fetched = download_artifacts(run_id=run_id, artifact_path=PACKED if packed else name, tracking_uri=server)
+    content = Path(fetched).read_bytes()
     return unpack(content).get(name) if packed else content
 
 

@@ -18,7 +18,7 @@ from paradnn.forecast.forecast import Forecast
 from paradnn.forecast.regression import Array
 from paradnn.forecast.table import row_of
 from paradnn.record.record import run_name
-from paradnn.store.whole_file import whole_file
+from paradnn.store.files import whole_file
 
 __all__ = ["describe", "duration", "table_of", "write_points"]
 

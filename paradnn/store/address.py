@@ -7,11 +7,12 @@ both read addresses here; nothing but the standard library is imported.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from paradnn.config.paths import HOME
 from paradnn.errors import StoreError
@@ -20,6 +21,7 @@ __all__ = ["BUNDLE", "StoreAddress", "address_of", "locate", "without_credential
 
 _SQLITE = "sqlite:///"
 _SQL = ("sqlite", "postgresql", "mysql", "mssql")
+_SHOWN = 200
 _HTTP = ("http://", "https://", "databricks")
 #: How the address of a file of results begins.
 BUNDLE = "bundle"
@@ -72,15 +74,26 @@ def address_of(uri: str | None = None) -> StoreAddress:
     """The store of `uri`, of MLFLOW_TRACKING_URI, or the default, whether it is there or not.
 
     A plain path is that of a database, of a folder that holds mlflow.db, or of a .zip of results. Paths are made
-    absolute and without `~`.
+    absolute and without `~`. StoreError for what can be no address.
     """
     uri = uri or _from_environment() or f"{_SQLITE}{HOME / 'mlruns' / 'mlflow.db'}"
+    try:
+        return _address_of(uri)
+    except (OSError, RuntimeError, ValueError) as error:  # too long, ~ of no user, no port
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise StoreError(f"no tracking store can be at {without_secrets(uri)[:_SHOWN]}: {reason[:_SHOWN]}") from None
+
+
+def _address_of(uri: str) -> StoreAddress:
     if ":" not in uri and uri != "databricks":
         uri = _of_path(Path(uri).expanduser().absolute()) or uri
     uri = re.sub(r"^postgres(?=[:+])", "postgresql", uri)
     if not uri.startswith(_SQLITE) or "?" in uri:
+        urlsplit(uri).port  # noqa: B018  ValueError where there is no number
         return StoreAddress(uri, None)
     path = Path(uri.removeprefix(_SQLITE)).expanduser().absolute()
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+        path.stat()
     return StoreAddress(f"{_SQLITE}{path}", path)
 
 
@@ -128,12 +141,15 @@ def _prepare_folder(path: Path, uri: str) -> None:
         raise StoreError(f"tracking.uri={uri}: {path} cannot be written; give a writable path")
 
 
-def without_secrets(uri: str) -> str:
-    """The address with user, password and query cut out, since they may be credentials."""
-    uri = re.sub(r"(?<=://)[^/@\s]*@", "***@", uri)
-    return re.sub(r"\?[^\s]*", "?***", uri)
+#: User and password, as SQLAlchemy divides an address: a password may hold / and blanks, and no other address.
+_LOGIN = re.compile(r"(?<=://)(?:[^/\s]*@|[^:/@\s]*:(?:(?!\w+://)[^@\n])*@)")
+
+
+def without_secrets(text: str) -> str:
+    """An address, or a text with some, with user, password and query cut out, since they may be credentials."""
+    return re.sub(r"\?[^\s]*", "?***", _LOGIN.sub("***@", text))
 
 
 def without_credentials(uri: str) -> str:
     """The address without user and password: usable where they come from the environment."""
-    return re.sub(r"(?<=://)[^/@\s]*@", "", uri)
+    return _LOGIN.sub("", uri)

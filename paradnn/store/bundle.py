@@ -11,6 +11,7 @@ Bundles are made by `python -m analysis export FILE.zip`; every command of the a
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import zipfile
@@ -19,21 +20,29 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from paradnn.errors import DataError, NoStoreError, SchemaError
 from paradnn.store.address import BUNDLE, StoreAddress
+from paradnn.store.files import inside, read_json, whole_file
 from paradnn.store.query import Query
 from paradnn.store.records import Records, Row, Run
 from paradnn.store.schema import SCHEMA_VERSION
-from paradnn.store.whole_file import whole_file
+from paradnn.worker.channel import read_message
 
-__all__ = ["FORMAT", "BundleReader", "artifacts_of", "read_artifact", "write_bundle"]
+__all__ = ["FORMAT", "BundleReader", "artifacts_of", "extract", "read_artifact", "write_bundle"]
 
 #: What the files say they are; the number counts versions of their layout.
 #:   1  the first.
 FORMAT = "paradnn-bundle-1"
 _MANIFEST, _RUNS = "manifest.json", "runs.jsonl"
+
+#: What a bundle may hold, unless it is no bundle but an attack: files, bytes in all and of the runs' values, and how
+#: much larger it may be than its .zip. Bundles of this suite are 5 to 30 times as large.
+_MOST_FILES, _MOST_BYTES, _MOST_RATIO, _FREE_BYTES = 2_000_000, 64 * 2**30, 200, 64 * 2**20
+_LONGEST_LINE = 16 * 2**20  # of a run
+_LONGEST_TEXT = 8_000  # of a param or tag, as MLflow takes it
+_DAMAGED = (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, KeyError, ValueError, TypeError)
 
 #: The files of a run, as (name, content).
 Artifacts = Callable[[Run], Iterable[tuple[str, bytes]]]
@@ -94,39 +103,95 @@ class BundleReader:
 
 def read_artifact(address: str, name: str) -> bytes | None:
     """A file of a run, whose artifact address is of a bundle; None where it has none of that name."""
-    path, _, run_id = address.removeprefix(f"{BUNDLE}:").rpartition("#")
-    member = f"artifacts/{run_id}/{name}"
-    return _read(Path(path), member) if member in _open(Path(path)).sums else None
+    path, begin, _ = _place(address)
+    return _read(path, begin + name) if begin + name in _open(path).sums else None
 
 
 def artifacts_of(address: str) -> Iterator[tuple[str, bytes]]:
     """Every file of a run, given its artifact address: (name, content)."""
+    path, begin, members = _place(address)
+    for member in members:
+        yield member.removeprefix(begin), _read(path, member)
+
+
+def extract(address: str, folder: Path | None) -> None:
+    """Check every file of a run, given its artifact address, and write them below a folder where one is given."""
+    path, begin, members = _place(address)
+    for member in members:
+        if folder is None:
+            _copy(path, member, None)
+            continue
+        target = inside(folder, member.removeprefix(begin))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("xb") as file:
+            _copy(path, member, file)
+
+
+def _place(address: str) -> tuple[Path, str, list[str]]:
+    """Of a run's artifact address: the bundle, how the names of its files begin there, and those names."""
     path, _, run_id = address.removeprefix(f"{BUNDLE}:").rpartition("#")
-    begin = f"artifacts/{run_id}/"
-    for member in _open(Path(path)).sums:
-        if member.startswith(begin):
-            yield member.removeprefix(begin), _read(Path(path), member)
+    return Path(path), f"artifacts/{run_id}/", _open(Path(path)).files.get(run_id, [])
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of runs.jsonl."""
+
+    run_id: str
+    run_name: str | None
+    experiment: str
+    status: str | None
+    start_ms: int | None
+    end_ms: int | None
+    artifact_uri: str | None
+    params: dict[str, str]
+    tags: dict[str, str]
+    metrics: dict[str, float]
+
+    def __post_init__(self) -> None:
+        inside(Path(), self.run_id)
+        if "/" in self.run_id or "#" in self.run_id:
+            raise ValueError(f"run_id={self.run_id[:80]!r} is no id")
+        if not all(0 <= (time or 0) < 2**53 for time in (self.start_ms, self.end_ms)):
+            raise ValueError("a time is none")
+        for key, text in (*self.params.items(), *self.tags.items()):
+            if len(text) > _LONGEST_TEXT or len(key) > _LONGEST_TEXT:
+                raise ValueError(f"{key[:80]} has {len(text):,} letters, at most {_LONGEST_TEXT:,} are read")
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    for line in _read(path, _RUNS).decode().splitlines():
-        content = json.loads(line)
-        params, tags, metrics = (content.pop(name) for name in ("params", "tags", "metrics"))
-        yield Row(Run(**{**content, "artifact_uri": f"{BUNDLE}:{path}#{content['run_id']}"}), params, tags, metrics)
+    _copy(path, _RUNS, None)
+    known: set[str] = set()
+    with _open(path).file.open(_RUNS) as lines:
+        number = 0
+        while line := lines.readline(_LONGEST_LINE):
+            number += 1
+            try:
+                one = read_message(_Line, read_json(line.decode()), "run")
+                if one.run_id in known:
+                    raise ValueError(f"run {one.run_id} is there twice")
+            except (ValueError, OverflowError, DataError) as error:
+                problem = " ".join(str(error).split())[:200]
+                raise DataError(f"{path}: line {number} of {_RUNS} is no run: {problem}") from None
+            known.add(one.run_id)
+            values = vars(one) | {"artifact_uri": f"{BUNDLE}:{path}#{one.run_id}"}
+            run = Run(**{field: values[field] for field in Run._fields})
+            yield Row(run, one.params, one.tags, one.metrics)
 
 
 @dataclass(frozen=True)
 class _Bundle:
-    """An open bundle and the checksums of its files."""
+    """An open bundle, the checksums of its files, and the files of each run."""
 
     file: zipfile.ZipFile
     sums: Mapping[str, str]
+    files: Mapping[str, list[str]]
 
 
 def _open(path: Path) -> _Bundle:
     try:
         state = path.stat()
-    except OSError:
+    except (OSError, ValueError):
         raise NoStoreError(f"no bundle of results at {path}: python -m analysis export FILE.zip makes one") from None
     return _opened(path, state.st_mtime_ns, state.st_size)
 
@@ -134,33 +199,71 @@ def _open(path: Path) -> _Bundle:
 @lru_cache(maxsize=8)
 def _opened(path: Path, changed: int, size: int) -> _Bundle:
     """The bundle at a path, as it was when it was changed last: its directory is read once."""
-    del changed, size
+    del changed
     try:
         file = zipfile.ZipFile(path)
-        manifest: dict[str, Any] = json.loads(file.read(_MANIFEST))
-        bundle = _Bundle(file, dict(manifest["sha256"]))
-        unsafe = [name for name in bundle.sums if name.startswith("/") or ".." in name.split("/")]
-    except (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, TypeError):
+        _require_bounded(path, size, file.infolist())
+        manifest: dict[str, Any] = read_json(file.read(_MANIFEST))
+        said = manifest.get("format"), manifest.get("schema_version")
+        sums = {str(name): str(checksum) for name, checksum in manifest["sha256"].items()} if said[0] == FORMAT else {}
+    except _DAMAGED:
         raise DataError(f"{path}: no bundle of results, or a damaged one") from None
-    if unsafe:
-        raise DataError(f"{path}: {unsafe[0]} would be written outside its folder; do not trust this file")
-    if manifest.get("format") != FORMAT:
-        raise DataError(f"{path}: format {manifest.get('format')!r}, this version reads {FORMAT!r}")
-    if manifest.get("schema_version") != SCHEMA_VERSION:
+    if said[0] != FORMAT:
+        raise DataError(f"{path}: format {said[0]!r}, this version reads {FORMAT!r}")
+    if said[1] != SCHEMA_VERSION:
         raise SchemaError(
-            f"{path}: schema_version={manifest.get('schema_version')}, this version reads {SCHEMA_VERSION}: use the "
-            "release that wrote it"
+            f"{path}: schema_version={said[1]}, this version reads {SCHEMA_VERSION}: use the release that wrote it"
         )
-    return bundle
+    files: dict[str, list[str]] = {}
+    for name in sums:
+        try:
+            inside(path.parent, name)
+        except DataError:
+            raise DataError(
+                f"{path}: {name[:80]} would be written outside its folder; do not trust this file"
+            ) from None
+        kind, _, rest = name.partition("/")
+        if kind == "artifacts":
+            files.setdefault(rest.partition("/")[0], []).append(name)
+    return _Bundle(file, sums, files)
+
+
+def _require_bounded(path: Path, size: int, members: list[zipfile.ZipInfo]) -> None:
+    """DataError for a file that would fill memory or disk: what it unpacks to stands in its directory."""
+    unpacked = sum(member.file_size for member in members)
+    most = min(_MOST_BYTES, _MOST_RATIO * size + _FREE_BYTES)
+    if len(members) > _MOST_FILES or unpacked > most:
+        raise DataError(
+            f"{path}: {len(members):,} files of {unpacked:,} bytes in one of {size:,} bytes; at most {_MOST_FILES:,} "
+            f"files of {most:,} bytes are read: do not trust this file"
+        )
 
 
 def _read(path: Path, member: str) -> bytes:
     """A file of a bundle, checked; DataError where it is damaged."""
-    bundle = _open(path)
+    content = io.BytesIO()
+    _copy(path, member, content)
+    return content.getvalue()
+
+
+def _copy(path: Path, member: str, target: IO[bytes] | None) -> None:
+    """Check a file of a bundle piece by piece, and write it where a target is given; DataError where it is damaged."""
+    bundle, digest = _open(path), hashlib.sha256()
     try:
-        content = bundle.file.read(member)
-    except (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError):
+        source = bundle.file.open(member)
+    except _DAMAGED:
         raise DataError(f"{path}: {member} is damaged") from None
-    if hashlib.sha256(content).hexdigest() != bundle.sums.get(member):
+    with source:
+        while piece := _piece(source, f"{path}: {member} is damaged"):
+            digest.update(piece)
+            if target is not None:
+                target.write(piece)
+    if digest.hexdigest() != bundle.sums.get(member):
         raise DataError(f"{path}: {member} is damaged, its checksum does not fit")
-    return content
+
+
+def _piece(source: IO[bytes], problem: str) -> bytes:
+    try:
+        return source.read(2**20)
+    except (*_DAMAGED, EOFError):
+        raise DataError(problem) from None

@@ -2,7 +2,8 @@
 
 It is used as long as nothing has been written to the store since, and made again otherwise; who deletes it loses the
 seconds of one reading. Files of the store are compared by inode, size, times and SQLite's own count of changes, and
-only columns that were read when these times were past are kept, so that no later write can have the same.
+only columns that were read when these times were past are kept, so that no later write can have the same. A file that
+was damaged since, which its checksum shows, is thrown away and made again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import stat
 import tempfile
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
@@ -32,7 +34,8 @@ __all__ = ["CachedReader"]
 
 #: Version of the file's layout.
 #:   1  the first.
-_LAYOUT = 1
+#:   2  a checksum follows the columns.
+_LAYOUT = 2
 #: A store of fewer runs is read as fast as the file would be.
 _WORTH = 2_000
 #: Nanoseconds after which a file that is written again has another time, on the coarsest of disks.
@@ -171,12 +174,20 @@ def _save(whole: _Whole, path: Path, about: Mapping[str, Any]) -> None:
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         os.fchmod(handle, stat.S_IMODE(path.with_suffix("").stat().st_mode) & 0o666)
-        with os.fdopen(handle, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table)
+        with os.fdopen(handle, "wb") as file:
+            with pa.ipc.new_file(pa.PythonFile(file, "w"), table.schema) as writer:
+                writer.write_table(table)
+            file.flush()
+            file.write(_checksum(pa.memory_map(name).read_buffer()))
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _checksum(content: Any) -> bytes:
+    """Four bytes that other contents lack, but for one in four billion."""
+    return zlib.crc32(content).to_bytes(4, "big")
 
 
 def _coded(column: Texts) -> Any:
@@ -187,7 +198,11 @@ def _coded(column: Texts) -> Any:
 def _load(address: StoreAddress, state: _State) -> _Whole | None:
     """What the file holds; None where it is not there, damaged, or of another state of the store."""
     try:
-        with pa.memory_map(str(_file(address))) as file:
+        whole = pa.memory_map(str(_file(address))).read_buffer()
+        columns = whole[:-4]
+        if _checksum(columns) != whole[-4:].to_pybytes():
+            return None
+        with pa.BufferReader(columns) as file:
             table = pa.ipc.open_file(file).read_all()
             about = json.loads((table.schema.metadata or {}).get(_ABOUT.encode(), b"{}"))
             if about.get("state") != state.text or _moves(address, about["places"]) != about["moves"]:

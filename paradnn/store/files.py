@@ -1,4 +1,6 @@
-"""The files of a run: their content as bytes, and several of them in one where each would cost a request.
+"""Files: names that stay inside their folder, files that are there whole or not at all, and what a run's files hold.
+
+A name that comes from a file, a store or a pipe becomes a path through `inside` alone.
 
 A tracking server takes each file in a request of its own. So what programs read goes there as one file, `files.json`,
 which maps names to contents; what a person opens (pictures, tables, a worker's last words) keeps a file of its own.
@@ -7,16 +9,95 @@ which maps names to contents; what a person opens (pictures, tables, a worker's 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
-from collections.abc import Mapping
-from typing import Any
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
 
-__all__ = ["PACKED", "file_content", "pack", "unpack"]
+from paradnn.errors import ConfigError, DataError
+
+__all__ = ["PACKED", "file_content", "inside", "is_inside", "new_file", "pack", "read_json", "unpack", "whole_file"]
 
 #: Name of the file that holds others.
 PACKED = "files.json"
 #: Text that programs read as well.
 _LISTS = ("stack.txt",)
+_LONGEST_NAME = 240  # bytes of a part of a name; most file systems take 255
+_SHOWN = 80
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The path of `name`, parts joined by /, below `folder`.
+
+    DataError where it would be outside: absolute, with `..`, empty parts or a NUL, or through a link.
+    """
+    path, parts = folder, name.split("/")
+    unfit = any(part in ("", ".", "..") or not part.isprintable() or "\\" in part for part in parts)
+    if unfit or any(len(part.encode(errors="replace")) > _LONGEST_NAME for part in parts):
+        raise DataError(f"{name[:_SHOWN]!r} is no name of a file inside {folder}; do not trust where it came from")
+    for part in parts:
+        path = path / part
+        if path.is_symlink():
+            raise DataError(f"{name[:_SHOWN]!r} is a link inside {folder}, which is not followed")
+    return path
+
+
+def is_inside(folder: Path, name: str) -> bool:
+    """Whether `name` is of a file below `folder`, as `inside` has it."""
+    try:
+        return bool(inside(folder, name))
+    except DataError:
+        return False
+
+
+def read_json(text: str | bytes) -> Any:
+    """The value in a JSON text of others; ValueError for whatever is none, however deep or long its numbers are."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+@contextlib.contextmanager
+def new_file(folder: Path, begin: str = "", end: str = ".tmp") -> Iterator[tuple[Path, BinaryIO]]:
+    """A new file in `folder`, with a name of its own that no link can take; it is removed unless it was renamed."""
+    path = folder / f".{begin[:100]}{secrets.token_hex(8)}{end}"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield path, file
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, key: str) -> Iterator[Path]:
+    """Where to write what is to be the file at `path`, of the same ending; it takes its place once all is written.
+
+    ConfigError, naming `key`, where it cannot be written. What is no regular file, such as /dev/stdout, is written at
+    once.
+    """
+    try:
+        target = _resolved(path)
+        if not ((target.is_file() or not target.exists()) and os.access(target.parent, os.W_OK)):
+            yield target
+            return
+        with new_file(target.parent, f"{target.stem}.", target.suffix) as (making, _):
+            yield making
+            making.replace(target)
+    except OSError as error:
+        reason = error.strerror or " ".join(str(error).split())
+        raise ConfigError(key, str(path), f"cannot be written ({reason})", "give another") from error
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (RuntimeError, ValueError) as error:  # a circle of links; a NUL
+        raise OSError(str(error)) from None
 
 
 def file_content(content: Any) -> bytes:

@@ -8,15 +8,20 @@ Readers see the addresses as they should be; who writes sets them right in the t
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from paradnn.errors import StoreError
 from paradnn.store.address import StoreAddress
 
-__all__ = ["Move", "local_folder", "moves_of", "settle"]
+__all__ = ["Move", "artifact_folder", "is_local", "local_folder", "moves_of", "settle"]
+
+#: Folders, joined as those of PATH, whose artifacts are read though they are not below the store that names them.
+_TRUSTED = "PARADNN_ARTIFACTS"
 
 _FOLDER = "artifacts"
 _PLACES = "UPDATE experiments SET artifact_location = ? WHERE rtrim(artifact_location, '/') = ?"
@@ -42,10 +47,38 @@ def local_folder(address: str | None) -> Path | None:
     """The folder of an artifact address; None where it is no local one."""
     if not address:
         return None
-    parts = urlsplit(address)
-    if parts.scheme == "file":
-        return Path(unquote(parts.path))
-    return Path(address) if not parts.scheme else None
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return None
+    path = unquote(parts.path) if parts.scheme == "file" else "" if parts.scheme else address
+    return Path(path) if path and "\0" not in path else None
+
+
+def is_local(address: str | None) -> bool:
+    """Whether an artifact address is of files that this machine sees."""
+    return local_folder(address) is not None
+
+
+def artifact_folder(address: str | None, run_id: str, stores: Iterable[StoreAddress]) -> Path | None:
+    """The folder of a run's artifacts, as one of these stores names it; None where it is no local one.
+
+    What a store says is believed below its own folder, and below those that the user names in PARADNN_ARTIFACTS; of
+    stores without a folder, where MLflow puts a run's files: LOCATION/RUN_ID/artifacts. StoreError elsewhere.
+    """
+    folder, homes = local_folder(address), [store.folder for store in stores]
+    if folder is None:
+        return None
+    trusted = [Path(place).expanduser() for place in os.environ.get(_TRUSTED, "").split(os.pathsep) if place]
+    trusted += [home for home in homes if home]
+    real = Path(os.path.realpath(folder))
+    usual = real.parts[-2:] == (run_id, _FOLDER)
+    if (usual and None in homes) or any(real.is_relative_to(os.path.realpath(place)) for place in trusted):
+        return real
+    raise StoreError(
+        f"run {run_id}: its files are said to be in {folder}, outside {homes[0]}, the folder of its store; "
+        f"where you trust this store, set {_TRUSTED}={real.parents[1] if usual else real}"
+    )
 
 
 def moves_of(

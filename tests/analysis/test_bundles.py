@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
+import sqlite3
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +15,10 @@ import pandas as pd
 import pytest
 
 from analysis.cli import main
-from analysis.store.load import load, load_table, load_tables
-from paradnn.errors import ConfigError, ParadnnError
+from analysis.store.load import load, load_files, load_table, load_tables
+from paradnn.errors import ConfigError, DataError, ParadnnError
 from paradnn.store.bundle import FORMAT
-from paradnn.store.whole_file import whole_file
+from paradnn.store.files import inside, whole_file
 from tests.analysis.conftest import Writer, fc
 
 Blank = Callable[[Path], str]
@@ -174,3 +176,105 @@ def test_links_and_devices_that_are_written_to_stay_what_they_are(tmp_path: Path
     assert path.read_text() == "1"
     assert not Path(os.devnull).is_file()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["link.csv", "real.csv"]
+
+
+HOSTILE = ["/tmp/x", "//tmp/x", "../x", "a/../../x", "a//x", "./x", "a\x00b", "a\nb", "..\\x", "x" * 300, ""]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_name_stays_inside_its_folder_or_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match="no name of a file inside"):
+        inside(tmp_path, name)
+    bundle = crafted(tmp_path / "b.zip", {f"artifacts/r1/{name}": b"x"} if name else {"artifacts/r1/": b""})
+    with pytest.raises(DataError, match="would be written outside"):
+        load(str(bundle))
+
+
+def test_a_link_inside_a_folder_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "trace").symlink_to("/etc")
+    for name in ("trace", "trace/passwd"):
+        with pytest.raises(DataError, match="is a link inside"):
+            inside(tmp_path, name)
+    assert inside(tmp_path, "a/b.json") == tmp_path / "a" / "b.json"
+
+
+def crafted(path: Path, files: dict[str, bytes], line: object = None, compress: int = zipfile.ZIP_STORED) -> Path:
+    """A bundle as anyone may make one, its checksums right."""
+    runs = json.dumps(RUN if line is None else line) if not isinstance(line, str) else line
+    files = {"runs.jsonl": runs.encode(), **files}
+    sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    manifest = {"format": FORMAT, "schema_version": "1", "runs": 1, "sha256": sums}
+    with zipfile.ZipFile(path, "w", compress) as target:
+        for name, content in {**files, "manifest.json": json.dumps(manifest).encode()}.items():
+            target.writestr(name, content)
+    return path
+
+
+RUN = {
+    "run_id": "r1",
+    "run_name": "r",
+    "experiment": "paradnn",
+    "status": "FINISHED",
+    "start_ms": 1,
+    "end_ms": 2,
+    "artifact_uri": None,
+    "params": {"batch_size": "4"},
+    "metrics": {"m": 1.0},
+    "tags": {"kind": "point", "schema_version": "1", "outcome": "ok"},
+}
+LINES = {
+    "no object": [],
+    "no JSON": "{",
+    "deep": "[" * 100_000,
+    "a missing key": {key: RUN[key] for key in RUN if key != "metrics"},
+    "a number as id": RUN | {"run_id": 7},
+    "an id that leaves": RUN | {"run_id": "../x"},
+    "a huge time": RUN | {"start_ms": 10**400},
+    "a huge number": json.dumps(RUN).replace('"m": 1.0', f'"m": 1{"0" * 400}'),
+    "digits without end": json.dumps(RUN).replace('"m": 1.0', f'"m": {"1" * 5000}'),
+    "a text as number": RUN | {"metrics": {"m": "1"}},
+    "a long param": RUN | {"params": {"model.name": "x" * 100_000}},
+    "params in params": RUN | {"params": {"a": {"b": "c"}}},
+    "one run twice": f"{json.dumps(RUN)}\n{json.dumps(RUN)}",
+}
+
+
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+def test_a_run_that_is_none_is_named_by_its_line(
+    tmp_path: Path, line: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(["report", "--store", str(crafted(tmp_path / "b.zip", {}, line)), "--out", str(tmp_path / "r.html")]) == 2
+    )
+    [error] = capsys.readouterr().err.splitlines()
+    assert " of runs.jsonl is no run: " in error
+    assert len(error) < 600
+
+
+def test_a_bundle_that_unpacks_to_much_more_is_not_unpacked(tmp_path: Path) -> None:
+    bomb = crafted(tmp_path / "b.zip", {"artifacts/r1/x": bytes(80 * 2**20)}, compress=zipfile.ZIP_DEFLATED)
+    with pytest.raises(DataError, match=r"3 files of 83,88\d,\d{3} bytes in one of 8\d,\d{3} bytes; at most"):
+        load(str(bomb))
+
+
+@pytest.mark.parametrize("swap", ["link", "other"])
+def test_artifacts_outside_the_store_are_read_only_where_the_user_says_so(
+    store: str, tmp_path: Path, swap: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database, other = tmp_path / "mine" / "mlflow.db", tmp_path / "other"
+    database.parent.mkdir()
+    (other / "artifacts").mkdir(parents=True)
+    (other / "artifacts" / "secret.json").write_text("{}")
+    shutil.copy(store.removeprefix("sqlite:///"), database)
+    (database.parent / "link").symlink_to(other)
+    place = (database.parent / "link" if swap == "link" else other) / "artifacts"
+    with sqlite3.connect(database) as connection:
+        connection.execute("UPDATE runs SET artifact_uri = ?", (place.as_uri(),))
+    connection.close()
+    command = ["export", str(tmp_path / "out.zip"), "--store", str(database), "--family", "fc"]
+    assert main(command) == 2
+    assert f"outside {database.parent}, the folder of its store" in capsys.readouterr().err
+    with pytest.warns(UserWarning, match="files of 30 runs are not read"):
+        assert load_files(load(str(database), family="fc"), "secret.json", str(database)) == {}
+    monkeypatch.setenv("PARADNN_ARTIFACTS", str(other))
+    assert main(command) == 0

@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -169,13 +170,22 @@ def garbage(path: Path) -> None:
     path.write_bytes(b"ARROW1" + bytes(1000))
 
 
+def flipped(path: Path) -> None:
+    """One bit in the middle: of a number, or of a text."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
 def of_another_layout(path: Path) -> None:
-    table = pa.ipc.open_file(path.read_bytes()).read_all()
-    about = {b"paradnn": table.schema.metadata[b"paradnn"].replace(b'"state": "[1,', b'"state": "[0,')}
+    """Whole, with a right checksum."""
+    table = pa.ipc.open_file(path.read_bytes()[:-4]).read_all()
+    about = {b"paradnn": table.schema.metadata[b"paradnn"].replace(b'"state": "[2,', b'"state": "[0,')}
     assert about != table.schema.metadata
     wrong = table.replace_schema_metadata(about).rename_columns([f"old {name}" for name in table.column_names])
     with pa.ipc.new_file(str(path), wrong.schema) as writer:
         writer.write_table(wrong)
+    path.write_bytes((content := path.read_bytes()) + zlib.crc32(content).to_bytes(4, "big"))
 
 
 def a_folder(path: Path) -> None:
@@ -183,7 +193,7 @@ def a_folder(path: Path) -> None:
     path.mkdir()
 
 
-@pytest.mark.parametrize("spoil", [without, truncated, garbage, of_another_layout, a_folder])
+@pytest.mark.parametrize("spoil", [without, truncated, garbage, flipped, of_another_layout, a_folder])
 def test_a_file_that_cannot_be_used_is_made_again(large: Path, spoil: Callable[[Path], None]) -> None:
     load(str(large))
     spoil(kept(large))

@@ -87,7 +87,8 @@ def test_runs_without_a_schedule_are_not_enough() -> None:
         latency_curves(pd.DataFrame([queue(1.0)]).drop(columns="scheduled_queries_per_second"))
 
 
-def test_distributions_are_those_of_the_queries(tmp_path: Path) -> None:
+def test_distributions_are_those_of_the_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARADNN_ARTIFACTS", str(tmp_path))
     values = np.random.default_rng(1).exponential(10e6, 5000).astype(int) + 1000
     log = QueryLog()
     for value in values:

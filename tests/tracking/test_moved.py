@@ -71,7 +71,9 @@ def test_what_a_copy_records_stays_in_it(copied: tuple[Store, Store, str]) -> No
     assert all((copy.folder / "artifacts" / each / "artifacts" / "blocks.json").is_file() for each in uris)
 
 
-def test_a_database_that_was_copied_alone_finds_old_artifacts_where_they_are(store: Store, tmp_path: Path) -> None:
+def test_a_database_that_was_copied_alone_finds_old_artifacts_where_they_are(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_id = record(store.uri, 1)
     alone = Store(tmp_path / "alone")
     alone.folder.mkdir()
@@ -81,6 +83,7 @@ def test_a_database_that_was_copied_alone_finds_old_artifacts_where_they_are(sto
     uris = dict(alone.query("SELECT run_uuid, artifact_uri FROM runs"))
     assert uris[run_id].startswith(store.folder.as_uri())
     assert uris[new].startswith(alone.folder.as_uri())
+    monkeypatch.setenv("PARADNN_ARTIFACTS", str(store.folder))
     assert load_table(run_id, "operation_types.json", alone.uri)["type"].tolist() == ["MatMul"]
 
 

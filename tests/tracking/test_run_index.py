@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 import time
@@ -19,14 +20,14 @@ from paradnn.config.families.synthetic import FullyConnected
 from paradnn.config.identity import Identity
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, Tracking
-from paradnn.errors import NoStoreError
+from paradnn.errors import NoStoreError, StoreError
 from paradnn.execution.pool import WorkerPool
 from paradnn.forecast.history import open_history
 from paradnn.platform.environment import Environment, describe_environment
 from paradnn.record.record import Record
 from paradnn.session import hardware_peaks as peaks
 from paradnn.store import sql
-from paradnn.store.address import address_of
+from paradnn.store.address import address_of, without_secrets
 from paradnn.store.reader import open_reader
 from paradnn.store.schema import EXPIRES, OWNER
 from paradnn.tracking.base import Claim
@@ -199,3 +200,28 @@ def test_a_driver_that_ended_and_was_not_waited_for_is_gone(tag: str) -> None:
         process.kill()
         assert wait_for(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
         assert entry.is_abandoned()
+
+
+@pytest.mark.parametrize(
+    "uri", ["x" * 5000, f"sqlite:////tmp/{'x' * 300}.db", "~nobody-of-that-name/x.db", "http://[", "postgresql://h:p/d"]
+)
+def test_what_can_be_no_address_is_said_in_one_line(uri: str) -> None:
+    with pytest.raises(StoreError) as said:
+        address_of(uri)
+    assert re.fullmatch(r"no tracking store can be at .{1,200}: .{1,200}", str(said.value))
+
+
+ADDRESSES = {
+    "postgresql://me:a/b c@host/db": "postgresql://***@host/db",
+    "http://u:p@ss@h:80/x?token=1": "http://***@h:80/x?***",
+    "of postgresql://u:p w@h1/db and mysql://a:b/c@h2/x": "of postgresql://***@h1/db and mysql://***@h2/x",
+    "https://TOKEN@h/a": "https://***@h/a",
+    "pkg @ git+https://github.com/a/b@v1.2": "pkg @ git+https://github.com/a/b@v1.2",
+    "sqlite:////tmp/a@b.db": "sqlite:////tmp/a@b.db",
+    "http://h:5000 works": "http://h:5000 works",
+}
+
+
+@pytest.mark.parametrize(("text", "shown"), ADDRESSES.items())
+def test_passwords_are_not_shown_whatever_they_hold(text: str, shown: str) -> None:
+    assert without_secrets(text) == shown
