@@ -17,7 +17,7 @@ from paradnn.compare.commands import Turns
 from paradnn.compare.text import describe_estimate
 from paradnn.compare.verdict import FEWEST, Estimate, Verdict
 from paradnn.core.words import counted
-from paradnn.store.whole_file import whole_file
+from paradnn.store.files import whole_file
 
 __all__ = [
     "Progress",
