@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, PercentFormatter
 from numpy.typing import ArrayLike
 
-from paradnn.config.families import FAMILIES
+from paradnn.families import FAMILIES
 from paradnn.plotting import COLOURS, MARKERS, SEQUENTIAL, figure, finish, quantity
 
 __all__ = [

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.common import save
 from benchmarks.neusight import GPU, Timed, labelled_models, timed_operations
-from paradnn.costs.operations import kernel_operation
+from paradnn.costs import kernel_operation
 from paradnn.forecast.operation_times import LEAST, OperationTimes
 
 FOLDS, SEED = 10, 0
@@ -32,7 +32,7 @@ def stored(store: str, device: str, precision: str) -> Mapping[str, Sequence[Tim
     from analysis import load
     from analysis.methods.extrapolation import model_of
     from analysis.store.frame import is_ok
-    from paradnn.config.families import FAMILIES
+    from paradnn.families import FAMILIES
 
     frame = load(store)
     kernels = [name for name, family in FAMILIES.items() if family.is_kernel]

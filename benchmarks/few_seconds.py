@@ -21,12 +21,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import threadpoolctl
 
-from paradnn.config.families.synthetic import FullyConnected
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Measure, Point, Settings, Sweep
 from paradnn.design.adaptive import Design, rule_of
 from paradnn.design.knowledge import Candidates, Knowledge
 from paradnn.execution.environments import current_environments
+from paradnn.families.fc import FullyConnected
 from paradnn.forecast.history import Past
 from paradnn.tracking.base import Finished
 from tests.forecast.planted import Machine

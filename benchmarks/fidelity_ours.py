@@ -41,8 +41,8 @@ def main() -> None:
     given, _ = parser.parse_known_args()
     framework = frameworks.load(given.framework)
     from benchmarks.plain_models import first_weights, shapes
+    from paradnn.families import build
     from paradnn.worker.data import synthetic_batch
-    from paradnn.worker.models import build
 
     def make(name: str) -> Step:
         request = request_of(point(given.framework, given.platform, name))

@@ -30,8 +30,8 @@ def main() -> None:
     parser.add_argument("compile")
     given, _ = parser.parse_known_args()
     framework = frameworks.load(given.framework)
+    from paradnn.families import build
     from paradnn.worker.data import synthetic_batch
-    from paradnn.worker.models import build
 
     def make(size: str) -> Step:
         request = request_of(point(given.framework, given.compile, size))

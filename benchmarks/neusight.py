@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paradnn.costs.operations import Counted, Operation
+from paradnn.families.operations import Counted, Operation
 
 __all__ = ["GPU", "Labelled", "Timed", "labelled_models", "timed_operations"]
 

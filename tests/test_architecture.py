@@ -17,6 +17,7 @@ from tests.structure import MODULES, ROOT, arrows, floors, imports_of, tree
 FLOORS = (
     {"errors", "plotting"},
     {"core"},
+    {"families"},
     {"worker"},
     {"config"},
     {"store", "cli", "sweep"},
@@ -48,6 +49,7 @@ FORECAST = (
 )
 SHARED = (
     "core",
+    "families",
     "errors",
     "plotting",
     "platform",
@@ -59,7 +61,7 @@ SHARED = (
     *CONFIG,
     *FORECAST,
 )
-MOST_ROOMS, MOST_ARROWS = 30, 160
+MOST_ROOMS, MOST_ARROWS = 31, 170
 
 FRAMEWORKS = {"keras", "tensorflow", "jax", "torch"}
 #: None of it is in an interpreter under test.
@@ -96,7 +98,7 @@ def test_imports_run_one_way(path: Path) -> None:
         floor = next(floor for floor, rooms in enumerate(FLOORS) if inner[0] in rooms)
         assert rooms(names) <= {inner[0]}.union(*FLOORS[:floor])
         assert not heads(names) & {"analysis", "hydra_plugins"}
-        assert not heads(names) & (DRIVERS_OWN if inner[0] == "worker" else FRAMEWORKS)
+        assert not heads(names) & (DRIVERS_OWN if inner[0] in ("core", "families", "worker") else FRAMEWORKS)
     elif package == "analysis":
         assert not heads(names) & FRAMEWORKS
         allowed = tuple(f"paradnn.{name}" for name in SHARED)
@@ -140,7 +142,9 @@ def test_processes_hold_only_what_they_need() -> None:
     driver = [
         name
         for name in MODULES
-        if name.split(".")[0] == "paradnn" and not name.startswith("paradnn.worker") and not name.endswith("__main__")
+        if name.startswith("paradnn.")
+        and not name.startswith(("paradnn.worker", "paradnn.families.parts"))
+        and not name.endswith("__main__")
     ]
     groups = [["paradnn.worker.__main__"], ["paradnn.train", "paradnn.cli.command"], driver]
     command = [sys.executable, "-c", IMPORTER, json.dumps(groups)]
@@ -153,3 +157,15 @@ def test_processes_hold_only_what_they_need() -> None:
     assert not heads(set(started)) & (SLOW | FRAMEWORKS)
     assert not heads(set(whole)) & FRAMEWORKS
     assert missing == []
+
+
+def test_options_and_costs_need_the_standard_library_alone() -> None:
+    """Every module of them, and what the registry finds, in an interpreter without site-packages."""
+    bare = ("paradnn.core.", "paradnn.families.")
+    names = [name for name in MODULES if name.startswith(bare) and not name.startswith("paradnn.families.parts")]
+    code = "import importlib, sys; sys.path[0:0] = [sys.argv[1]]; [importlib.import_module(n) for n in sys.argv[2:]]"
+    code += "; from paradnn.families import FAMILIES; print(*FAMILIES)"
+    command = [sys.executable, "-I", "-S", "-c", code, str(ROOT), *names]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {"fc", "gpt", "gemm"} < set(done.stdout.split())

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.options import Options, Selection, command_line
 from analysis.result import Paragraph, Result
-from paradnn.config.families import MESSAGES
 from paradnn.errors import HeterogeneousError, ParadnnError
+from paradnn.families import message_families
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +40,7 @@ def answer(analyse: Analysis, frame: pd.DataFrame, options: Options, selection: 
     except HeterogeneousError as error:
         refusal = error
     lacking: list[ParadnnError] = []
-    beside = frame["family"].isin(MESSAGES if options.beside_messages else ())
+    beside = frame["family"].isin(message_families() if options.beside_messages else ())
     apart = frame[~beside].reset_index(drop=True)
     for chosen, others, how in _choices(apart, selection):
         try:

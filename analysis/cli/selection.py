@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from analysis.options import Selection, command_line
 from analysis.store.conditions import parse, select
-from paradnn.config.families import FAMILIES, MESSAGES
 from paradnn.config.outcome import OUTCOMES
 from paradnn.core.words import counted, did_you_mean
 from paradnn.errors import ConfigError, ParadnnError
+from paradnn.families import FAMILIES, message_families
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +40,7 @@ def load_chosen(
     frame = _load(selection, columns)
     if beside_messages and selection.protocol is not None:
         every = _load(replace(selection, protocol=None), columns)
-        frame = every[every["run_id"].isin(frame["run_id"]) | every["family"].isin(MESSAGES)]
+        frame = every[every["run_id"].isin(frame["run_id"]) | every["family"].isin(message_families())]
     frame = select(frame, selection.where)
     held = {str(name) for name in frame["family"].dropna()}
     _check("--family", selection.family, [*FAMILIES, *sorted(held.difference(FAMILIES))])

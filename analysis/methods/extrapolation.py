@@ -20,10 +20,10 @@ import numpy as np
 import pandas as pd
 
 from analysis.store.frame import is_ok, require_homogeneous
-from paradnn.config.families import FAMILIES
-from paradnn.costs import model_costs, model_operations
-from paradnn.costs.operations import Counted, Operation, elementwise_operation, kernel_operation
+from paradnn.costs import kernel_operation, model_costs, model_operations
 from paradnn.errors import ConfigError, NotEnoughData
+from paradnn.families import FAMILIES
+from paradnn.families.operations import Counted, Operation, elementwise_operation
 from paradnn.forecast.operation_times import LEAST, OperationTimes
 from paradnn.forecast.past_runs import NOISE_METRICS, stated_noise
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from paradnn.config.families import FAMILIES
+from paradnn.families import FAMILIES
 
 __all__ = ["PARAMETRIC", "ParameterRanges", "parameter_ranges"]
 

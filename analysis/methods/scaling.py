@@ -19,8 +19,8 @@ from analysis.methods.dependence import Levels, crossed_quantile, crossed_varian
 from analysis.methods.pairing import RESULT_COLUMNS, pair, sampling
 from analysis.methods.quantiles import bootstrap_ratio
 from analysis.store.frame import families, is_ok, require_homogeneous
-from paradnn.config.families import MESSAGES
 from paradnn.errors import ConfigError, NotEnoughData
+from paradnn.families import message_families
 from paradnn.forecast.estimate import LEVEL, Estimate
 
 __all__ = ["METRICS", "FamilyScaling", "Scaling", "amdahl_fraction", "amdahl_speedup", "scaling"]
@@ -134,7 +134,7 @@ _COUNTS = ("devices", "hosts", "platform.threads")
 
 def _counted(frame: pd.DataFrame, by: str) -> pd.DataFrame:
     """The measured runs that say how many devices they had."""
-    measured = _by_hosts(frame[is_ok(frame) & ~frame["family"].isin(MESSAGES)])
+    measured = _by_hosts(frame[is_ok(frame) & ~frame["family"].isin(message_families())])
     if by not in measured and by not in _COUNTS:
         raise ConfigError("--by", by, "these runs have no such column", f"name one that counts: {', '.join(_COUNTS)}")
     if by not in measured or measured[by].notna().sum() == 0:

@@ -17,9 +17,9 @@ import pandas as pd
 from analysis.methods.extrapolation import model_of
 from analysis.methods.joining import describes
 from analysis.store.frame import is_ok
-from paradnn.config.families import FAMILIES
 from paradnn.costs import LayerWork, layer_work
 from paradnn.errors import NotEnoughData
+from paradnn.families import FAMILIES
 from paradnn.forecast.communication.channels import channels
 from paradnn.forecast.communication.data_parallel import Exchange, Step
 from paradnn.forecast.communication.link import FittedLink, RingCheck, check_rings, choose_channel, link_of

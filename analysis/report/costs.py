@@ -18,7 +18,7 @@ from analysis.report.results import model_name
 from analysis.report.sections import Chapter, Section
 from analysis.store.frame import is_ok
 from analysis.summaries.frontier import FrontierResult
-from paradnn.config.families import MESSAGES
+from paradnn.families import message_families
 
 __all__ = ["costs"]
 
@@ -94,7 +94,7 @@ def _price(rows: pd.DataFrame) -> float | None:
 
 def _of_system(population: Population) -> Iterator[Finding]:
     """What each kind of work costs, from the cheapest model to the dearest."""
-    rows = population.rows[is_ok(population.rows) & ~population.rows["family"].isin(MESSAGES)]
+    rows = population.rows[is_ok(population.rows) & ~population.rows["family"].isin(message_families())]
     price = _price(rows)
     hour = f", at a price of {_money(price, rows)} an hour" if price is not None else ""
     for metric, what in _KINDS.items():

@@ -31,7 +31,7 @@ from analysis.summaries.roofline import RooflineOptions, roofline
 from analysis.summaries.scaling import ScalingOptions, scaling
 from analysis.summaries.sensitivity import SensitivityOptions, sensitivity
 from analysis.summaries.software import SoftwareOptions, software
-from paradnn.config.families import FAMILIES, Family
+from paradnn.families import FAMILIES, Family
 
 __all__ = ["Item", "Missing", "across", "outline"]
 

@@ -14,9 +14,9 @@ import yaml
 from analysis.registry import Analysis, Remedy
 from analysis.report.populations import Population
 from analysis.store.frame import families
-from paradnn.config.families import FAMILIES
 from paradnn.config.identity import EXTRA_KEYS, LIMIT_KEYS
 from paradnn.config.paths import CONFIG
+from paradnn.families import FAMILIES
 
 __all__ = ["remedy", "supply", "sweep_of"]
 

@@ -16,9 +16,9 @@ from analysis.report.html import items, text
 from analysis.report.populations import Population
 from analysis.report.table import CAP, Cell, sortable
 from analysis.store.frame import aggregate_replicates, families, is_ok
-from paradnn.config.families import FAMILIES, MESSAGES
 from paradnn.core.words import counted
 from paradnn.errors import ParadnnError
+from paradnn.families import FAMILIES, message_families
 
 __all__ = ["duration", "model_name", "quality", "results_table"]
 
@@ -72,7 +72,7 @@ def results_table(populations: Sequence[Population], whole: str) -> str:
 
 def _points(population: Population) -> pd.DataFrame:
     """The measured points of a population, by family and by size."""
-    ok = population.rows[is_ok(population.rows) & ~population.rows["family"].isin(MESSAGES)]
+    ok = population.rows[is_ok(population.rows) & ~population.rows["family"].isin(message_families())]
     if "examples_per_second" not in ok or not ok["examples_per_second"].notna().any():
         return ok.head(0)
     points = aggregate_replicates(ok) if "point_id" in ok else ok

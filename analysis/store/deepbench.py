@@ -17,11 +17,11 @@ from pathlib import Path
 from analysis.store.deepbench_sheets import Platform, Timing, read_workbook
 from analysis.store.publication import Imported, Publication, PublishedRun, digest, log_publications
 from analysis.store.transfers import Transfer
-from paradnn.config.families import FAMILIES
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
 from paradnn.costs.point import costs_of
 from paradnn.errors import ConfigError, DataError
+from paradnn.families import FAMILIES
 from paradnn.platform.specifications import find_hardware
 from paradnn.store.protocols import DEEPBENCH
 

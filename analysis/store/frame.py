@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from analysis.lazy import np, pd
-from paradnn.config.families import FAMILIES
 from paradnn.core.words import counted
 from paradnn.errors import HeterogeneousError, SchemaError
+from paradnn.families import FAMILIES
 from paradnn.store.metrics import metric
 from paradnn.store.protocols import protocol_name
 from paradnn.store.records import Records, Texts

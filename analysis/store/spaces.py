@@ -11,9 +11,9 @@ import pandas as pd
 
 from analysis.store.frame import typed
 from analysis.store.past import is_key
-from paradnn.config.families import FAMILIES
 from paradnn.core.words import did_you_mean
 from paradnn.errors import ConfigError, ParadnnError
+from paradnn.families import FAMILIES
 
 __all__ = ["read_points", "read_space"]
 

@@ -176,7 +176,7 @@ def _chosen(frame: pd.DataFrame, options: ExtrapolateOptions) -> pd.DataFrame:
     from analysis.store.conditions import select
     from analysis.store.frame import is_ok
     from analysis.store.spaces import read_points
-    from paradnn.config.families import FAMILIES
+    from paradnn.families import FAMILIES
 
     if options.run is not None and options.model is not None:
         raise ConfigError("--model", options.model, "is given beside --run", "leave one of them out")

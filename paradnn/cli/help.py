@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 from paradnn.config import point as config
 from paradnn.config.data import INPUTS
-from paradnn.config.families import FAMILIES
 from paradnn.config.generate import Generate
 from paradnn.config.learn import Learn
 from paradnn.config.paths import CONFIG
 from paradnn.config.scenario import SCENARIOS
+from paradnn.families import FAMILIES
 
 __all__ = ["documented_keys", "help_text", "known_keys"]
 

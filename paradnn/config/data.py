@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paradnn.config.families import FAMILIES
 from paradnn.config.sets import SETS, Arrays, Set
 from paradnn.core.schema import option
 from paradnn.errors import ConfigError
+from paradnn.families import FAMILIES
 
 __all__ = ["INPUTS", "Data", "Images", "Synthetic", "Text", "check_input", "with_whole_path"]
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paradnn.config.families.attention import LanguageModel
 from paradnn.core.schema import option, read
 from paradnn.errors import ConfigError
 
@@ -48,7 +47,7 @@ def check_generate(point: Any) -> None:
     given = point.generate
     if given is None:
         return
-    if not isinstance(point.model, LanguageModel):
+    if not point.model.generates:
         reason = f"model={point.model.name} generates no tokens"
         raise ConfigError("mode", GENERATE, reason, "choose model=gpt or model=gpt2, or mode=inference")
     for key, value, usual, why in (

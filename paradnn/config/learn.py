@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paradnn.config.families import FAMILIES
 from paradnn.config.sets import SETS, Arrays
 from paradnn.core.schema import option, read
 from paradnn.errors import ConfigError
@@ -49,7 +48,7 @@ def check_learn(point: Any) -> None:
         if isinstance(data, Arrays):
             raise ConfigError("data", data.name, "is a set to learn from", "add task=learn, or use data=synthetic")
         return
-    if FAMILIES[model.name].is_kernel:
+    if model.is_kernel:
         raise ConfigError("task", LEARN, f"model={model.name} is one operation, which learns nothing", "choose a model")
     if not isinstance(data, Arrays):
         sets = ", ".join(SETS)

@@ -13,9 +13,6 @@ from typing import Any
 
 from paradnn.config.consistent import check_hosts, check_latency, check_processes, check_software
 from paradnn.config.data import INPUTS, Data, Synthetic, check_input, with_whole_path
-from paradnn.config.families import FAMILIES, Model
-from paradnn.config.families.communication import as_communication
-from paradnn.config.families.kernels import as_kernel
 from paradnn.config.generate import GENERATE, Generate, check_generate, read_generate
 from paradnn.config.learn import LEARN, STEP, Learn, check_learn, read_learn
 from paradnn.config.outcome import OUTCOMES
@@ -24,10 +21,10 @@ from paradnn.config.scenario import CLOSED, SCENARIOS, Load, as_scenario, read_l
 from paradnn.config.sweep import Largest, Sweep, check_design
 from paradnn.core.schema import memory_bytes, option, read
 from paradnn.errors import ConfigError
+from paradnn.families import FAMILIES, Model
 from paradnn.worker.affinity import core_list, core_text
 
 __all__ = [
-    "FAMILIES",
     "LARGEST",
     "SETTINGS_KEYS",
     "Data",
@@ -286,7 +283,8 @@ def read_point(config: Mapping[str, Any]) -> Point:
     rest = {key: config[key] for key in POINT_KEYS if key not in (*given, *SCENARIOS) and key in config}
     if rest.get("batch_size") == LARGEST:
         raise ConfigError("batch_size", LARGEST, "is what python -m paradnn.train searches for", "give numbers here")
-    point = as_communication(as_kernel(as_scenario(read(Point, rest, "", given=given))))
+    point = as_scenario(read(Point, rest, "", given=given))
+    point = point.model.in_point(point)
     check_input(point.data, point.model, point.devices)
     memory_bytes(point.measure.memory_limit, "measure.memory_limit")
     check_software(point.software)

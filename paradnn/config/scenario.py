@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from paradnn.config.families.kernels import Kernel
 from paradnn.core.schema import option, read
 from paradnn.errors import ConfigError
 from paradnn.worker.serving.schedule import LOADGEN_SEED
@@ -111,7 +110,7 @@ def as_scenario(point: PointT) -> PointT:
     if load is None:
         return point
     name_of_model = given.model.name
-    if isinstance(given.model, Kernel):
+    if given.model.is_kernel:
         reason = f"model={name_of_model} is one operation, which is not queried"
         raise ConfigError("scenario", name, reason, "choose another model")
     for key, value, usual, why in (

@@ -6,12 +6,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from paradnn.config.families import FAMILIES
-from paradnn.config.families.attention import LanguageModel
-from paradnn.config.families.synthetic import Recurrent
 from paradnn.config.picture_folder import list_pictures
 from paradnn.core.schema import option
 from paradnn.errors import ConfigError
+from paradnn.families import FAMILIES
 
 __all__ = ["SETS", "Arrays", "Cifar10", "Cifar100", "Counts", "Digits", "Folder", "Generated", "Mnist", "Set", "Topics"]
 
@@ -161,7 +159,7 @@ class Topics(Arrays):
 
     def check(self, model: Any) -> None:
         """A model must say of each token which one comes next."""
-        if not isinstance(model, LanguageModel | Recurrent):
+        if not model.predicts_tokens:
             reason = f"model={model.name} says of no token which one comes next"
             raise ConfigError("data", self.name, reason, "choose model=gpt, lstm, gru or rnn")
         if model.vocab_size < self.vocabulary:

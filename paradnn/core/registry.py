@@ -39,18 +39,18 @@ T = TypeVar("T", bound=Named)
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """All objects of a class `kind` in the modules of `package` and behind its entry points, by name and in order.
+    """All objects of a class `kind` in the modules of `packages` and behind entry points, by name and in order.
 
-    `group` is that of the entry points, where it is not called as the package is.
+    `group` is that of the entry points, where it is not called as the first of the packages is.
 
     What another package brings is left out, and a line on standard error says so, where it cannot be imported, is of
     another kind or has a name that is taken: nobody's point is lost to a package that it does not need.
     """
 
-    def __init__(self, kind: type[T], package: str, group: str = "") -> None:
+    def __init__(self, kind: type[T], *packages: str, group: str = "") -> None:
         self._kind = kind
-        self._package = package
-        self._group = group or package
+        self._packages = packages
+        self._group = group or packages[0]
 
     def __getitem__(self, name: str) -> T:
         return self._found[name]
@@ -67,15 +67,15 @@ class Registry(Mapping[str, T], Generic[T]):
         found: dict[str, T] = {}
         for item in sorted(own, key=lambda item: (item.place, item.name)):
             if found.setdefault(item.name, item) is not item:
-                raise ValueError(f"{self._package} has two of the name {item.name}")
+                raise ValueError(f"{self._group} has two of the name {item.name}")
         for item in sorted(self._others(found), key=lambda item: (item.place, item.name)):
             found[item.name] = item
         return found
 
     def _modules(self) -> Iterator[Any]:
-        folder = importlib.import_module(self._package)
-        for entry in pkgutil.iter_modules(folder.__path__):
-            yield importlib.import_module(f"{self._package}.{entry.name}")
+        for package in self._packages:
+            for entry in pkgutil.iter_modules(importlib.import_module(package).__path__):
+                yield importlib.import_module(f"{package}.{entry.name}")
 
     def _others(self, own: Mapping[str, T]) -> list[T]:
         """What entry points give and no name of which is taken."""

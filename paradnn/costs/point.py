@@ -6,10 +6,10 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
-from paradnn.config.families import Model
 from paradnn.config.point import Point
 from paradnn.core.schema import memory_bytes
-from paradnn.costs import Costs, model_costs, prefill_costs
+from paradnn.families import Model
+from paradnn.families.layers import Costs
 from paradnn.platform.environment import available_memory
 
 __all__ = ["costs_of", "exceeds_memory", "memory_limit", "prefill_costs_of"]
@@ -36,13 +36,13 @@ def prefill_costs_of(point: Point) -> Costs:
     """The analytic costs of reading the prompts of a point that generates."""
     assert point.generate
     lengths = asdict(point.generate)
-    return prefill_costs(asdict(point.model), batch_size=point.batch_size, precision=point.precision, **lengths)
+    return point.model.prefill_costs(batch_size=point.batch_size, precision=point.precision, **lengths)
 
 
 @lru_cache(maxsize=65536)
 def _costs(model: Model, **others: Any) -> Costs:
     """Computed once for points that differ in nothing that costs: the arguments are all that does."""
-    return model_costs(asdict(model), **others)
+    return model.costs(**others)
 
 
 def memory_limit(point: Point) -> int:

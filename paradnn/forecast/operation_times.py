@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import logsumexp
 
-from paradnn.costs.operations import Operation
+from paradnn.families.operations import Operation
 from paradnn.forecast.features import Line
 from paradnn.forecast.inputs import Coordinate, Inputs, places
 from paradnn.forecast.predict import fit_line, replicate_noise

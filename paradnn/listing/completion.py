@@ -17,9 +17,9 @@ from paradnn.cli.checks import chosen_option, groups, keys_of, options_of
 from paradnn.cli.commands import COMMANDS
 from paradnn.cli.help import known_keys
 from paradnn.cli.program import program
-from paradnn.config.families import FAMILIES
 from paradnn.config.outcome import OUTCOMES
 from paradnn.config.point import Point, Settings
+from paradnn.families import FAMILIES
 from paradnn.listing.command import KINDS, entries
 from paradnn.store.metrics import METRICS
 

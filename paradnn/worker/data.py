@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paradnn.worker.models import ArraySpec, Workload
+from paradnn.families.workload import ArraySpec, Workload
 
 __all__ = ["synthetic_batch"]
 

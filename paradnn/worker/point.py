@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
+from paradnn.families.workload import Workload
 from paradnn.worker.affinity import bind_cores
 from paradnn.worker.cold_caches import Caches
 from paradnn.worker.compiling import compile_steps
@@ -32,7 +33,6 @@ from paradnn.worker.learning.messages import Epoch
 from paradnn.worker.measure import BlocksWatch, Protocol, Run, epochs_as_blocks, measure_steps
 from paradnn.worker.memory import MemoryMeter, Taken
 from paradnn.worker.messages import Answer, Contention, Generation, Measurement, NoProfile, Profile, Timing
-from paradnn.worker.models import Workload
 from paradnn.worker.peak_rates import measure_peak_rates
 from paradnn.worker.phases import Phases
 from paradnn.worker.precision import has_instructions, product_types

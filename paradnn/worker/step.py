@@ -7,9 +7,10 @@ from typing import Any
 
 import keras
 
+from paradnn.families import build
+from paradnn.families.workload import Workload
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks import Framework, Step
-from paradnn.worker.models import Workload, build
 
 __all__ = ["POLICIES", "choose_types", "prepare_step"]
 

@@ -19,10 +19,10 @@ from analysis.store.deepbench import read_deepbench
 from analysis.store.deepbench_sheets import Timing, read_workbook
 from analysis.store.load import load
 from analysis.store.publication import PublishedRun
-from paradnn.config.families import FAMILIES
 from paradnn.config.identity import point_id, request_of, texts
 from paradnn.config.point import Point
 from paradnn.errors import DataError
+from paradnn.families import FAMILIES
 from paradnn.platform.specifications import find_hardware
 from tests.analysis.conftest import Writer
 from tests.analysis.deepbench import CONVOLUTION, FLOAT, GEMM, LSTM, REDUCE, SPECS, Rows, folder_of, table, write

@@ -12,8 +12,7 @@ import pytest
 
 from analysis.methods.extrapolation import Step, fit_kernels, step_of
 from analysis.summaries.extrapolate import ExtrapolateOptions, extrapolate
-from paradnn.costs import model_costs, model_operations
-from paradnn.costs.operations import kernel_operation
+from paradnn.costs import kernel_operation, model_costs, model_operations
 from paradnn.errors import NotEnoughData, ParadnnError
 from tests.analysis.planted import runs
 

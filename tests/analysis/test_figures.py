@@ -34,7 +34,7 @@ from analysis.methods.roofline import Roof, roofline
 from analysis.methods.scaling import scaling
 from analysis.methods.software import software
 from analysis.summaries.breakdown import breakdown
-from paradnn.config.families import FAMILIES
+from paradnn.families import FAMILIES
 from tests.analysis import (
     test_infeed,
     test_layers,

@@ -14,11 +14,11 @@ from omegaconf import OmegaConf
 
 from paradnn import train
 from paradnn.cli.help import help_text, known_keys
-from paradnn.config.families import FAMILIES
 from paradnn.config.identity import point_id, request_of
 from paradnn.config.point import Point, read_point, read_settings
 from paradnn.costs import model_costs
 from paradnn.errors import ConfigError
+from paradnn.families import FAMILIES
 from paradnn.record.record import run_name
 from paradnn.session.summary import Summary
 from paradnn.sweep.space import plain

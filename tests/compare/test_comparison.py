@@ -13,9 +13,9 @@ from scipy import stats
 from paradnn.compare.comparison import Comparison, Pair, pairs_of
 from paradnn.compare.text import describe_estimate, round_table, sentences, verdict_table
 from paradnn.compare.verdict import Estimate, Rule, Verdict
-from paradnn.config.families.synthetic import FullyConnected
 from paradnn.config.point import Point
 from paradnn.errors import ConfigError
+from paradnn.families.fc import FullyConnected
 from paradnn.session.course import Visit
 from paradnn.session.summary import Row
 

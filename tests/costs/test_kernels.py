@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from paradnn.config.families import FAMILIES
 from paradnn.costs import Costs, layer_count, model_costs
+from paradnn.families import FAMILIES
 from tests.conftest import ROOT
 
 #: Rows of DeepBench's lists, those that come twice counted twice.

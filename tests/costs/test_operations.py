@@ -7,9 +7,9 @@ from dataclasses import asdict
 
 import pytest
 
-from paradnn.config.families import FAMILIES
-from paradnn.costs import model_costs, model_operations
-from paradnn.costs.operations import elementwise_operation, kernel_operation
+from paradnn.costs import kernel_operation, model_costs, model_operations
+from paradnn.families import FAMILIES
+from paradnn.families.operations import elementwise_operation
 
 MODELS = [name for name, family in FAMILIES.items() if not family.is_kernel]
 #: Operands of the products of CANDLE's P1B3 in one pass of batch 100, and how often each ran, as TensorFlow's profiler

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paradnn.costs import model_costs
-from paradnn.costs.vision import detector_layers
+from paradnn.families.retinanet import detector_layers
 
 STEP = {"batch_size": 1, "precision": "float32", "mode": "train", "optimizer": "sgd"}
 #: Biases of ResNet-50's convolutions, which Keras has and others have not: as many as normalised channels.

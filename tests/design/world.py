@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from paradnn.config.families.synthetic import FullyConnected
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Measure, Point, Settings, Sweep, Tracking
 from paradnn.costs.point import costs_of
 from paradnn.design.course import AdaptiveSweep
 from paradnn.execution.environments import current_environments
+from paradnn.families.fc import FullyConnected
 from paradnn.forecast.table import row_of
 from paradnn.record.record import Record, point_tags
 from paradnn.session.course import Course, Visit

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from paradnn.config.families import FAMILIES
-from paradnn.config.families.synthetic import FullyConnected, Recurrent
 from paradnn.config.point import Measure, Optimizer, Point
 from paradnn.costs.point import costs_of
+from paradnn.families import FAMILIES
+from paradnn.families.fc import FullyConnected
+from paradnn.families.rnn import Recurrent
 from paradnn.forecast.history import Past
 from paradnn.forecast.past_runs import PastRuns
 from paradnn.forecast.phases import PointTimes, point_times

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paradnn.costs.operations import Operation, elementwise_operation, kernel_operation
+from paradnn.costs import kernel_operation
+from paradnn.families.operations import Operation, elementwise_operation
 from paradnn.forecast.operation_times import OperationTimes
 
 PEAK, BANDWIDTH, CALL = 1e12, 1e11, 2e-5

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paradnn.config.families.kernels import Gemm
 from paradnn.config.point import Point
+from paradnn.families.kernels import Gemm
 from paradnn.forecast.past_runs import PastRuns
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.table import row_of

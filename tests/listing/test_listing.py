@@ -12,7 +12,7 @@ import pytest
 
 from paradnn.cli.commands import COMMANDS
 from paradnn.cli.help import known_keys
-from paradnn.config.families import FAMILIES
+from paradnn.families import FAMILIES
 from paradnn.listing import command, completion
 from paradnn.store.metrics import METRICS
 from tests.conftest import ROOT

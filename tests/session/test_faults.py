@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 import psutil
 import pytest
 
-from paradnn.config.families.synthetic import FullyConnected
 from paradnn.config.point import Measure, Point
+from paradnn.families.fc import FullyConnected
 from paradnn.tracking.resume import ResumePolicy
 from tests.conftest import ROOT, TINY, Store, environment, run
 from tests.processes import PATIENCE, children_of, hearing_ctrl_c, started, wait_for

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from paradnn import ceilings
-from paradnn.config.families.synthetic import FullyConnected
 from paradnn.config.point import Framework, Measure, Platform, Point, Software
 from paradnn.execution.pool import WorkerPool
+from paradnn.families.fc import FullyConnected
 from paradnn.platform.environment import describe_environment
 from paradnn.platform.specifications import HARDWARE, find_hardware
 from paradnn.session import hardware_peaks as peaks

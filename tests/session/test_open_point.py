@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from paradnn.config.families.synthetic import FullyConnected
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Measure, Point
 from paradnn.config.scenario import Server
+from paradnn.families.fc import FullyConnected
 from paradnn.session.open_point import OpenPoint
 from paradnn.worker.messages import Answer, Compilation, Measurement, Timing
 from paradnn.worker.serving.schedule import LOADGEN_SEED

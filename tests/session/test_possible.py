@@ -9,9 +9,9 @@ import pytest
 
 from paradnn.config.data import Images
 from paradnn.config.families.communication import Communication
-from paradnn.config.families.synthetic import FullyConnected
 from paradnn.config.point import Platform, Point
 from paradnn.errors import ConfigError
+from paradnn.families.fc import FullyConnected
 from paradnn.session.possible import require_possible
 from tests.conftest import Store, run
 

@@ -16,12 +16,12 @@ import pytest
 
 from analysis.store.frame import is_ok
 from analysis.store.load import load
-from paradnn.config.families.synthetic import FullyConnected
 from paradnn.config.identity import Identity
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, Tracking
 from paradnn.errors import NoStoreError, StoreError
 from paradnn.execution.pool import WorkerPool
+from paradnn.families.fc import FullyConnected
 from paradnn.forecast.history import open_history
 from paradnn.platform.environment import Environment, describe_environment
 from paradnn.record.record import Record

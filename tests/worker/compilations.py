@@ -22,8 +22,8 @@ def main(mode: str, devices: int, families: list[str]) -> None:
     framework = frameworks.load("jax")
     import jax
 
+    from paradnn.families import build
     from paradnn.worker.data import synthetic_batch
-    from paradnn.worker.models import build
 
     compiled: list[str] = []
 

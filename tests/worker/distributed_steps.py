@@ -24,7 +24,7 @@ STEPS = 3
 
 
 def fresh(framework: Any, family: str) -> Any:
-    from paradnn.worker.models import build
+    from paradnn.families import build
 
     with framework.scope():
         workload = build(MODELS[family])

@@ -36,7 +36,7 @@ def forget_products(framework: str) -> None:
 
 def main(name: str, modes: list[str], source: str, target: str) -> None:
     framework = frameworks.load(name)
-    from paradnn.worker.models import build
+    from paradnn.families import build
 
     framework.open_device({"name": "cpu", "threads": None, "index": 0})
     found: dict[str, Any] = {}

@@ -52,8 +52,8 @@ def main(name: str, compile_mode: str, target: str, seed: int, nudge: float, fam
     framework = frameworks.load(name)
     from keras import ops
 
+    from paradnn.families import build
     from paradnn.worker.data import synthetic_batch
-    from paradnn.worker.models import build
 
     framework.open_device({"name": "cpu", "threads": None, "index": 0})
     found: dict[str, Any] = {}

@@ -16,11 +16,11 @@ from paradnn.costs import model_costs
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
+from paradnn.families import build
+from paradnn.families.parts.attention import CrossAttention, SelfAttention, plain_attention
+from paradnn.families.transformer import smoothed_cross_entropy
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
-from paradnn.worker.models import build
-from paradnn.worker.models.attention import attend, plain_attention
-from paradnn.worker.models.transformer import smoothed_cross_entropy
 from paradnn.worker.step import POLICIES
 from tests.worker.counter import counted_flops
 from tests.worker.families import MODELS
@@ -167,7 +167,7 @@ def test_attention_is_the_papers_formula(case: str) -> None:
     generator = np.random.default_rng(0)
     x, memory = generator.standard_normal((2, 2, 5, 8)).astype("float32")
     inputs = [keras.Input((5, 8)), keras.Input((5, 8))]
-    y = attend(inputs[0], 2, causal=case == "causal", memory=inputs[1] if case == "memory" else None)
+    y = CrossAttention(8, 2)(*inputs) if case == "memory" else SelfAttention(8, 2)(inputs[0], causal=case == "causal")
     model = keras.Model(inputs, y)
     for variable in model.trainable_variables:
         variable.assign(generator.standard_normal(variable.shape) * 0.3)

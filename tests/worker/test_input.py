@@ -13,6 +13,8 @@ import tensorflow as tf
 
 from paradnn.config.identity import request_of
 from paradnn.config.point import read_point
+from paradnn.families import build
+from paradnn.families.workload import ArraySpec, Workload
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks import Unavailable
 from paradnn.worker.frameworks.tensorflow import TensorFlow
@@ -20,7 +22,6 @@ from paradnn.worker.input import generated
 from paradnn.worker.input.balance import FedStep
 from paradnn.worker.input.feed import Feed
 from paradnn.worker.input.images import MEAN, STANDARD_DEVIATION
-from paradnn.worker.models import ArraySpec, Workload, build
 from paradnn.worker.point import answer_request
 from tests.worker.tfrecord import example, record
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from paradnn.config.families import FAMILIES
 from paradnn.costs import model_costs
 from paradnn.execution.worker_key import WorkerKey
+from paradnn.families import FAMILIES
 from tests.conftest import ROOT
 from tests.worker.kernel_oracle import cell, convolution, gradient
 

@@ -18,8 +18,9 @@ import pytest
 import tensorflow as tf
 from sklearn.datasets import load_digits
 
+from paradnn.families import build
+from paradnn.families.workload import Workload
 from paradnn.worker.frameworks.tensorflow import TensorFlow
-from paradnn.worker.models import Workload, build
 
 Batch = tuple[list[Any], list[Any]]
 

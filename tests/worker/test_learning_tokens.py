@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from paradnn.families import build
+from paradnn.families.workload import Workload
 from paradnn.worker.frameworks.tensorflow import TensorFlow
-from paradnn.worker.models import Workload, build
 
 ADAM = {"name": "adam", "learning_rate": 0.003, "decay": 0.999, "momentum": 0.9, "epsilon": 1e-8}
 

@@ -17,9 +17,10 @@ from paradnn.costs import model_costs
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
+from paradnn.families import build
+from paradnn.families.workload import Workload
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
-from paradnn.worker.models import Workload, build
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.point import answer_request
 from paradnn.worker.step import POLICIES

@@ -15,10 +15,10 @@ import keras
 import pytest
 
 from paradnn.costs import model_costs
+from paradnn.families import build
 from paradnn.worker import energy
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
-from paradnn.worker.models import build
 from paradnn.worker.precision import shares
 from paradnn.worker.profile import device, protos
 from paradnn.worker.profile.run import count_command_buffers, profile_steps

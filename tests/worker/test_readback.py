@@ -8,9 +8,9 @@ import keras
 import pytest
 from tensorflow.python.framework import op_callbacks
 
+from paradnn.families import build
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
-from paradnn.worker.models import build
 from tests.worker.families import BATCH, MODELS
 
 RULE = {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0}

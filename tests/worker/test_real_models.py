@@ -13,10 +13,11 @@ import tensorflow as tf
 from keras import layers
 
 from paradnn.costs import model_costs
+from paradnn.families import build
+from paradnn.families.retinanet import detection_loss
+from paradnn.families.workload import ArraySpec, Workload
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
-from paradnn.worker.models import ArraySpec, Workload, build
-from paradnn.worker.models.retinanet import detection_loss
 from paradnn.worker.step import POLICIES
 from tests.worker.counter import counted_flops, product_flops
 

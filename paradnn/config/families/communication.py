@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
-from paradnn.config.families.kernels import Kernel
 from paradnn.core.schema import option
 from paradnn.errors import ConfigError
+from paradnn.families import Family
+from paradnn.families.kernels import Kernel, Work
 from paradnn.worker.communication.payload import PAYLOADS, buffer_sizes
 
-__all__ = ["COLLECTIVES", "Communication", "as_communication", "bus_factor"]
+__all__ = ["COLLECTIVES", "Communication", "bus_factor"]
 
 PointT = TypeVar("PointT")
 _POINT_TO_POINT = ("latency", "bandwidth")
@@ -44,6 +45,7 @@ _USED_BY = {
 class Communication(Kernel):
     """Messages of `bytes` by a transport, in a pattern, between processes of this host or with a peer on another."""
 
+    is_communication: ClassVar[bool] = True
     instead_of_batch: ClassVar[str] = "bytes"
 
     name: str = option("channel", "the kind of workload", choices=("channel",))
@@ -108,6 +110,37 @@ class Communication(Kernel):
         if self.bytes % 4:
             raise ConfigError("model.bytes", self.bytes, reason, "choose a multiple of 4")
 
+    def work(self, batch_size: int) -> Work:
+        """A message is held once by each who sends or receives it; how often it is copied is the transport's affair."""
+        return Work(0, 0, index_bytes=self.bytes)
+
+    def in_point(self, point: PointT) -> PointT:
+        """In the framework that brings its transport; `compile` says nothing of messages, nor an optimizer."""
+        given: Any = super().in_point(point)
+        if given.transport != "local":
+            reason = "is for devices that share a step"
+            raise ConfigError("transport", given.transport, reason, "leave it out, and set model.transport")
+        if given.precision != "float32":
+            reason = "model=channel sends bytes, and float32 where a framework does"
+            raise ConfigError("precision", given.precision, reason, "leave it out, and set model.bytes")
+        if given.measure.keep_trace:
+            reason = "model=channel has no operations to profile"
+            raise ConfigError("measure.keep_trace", "true", reason, "set measure.keep_trace=false")
+        if given.measure.cold_caches:
+            raise ConfigError(
+                "measure.cold_caches", "true", "is not for model=channel", "set measure.cold_caches=false"
+            )
+        wanted = _FRAMEWORKS.get(self.transport, given.framework.name)
+        if given.framework.name not in (wanted, "tensorflow"):
+            reason = f"model.transport={self.transport} is of framework={wanted}"
+            raise ConfigError("framework", given.framework.name, reason, "leave it out")
+        # Presets such as measure=quick profile what there is to profile.
+        measure = replace(given.measure, profile=False)
+        compiled = type(given).__dataclass_fields__["compile"].default
+        framework = replace(given.framework, name=wanted)
+        same: PointT = replace(given, framework=framework, measure=measure, compile=compiled)
+        return same
+
     @property
     def meeting(self) -> int:
         """How many processes there are that can be on other hosts; 1 where there is none."""
@@ -140,34 +173,12 @@ def bus_factor(pattern: str, processes: int) -> float:
     return 2 * (processes - 1) / processes if pattern == "all_reduce" else 1.0
 
 
-def as_communication(point: PointT) -> PointT:
-    """A `Point` that communicates, in the framework that brings its transport; any other as it is.
-
-    `compile` says nothing of messages, so that it is the same point with any. Raises ConfigError where it asks for what
-    messages have not.
-    """
-    given: Any = point
-    model: Any = given.model
-    if not isinstance(model, Communication):
-        return point
-    if given.transport != "local":
-        reason = "is for devices that share a step"
-        raise ConfigError("transport", given.transport, reason, "leave it out, and set model.transport")
-    if given.precision != "float32":
-        reason = "model=channel sends bytes, and float32 where a framework does"
-        raise ConfigError("precision", given.precision, reason, "leave it out, and set model.bytes")
-    if given.measure.keep_trace:
-        reason = "model=channel has no operations to profile"
-        raise ConfigError("measure.keep_trace", "true", reason, "set measure.keep_trace=false")
-    if given.measure.cold_caches:
-        raise ConfigError("measure.cold_caches", "true", "is not for model=channel", "set measure.cold_caches=false")
-    wanted = _FRAMEWORKS.get(model.transport, given.framework.name)
-    if given.framework.name not in (wanted, "tensorflow"):
-        reason = f"model.transport={model.transport} is of framework={wanted}"
-        raise ConfigError("framework", given.framework.name, reason, "leave it out")
-    # Presets such as measure=quick profile what there is to profile.
-    measure = replace(given.measure, profile=False)
-    compiled = type(given).__dataclass_fields__["compile"].default
-    framework = replace(given.framework, name=wanted)
-    same: PointT = replace(given, framework=framework, measure=measure, compile=compiled)
-    return same
+FAMILY = Family(
+    "channel",
+    Communication,
+    "vectors",
+    ("bytes", "transport", "pattern"),
+    "model.transport=tcp,grpc model.bytes=64,4096,262144",
+    place=20,
+    words="Messages between processes: latency, bandwidth, parameter servers, collectives.",
+)

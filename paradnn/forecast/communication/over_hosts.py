@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from paradnn.config.families import FAMILIES
 from paradnn.costs import layer_work
 from paradnn.costs.point import costs_of
 from paradnn.errors import ConfigError, NotEnoughData
+from paradnn.families import FAMILIES
 from paradnn.forecast.communication.channels import channels
 from paradnn.forecast.communication.data_parallel import Exchange, Link
 from paradnn.forecast.communication.link import FittedLink, RingCheck, check_rings, choose_channel, link_of

@@ -20,8 +20,8 @@ from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import Trace
 
 if TYPE_CHECKING:  # importing Keras belongs to `load`, where a failure is reported
+    from paradnn.families.workload import Workload
     from paradnn.worker.device_layout import DeviceLayout
-    from paradnn.worker.models import Workload
 
 __all__ = ["NAMES", "FeedableStep", "Framework", "LearningStep", "Step", "Unavailable", "distributed", "load"]
 

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from paradnn.families.workload import Workload
 from paradnn.worker.frameworks import Framework, Step, Unavailable
-from paradnn.worker.models import Workload
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
 from paradnn.worker.profile.hlo import HloCosts

@@ -13,10 +13,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from paradnn.families.workload import Workload
 from paradnn.worker.device_layout import DeviceLayout
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.frameworks.jax import CompiledStep, Jax
-from paradnn.worker.models import Workload
 from paradnn.worker.optimizers import make_optimizer
 
 __all__ = ["DistributedJax", "make"]

@@ -18,8 +18,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import tensorflow as tf
 
+from paradnn.families.workload import Workload
 from paradnn.worker.frameworks import Framework, Step, Unavailable
-from paradnn.worker.models import Workload
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
 from paradnn.worker.profile.hlo import HloCosts

@@ -15,11 +15,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from paradnn.families.workload import Workload
 from paradnn.worker.addresses import host_and_port
 from paradnn.worker.device_layout import DeviceLayout
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.frameworks.tensorflow import CompiledStep, TensorFlow, inference_step, wait_for
-from paradnn.worker.models import Workload
 from paradnn.worker.optimizers import make_optimizer
 
 __all__ = ["DistributedTensorFlow", "make"]

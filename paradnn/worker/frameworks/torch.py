@@ -27,9 +27,9 @@ import torch._inductor.compile_fx  # seconds that are paid before the fork
 import torch._inductor.config as inductor
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
+from paradnn.families.workload import Workload
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.frameworks.torch_products import GraphProducts, products
-from paradnn.worker.models import Workload
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
 from paradnn.worker.profile.kineto import FILE, read_kineto

@@ -16,9 +16,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from paradnn.worker.models.attention import plain_attention
-from paradnn.worker.models.gpt import Block, Gpt
-from paradnn.worker.models.workload import ArraySpec, Workload
+from paradnn.families import model_of
+from paradnn.families.gpt import Block, Gpt, LanguageModel
+from paradnn.families.parts.attention import plain_attention
+from paradnn.families.workload import ArraySpec, Workload
 
 __all__ = ["Decoder", "build_decoder"]
 
@@ -63,9 +64,11 @@ class _Phase:
 
 def build_decoder(model: Mapping[str, Any], batch_size: int, prompt: int, tokens: int, compile: str) -> Decoder:
     """The phases of `model` (options of the family gpt) for so many prompts; the dtype policy is the caller's."""
-    network = Gpt(model)
+    options = model_of(model)
+    assert isinstance(options, LanguageModel)
+    network = Gpt(options)
     generation = _Generation(network, model, batch_size, prompt, prompt + tokens, by_xla=compile == "xla")
-    weights, state = network.model.trainable_variables, generation.variables
+    weights, state = network.workload.model.trainable_variables, generation.variables
     carried: list[Any] = []
 
     def workload(compute: Callable[..., Any], *inputs: ArraySpec) -> Workload:
@@ -74,7 +77,7 @@ def build_decoder(model: Mapping[str, Any], batch_size: int, prompt: int, tokens
     return Decoder(
         prefill=workload(generation.prefill, ArraySpec((prompt,), "int32", model["vocab_size"])),
         decode=workload(generation.decode),
-        model=network.model,
+        model=network.workload.model,
         cache_bytes=sum(math.prod(cache.shape) * _item_bytes(cache) for cache in generation.caches),
     )
 

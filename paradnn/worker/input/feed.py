@@ -13,10 +13,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from paradnn.families.workload import Workload
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks import FeedableStep, Unavailable
 from paradnn.worker.input import images, text
-from paradnn.worker.models import Workload
 
 __all__ = ["Feed", "cores", "with_threads"]
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 
 if TYPE_CHECKING:
+    from paradnn.families.workload import Workload
     from paradnn.worker.frameworks import FeedableStep
     from paradnn.worker.input.balance import FedStep
-    from paradnn.worker.models import Workload
 
 __all__ = ["open_feed", "reads_files"]
 

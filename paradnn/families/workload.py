@@ -1,16 +1,17 @@
-"""What a family hands to the measurement: a model, the shape of its batches, its loss."""
+"""What a family hands to the measurement: a model, the shape of its batches, its loss.
+
+Keras is imported where something is built or computed, since drivers read this file too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
-import numpy as np
-from keras import ops
-
-__all__ = ["ArraySpec", "Kernel", "Workload", "cross_entropy", "squared_error"]
+if TYPE_CHECKING:
+    import keras
+    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,49 @@ class Workload:
     carried: list[Any] | None = None
 
 
+def image_input(size: int) -> Any:
+    """The input of a model of images: (batch, size, size, 3) in float32, whatever the policy."""
+    import keras
+
+    return keras.Input((size, size, 3), dtype="float32")
+
+
+def final_logits(x: Any) -> Any:
+    """Logits in float32, whatever the policy."""
+    from keras import layers
+
+    return layers.Activation("linear", dtype="float32")(x)
+
+
+def classifier(inputs: Any, outputs: Any, classes: int) -> Workload:
+    """A model whose outputs (batch, classes) are the logits of one class of each example."""
+    import keras
+
+    return Workload(
+        keras.Model(inputs, final_logits(outputs)),
+        inputs=(ArraySpec(tuple(inputs.shape[1:]), "float32"),),
+        targets=(ArraySpec((), "int32", classes),),
+        loss=cross_entropy,
+    )
+
+
+def token_predictor(inputs: Any, outputs: Any, vocabulary: int) -> Workload:
+    """A model whose outputs (batch, length, vocabulary) are the logits of the token that follows each of its inputs."""
+    import keras
+
+    tokens = ArraySpec(tuple(inputs.shape[1:]), "int32", vocabulary)
+    return Workload(keras.Model(inputs, final_logits(outputs)), (tokens,), (tokens,), cross_entropy)
+
+
 def cross_entropy(targets: Sequence[Any], logits: Any) -> Any:
     """Softmax cross entropy of float32 logits (..., classes) with int32 classes (...), averaged over all of them."""
-    return ops.mean(keras.losses.sparse_categorical_crossentropy(targets[0], logits, from_logits=True))
+    from keras import losses, ops
+
+    return ops.mean(losses.sparse_categorical_crossentropy(targets[0], logits, from_logits=True))
 
 
 def squared_error(targets: Sequence[Any], outputs: Any) -> Any:
     """Mean squared difference of float32 outputs (batch, 1) from float32 targets (batch,)."""
+    from keras import ops
+
     return ops.mean(ops.square(outputs[:, 0] - targets[0]))

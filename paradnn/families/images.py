@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from paradnn.costs.layers import Convolve, Layer
+from collections.abc import Sequence
 
-__all__ = ["Images", "reach"]
+from paradnn.families.layers import Convolve, Layer, dense
 
 
 def reach(size: int, kernel: int, stride: int, padding: str) -> int:
@@ -69,7 +69,7 @@ class Images:
         outputs = channels if filters is None else filters
         # As many zeros on both sides: with a stride the framework's own may be shifted by one, of the same output.
         sides = (kernel - 1) // 2 if padding == "same" else 0
-        product = Convolve(channels, *before, outputs, kernel, stride, sides)
+        product = Convolve(channels, *before, outputs, (kernel,) * 2, (stride,) * 2, (sides,) * 2)
         weights = kernel * kernel * (1 if filters is None else channels) * outputs
         self.shape = (height, width, outputs)
         self.layers.append(
@@ -117,6 +117,11 @@ class Images:
         self.shape = (1, 1, self.channels)
         self._pooled(read, is_last)
 
+    def classified(self, classes: int) -> list[Layer]:
+        """All layers, with the mean of every channel and a dense layer that tells classes apart from it."""
+        self.average()
+        return [*self.layers, dense("logits", self.channels, classes, is_last=True)]
+
     def _pooled(self, read: int, is_last: bool = False) -> None:
         self.layers.append(
             Layer(
@@ -128,3 +133,24 @@ class Images:
                 targets=1 if is_last else 0,
             )
         )
+
+
+def residual_block(
+    network: Images, convolutions: Sequence[tuple[int, int, int]], *, bias: bool = False, projects: bool = True
+) -> None:
+    """Convolutions (filters, kernel, stride), each normalised, and a projection where the shape changes.
+
+    Without one (`projects`) as many elements are added as the block's input has at the places of its output.
+    """
+    shape, output = network.shape, convolutions[-1][0]
+    stride = max(stride for _, _, stride in convolutions)
+    projected = projects and (network.channels != output or stride != 1)
+    if projected:
+        network.convolve(output, 1, stride, bias=bias)
+        network.shape = shape
+    for index, (filters, kernel, step) in enumerate(convolutions):
+        if index:
+            network.normalise()
+        network.convolve(filters, kernel, step, bias=bias)
+    added = network.elements if projected else network.elements * shape[2] // network.channels
+    network.normalise(shortcut=added, normalisations=2 if projected else 1)

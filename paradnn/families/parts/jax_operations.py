@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.sparse import BCOO
 
-from paradnn.worker.models.kernels.operations import Convolution, Operations, Scanned
+from paradnn.families.parts.operations import Convolution, Operations, Scanned
 
 __all__ = ["make"]
 
@@ -75,5 +75,5 @@ class JaxOperations:
 
 
 def make() -> Operations:
-    """The operations, for `paradnn.worker.models.kernels`."""
+    """The operations, for `paradnn.families.kernels`."""
     return JaxOperations()

@@ -13,29 +13,38 @@ forward pass has kept, and gives the gradients before each gate; that of the inp
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from paradnn.worker.models.kernels.operations import Operations
+from paradnn.core.schema import option
+from paradnn.families import Family
+from paradnn.families.kernels import (
+    DIRECTION,
+    DIRECTIONS,
+    LARGEST,
+    Kernel,
+    Work,
+    check_work,
+    framework_operations,
+    kernel_workload,
+    normal,
+)
+from paradnn.families.operations import Operation
+from paradnn.families.workload import Workload
 
-__all__ = ["GATES", "operation"]
+if TYPE_CHECKING:
+    import numpy as np
 
-GATES = {"vanilla": 1, "lstm": 4, "gru": 3}
+    from paradnn.families.parts.operations import Operations
+
+#: Products of the width of a state in one step of a cell.
+_GATES = {"vanilla": 1, "lstm": 4, "gru": 3}
 
 Shape = tuple[str, ...]
 _WEIGHTS, _STATE = ("hidden", "gates"), ("batch", "hidden")
 _SERIES, _GATED = ("steps", "batch", "hidden"), ("steps", "batch", "gates")
-
-
-def operation(cell: str, direction: str, operations: Operations) -> tuple[Callable[..., Any], tuple[Shape, ...]]:
-    """What a kernel computes, and the shapes of its operands in the words of its sizes."""
-    if direction == "backward_weights":
-        # The states before each step, the gradients before the gates.
-        return _Cells(operations).weights, (_SERIES, _GATED)
-    compute = getattr(_Cells(operations), f"{cell}_{direction}")
-    return compute, _OPERANDS[cell, direction]
-
-
 _OPERANDS: dict[tuple[str, str], tuple[Shape, ...]] = {
     # Inputs, weights, the first state.
     ("vanilla", "forward"): (_SERIES, _WEIGHTS, _STATE),
@@ -46,6 +55,85 @@ _OPERANDS: dict[tuple[str, str], tuple[Shape, ...]] = {
     ("lstm", "backward_input"): (_SERIES, _WEIGHTS, _GATED, _SERIES),
     ("gru", "backward_input"): (_SERIES, _WEIGHTS, _GATED, _SERIES, _SERIES),
 }
+
+
+@dataclass(frozen=True)
+class RecurrentKernel(Kernel):
+    """A recurrent layer without its input product: inputs, as wide as the cell, are added to every gate as they are."""
+
+    has_batch: ClassVar[bool] = True
+    fixed: ClassVar[Mapping[str, Any]] = {"mode": "inference", "batch_size": 16}
+
+    name: str = option("rnn_kernel", "the kernel", choices=("rnn_kernel",))
+    cell: str = option("lstm", "vanilla has a rectifier", choices=("vanilla", "lstm", "gru"))
+    hidden: int = option(512, "units of the cell", low=1, high=LARGEST)
+    steps: int = option(25, "steps in time", low=1, high=LARGEST)
+    direction: str = option("forward", DIRECTION, choices=DIRECTIONS)
+
+    def __post_init__(self) -> None:
+        work = 8 * self.hidden * self.hidden * self.steps
+        check_work("model.hidden", self.hidden, f"model.steps={self.steps} for each example", work)
+
+    @property
+    def size(self) -> str:
+        """Short description of the layer's size."""
+        return f"{self.cell} {self.hidden} t{self.steps} {self.direction}"
+
+    @property
+    def gates(self) -> int:
+        """Columns of the weights."""
+        return _GATES[self.cell] * self.hidden
+
+    def work(self, batch_size: int) -> Work:
+        """Elements of the operands and results of `_Cells`."""
+        gates, state = _GATES[self.cell], batch_size * self.hidden
+        weights, series = self.hidden * self.gates, self.steps * state
+        elements = {
+            # Inputs and outputs, the state before the first step.
+            "forward": 2 * series + state,
+            # Gradients of outputs and of gates, the gates' values; of LSTM the cells', of GRU states and products too.
+            "backward_input": (1 + 2 * gates + {"vanilla": 0, "lstm": 1, "gru": 2}[self.cell]) * series + state,
+            "backward_weights": (1 + gates) * series,
+        }[self.direction]
+        if self.cell == "lstm":  # the cell's state before and after, and its gradient
+            elements += {"forward": 2, "backward_input": 1, "backward_weights": 0}[self.direction] * state
+        return Work(self.steps * batch_size * weights, elements + weights)
+
+    def as_operation(self, batch_size: int, precision: str) -> Operation:
+        """Products of states with the weights, one after the other."""
+        variant = f"{self.cell} {self.direction}"
+        return self.posed(batch_size, precision, variant, batch_size, self.gates, self.hidden, self.steps)
+
+    def build(self) -> Workload:
+        """See `_Cells`: what it computes, of which operands."""
+        import numpy as np
+
+        operations, dtype = framework_operations()
+        compute, shapes = _operation(self.cell, self.direction, operations)
+        sizes = {"steps": self.steps, "hidden": self.hidden, "gates": self.gates}
+
+        def draw(generator: np.random.Generator, count: int) -> list[np.ndarray]:
+            known = {**sizes, "batch": count}
+            arrays = [normal(generator, tuple(known[name] for name in names))[0] for names in shapes]
+            # Weights of this size let states neither grow nor vanish.
+            scale = np.float32(1 / math.sqrt(self.hidden))
+            return [
+                array * scale if array.ndim == 2 and names[0] == "hidden" else array
+                for array, names in zip(arrays, shapes, strict=True)
+            ]
+
+        return kernel_workload(
+            compute, draw, lambda operands: [operations.cast(operand, dtype) for operand in operands]
+        )
+
+
+def _operation(cell: str, direction: str, operations: Operations) -> tuple[Callable[..., Any], tuple[Shape, ...]]:
+    """What a kernel computes, and the shapes of its operands in the words of its sizes."""
+    if direction == "backward_weights":
+        # The states before each step, the gradients before the gates.
+        return _Cells(operations).weights, (_SERIES, _GATED)
+    compute = getattr(_Cells(operations), f"{cell}_{direction}")
+    return compute, _OPERANDS[cell, direction]
 
 
 class _Cells:
@@ -154,3 +242,14 @@ def _parts(values: Any, count: int) -> list[Any]:
     """The columns of each gate."""
     width = values.shape[-1] // count
     return [values[:, gate * width : (gate + 1) * width] for gate in range(count)]
+
+
+FAMILY = Family(
+    "rnn_kernel",
+    RecurrentKernel,
+    "vectors",
+    ("hidden", "steps"),
+    "model.hidden=256,512,1024 batch_size=4,16,64",
+    place=16,
+    words="A kernel: one recurrent layer without its input product, or the gradient of its input or of its weights.",
+)

@@ -1,4 +1,4 @@
-"""What the attention models are built of: scaled dot-product attention, feed-forward, embeddings, positions.
+"""What the attention models are built of in Keras: scaled dot-product attention, feed-forward, embeddings, positions.
 
 Attention is `keras.ops.dot_product_attention`, so each framework runs its own kernel: on TensorFlow two products with
 a float32 softmax between them, on JAX `jax.nn.dot_product_attention` (cuDNN's flash attention where the GPU has it), on
@@ -13,18 +13,6 @@ from typing import Any
 
 import numpy as np
 from keras import initializers, layers, ops
-
-__all__ = [
-    "ClassToken",
-    "FeedForward",
-    "Positions",
-    "SelfAttention",
-    "TiedEmbedding",
-    "attend",
-    "feed_forward",
-    "final_logits",
-    "plain_attention",
-]
 
 
 class SelfAttention:
@@ -44,27 +32,21 @@ class SelfAttention:
         return self.last(_mixed(query, key, value, causal))
 
 
-def attend(
-    x: Any,
-    heads: int,
-    *,
-    causal: bool = False,
-    memory: Any = None,
-    use_bias: bool = True,
-    deviation: float | None = None,
-) -> Any:
-    """Multi-head attention of x (batch, queries, width) to itself, or to `memory` (batch, keys, width).
+class CrossAttention:
+    """Multi-head attention of tokens to a memory: a dense layer makes the query, another one key and value."""
 
-    One dense layer makes query, key and value of what they share: three times the width in self-attention, once and
-    twice to a memory. A head is width / heads wide. `deviation` is that of normal initial weights; None: Glorot's.
-    """
-    width = x.shape[-1]
-    if memory is None:
-        return SelfAttention(width, heads, use_bias, deviation)(x, causal)
-    query = _dense(width, deviation, use_bias)(x)
-    key, value = ops.split(_dense(2 * width, deviation, use_bias)(memory), 2, axis=-1)
-    query, key, value = (_heads(part, heads) for part in (query, key, value))
-    return _dense(width, deviation, use_bias)(_mixed(query, key, value, causal))
+    def __init__(self, width: int, heads: int, use_bias: bool = True) -> None:
+        self._query = _dense(width, None, use_bias)
+        self._memory = _dense(2 * width, None, use_bias)
+        self._last = _dense(width, None, use_bias)
+        self._heads = heads
+
+    def __call__(self, x: Any, memory: Any) -> Any:
+        """(batch, queries, width) and (batch, keys, width) -> (batch, queries, width)."""
+        query = self._query(x)
+        key, value = ops.split(self._memory(memory), 2, axis=-1)
+        query, key, value = (_heads(part, self._heads) for part in (query, key, value))
+        return self._last(_mixed(query, key, value, causal=False))
 
 
 def _mixed(query: Any, key: Any, value: Any, causal: bool) -> Any:
@@ -104,20 +86,10 @@ class FeedForward:
         return self._last(self._hidden(x))
 
 
-def feed_forward(x: Any, hidden: int, activation: Any, deviation: float | None = None) -> Any:
-    """`FeedForward` of its own on x (batch, tokens, width)."""
-    return FeedForward(x.shape[-1], hidden, activation, deviation)(x)
-
-
 def _dense(units: int, deviation: float | None, use_bias: bool = True, activation: Any = None) -> layers.Layer:
     # An initializer of its own for each layer: one that is shared gives equal shapes equal weights.
     initializer = initializers.RandomNormal(stddev=deviation) if deviation else "glorot_uniform"
     return layers.Dense(units, activation=activation, use_bias=use_bias, kernel_initializer=initializer)
-
-
-def final_logits(x: Any) -> Any:
-    """Logits in float32, whatever the policy."""
-    return layers.Activation("linear", dtype="float32")(x)
 
 
 class TiedEmbedding(layers.Layer):  # type: ignore[misc]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["COMPUTE_BYTES", "Convolve", "Costs", "Layer", "LayerWork", "Multiply", "sum_costs", "work_of"]
-
 #: The type of a batch, of the logits, and of weights and optimizer variables in every precision.
 _FULL_BYTES = 4
 COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -30,15 +28,36 @@ class Multiply:
 
 @dataclass(frozen=True)
 class Convolve:
-    """A convolution of one image with square filters; `padding` on each side."""
+    """A convolution of one image; pairs are downwards and to the right, `padding` is on each side."""
 
     channels: int
     height: int
     width: int
     filters: int
-    kernel: int
-    stride: int
-    padding: int
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+
+    @property
+    def output(self) -> tuple[int, int]:
+        """Height and width of the output."""
+        sizes = zip((self.height, self.width), self.kernel, self.stride, self.padding, strict=True)
+        height, width = ((size + 2 * padding - kernel) // stride + 1 for size, kernel, stride, padding in sizes)
+        return height, width
+
+    @property
+    def weights(self) -> int:
+        """Elements of the filters."""
+        return self.filters * self.channels * self.kernel[0] * self.kernel[1]
+
+    def macs(self, batch_size: int) -> int:
+        """Multiply-accumulates, in any direction."""
+        return batch_size * self.output[0] * self.output[1] * self.weights
+
+    def elements(self, batch_size: int) -> int:
+        """Of input, filters and output: any direction reads two of them, or their gradients, and writes the third."""
+        images = self.channels * self.height * self.width + self.filters * self.output[0] * self.output[1]
+        return batch_size * images + self.weights
 
 
 @dataclass(frozen=True)
@@ -79,6 +98,37 @@ class Layer:
     is_last: bool = False
     targets: int = 0
     products: tuple[Multiply | Convolve, ...] = ()
+
+
+def dense(
+    name: str,
+    inputs: int,
+    outputs: int,
+    *,
+    tokens: int = 1,
+    bias: bool = True,
+    is_first: bool = False,
+    is_last: bool = False,
+) -> Layer:
+    """A dense layer over `tokens` positions; a first layer's input gradient is not computed.
+
+    The outputs are kept: a rectifier's gradient needs them, the next product's as well, and of the last layer's the
+    loss needs either the logits or their gradient.
+    """
+    return Layer(
+        name,
+        macs=tokens * inputs * outputs,
+        input_macs=0 if is_first else None,
+        parameters=(inputs + bias) * outputs,
+        weights=0 if is_first else inputs * outputs,
+        read=tokens * inputs,
+        written=tokens * outputs,
+        kept=tokens * outputs,
+        is_first=is_first,
+        is_last=is_last,
+        targets=tokens if is_last else 0,
+        products=(Multiply(tokens, inputs, outputs),),
+    )
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from paradnn.worker.models.kernels.operations import Convolution, Operations, Scanned
+from paradnn.families.parts.operations import Convolution, Operations, Scanned
 
 __all__ = ["make"]
 
@@ -90,5 +90,5 @@ def _nothing(like: Any, shape: Sequence[int]) -> Any:
 
 
 def make() -> Operations:
-    """The operations, for `paradnn.worker.models.kernels`."""
+    """The operations, for `paradnn.families.kernels`."""
     return TorchOperations()

@@ -1,24 +1,24 @@
 """A step as a list of operations, and a kernel as one: what a model of operation times is fitted on and asked for.
 
-    kernel_operation(model, batch_size, precision)      # of `model=gemm|conv2d|rnn_kernel|sparse_gemm|elementwise`
-    model_operations(model, batch_size=.., precision=.., mode=..)      # products of a step, each with how often
+    Kernel.as_operation(batch_size, precision)                         # of `model=gemm|conv2d|rnn_kernel|...`
+    Model.product_list(batch_size=.., precision=.., mode=..)           # products of a step, each with how often
 
-By arithmetic alone, of the shapes that `paradnn.costs` follows. A dense layer has three products in a training step:
-its output, the gradient of its weights and that of its inputs, the last not in a first layer; so has a convolution.
-Of attention every head of every example has products of its own, which a framework calls at once. What is done element
-by element (biases, activations, normalisation, the update) is no product: what it moves is `Costs.bytes_per_step`'s.
+By arithmetic alone, of the shapes that `paradnn.families.layers` follows. A dense layer has three products in a
+training step: its output, the gradient of its weights and that of its inputs, the last not in a first layer; so has a
+convolution. Of attention every head of every example has products of its own, which a framework calls at once. What is
+done element by element (biases, activations, normalisation, the update) is no product: what it moves is
+`Costs.bytes_per_step`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from paradnn.costs.kernels import GATES, kernel_costs
-from paradnn.costs.layers import COMPUTE_BYTES, Convolve, Layer, Multiply
+from paradnn.families.layers import COMPUTE_BYTES, Convolve, Layer, Multiply
 
-__all__ = ["Counted", "Operation", "elementwise_operation", "kernel_operation", "product_operations"]
+#: Of what a step computes of a product: its result, and the gradients of what it was made of.
+DIRECTIONS = ("forward", "backward_weights", "backward_input")
 
 
 @dataclass(frozen=True)
@@ -74,23 +74,6 @@ class Counted:
     count: float
 
 
-def kernel_operation(model: Mapping[str, Any], batch_size: int, precision: str) -> Operation:
-    """The operation that a kernel is; `model` is a validated mapping with its `name`."""
-    name, costs = model["name"], kernel_costs(model, batch_size, precision)
-    work = (float(costs.flops_per_step), float(costs.bytes_per_step))
-    if name == "gemm":
-        variant = "".join("nt"[model[f"transpose_{side}"]] for side in "ab")
-        return Operation(name, variant, model["m"], model["n"], model["k"], *work)
-    if name == "conv2d":
-        return _convolution(model, batch_size, *work)
-    if name == "rnn_kernel":
-        return _recurrent(model, batch_size, *work)
-    if name == "sparse_gemm":
-        stored = round(model["density"] * model["m"] * model["k"])
-        return Operation(name, "sparse", model["m"], model["n"], max(1, stored // model["m"]), *work)
-    return Operation(name, "product", model["elements"], 1, 1, *work, calls=model["operations"])
-
-
 def elementwise_operation(moved: float, precision: str) -> Operation:
     """What moves so many bytes, as two tensors to a third."""
     elements = max(1, round(moved / (3 * COMPUTE_BYTES[precision])))
@@ -102,19 +85,17 @@ def product_operations(layers: Sequence[Layer], batch_size: int, precision: str,
     width, found = COMPUTE_BYTES[precision], []
     for layer in layers:
         for product in layer.products:
-            directions = _DIRECTIONS if mode == "train" else _DIRECTIONS[:1]
+            directions = DIRECTIONS if mode == "train" else DIRECTIONS[:1]
+            made: Iterable[tuple[Operation, int]]
             if isinstance(product, Multiply):
                 made = _multiplied(product, batch_size, width)
             else:
-                made = _convolved(product, batch_size, precision)
+                made = [(convolution(product, direction, batch_size, width), 1) for direction in directions]
             for direction, (operation, count) in zip(directions, made, strict=False):
                 if direction == "backward_input" and layer.input_macs == 0:
                     continue
                 found.append(Counted(f"{layer.name} {direction}", operation, count))
     return found
-
-
-_DIRECTIONS = ("forward", "backward_weights", "backward_input")
 
 
 def _multiplied(product: Multiply, batch_size: int, width: int) -> Iterator[tuple[Operation, int]]:
@@ -132,32 +113,11 @@ def _gemm(m: int, n: int, k: int, variant: str, width: int, batch: int) -> Opera
     return Operation("gemm", variant, m, n, k, 2.0 * batch * m * n * k, float(moved), batch)
 
 
-def _convolved(product: Convolve, batch_size: int, precision: str) -> Iterator[tuple[Operation, int]]:
-    model = {
-        "name": "conv2d",
-        "channels": product.channels,
-        "height": product.height,
-        "width": product.width,
-        "filters": product.filters,
-        "kernel": (product.kernel, product.kernel),
-        "stride": (product.stride, product.stride),
-        "padding": (product.padding, product.padding),
-    }
-    for direction in _DIRECTIONS:
-        yield kernel_operation({**model, "direction": direction}, batch_size, precision), 1
-
-
-def _convolution(model: Mapping[str, Any], batch_size: int, flops: float, moved: float) -> Operation:
+def convolution(product: Convolve, direction: str, batch_size: int, width: int) -> Operation:
     """Unrolled: a row for each place of the output, a column for each element of a window over all channels."""
-    sizes = zip((model["height"], model["width"]), model["kernel"], model["stride"], model["padding"], strict=True)
-    height, width = ((size + 2 * pad - kernel) // stride + 1 for size, kernel, stride, pad in sizes)
-    window, stride = model["kernel"][0] * model["kernel"][1], model["stride"][0] * model["stride"][1]
-    m, n, k = batch_size * height * width, model["filters"], model["channels"] * window
+    height, base = product.output
+    window, stride = product.kernel[0] * product.kernel[1], product.stride[0] * product.stride[1]
+    m, k = batch_size * height * base, product.channels * window
+    work = (float(2 * product.macs(batch_size)), float(width * product.elements(batch_size)))
     shape = {"images": batch_size, "window": window, "stride": stride}
-    return Operation("conv2d", model["direction"], m, n, k, flops, moved, **shape)
-
-
-def _recurrent(model: Mapping[str, Any], batch_size: int, flops: float, moved: float) -> Operation:
-    hidden, variant = model["hidden"], f"{model['cell']} {model['direction']}"
-    gates = GATES[model["cell"]] * hidden
-    return Operation("rnn_kernel", variant, batch_size, gates, hidden, flops, moved, calls=model["steps"])
+    return Operation("conv2d", direction, m, product.filters, k, *work, **shape)

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from paradnn.worker.models.kernels.operations import Convolution, Operations, Scanned
+from paradnn.families.parts.operations import Convolution, Operations, Scanned
 
 __all__ = ["make"]
 
@@ -101,5 +101,5 @@ def _options(convolution: Convolution) -> dict[str, Any]:
 
 
 def make() -> Operations:
-    """The operations, for `paradnn.worker.models.kernels`."""
+    """The operations, for `paradnn.families.kernels`."""
     return TensorFlowOperations()

@@ -1,0 +1,207 @@
+"""The families of models that can be measured, each in one file: its options, its layers, its Keras model.
+
+A file of this folder, or of another package (`paradnn.core.registry`), holds a dataclass of options below `Model` and a
+`Family` that names it; help, checks, completion, plans, records and analyses follow from the two:
+
+    @dataclass(frozen=True)
+    class FullyConnected(Model):
+        name: str = option("fc", "the family", choices=("fc",))
+        nodes: int = option(1024, "units of each hidden layer", low=1)
+        size = property(lambda self: f"{self.nodes}")
+
+        def layer_list(self) -> list[Layer]: ...     # what a step costs, by arithmetic
+        def build(self) -> Workload: ...             # the model, in Keras
+
+    FAMILY = Family("fc", FullyConnected, "vectors", ("nodes",), "model.nodes=64,256,1024", place=0)
+
+Driver, worker and analysis import these files, so Keras and frameworks are imported only within `build`; what families
+share there is in `paradnn.families.parts`.
+
+FLOPs are the model's own: twice the multiply-accumulates of matrix products and convolutions, forward and backward,
+as Chowdhery et al. (PaLM, appendix B) count model FLOPs. Attention's two products, of queries with keys and of
+probabilities with values, are among them, and a causal mask halves neither, since a framework's plain attention
+computes all of both (a fused kernel may skip what is masked, and makes the scores again in the backward pass; neither
+counts). Padding counts as work, as in TensorFlow's profiler; biases, activations, normalisation, pooling, the loss and
+the optimizer do not count: on these models they are a few percent of the arithmetic and none of a platform's matmul
+peak. The backward pass has a product for the weights and one for the input of every layer; the first layer's input
+gradient is not computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from paradnn.core.registry import Registry
+from paradnn.families.layers import Costs, Layer, LayerWork, sum_costs, work_of
+from paradnn.families.operations import Counted, Operation, product_operations
+
+if TYPE_CHECKING:
+    from paradnn.families.workload import Workload
+
+PointT = TypeVar("PointT")
+#: Optimizer variables of the size of each weight: Keras' RMSprop keeps a mean square and, with momentum, a velocity;
+#: Adam a mean and a mean square.
+_SLOTS = {"rmsprop": 2, "momentum": 1, "sgd": 0, "adam": 2}
+
+
+@dataclass(frozen=True)
+class Model:
+    """The options of a family, and all that follows from them; what its keys must be together is in `__post_init__`.
+
+    is_kernel: its step is one operation, that is no model of any size. is_communication: its step is messages, which
+    compute nothing. generates: it makes tokens one after the other (`prefill_layers`, `decode_layers`).
+    predicts_tokens: it says of each token which one comes next. fixed: keys of a point that are set with the model,
+    where the command line says nothing else.
+    """
+
+    is_kernel: ClassVar[bool] = False
+    is_communication: ClassVar[bool] = False
+    generates: ClassVar[bool] = False
+    predicts_tokens: ClassVar[bool] = False
+    fixed: ClassVar[Mapping[str, Any]] = {}
+
+    name: str = ""
+
+    @property
+    def size(self) -> str:
+        """The words that distinguish this model in a list."""
+        raise NotImplementedError
+
+    def layer_list(self) -> Sequence[Layer]:
+        """Its layers in the order of the forward pass; ValueError for what has none."""
+        raise ValueError(f"{self.name} has no layers")
+
+    def build(self) -> Workload:
+        """The model in Keras, or a kernel in its framework; the dtype policy is set, and logits are float32."""
+        raise NotImplementedError
+
+    def in_point(self, point: PointT) -> PointT:
+        """A `Point` of this model in the one way that stands for it; ConfigError where it asks for what cannot be."""
+        return point
+
+    def costs(
+        self,
+        *,
+        batch_size: int,
+        precision: str,
+        mode: str,
+        optimizer: str,
+        momentum: float = 0.9,
+        devices: int = 1,
+        prompt: int = 0,
+        tokens: int = 0,
+    ) -> Costs:
+        """Costs of one step.
+
+        `precision` is float32, bfloat16 or float16, `mode` train, inference or generate, `optimizer` rmsprop, momentum,
+        sgd or adam. With a `momentum` of 0 Keras' RMSprop and SGD keep no velocity.
+
+        A step of a generation, of `tokens` after a `prompt`, makes a token of each example; its memory is also that of
+        reading the prompt (`prefill_costs`). ValueError for a family that generates none.
+
+        `batch_size` is that of the step over all `devices`, which divide it evenly. FLOPs, traffic and memory are those
+        of all devices together: each has weights and optimizer variables of its own, and reads and writes them; what
+        the all-reduce moves between devices is left out.
+        """
+        if mode == "generate":
+            step = sum_costs(self.decode_layers(prompt + tokens), batch_size, precision, mode, slots=0)
+            first = self.prefill_costs(batch_size=batch_size, precision=precision, prompt=prompt, tokens=tokens)
+            memory = max(step.memory_lower_bound_bytes, first.memory_lower_bound_bytes)
+            return replace(step, memory_lower_bound_bytes=memory)
+        slots = _SLOTS[optimizer] - (1 if momentum == 0 and optimizer in ("rmsprop", "momentum") else 0)
+        return sum_costs(self.layer_list(), batch_size // devices, precision, mode, slots=slots).times(devices)
+
+    def prefill_costs(self, *, batch_size: int, precision: str, prompt: int, tokens: int) -> Costs:
+        """Costs of reading a batch of prompts into a cache with room for `tokens` more, and of the first of these."""
+        layers = self.prefill_layers(prompt, prompt + tokens)
+        return sum_costs(layers, batch_size, precision, "generate", slots=0)
+
+    def prefill_layers(self, prompt: int, length: int) -> Sequence[Layer]:
+        """The model that reads a prompt into a cache of `length` places, and says what follows it."""
+        raise ValueError(f"{self.name} generates no tokens")
+
+    def decode_layers(self, length: int) -> Sequence[Layer]:
+        """The model for one token after others, which looks back over a cache of `length` places."""
+        raise ValueError(f"{self.name} generates no tokens")
+
+    def product_list(self, *, batch_size: int, precision: str, mode: str) -> list[Counted]:
+        """The matrix products and convolutions of one step, in the order of its layers; of no kernel.
+
+        `mode` is train or inference; ValueError for a generation, which `analysis` extrapolates to no device.
+        """
+        if mode == "generate":
+            raise ValueError("a step of a generation is not told as a list of operations")
+        return product_operations(self.layer_list(), batch_size, precision, mode)
+
+    def as_operation(self, batch_size: int, precision: str) -> Operation:
+        """A kernel as an operation that steps have too; ValueError for what is none."""
+        raise ValueError(f"{self.name} is no operation of a step")
+
+    def layer_count(self) -> int:
+        """How many layers it is counted as: what building and compiling it grows with."""
+        return len(self.layer_list())
+
+    def layer_work(self) -> tuple[LayerWork, ...]:
+        """FLOPs and gradients of each layer, in the order of the forward pass; ValueError for a kernel."""
+        return tuple(work_of(layer) for layer in self.layer_list())
+
+    def example_sizes(self) -> tuple[int, int]:
+        """How many numbers an example's input has, and a target with a one for its class among zeros."""
+        layers = self.layer_list()
+        classes = sum(layer.written // max(layer.targets, 1) for layer in layers if layer.is_last)
+        return sum(layer.read for layer in layers if layer.is_first), classes
+
+
+@dataclass(frozen=True)
+class Family:
+    """What `model=NAME` can be.
+
+    options: the dataclass of its hyperparameters; families that share it belong together. data: what a batch holds:
+    vectors, images or tokens. swept: options in which its models differ most, the most telling first. sweep: overrides
+    that sweep them. is_real: a published architecture, beside which stand the families that are generated over ranges
+    of their options. place: in the order of figures and tables, which gives it a marker and a colour: new families go
+    to the end. words: what `paradnn list models` says of it, by default the first sentence of the options.
+    """
+
+    name: str
+    options: type[Model]
+    data: str
+    swept: tuple[str, ...] = ()
+    sweep: str = ""
+    is_real: bool = False
+    place: int = 1000
+    words: str = ""
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether its step is one operation."""
+        return self.options.is_kernel
+
+    @property
+    def is_communication(self) -> bool:
+        """Whether its step is messages."""
+        return self.options.is_communication
+
+
+#: By name, in the order of figures and tables.
+FAMILIES = Registry(Family, "paradnn.families", "paradnn.config.families")
+
+
+def message_families() -> tuple[str, ...]:
+    """Families whose steps are messages."""
+    return tuple(name for name, family in FAMILIES.items() if family.is_communication)
+
+
+def model_of(options: Mapping[str, Any]) -> Model:
+    """The model of a mapping with its `name`, as requests and stored runs hold it; ValueError names the families."""
+    if options["name"] not in FAMILIES:
+        raise ValueError(f"model.name={options['name']}: no such family; known are {', '.join(FAMILIES)}")
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    return FAMILIES[options["name"]].options(**values)
+
+
+def build(options: Mapping[str, Any]) -> Workload:
+    """`Model.build` of such a mapping."""
+    return model_of(options).build()

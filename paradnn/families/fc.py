@@ -1,0 +1,79 @@
+"""Fully connected: input -> [Dense(nodes, relu)] x layers -> Dense(output) (paper, section 2.1)."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from paradnn.core.schema import option
+from paradnn.errors import ConfigError
+from paradnn.families import Family, Model
+from paradnn.families.layers import Layer, dense
+from paradnn.families.workload import ArraySpec, Workload, classifier, squared_error
+
+
+@dataclass(frozen=True)
+class FullyConnected(Model):
+    """`layers` hidden layers of `nodes` rectified units, or of as many as it lists, between an input and an output."""
+
+    name: str = option("fc", "the family", choices=("fc",))
+    layers: int = option(4, "hidden layers (paper: 4..128)", low=1, high=10_000)
+    nodes: int | tuple[int, ...] = option(
+        1024, "units of each hidden layer (paper: 32..8192), or of one after the other: [1000,500,100,50]", low=1
+    )
+    input_size: int = option(2000, "features of an example (paper: 2000..8000)", low=1)
+    output_size: int = option(200, "classes (paper: 200..1000); 1: a number, as in a regression", low=1)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.nodes, int):
+            return
+        if len(self.nodes) != self.layers:
+            reason = f"model.nodes names {len(self.nodes)} of them: {list(self.nodes)}"
+            raise ConfigError("model.layers", self.layers, reason, f"set model.layers={len(self.nodes)}")
+        if len(set(self.nodes)) == 1:  # the same network, and so the same point
+            object.__setattr__(self, "nodes", self.nodes[0])
+
+    @property
+    def size(self) -> str:
+        """Layers and nodes, or the nodes of each layer."""
+        return f"{self.layers}x{self.nodes}" if isinstance(self.nodes, int) else "-".join(map(str, self.nodes))
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Units of each hidden layer."""
+        return (self.nodes,) * self.layers if isinstance(self.nodes, int) else self.nodes
+
+    def layer_list(self) -> list[Layer]:
+        """Hidden layers and output."""
+        widths = (self.input_size, *self.widths)
+        layers = [
+            dense(f"dense_{index}", before, width, is_first=index == 0)
+            for index, (before, width) in enumerate(itertools.pairwise(widths))
+        ]
+        return [*layers, dense("logits", widths[-1], self.output_size, is_last=True)]
+
+    def build(self) -> Workload:
+        """Inputs (batch, input_size) float32, targets (batch,) classes, or float32 where there is one output."""
+        import keras
+        from keras import layers
+
+        inputs = keras.Input((self.input_size,), dtype="float32")
+        x = inputs
+        for width in self.widths:
+            x = layers.Dense(width, activation="relu")(x)
+        network = classifier(inputs, layers.Dense(self.output_size)(x), self.output_size)
+        if self.output_size > 1:
+            return network
+        return Workload(network.model, network.inputs, (ArraySpec((), "float32"),), squared_error)
+
+
+FAMILY = Family(
+    "fc",
+    FullyConnected,
+    "vectors",
+    ("nodes", "layers"),
+    "model.nodes=64,256,1024 batch_size=64,256,1024",
+    place=0,
+    words="Fully connected: `layers` hidden layers of `nodes` rectified linear units each, between input and output; "
+    "or as listed, as in model.nodes=[1000,500,100,50].",
+)

@@ -1,0 +1,358 @@
+"""Kernels: a step that is one operation, as DeepBench poses them (github.com/baidu-research/DeepBench).
+
+A kernel trains nothing: it has no loss, no optimizer and no parameters. It is an operation of the framework, called as
+it is, without Keras' layers around it. Operands are drawn on the host in float32, placed on the device, and made there
+what the operation takes: of the point's precision, in its layout, sparse. Every step has them as arguments and returns
+its whole result, so that no compiler can compute either once for all steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from paradnn.core.schema import option
+from paradnn.errors import ConfigError
+from paradnn.families import Family, Model
+from paradnn.families.layers import COMPUTE_BYTES, Convolve, Costs
+from paradnn.families.operations import Operation, convolution
+from paradnn.families.workload import Kernel as Computed
+from paradnn.families.workload import Workload
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from paradnn.families.parts.operations import Operations
+
+PointT = TypeVar("PointT")
+#: Sizes that every library takes: BLAS counts in 32 bits.
+LARGEST = 2**31 - 1
+DIRECTION = "the result: the output, or the gradient of the input or of the weights"
+DIRECTIONS = ("forward", "backward_input", "backward_weights")
+
+
+@dataclass(frozen=True)
+class Work:
+    """Multiply-accumulates of one operation, and elements that it reads and writes; index_bytes: what is no element,
+    such as the indices of a sparse one; products: of single numbers, which are added to nothing."""
+
+    macs: int
+    elements: int
+    index_bytes: int = 0
+    products: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        """Of both, one after the other."""
+        return Work(
+            self.macs + other.macs,
+            self.elements + other.elements,
+            self.index_bytes + other.index_bytes,
+            self.products + other.products,
+        )
+
+
+@dataclass(frozen=True)
+class Kernel(Model):
+    """What the options of every kernel have in common.
+
+    has_batch: whether `batch_size` is one of its sizes; where not, a step has one example, the operation.
+    instead_of_batch: the key of the size that grows with the work, where there is no batch.
+    """
+
+    is_kernel: ClassVar[bool] = True
+    has_batch: ClassVar[bool] = False
+    instead_of_batch: ClassVar[str] = "n"
+    fixed: ClassVar[Mapping[str, Any]] = {"mode": "inference", "batch_size": 1}
+
+    def work(self, batch_size: int) -> Work:
+        """What one operation is; `batch_size` is 1 where it is none of the kernel's sizes."""
+        raise NotImplementedError
+
+    def costs(self, *, batch_size: int, precision: str, **others: Any) -> Costs:
+        """Costs in `precision`: twice its multiply-accumulates, as FLOPs of its direction.
+
+        Bytes are those of operands and result, each once, as wide as `precision`: what crosses the memory bus at least,
+        and what must exist at the end. The weights of a recurrent kernel are read once as well, though every step in
+        time multiplies by them. What a library adds, such as a transformed convolution's workspace, comes on top.
+        """
+        flops, moved = self.flops_and_bytes(batch_size, precision)
+        forward = flops if getattr(self, "direction", "forward") == "forward" else 0
+        return Costs(0, 0, forward, flops - forward, flops, moved, moved)
+
+    def flops_and_bytes(self, batch_size: int, precision: str) -> tuple[int, int]:
+        """In its direction; of operands and result once."""
+        work = self.work(batch_size)
+        return 2 * work.macs + work.products, COMPUTE_BYTES[precision] * work.elements + work.index_bytes
+
+    def posed(self, batch_size: int, precision: str, variant: str, m: int, n: int, k: int, calls: int = 1) -> Operation:
+        """It as an `Operation` of this shape."""
+        flops, moved = self.flops_and_bytes(batch_size, precision)
+        return Operation(self.name, variant, m, n, k, float(flops), float(moved), calls=calls)
+
+    def layer_count(self) -> int:
+        """It is built and compiled as one layer is."""
+        return 1
+
+    def in_point(self, point: PointT) -> PointT:
+        """The optimizer says nothing of a kernel, so that it is the same point with any."""
+        given: Any = point
+        if given.learn is not None:
+            raise ConfigError(
+                "task", "learn", f"model={self.name} trains nothing", "leave it out, or choose another model"
+            )
+        if given.mode != "inference":
+            reason = f"model={self.name} trains nothing"
+            raise ConfigError("mode", given.mode, reason, "leave it out, or set mode=inference")
+        if given.batch_size != 1 and not self.has_batch:
+            remedy = f"leave it out, and set model.{self.instead_of_batch}"
+            raise ConfigError("batch_size", given.batch_size, f"model={self.name} has no batch", remedy)
+        if given.devices != 1:
+            raise ConfigError("devices", given.devices, f"model={self.name} is for one device", "set devices=1")
+        same: PointT = replace(given, optimizer=type(given.optimizer)())
+        return same
+
+
+@dataclass(frozen=True)
+class Gemm(Kernel):
+    """C = op(A) op(B), a product of an m x k and a k x n matrix; A and B are stored by rows, transposed if so said."""
+
+    name: str = option("gemm", "the kernel", choices=("gemm",))
+    m: int = option(1760, "rows of the product", low=1, high=LARGEST)
+    n: int = option(128, "columns of the product (DeepBench: mostly the batch)", low=1, high=LARGEST)
+    k: int = option(1760, "length of the sums", low=1, high=LARGEST)
+    transpose_a: bool = option(False, "the left matrix is stored as k x m")
+    transpose_b: bool = option(False, "the right matrix is stored as n x k")
+
+    def __post_init__(self) -> None:
+        check_work("model.m", self.m, f"model.n={self.n} model.k={self.k}", 2 * self.m * self.n * self.k)
+
+    @property
+    def size(self) -> str:
+        """Short description of the product's size; letters say which matrices are transposed."""
+        return f"{self.m}x{self.n}x{self.k} {self._letters}"
+
+    @property
+    def _letters(self) -> str:
+        return "".join("nt"[transposed] for transposed in (self.transpose_a, self.transpose_b))
+
+    def work(self, batch_size: int) -> Work:
+        """Two matrices and their product."""
+        return product_work(self.m, self.n, self.k)
+
+    def as_operation(self, batch_size: int, precision: str) -> Operation:
+        """A product; letters say which matrices are transposed."""
+        return self.posed(batch_size, precision, self._letters, self.m, self.n, self.k)
+
+    def build(self) -> Workload:
+        """A (m, k) and B (k, n), each transposed in memory where so said -> (m, n)."""
+        operations, dtype = framework_operations()
+        flip_a, flip_b = self.transpose_a, self.transpose_b
+        left, right = (self.m, self.k), (self.k, self.n)
+        return kernel_workload(
+            lambda a, b: operations.matmul(a, b, flip_a, flip_b),
+            lambda generator, _: normal(generator, left[::-1] if flip_a else left, right[::-1] if flip_b else right),
+            lambda operands: [operations.cast(operand, dtype) for operand in operands],
+        )
+
+
+@dataclass(frozen=True)
+class Conv2d(Kernel):
+    """A convolution of `batch_size` images, or one of its two gradients."""
+
+    has_batch: ClassVar[bool] = True
+    fixed: ClassVar[Mapping[str, Any]] = {"mode": "inference", "batch_size": 16}
+
+    name: str = option("conv2d", "the kernel", choices=("conv2d",))
+    channels: int = option(64, "of the input", low=1, high=LARGEST)
+    height: int = option(56, "of the input", low=1, high=LARGEST)
+    width: int = option(56, "of the input", low=1, high=LARGEST)
+    filters: int = option(64, "channels of the output", low=1, high=LARGEST)
+    kernel: tuple[int, ...] = option((3, 3), "height and width of a filter", low=1, high=LARGEST, length=2)
+    stride: tuple[int, ...] = option((1, 1), "downwards and to the right", low=1, high=LARGEST, length=2)
+    padding: tuple[int, ...] = option(
+        (1, 1), "rows above and below, columns left and right", low=0, high=LARGEST, length=2
+    )
+    layout: str = option("NHWC", "of images in memory: channels last, or first (DeepBench)", choices=("NHWC", "NCHW"))
+    direction: str = option("forward", DIRECTION, choices=DIRECTIONS)
+
+    def __post_init__(self) -> None:
+        sizes = (self.height, self.width)
+        for size, kernel, padding, what in zip(sizes, self.kernel, self.padding, ("height", "width"), strict=True):
+            if size + 2 * padding < kernel:
+                reason = f"a filter of {what} {kernel} does not fit model.{what}={size} with padding {padding}"
+                raise ConfigError("model.kernel", list(self.kernel), reason, "choose a smaller one, or more padding")
+        work = 2 * self.product.macs(1)
+        check_work("model.filters", self.filters, f"model.channels={self.channels} on each image", work)
+
+    @property
+    def product(self) -> Convolve:
+        """The convolution of one image."""
+        shape = (self.channels, self.height, self.width, self.filters)
+        return Convolve(*shape, self.kernel, self.stride, self.padding)
+
+    @property
+    def output_size(self) -> tuple[int, int]:
+        """Height and width of the output."""
+        return self.product.output
+
+    @property
+    def size(self) -> str:
+        """Short description of the convolution's size."""
+        shape = f"{self.channels}x{self.height}x{self.width} {self.filters}k{self.kernel[0]}x{self.kernel[1]}"
+        stride = "" if self.stride == (1, 1) else f" s{self.stride[0]}x{self.stride[1]}"
+        return f"{shape}{stride} {self.direction}"
+
+    def work(self, batch_size: int) -> Work:
+        """Any direction reads two of input, filters and output, or of their gradients, and writes the third."""
+        return Work(self.product.macs(batch_size), self.product.elements(batch_size))
+
+    def as_operation(self, batch_size: int, precision: str) -> Operation:
+        """A direction of a convolution."""
+        return convolution(self.product, self.direction, batch_size, COMPUTE_BYTES[precision])
+
+    def build(self) -> Workload:
+        """Two of images, filters (height, width, channels, filters) and output or its gradient -> the third."""
+        from paradnn.families.parts.operations import Convolution
+
+        operations, dtype = framework_operations()
+        size, output = (self.height, self.width), self.output_size
+        filters = (*self.kernel, self.channels, self.filters)
+        direction, layout = self.direction, self.layout
+
+        def images(count: int, size: tuple[int, ...], channels: int) -> tuple[int, ...]:
+            return (count, *size, channels) if layout == "NHWC" else (count, channels, *size)
+
+        def draw(generator: np.random.Generator, count: int) -> list[np.ndarray]:
+            inputs, outputs = images(count, size, self.channels), images(count, output, self.filters)
+            given = {
+                "forward": (inputs, filters),
+                "backward_input": (outputs, filters),
+                "backward_weights": (inputs, outputs),
+            }
+            return normal(generator, *given[direction])
+
+        def prepare(operands: list[Any]) -> list[Any]:
+            first, second = (operations.cast(operand, dtype) for operand in operands)
+            arrange = operations.images if direction == "backward_weights" else operations.filters
+            return [operations.images(first, layout), arrange(second, layout)]
+
+        def compute(first: Any, second: Any) -> Any:
+            shape = images(first.shape[0], size, self.channels)
+            given = Convolution(self.stride, self.padding, layout, shape, filters)
+            return getattr(operations, f"convolution_{direction}")(first, second, given)
+
+        return kernel_workload(compute, draw, prepare)
+
+
+@dataclass(frozen=True)
+class Elementwise(Kernel):
+    """a b b ... b of tensors of so many elements, product after product: what is neither a matrix product nor one of
+    the above takes about as long as what moves as many bytes. Many operations on few elements are dispatch alone."""
+
+    instead_of_batch: ClassVar[str] = "elements"
+
+    name: str = option("elementwise", "the kernel", choices=("elementwise",))
+    elements: int = option(1_000_000, "of each tensor", low=1, high=LARGEST)
+    operations: int = option(1, "products, one after the other", low=1, high=256)
+
+    @property
+    def size(self) -> str:
+        """Short description of the operations' size."""
+        return f"{self.elements} x{self.operations}"
+
+    def work(self, batch_size: int) -> Work:
+        """Every product reads two tensors and writes one, as if none were fused with the next."""
+        products = self.operations * self.elements
+        return Work(0, 3 * products, products=products)
+
+    def as_operation(self, batch_size: int, precision: str) -> Operation:
+        """So many products, one after the other."""
+        return self.posed(batch_size, precision, "product", self.elements, 1, 1, self.operations)
+
+    def build(self) -> Workload:
+        """a and b, near 1 so that no product of many leaves the range of a type -> a b b ... b, of the same shape."""
+        import numpy as np
+
+        operations, dtype = framework_operations()
+
+        def compute(a: Any, b: Any) -> Any:
+            for _ in range(self.operations):
+                a = a * b
+            return a
+
+        def draw(generator: np.random.Generator, _: int) -> list[np.ndarray]:
+            return [generator.uniform(0.99, 1.01, self.elements).astype(np.float32) for _ in range(2)]
+
+        return kernel_workload(
+            compute, draw, lambda operands: [operations.cast(operand, dtype) for operand in operands]
+        )
+
+
+def product_work(m: int, n: int, k: int) -> Work:
+    """An m x k and a k x n matrix, and their product."""
+    return Work(m * n * k, m * k + k * n + m * n)
+
+
+def check_work(key: str, value: int, others: str, flops: int) -> None:
+    """ConfigError where the operation has more FLOPs than 64 bits count."""
+    if flops >= 2**63:
+        reason = f"makes {flops:.3g} FLOP with {others}, more than 64 bits count"
+        raise ConfigError(key, value, reason, "choose smaller sizes")
+
+
+def kernel_workload(compute: Callable[..., Any], draw: Any, prepare: Callable[[list[Any]], list[Any]]) -> Workload:
+    """What a kernel hands to the measurement; `draw` and `prepare` as in `Workload`."""
+    return Workload(Computed(compute), (), (), _no_loss, draw, prepare)
+
+
+def _no_loss(targets: Sequence[Any], outputs: Any) -> Any:
+    raise TypeError("a kernel has no loss")
+
+
+def framework_operations() -> tuple[Operations, str]:
+    """The operations of the framework that Keras stands on, and the type of the operands."""
+    import importlib
+
+    import keras
+
+    module = importlib.import_module(f"paradnn.families.parts.{keras.config.backend()}_operations")
+    operations: Operations = module.make()
+    return operations, keras.config.dtype_policy().compute_dtype
+
+
+def normal(generator: np.random.Generator, *shapes: tuple[int, ...]) -> list[np.ndarray]:
+    """Arrays of float32."""
+    return [generator.standard_normal(shape, dtype="float32") for shape in shapes]
+
+
+FAMILY = (
+    Family(
+        "gemm",
+        Gemm,
+        "vectors",
+        ("m", "n", "k"),
+        "model.m=512,1024,2048,4096 model.n=16,64,256,1024",
+        place=14,
+        words="A kernel: one product of an m x k and a k x n matrix, either of them stored transposed.",
+    ),
+    Family(
+        "conv2d",
+        Conv2d,
+        "vectors",
+        ("channels", "filters", "height"),
+        "model.filters=16,64,256 batch_size=4,16,64",
+        place=15,
+        words="A kernel: one convolution of a batch of images, or the gradient of its input or of its weights. Pairs "
+        "are height, width.",
+    ),
+    Family(
+        "elementwise",
+        Elementwise,
+        "vectors",
+        ("elements", "operations"),
+        "model.elements=1000,100000,10000000",
+        place=19,
+        words="A kernel: products of tensors element by element, one after the other.",
+    ),
+)

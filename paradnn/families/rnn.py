@@ -1,0 +1,115 @@
+"""Recurrent: embedding -> stacked cells of the embedding's width -> output over the vocabulary, per token.
+
+The cells are Keras' own: basic, LSTM, and GRU with the reset gate applied after the matrix product (paper, 2.1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from paradnn.core.schema import option
+from paradnn.families import Family, Model
+from paradnn.families.layers import Layer, Multiply, dense
+from paradnn.families.workload import Workload, token_predictor
+
+_GATES = {"rnn": 1, "lstm": 4, "gru": 3}
+#: Bias vectors of a gate: Keras' GRU with reset_after has one for the input and one for the recurrent product.
+_BIASES = {"rnn": 1, "lstm": 1, "gru": 2}
+
+
+@dataclass(frozen=True)
+class Recurrent(Model):
+    """An embedding, stacked recurrent layers of the same width, and an output over the vocabulary at every token."""
+
+    predicts_tokens: ClassVar[bool] = True
+
+    name: str = option("rnn", "the cell: rnn (basic), lstm or gru", choices=("rnn", "lstm", "gru"))
+    layers: int = option(1, "stacked recurrent layers (paper: 1..13)", low=1, high=1000)
+    embedding_size: int = option(100, "width of the embedding and of every cell (paper: 100..900)", low=1)
+    sequence_length: int = option(10, "tokens of an example (paper: 10..90)", low=1, high=1_000_000)
+    vocab_size: int = option(32, "distinct tokens (paper: 2..1024)", low=2)
+
+    @property
+    def size(self) -> str:
+        """Layers, width and tokens."""
+        return f"{self.layers}x{self.embedding_size} t{self.sequence_length}"
+
+    def layer_list(self) -> list[Layer]:
+        """Embedding, stacked cells, output per token.
+
+        Every time step has an input and a recurrent product, forward and for the weights' gradient. The recurrent
+        product's input gradient is needed at every step but the first, whose state is the constant zero: a cell's
+        backward pass has one product less than twice its forward.
+
+        A cell is one use of its weights, which stay in caches over the time steps.
+        """
+        width, length, gates = self.embedding_size, self.sequence_length, _GATES[self.name]
+        embedding = Layer(
+            "embedding",
+            parameters=self.vocab_size * width,
+            rows=length * width,
+            read=length,
+            written=length * width,
+            kept=length * width,
+            is_first=True,
+        )
+        product = gates * width * width
+        inner, reread = self._saved()
+        cell = Layer(
+            self.name,
+            macs=2 * length * product,
+            input_macs=(2 * length - 1) * product,
+            parameters=gates * width * (2 * width + _BIASES[self.name]),
+            weights=2 * product,
+            read=length * width,
+            written=length * width,
+            inner=inner * width,
+            reread=reread * width,
+            kept=(inner + reread) * width,
+            products=(
+                Multiply(1, width, gates * width, times=length),
+                Multiply(1, width, gates * width, times=length, constant=1),
+            ),
+        )
+        return [embedding, *[cell] * self.layers, dense("logits", width, self.vocab_size, tokens=length, is_last=True)]
+
+    def _saved(self) -> tuple[int, int]:
+        """Vectors over the steps that a cell's backward pass cannot do without: its inner ones, and its outputs.
+
+        - rnn: the state h, its output, at every step: the tanh's gradient is made from it.
+        - lstm, c' = f c + i g, h = o tanh(c'): i, g and o at every step; f and the cell state c before it at every step
+          but the first, where c is zero. Each h follows elementwise from o, f, c, i and g.
+        - gru, h' = z h + (1 - z) tanh(x + r s) with s the recurrent product: z, r and the tanh at every step; s and the
+          state h before it at every step but the first, where s is a bias and h is zero.
+
+        A gate may be kept as the sum that it is made from, which is as large.
+        """
+        length, later = self.sequence_length, self.sequence_length - 1
+        return {"rnn": (0, length), "lstm": (3 * length + 2 * later, 0), "gru": (3 * length + later, later)}[self.name]
+
+    def build(self) -> Workload:
+        """Inputs and targets (batch, sequence_length) tokens below vocab_size."""
+        import keras
+        from keras import layers
+
+        cell = {"rnn": layers.SimpleRNN, "lstm": layers.LSTM, "gru": layers.GRU}[self.name]
+        inputs = keras.Input((self.sequence_length,), dtype="int32")
+        x = layers.Embedding(self.vocab_size, self.embedding_size)(inputs)
+        for _ in range(self.layers):
+            x = cell(self.embedding_size, return_sequences=True)(x)
+        return token_predictor(inputs, layers.Dense(self.vocab_size)(x), self.vocab_size)
+
+
+FAMILY = tuple(
+    Family(
+        name,
+        Recurrent,
+        "tokens",
+        ("embedding_size", "sequence_length", "layers"),
+        "model.embedding_size=100,300,500 batch_size=16,64,256",
+        place=place,
+        words=f"An embedding, stacked {cell} layers of its width, an output over the vocabulary at every token.",
+    )
+    for name, place, cell in (("rnn", 3, "basic recurrent"), ("lstm", 4, "LSTM"), ("gru", 5, "GRU"))
+)
