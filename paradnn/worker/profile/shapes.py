@@ -1,6 +1,6 @@
 """FLOPs and bytes of one operation from its shapes: the only place where they are counted.
 
-The rules are those of `paradnn.costs` and of XLA's and TensorFlow's own cost analyses: a multiply-accumulate is two
+The rules are those of `paradnn.families` and of XLA's and TensorFlow's own cost analyses: a multiply-accumulate is two
 FLOPs, an elementwise operation one for each element of its output, a reduction one for each element of its input;
 padding counts as work, the holes of a dilated convolution do not. Bytes are every input read once and every output
 written once.
