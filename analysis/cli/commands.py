@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from analysis.audit import AuditOptions, audit
 from analysis.cli.command import Command, of_analysis
 from analysis.cli.imports import IMPORTS
 from analysis.cli.output import Output
@@ -306,6 +307,16 @@ COMMANDS: tuple[Command, ...] = (
         example="python -m analysis breakdown --family fc --figure breakdown.png",
         analyse=breakdown,
         draws=True,
+    ),
+    Command(
+        AuditOptions,
+        summary="what may be concluded from results of other harnesses: hyperfine, pytest-benchmark, asv and others",
+        description="Read result files of hyperfine, pytest-benchmark, asv, Google Benchmark, AIPerf, GuideLLM,\n"
+        "vllm bench and LoadGen, and say what they show and what they cannot: one session a side carries\n"
+        "no verdict, three or more a side do (--against).",
+        example="python -m analysis audit before-*.json --against after-*.json",
+        act=audit,
+        selects=False,
     ),
     Command(
         ReportOptions,

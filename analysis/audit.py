@@ -1,0 +1,432 @@
+"""`audit`: what may be concluded from the results of other harnesses, and what would have to be measured to know more.
+
+A file is read as the series it holds: the raw times of a command or benchmark, or what its harness kept of them. All of
+a file was measured in one session, most of it one benchmark after the other. So a file says how its numbers scatter
+within that session, and no more: what another hour does to all of a benchmark's runs is in none of them. Two files are
+two sessions, and their difference is the benchmarks' and the hours' together; with three or more sessions a side
+(`--against`) a session is one observation, and Welch's t over them carries a verdict.
+
+A kind of file is one entry of KINDS: what it is called, how it is recognised, how it is read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analysis.format import short
+from analysis.options import Arguments, Selection, option
+from paradnn.cli.console import say
+from paradnn.core.words import counted
+from paradnn.errors import ConfigError, DataError
+
+__all__ = ["KINDS", "AuditOptions", "Finding", "Results", "Series", "audit", "conclusions", "read_results"]
+
+#: A larger file is no summary of a benchmark; JSON of this size takes about ten times as much memory.
+MOST_BYTES = 64 * 2**20
+#: Sessions that each side needs for a verdict.
+SESSIONS = 3
+#: Series that are written out; the others are counted.
+_SHOWN = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions(Arguments):
+    """Which files."""
+
+    command = "audit"
+
+    files: tuple[str, ...] = option(
+        text="results of one side, a file a session", metavar="FILE", positional=True, several="words"
+    )
+    against: tuple[str, ...] | None = option(None, "results of the other side", metavar="FILE", several="words")
+    json: str | None = option(None, "write the findings to FILE", metavar="FILE")
+
+
+@dataclass(frozen=True)
+class Series:
+    """A number that was measured, in `unit`; `values` in the order of time where the file has them, else empty.
+
+    `middle` is the median (else the mean), `spread` the standard deviation over `count` of them, NaN where it is not
+    said. `higher`: more is better.
+    """
+
+    name: str
+    unit: str
+    middle: float
+    spread: float = math.nan
+    count: int = 1
+    values: tuple[float, ...] = ()
+    higher: bool = False
+
+    @classmethod
+    def of(cls, name: str, unit: str, values: Iterable[Any], higher: bool = False) -> Series | None:
+        """A series from raw values; those that are no positive numbers are left out, None where none is left."""
+        known = tuple(value for value in map(_number, values) if value > 0)
+        if not known:
+            return None
+        spread = statistics.stdev(known) if len(known) > 1 else math.nan
+        return cls(name, unit, statistics.median(known), spread, len(known), known, higher)
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a file holds, with what its harness says of failures."""
+
+    file: str
+    kind: str
+    series: tuple[Series, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence about a series, or about a ratio with its 95% interval (NaN where there is none)."""
+
+    about: str
+    sentence: str
+    verdict: str = ""
+    ratio: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A harness: `knows` a parsed JSON document (the text of what is none), and `reads` its series and notes."""
+
+    name: str
+    knows: Callable[[Any], bool]
+    reads: Callable[[Any], tuple[Iterable[Series | None], Sequence[str]]]
+
+
+def _number(value: Any) -> float:
+    """A finite number, else NaN."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    try:
+        number = float(value)
+    except OverflowError:
+        return math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+def _entries(document: Any, key: str) -> list[Mapping[str, Any]]:
+    """The objects in a list of an object; none where it is another thing."""
+    found = document.get(key) if isinstance(document, Mapping) else None
+    return [entry for entry in found if isinstance(entry, Mapping)] if isinstance(found, list) else []
+
+
+def _inner(entry: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    """An object within objects; an empty one where there is none."""
+    found: Any = entry
+    for key in keys:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _summed(name: str, unit: str, middle: Any, spread: Any, count: Any, higher: bool = False) -> Series | None:
+    """A series of which only a summary is there; None where its middle is no positive number."""
+    value, number = _number(middle), _number(count)
+    if not value > 0:
+        return None
+    return Series(name, unit, value, _number(spread), int(number) if number >= 1 else 1, (), higher)
+
+
+def _hyperfine(document: Any) -> tuple[list[Series | None], list[str]]:
+    series, notes = [], []
+    for entry in _entries(document, "results"):
+        name = str(entry.get("command", "?"))
+        times = entry.get("times")
+        median = entry.get("median", entry.get("mean"))
+        raw = Series.of(name, "s", times) if isinstance(times, list) else None
+        series.append(raw or _summed(name, "s", median, entry.get("stddev"), 1))
+        codes = entry.get("exit_codes")
+        if isinstance(codes, list) and (failed := sum(code != 0 for code in codes)):
+            notes.append(f"{name}: {failed} of {len(codes)} runs failed, and their times are among the others")
+    return series, notes
+
+
+def _pytest(document: Any) -> tuple[list[Series | None], list[str]]:
+    series: list[Series | None] = []
+    for entry in _entries(document, "benchmarks"):
+        stats, name = _inner(entry, "stats"), str(entry.get("fullname", entry.get("name", "?")))
+        data = stats.get("data")
+        raw = Series.of(name, "s", data) if isinstance(data, list) else None
+        series.append(raw or _summed(name, "s", stats.get("median"), stats.get("stddev"), stats.get("rounds")))
+    return series, []
+
+
+def _google(document: Any) -> tuple[list[Series | None], list[str]]:
+    values: dict[tuple[str, str], list[Any]] = {}
+    failed = []
+    for entry in _entries(document, "benchmarks"):
+        name = str(entry.get("run_name", entry.get("name", "?")))
+        if entry.get("error_occurred"):
+            failed.append(name)
+        elif entry.get("run_type", "iteration") == "iteration":
+            values.setdefault((name, str(entry.get("time_unit", "ns"))), []).append(entry.get("real_time"))
+    scaling = _inner(document, "context").get("cpu_scaling_enabled") is True
+    notes = [f"{name} failed" for name in failed]
+    notes += ["the processor's clock was scaled while this was measured (its own warning)"] if scaling else []
+    return [Series.of(name, unit, found) for (name, unit), found in values.items()], notes
+
+
+def _asv(document: Any) -> tuple[list[Series | None], list[str]]:
+    series: list[Series | None] = []
+    columns = document.get("result_columns")
+    columns = columns if isinstance(columns, list) else []
+    for name, found in _inner(document, "results").items():
+        cells: Mapping[str, Any] = found if isinstance(found, Mapping) else {"result": found}
+        if isinstance(found, list) and columns:
+            cells = dict(zip(columns, found, strict=False))
+        numbers, samples = cells.get("result"), cells.get("samples")
+        numbers = numbers if isinstance(numbers, list) else [numbers]
+        for place, value in enumerate(numbers):
+            label = name if len(numbers) == 1 else f"{name}[{place}]"
+            own = samples[place] if isinstance(samples, list) and place < len(samples) else None
+            raw = Series.of(label, "s", own) if isinstance(own, list) else None
+            series.append(raw or _summed(label, "s", value, None, 1))
+    return series, []
+
+
+#: Of load tests: what stands in a summary, its unit, whether more is better.
+_AIPERF = {"request_throughput": True, "output_token_throughput": True, "request_latency": False}
+_AIPERF |= {"time_to_first_token": False, "inter_token_latency": False}
+
+
+def _aiperf(document: Any) -> tuple[list[Series | None], list[str]]:
+    body = _inner(document, "records") or document
+    series = []
+    for name, higher in _AIPERF.items():
+        cells = _inner(body, name)
+        middle = cells.get("p50", cells.get("avg"))
+        series.append(_summed(name, str(cells.get("unit", "")), middle, cells.get("std"), cells.get("count"), higher))
+    errors = _number(_inner(body, "error_request_count").get("avg"))
+    return series, [f"{errors:.0f} requests failed"] if errors > 0 else []
+
+
+def _guidellm(document: Any) -> tuple[list[Series | None], list[str]]:
+    series, notes = [], []
+    for place, entry in enumerate(_entries(document, "benchmarks")):
+        for name, found in _inner(entry, "metrics").items():
+            cells = _inner(found, "successful") if isinstance(found, Mapping) else {}
+            higher = "per_second" in name
+            spread = cells.get("std_dev", cells.get("std"))
+            unit = "ms" if name.endswith("_ms") else "s" if "latency" in name else "1/s" if higher else ""
+            if unit:
+                label = f"{name} (load {place + 1})"
+                series.append(_summed(label, unit, cells.get("median"), spread, cells.get("count"), higher))
+        totals = _inner(entry, "metrics", "request_totals") or _inner(entry, "run_stats", "requests_made")
+        if (errors := _number(totals.get("errored"))) > 0:
+            notes.append(f"load {place + 1}: {errors:.0f} requests failed")
+    return series, notes
+
+
+def _vllm(document: Any) -> tuple[list[Series | None], list[str]]:
+    series, done = [], document.get("completed")
+    for name in ("request_throughput", "output_throughput"):
+        series.append(_summed(name, "1/s", document.get(name), None, 1, True))
+    for name in ("ttft", "tpot", "itl", "e2el"):
+        middle = document.get(f"median_{name}_ms", document.get(f"mean_{name}_ms"))
+        series.append(_summed(f"{name}_ms", "ms", middle, document.get(f"std_{name}_ms"), done))
+    failed = _number(document.get("failed"))
+    return series, [f"{failed:.0f} requests failed"] if failed > 0 else []
+
+
+def _loadgen(text: Any) -> tuple[list[Series | None], list[str]]:
+    cells = dict(re.findall(r"^\s*([^:\n=]{1,60}?)\s*:\s*(.{1,60}?)\s*$", text, flags=re.MULTILINE))
+    series: list[Series | None] = []
+    for name, value in cells.items():
+        try:
+            number = float(value)
+        except ValueError:
+            continue
+        if name.endswith("latency (ns)"):
+            series.append(_summed(name.removesuffix(" (ns)"), "ns", number, None, 1))
+        elif "per second" in name:
+            series.append(_summed(name, "1/s", number, None, 1, True))
+    valid = cells.get("Result is", "")
+    return series, [f"its own rules call it {valid}"] if valid and valid != "VALID" else []
+
+
+def _has(*keys: str) -> Callable[[Any], bool]:
+    return lambda document: isinstance(document, Mapping) and all(key in document for key in keys)
+
+
+KINDS = (
+    Kind("hyperfine", lambda one: any("command" in entry for entry in _entries(one, "results")), _hyperfine),
+    Kind("pytest-benchmark", _has("machine_info", "benchmarks"), _pytest),
+    Kind("Google Benchmark", _has("context", "benchmarks"), _google),
+    Kind("asv", lambda one: _has("results")(one) and bool(_inner(one, "results")), _asv),
+    Kind("GuideLLM", lambda one: any("metrics" in entry for entry in _entries(one, "benchmarks")), _guidellm),
+    Kind("AIPerf", lambda one: any(_inner(_inner(one, "records") or one, name) for name in _AIPERF), _aiperf),
+    Kind("vllm bench", _has("request_throughput", "completed"), _vllm),
+    Kind("LoadGen", lambda one: isinstance(one, str) and "MLPerf Results Summary" in one, _loadgen),
+)
+
+
+def read_results(path: Path) -> Results:
+    """What a file holds; DataError for one that cannot be read, is of no kind that is known, or holds no number."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise DataError(f"{path} has over {MOST_BYTES // 2**20} MiB: give the summary that the harness wrote")
+        text = path.read_text(errors="replace")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror or error}); give a file of results") from None
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = text
+    kind = next((kind for kind in KINDS if kind.knows(document)), None)
+    if kind is None:
+        names = ", ".join(kind.name for kind in KINDS)
+        raise DataError(f"{path} is of no kind that is known; known are {names}")
+    series, notes = kind.reads(document)
+    known = tuple(one for one in series if one is not None)
+    if not known:
+        raise DataError(f"{path} ({kind.name}) holds no number above zero; give results of runs that succeeded")
+    return Results(str(path), kind.name, known, tuple(notes))
+
+
+def conclusions(sides: Sequence[Sequence[Results]]) -> Iterator[Finding]:
+    """What one side's files say, or two sides' against each other, series by series."""
+    for results in (result for side in sides for result in side):
+        yield from (Finding(results.file, f"{note}.") for note in results.notes)
+    if len(sides) == 1:
+        for results in sides[0]:
+            yield from map(_within, results.series)
+            yield from _beside(results.series)
+        return
+    first, second = (_by_name(side) for side in sides)
+    shared = [name for name in first if name in second]
+    if not shared:
+        raise DataError(f"no benchmark is in both: {_listed(first)} against {_listed(second)}; give files of the same")
+    yield from (_between(first[name], second[name]) for name in shared)
+    for side, other, called in ((first, second, "first"), (second, first, "second")):
+        if alone := [name for name in side if name not in other]:
+            yield Finding("", f"In files of the {called} side alone: {_listed(alone)}.")
+
+
+def _within(series: Series) -> Finding:
+    """How a series scatters, and whether it was steady."""
+    shown = _shown(series.middle, series.unit)
+    if series.count < 2:
+        return Finding(series.name, f"{shown}: a single number, of which nobody can know how it would repeat.")
+    scatter = f", standard deviation {short(series.spread / series.middle, share=True)}" if series.spread > 0 else ""
+    words = f"{shown} in the median of {counted(series.count, 'run')}{scatter}, in one session."
+    if len(series.values) < 10:
+        return Finding(series.name, words)
+    from scipy import stats
+
+    slope = stats.spearmanr(range(len(series.values)), series.values)
+    half = len(series.values) // 2
+    change = statistics.median(series.values[half:]) / statistics.median(series.values[:half]) - 1
+    if slope.pvalue < 0.01 and abs(change) > 0.01:
+        words += f" Not steady: the second half differs by {100 * change:+.2g}% from the first."
+    fast, slow = min(series.values), max(series.values)
+    if slow > 1.5 * series.middle and slow / series.middle > 2 * series.middle / fast:
+        words += f" Its slowest run took {short(slow / series.middle)} times the median: other work, or a first run."
+    return Finding(series.name, words)
+
+
+def _beside(series: Sequence[Series]) -> Iterator[Finding]:
+    """The series of one file, such as hyperfine's commands, against the first of the same unit."""
+    commands = [one for one in series if one.unit == series[0].unit and one.values]
+    if len(commands) < 2 or len(commands) > _SHOWN:
+        return
+    first = commands[0]
+    for other in commands[1:]:
+        ratio = first.middle / other.middle
+        apart = f"{100 * abs(ratio - 1):.2g}%"
+        remedy = f"paradnn compare '{first.name}' '{other.name}' runs both by turns"
+        yield Finding(
+            f"{first.name} and {other.name}",
+            f"They differ by {apart}, but one was measured before the other: a drift of the machine looks the same. "
+            f"Nobody can know; {remedy}.",
+            "no verdict",
+            ratio,
+        )
+
+
+def _between(first: Sequence[Series], second: Sequence[Series]) -> Finding:
+    """A series of both sides, each with its sessions; the ratio is how many times as good the first side is."""
+    logs = [[math.log(one.middle) * (1 if one.higher else -1) for one in side] for side in (first, second)]
+    mean = statistics.fmean(logs[0]) - statistics.fmean(logs[1])
+    name, ratio = first[0].name, math.exp(mean)
+    apart = f"the sides differ by {100 * abs(ratio - 1):.2g}%"
+    counts = [len(side) for side in logs]
+    if min(counts) < SESSIONS:
+        runs = "one session each" if max(counts) == 1 else f"{counts[0]} and {counts[1]} sessions"
+        remedy = f"{SESSIONS} or more a side, by turns, would tell"
+        return Finding(name, f"{apart[0].upper()}{apart[1:]}: {runs}, nobody can know; {remedy}.", "no verdict", ratio)
+    from scipy import stats
+
+    spreads = [statistics.variance(side) / len(side) for side in logs]
+    error = math.sqrt(sum(spreads))
+    if not error:
+        return Finding(name, f"{apart[0].upper()}{apart[1:]}: sessions are copies of each other.", "no verdict", ratio)
+    freedom = error**4 / sum(part**2 / (count - 1) for part, count in zip(spreads, counts, strict=True))
+    half = float(stats.t.ppf(0.975, freedom)) * error
+    low, high = math.exp(mean - half), math.exp(mean + half)
+    verdict = "faster" if low > 1 else "slower" if high < 1 else "undecided"
+    told = {
+        "faster": f"the first side is {ratio:.3g} times as good",
+        "slower": f"the second side is {1 / ratio:.3g} times as good",
+        "undecided": f"{apart}, which their scatter explains",
+    }[verdict]
+    basis = f"95% interval of the ratio {low:.3g} to {high:.3g} over {counts[0]} and {counts[1]} sessions"
+    words = f"{told[0].upper()}{told[1:]} ({basis}), if the sessions of both sides alternated in time."
+    return Finding(name, words, verdict, ratio, low, high)
+
+
+def _by_name(side: Sequence[Results]) -> dict[str, list[Series]]:
+    found: dict[str, list[Series]] = {}
+    for results in side:
+        for series in results.series:
+            found.setdefault(series.name, []).append(series)
+    return found
+
+
+def _listed(names: Iterable[str]) -> str:
+    known = list(names)
+    more = f" and {len(known) - 5} more" if len(known) > 5 else ""
+    return ", ".join(known[:5]) + more
+
+
+def _shown(value: float, unit: str) -> str:
+    scale = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}.get(unit)
+    if scale is None:
+        return short(value, unit, digits=3)
+    seconds = value * scale
+    for size, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {name}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def audit(options: AuditOptions, selection: Selection) -> None:
+    """Print what may be concluded, and write it where --json says so."""
+    if set(options.files) & set(options.against or ()):
+        shared = sorted(set(options.files) & set(options.against or ()))
+        raise ConfigError("--against", shared[0], "is on both sides", "give two sides that share no file")
+    sides = [[read_results(Path(name)) for name in names] for names in (options.files, options.against) if names]
+    for results in (result for side in sides for result in side):
+        say(f"{results.file}: {results.kind}, {len(results.series)} series")
+    findings = list(conclusions(sides))
+    for finding in findings[:_SHOWN]:
+        say(f"  {finding.about}: {finding.sentence}" if finding.about else f"  {finding.sentence}")
+    if len(findings) > _SHOWN:
+        say(f"  and {len(findings) - _SHOWN} more: --json FILE holds all")
+    if options.json:
+        from paradnn.store.files import whole_file
+
+        rows = [{name: None if value != value else value for name, value in vars(one).items()} for one in findings]
+        with whole_file(Path(options.json), "--json") as making:
+            making.write_text(json.dumps(rows, indent=1) + "\n")
