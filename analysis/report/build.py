@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 import pandas as pd
@@ -78,42 +78,50 @@ def make_report(
     show("claims")
     claims, silent = _claims(frame, selection, context)
     missing += [*lacking, *not_compared, *([claims] if isinstance(claims, Missing) and not silent else [])]
-    stores = [address_of(uri) for uri in context.store] or [address_of()]
-    store = next((each for each in stores if not each.is_bundle), stores[0])
-    whole = shlex.join(["python", "-m", "analysis", "export", "runs.csv", *command_line(selection)])
-    decides, analysed = audience != "engineer", audience != "manager"
-    described = systems(shown, context.store[0] if context.store else None)
-    findings = [*explanation(chapters), *(decision(chapters, comparisons) if decides else [])]
-    findings = [*(costs(chapters, comparisons, choices) if decides else []), *findings]
+    findings = [*explanation(chapters), *(decision(chapters, comparisons) if audience != "engineer" else [])]
+    findings = [*(costs(chapters, comparisons, choices) if audience != "engineer" else []), *findings]
     return render(
         "page.html",
-        title=_title(shown),
-        measured=_measured(shown),
-        store=", ".join(each.public for each in stores),
         made=made or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         answers=_by_topic(findings),
-        chart=throughput(shown),
-        contents=_contents(chapters, choices, bool(comparisons or shared), claims, decides, analysed),
-        results=results(shown, whole) if decides else None,
-        systems=described,
-        beside=beside(shown[0], described) if len(shown) == 1 else [],
+        contents=_contents(chapters, choices, bool(comparisons or shared), claims, audience),
         chapters=chapters,
-        facts=[facts(one) for one in shown],
         choices=choices,
         comparisons=comparisons,
         shared=shared,
         claims=claims if isinstance(claims, Section) else None,
         without_data=silent,
-        counts=counts(shown),
         missing=_grouped(missing),
         left_out=_left_out(populations, context),
-        analysed=analysed,
-        ui=ui_address(store.uri),
-        ui_command=f"python -m paradnn.ui --store {shlex.quote(store.public)}",
+        analysed=audience != "manager",
         command=_command(selection, pool, audience, prices),
         looks=_LOOKS,
         sentences=sentences,
+        **_described(shown, context, selection, audience),
     )
+
+
+def _described(
+    shown: Sequence[Population], context: Context, selection: Selection, audience: Audience
+) -> dict[str, Any]:
+    """What the page says of the systems, of what they measured, and of where the runs are."""
+    stores = [address_of(uri) for uri in context.store] or [address_of()]
+    store = next((each for each in stores if not each.is_bundle), stores[0])
+    whole = shlex.join(["python", "-m", "analysis", "export", "runs.csv", *command_line(selection)])
+    described = systems(shown, context.store[0] if context.store else None)
+    return {
+        "title": _title(shown),
+        "measured": _measured(shown),
+        "chart": throughput(shown),
+        "results": results(shown, whole) if audience != "engineer" else None,
+        "systems": described,
+        "beside": beside(shown[0], described) if len(shown) == 1 else [],
+        "facts": [facts(one) for one in shown],
+        "counts": counts(shown),
+        "store": ", ".join(each.public for each in stores),
+        "ui": ui_address(store.uri),
+        "ui_command": f"python -m paradnn.ui --store {shlex.quote(store.public)}",
+    }
 
 
 def _title(populations: Sequence[Population]) -> str:
@@ -143,13 +151,12 @@ def _contents(
     choices: Sequence[Section],
     compared: bool,
     claims: Section | Missing,
-    decides: bool,
-    analysed: bool,
+    audience: Audience,
 ) -> list[tuple[str, str]]:
     """(anchor, words) of the parts of the page."""
-    parts = [("results", "Results")] if decides else []
+    parts = [("results", "Results")] if audience != "engineer" else []
     parts.append(("measured", "Systems side by side" if len(chapters) > 1 else "The system"))
-    if analysed:
+    if audience != "manager":
         parts += [("choices", "Latency and cost")] if choices else []
         parts += [(one.population.key, f"Analyses of {one.population.name}") for one in chapters]
         parts += [("compared", "Device comparisons")] if compared else []
