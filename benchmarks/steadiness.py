@@ -1,6 +1,7 @@
 """Planted series through the real protocol, on a clock that is turned by hand: false and missed alarms, coverage.
 
     python -m benchmarks.steadiness [--series 400]     # the tables of docs/method.md
+    python -m benchmarks.steadiness --coverage         # the second of them alone
     python -m benchmarks.steadiness --stop 0.02        # coverage where the interval itself decides when to stop
     python -m benchmarks.steadiness --table            # the critical values of paradnn/worker/series.py
 
@@ -25,7 +26,7 @@ from paradnn.worker.measure import Protocol, measure_steps
 from paradnn.worker.messages import Timing
 from paradnn.worker.series import FEWEST, block_interval, find_change, median_interval
 
-__all__ = ["PLANTED", "PROTOCOLS", "Machine", "ar1", "coverage", "planted", "stopped"]
+__all__ = ["PLANTED", "PROTOCOLS", "Coverage", "Machine", "ar1", "coverage", "planted", "stopped"]
 
 RHO = (0.0, 0.5, 0.7, 0.9)
 PROTOCOLS = {"standard": Protocol(1.0, 10, 120.0, 0.1, 10.0), "quick": Protocol(0.5, 6, 20.0, 0.05, 2.0)}
@@ -81,17 +82,41 @@ def planted(
     return timings, truths
 
 
-def coverage(length: int, rho: float, series: int, seed: int = 0) -> tuple[float, float]:
-    """Share of intervals that hold the true median, and their width over that for independent values (median)."""
+@dataclasses.dataclass(frozen=True)
+class Coverage:
+    """Shares of series: that have an interval, and that have one which does not hold the true median; and the width of
+    the intervals over that for independent values (median)."""
+
+    given: float
+    wrong: float
+    width: float
+
+    def __str__(self) -> str:
+        held = 1 - self.wrong / self.given if self.given else math.nan
+        return f"{self.wrong:5.1%} wrong, {self.given:4.0%} have one, {held:5.1%} of those hold"
+
+
+def drawn(kind: str, length: int, random: np.random.Generator) -> list[float]:
+    """Block times whose true median is 1: AR(1), heavy-tailed, or of two levels 6% apart that change at random."""
+    if kind == "heavy tails":
+        return (1 + 0.02 * np.clip(random.standard_t(2, length), -40, 40)).tolist()
+    if kind == "two levels":
+        level = (random.integers(2) + np.cumsum(random.random(length) < 0.1)) % 2
+        return (1 + 0.03 * (2 * level - 1) + 0.01 * random.standard_normal(length)).tolist()
+    return [1 + 0.02 * value for value in ar1(length, float(kind.removeprefix("ar ")), random)]
+
+
+def coverage(length: int, kind: str, series: int, seed: int = 0) -> Coverage:
+    """What the intervals of so many series say."""
     random = np.random.default_rng(seed)
-    held, widths = 0, []
+    wrong, widths = 0, []
     for _ in range(series):
-        values = [1 + 0.02 * value for value in ar1(length, rho, random)]
+        values = drawn(kind, length, random)
         interval, plain = block_interval(values), median_interval(values)
         if interval and plain:
-            held += interval[0] <= 1 <= interval[1]
+            wrong += not interval[0] <= 1 <= interval[1]
             widths.append((interval[1] - interval[0]) / (plain[1] - plain[0]))
-    return held / series, statistics.median(widths)
+    return Coverage(len(widths) / series, wrong / series, statistics.median(widths) if widths else math.nan)
 
 
 def print_alarms(series: int) -> None:
@@ -115,10 +140,11 @@ def print_alarms(series: int) -> None:
 
 
 def print_coverage(series: int) -> None:
-    """Coverage of the 95% interval of the median, and its width beside that of the sign test."""
-    for length in (FEWEST, 10, 20, 30, 40, 60, 80, 120):
-        cells = [coverage(length, rho, series) for rho in RHO]
-        print(f"n={length:<4}", "  ".join(f"{held:.1%} ({wider:.2f})" for held, wider in cells), flush=True)
+    """What the intervals of short and long series say, of each kind of noise."""
+    for kind in (*(f"ar {rho}" for rho in RHO), "heavy tails", "two levels"):
+        for length in (FEWEST, 8, 10, 12, 16, 24, 40, 60, 100):
+            found = coverage(length, kind, series)
+            print(f"{kind:12} n={length:<4} {found}  width {found.width:.2f}", flush=True)
 
 
 def stopped(protocol: Protocol, rho: float, noise: float, series: int, seed: int = 0) -> tuple[float, float, float]:
@@ -173,6 +199,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--series", type=int, default=400, help="series a cell; ten times as many for --table")
     parser.add_argument("--stop", type=float, help="measure.relative_interval: its coverage instead")
+    parser.add_argument("--coverage", action="store_true", help="the coverage of the interval alone")
     parser.add_argument("--table", action="store_true", help="draw the critical values instead")
     arguments = parser.parse_args()
     if arguments.table:
@@ -181,7 +208,8 @@ def main() -> None:
     if arguments.stop:
         print_stopped(arguments.series, arguments.stop)
         return
-    print_alarms(arguments.series)
+    if not arguments.coverage:
+        print_alarms(arguments.series)
     print_coverage(10 * arguments.series)
 
 

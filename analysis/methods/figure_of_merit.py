@@ -119,7 +119,7 @@ def _rates(runs: pd.DataFrame, keys: list[str], metric: str, work: Mapping[str, 
     stated = [_numbers(runs, name) for name in NOISE_METRICS]
     units = runs["family"].map(lambda name: work.get(str(name), 1.0)).astype("float64")
     rate = runs[metric].astype("float64") / units
-    own = {"own": stated_noise(*stated), "freedom": stated_freedom(*stated[2:])}
+    own = {"own": stated_noise(*stated), "freedom": stated_freedom(*stated[2:4])}
     table = runs[keys].assign(rate=rate, log=np.log(rate), run_ids=runs["run_id"], **own)
     grouped = table.groupby(keys, dropna=False, sort=True)
     found = grouped.agg(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from paradnn.worker.messages import Answer
 
-__all__ = ["LIMIT_OUTCOMES", "OUTCOMES", "Ending", "PointResult", "classify"]
+__all__ = ["LIMIT_OUTCOMES", "OUTCOMES", "Ending", "PointResult", "classify", "signal_name"]
 
 #: Every outcome, with what it means.
 OUTCOMES: dict[str, str] = {
@@ -94,7 +94,7 @@ def classify(
     if ending.signal == _PEER_GONE:
         return "crash", f"another process of the point exited in phase {ending.phase}: {last}"
     if ending.signal is not None:
-        return "crash", f"{_signal_name(ending.signal)} in phase {ending.phase}: {last}"
+        return "crash", f"{signal_name(ending.signal)} in phase {ending.phase}: {last}"
     return "crash", f"exit code {ending.exit_code} in phase {ending.phase}: {last}"
 
 
@@ -102,7 +102,8 @@ def _gib(count: int) -> str:
     return f"{count / 2**30:.2f} GiB"
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """What a signal is called."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from paradnn.config.outcome import OUTCOMES, Ending, PointResult, classify
+from paradnn.config.outcome import OUTCOMES, Ending, PointResult, classify, signal_name
 from paradnn.config.paths import PACKAGE
 from paradnn.execution.resident import Resident
 from paradnn.execution.scratch import Scratch
@@ -51,7 +51,10 @@ _LOOK = 0.1
 _GRACE = 10.0
 #: Seconds in which the framework must be imported.
 _START_TIMEOUT = 300.0
-_STDERR_LINES = 60
+#: Of what a child wrote: lines that are shown, and bytes of the end in which they are looked for.
+_STDERR_LINES, _STDERR_BYTES = 60, 2**16
+#: Bytes of a message, and of all that a worker says of one point: a trace that is kept and a million queries are less.
+_MOST_IN_LINE, _MOST_IN_ALL = 128 * 2**20, 256 * 2**20
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,8 @@ class Worker:
         os.set_blocking(self._process.stdout.fileno(), False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
-        self._buffer = b""
+        self._buffer = bytearray()
+        self._received = 0  # bytes that it has said of the latest point
 
     def measure(self, point: Mapping[str, Any], limits: Limits, on_news: Callable[[str | Epoch], None]) -> PointResult:
         """Measure one point; `alive` says whether another can follow. `on_news` takes phases, and epochs that end."""
@@ -126,12 +130,13 @@ class Worker:
         try:
             problem = self._wait_ready()
         except MessageError as error:
-            problem = f"the worker in {self._python} cannot be understood: {error}"
+            problem = "unavailable", f"the worker in {self._python} cannot be understood: {error}"
             self._kill_worker()
         if problem:
             phases = {"start": time.perf_counter() - watch.begin}
-            return PointResult("unavailable", problem, phases=phases, stderr=self._tail(self._log))
+            return PointResult(*problem, phases=phases, stderr=self._tail(self._log))
         self._points += 1
+        self._received = 0
         self.reached_point = False
         self._broken = None
         stderr = self._folder.path / f"point-{self._points}.log"
@@ -165,21 +170,30 @@ class Worker:
                 pipe.close()
         self._folder.remove()
 
-    def _wait_ready(self) -> str | None:
-        """Wait for the framework's import; the reason when it failed. Raises MessageError."""
+    def _wait_ready(self) -> tuple[str, str] | None:
+        """Wait for the framework's import; outcome and reason when it failed. Raises MessageError."""
         deadline = time.perf_counter() + _START_TIMEOUT
         while not self._ready:
             for event in self._events(deadline - time.perf_counter()):
                 if isinstance(event, Failed):
                     self.alive = False
-                    return f"the framework cannot be imported: {event.reason}"
+                    return "unavailable", f"the framework cannot be imported: {event.reason}"
                 self._ready = isinstance(event, Ready)
             if not self.alive:
-                return f"the worker exited while importing: {self._last_line(self._log)}"
+                return self._died_importing()
             if not self._ready and time.perf_counter() >= deadline:
                 self.alive = False
-                return f"the framework's import took over {_START_TIMEOUT:.0f} s"
+                return "crash", f"the framework's import took over {_START_TIMEOUT:.0f} s"
         return None
+
+    def _died_importing(self) -> tuple[str, str]:
+        """One that was killed says nothing of the software, and another is started (`reached_point`)."""
+        last = self._last_line(self._log)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if (code := self._process.wait(_GRACE)) < 0:
+                self.reached_point = False
+                return "crash", f"the worker was ended by {signal_name(-code)} while importing: {last}"
+        return "unavailable", f"the worker exited while importing: {last}"
 
     def _follow(self, watch: _Watch, limits: Limits, sent: float, on_news: Callable[[str | Epoch], None]) -> Ending:
         """Read events until the child is gone, ending it at its limits. Raises MessageError."""
@@ -269,9 +283,17 @@ class Worker:
         data = os.read(self._process.stdout.fileno(), 1 << 20)
         if not data:
             self.alive = False
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        self._received += len(data)
+        self._buffer += data
+        if self._received > _MOST_IN_ALL or len(self._buffer) > _MOST_IN_LINE:
+            most = _MOST_IN_ALL if self._received > _MOST_IN_ALL else _MOST_IN_LINE
+            raise MessageError(f"it says over {most // 2**20} MiB")
+        if b"\n" not in data:
+            return []
+        *lines, rest = self._buffer.split(b"\n")
+        self._buffer = bytearray(rest)
         events = []
-        for line in filter(None, lines):
+        for line in map(bytes, filter(None, lines)):
             try:
                 events.append(read_event(line))
             except BrokenLine as error:  # a child may have been killed in the middle of writing it
@@ -287,7 +309,9 @@ class Worker:
     @staticmethod
     def _tail(path: Path) -> str:
         try:
-            return "\n".join(path.read_text(errors="replace").splitlines()[-_STDERR_LINES:])
+            with path.open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - _STDERR_BYTES))
+                return "\n".join(log.read().decode(errors="replace").splitlines()[-_STDERR_LINES:])
         except OSError:
             return ""
 

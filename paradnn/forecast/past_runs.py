@@ -23,7 +23,7 @@ EACH_PROCESS = tuple(name for name in PHASES if name not in ("profile", "record"
 #: followed by in the further processes of its point is shorter than the second, each.
 IMPORT_SECONDS, _FURTHER = 0.5, 0.1
 #: What `stated_noise` takes, as metrics of runs.
-NOISE_METRICS = ("step_time_low_ms", "step_time_high_ms", "processes", "blocks")
+NOISE_METRICS = ("step_time_low_ms", "step_time_high_ms", "processes", "blocks", "step_time_error")
 #: Blocks of a single process where a run does not say.
 _USUAL_BLOCKS = 20.0
 _NEEDED = ("step_time_ms", "flops_per_step", "bytes_per_step")
@@ -97,12 +97,14 @@ def _gaps(runs: Sequence[Past]) -> Array:
     return gaps
 
 
-def stated_noise(low: Array, high: Array, processes: Array, blocks: Array) -> Array:
-    """From 95% intervals (n,) to standard deviations of logarithms (n,), by Student's t of `stated_freedom`."""
+def stated_noise(low: Array, high: Array, processes: Array, blocks: Array, error: Array) -> Array:
+    """Standard deviations of the logarithms of step times (n,): their `error`, of a single process as if the interval
+    that follows from it were Student's of `stated_freedom`; where a run has none, from its 95% interval."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        widths = np.log(high / low)
-    known = np.where(np.isfinite(widths) & (widths > 0), widths, np.nan)
-    return np.asarray(known / 2 / stdtrit(stated_freedom(processes, blocks), 0.975))
+        halves = np.where(np.isfinite(error) & (processes <= 1), stdtrit(np.inf, 0.975) * error, np.log(high / low) / 2)
+    known = np.where(np.isfinite(halves) & (halves > 0), halves, np.nan)
+    noise = known / stdtrit(stated_freedom(processes, blocks), 0.975)
+    return np.asarray(np.where(np.isfinite(error) & (processes > 1), error, noise))
 
 
 def stated_freedom(processes: Array, blocks: Array) -> Array:

@@ -39,6 +39,8 @@ __all__ = [
 
 #: Frameworks that are no dependency, but an extra of this package.
 _EXTRAS = ("jax", "torch")
+#: How often an interpreter that is killed while it describes itself is asked.
+_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -127,16 +129,22 @@ def software_versions(python: str, framework: str) -> Mapping[str, str]:
         return _require(versions(framework), framework, python)
     # As text: on the interpreter's path, the folder of this package would show it this environment's distributions.
     code = f"{inspect.getsource(worker_versions)}\nimport json\nprint(json.dumps(versions({framework!r})))"
+    for _ in range(_TRIES):
+        try:
+            done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+        except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+            raise ConfigError(
+                "software.python", python, f"does not run ({error})", "give the path of a Python interpreter"
+            ) from None
+        if done.returncode >= 0:  # else it was killed, which says nothing of it
+            break
     try:
-        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
-        raise ConfigError(
-            "software.python", python, f"does not run ({error})", "give the path of a Python interpreter"
-        ) from None
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise WorkerError(f"software.python={python}: cannot describe itself: {last}")
-    return _require(json.loads(done.stdout), framework, python)
+        if not done.returncode:
+            return _require(json.loads(done.stdout.splitlines()[-1]), framework, python)
+        last = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+    except (ValueError, IndexError):
+        last = f"it says {done.stdout[:80]!r}"
+    raise WorkerError(f"software.python={python}: cannot describe itself: {last}")
 
 
 def _require(found: Mapping[str, str], framework: str, python: str) -> Mapping[str, str]:

@@ -12,7 +12,7 @@ from paradnn.costs import Costs
 from paradnn.record.communication import communication_metrics
 from paradnn.record.input_pipeline import balance_metrics
 from paradnn.record.profile_summary import profile_metrics
-from paradnn.record.statistics import quantile, quantile_metrics, summarise
+from paradnn.record.statistics import Summarised, quantile, quantile_metrics, summarise
 from paradnn.store.metrics import PHASES
 from paradnn.worker.messages import Answer, Contention, InputMeasurement, Measurement, Profile, Timing
 
@@ -25,6 +25,7 @@ __all__ = [
     "memory_metrics",
     "phase_metrics",
     "step_times",
+    "summarised",
 ]
 
 
@@ -100,9 +101,15 @@ def _process_memory(result: PointResult) -> dict[str, float]:
     return metrics | given("peak_device_memory_bytes", result.answer.peak_device_memory_bytes)
 
 
+def summarised(point: Point, timings: Sequence[Timing]) -> Summarised:
+    """The step times of a point's processes."""
+    looked = point.measure.relative_interval is not None and point.measure.processes > 1
+    return summarise([step_times(timing) for timing in timings], looked)
+
+
 def _speed(point: Point, costs: Costs, timings: Sequence[Timing]) -> dict[str, float]:
     """Step times from block times, and what follows from them."""
-    times = summarise([step_times(timing) for timing in timings])
+    times = summarised(point, timings)
     metrics: dict[str, float] = {
         "step_time_ms": times.value * 1e3,
         "step_time_min_ms": times.minimum * 1e3,
@@ -123,6 +130,7 @@ def _speed(point: Point, costs: Costs, timings: Sequence[Timing]) -> dict[str, f
             "examples_per_second_high": point.batch_size / times.low,
         }
     metrics |= given("step_time_cv", times.cv) | given("final_loss", timings[0].final_loss)
+    metrics |= given("step_time_error", times.error)
     return metrics | given("process_cv", times.process_cv) | given("between_process_cv", times.between_cv)
 
 

@@ -27,7 +27,15 @@ from paradnn.record.headline import throughput
 from paradnn.record.learning import Moment, curve, learning_metrics, learning_tags, learning_words
 from paradnn.record.load import load_artifacts, load_metrics, load_tags, load_words, loads
 from paradnn.record.load_figure import load_figure
-from paradnn.record.measured import cost_metrics, given, measured_metrics, measurements, memory_metrics, phase_metrics
+from paradnn.record.measured import (
+    cost_metrics,
+    given,
+    measured_metrics,
+    measurements,
+    memory_metrics,
+    phase_metrics,
+    summarised,
+)
 from paradnn.record.profile_summary import TABLES, precision_tags, profile_artifacts, profile_tags
 from paradnn.record.self_checks import contradictions
 from paradnn.store.address import without_secrets
@@ -211,6 +219,8 @@ def _ending(results: Sequence[PointResult]) -> tuple[str, str | None]:
 def _measured_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
     measured, answer = measurements(answers), answers[0]
     tags = _steady_tags([measurement.timing for measurement in measured])
+    if reason := summarised(point, [measurement.timing for measurement in measured]).reason:
+        tags["interval_reason"] = f"no 95% interval: {reason}"
     tags["energy_source"] = measured[0].energy_source
     tags |= _contended_tags(answers)
     if notes := _compile_notes([measurement.compilation for measurement in measured]):

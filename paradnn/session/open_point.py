@@ -16,7 +16,7 @@ from paradnn.costs import Costs
 from paradnn.platform.environment import Environment, load_average
 from paradnn.record.measured import step_times
 from paradnn.record.record import Record, make_record
-from paradnn.record.statistics import summarise
+from paradnn.record.statistics import narrow_enough
 from paradnn.session.hardware_peaks import Ceilings, device_peaks, overrun_tags, single_device
 from paradnn.tracking.base import Claim
 
@@ -105,8 +105,7 @@ class OpenPoint:
         measure: Measure = self.point.measure
         if measure.relative_interval is None or not 1 < measure.processes <= len(self.results) < measure.max_processes:
             return False
-        times = summarise(self._step_times())
-        return (times.high or 0.0) - (times.low or 0.0) > 2 * measure.relative_interval * times.value
+        return not narrow_enough(self._step_times(), measure.relative_interval)
 
     def _step_times(self) -> list[list[float]]:
         """Seconds of a step in each block of each process that was measured."""

@@ -207,6 +207,8 @@ def _limit_lines(row: Row) -> list[str]:
         lines.append(f"  time goes to {', '.join(f'{name} {share:.0%}' for name, share in leading)}")
     if row.tags.get("profile", "ok") != "ok":
         lines.append(f"  profile      {row.tags['profile']}")
+    if reason := row.tags.get("interval_reason"):
+        lines.append(f"  note         {reason}")
     if reason := row.tags.get("contended_reason"):
         lines.append(f"  note         contended: {reason}; python -m paradnn.check says more")
     if "profile_note" in row.tags:

@@ -24,6 +24,7 @@ _SHOWN = (
     "steady_reason",
     "limit",
     "limit_reason",
+    "interval_reason",
     "contended",
     "contended_reason",
     "checks",

@@ -67,6 +67,7 @@ _ALL = (
     Metric("step_time_ms", "ms", "lower", "speed", "median over a process' blocks, geometric mean over processes"),
     Metric("step_time_low_ms", "ms", "lower", "speed", "lower end of its 95% interval (docs/method.md)"),
     Metric("step_time_high_ms", "ms", "lower", "speed", "upper end of its 95% interval (docs/method.md)"),
+    Metric("step_time_error", "1", "lower", "speed", "standard error of its logarithm, correlation allowed for"),
     Metric("step_time_min_ms", "ms", "lower", "speed", "fastest block"),
     Metric("step_time_max_ms", "ms", "lower", "speed", "slowest block"),
     Metric("step_time_cv", "1", "lower", "speed", "standard deviation / mean of the step times within a process"),

@@ -5,8 +5,10 @@ Both sides of the pipe use this module. It needs nothing but the standard librar
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import math
 import os
 import types
 import typing
@@ -102,13 +104,24 @@ def _read(kind: Any, value: Any, path: str) -> Any:
         return {key: _read(arguments[1], entry, f"{path}.{key}") for key, entry in value.items()}
     if is_dataclass(kind) and isinstance(value, dict):
         return _read_fields(kind, value, path)
-    if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    if kind is float and isinstance(value, str) and value in _NOT_FINITE:
-        return _NOT_FINITE[value]
+    if kind is float:
+        return _read_number(value, path)
     if kind in (str, int, bool) and type(value) is kind:
         return value
     raise _fault(path, value, _WORDS.get(origin or kind, "an object"))
+
+
+def _read_number(value: Any, path: str) -> float:
+    """A number that is finite, unless it is a loss, which may have become anything."""
+    number = _NOT_FINITE.get(value) if isinstance(value, str) else None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):
+            number = float(value)
+    if number is None:
+        raise _fault(path, value, _WORDS[float])
+    if not math.isfinite(number) and not path.endswith("loss"):
+        raise _fault(path, value, "finite")
+    return number
 
 
 def _read_union(kind: Any, value: Any, path: str) -> Any:

@@ -96,8 +96,8 @@ class Timing:
     repeated: float = 0.0
 
     def __post_init__(self) -> None:
-        """Raise ValueError where no rate can be computed."""
-        if self.steps_per_block < 1 or not self.blocks or min(self.blocks) <= 0:
+        """Raise ValueError where no rate can be computed: a block takes a nanosecond at least."""
+        if self.steps_per_block < 1 or not self.blocks or not all(1e-9 <= block < 1e9 for block in self.blocks):
             raise ValueError("there is no block of steps that took time")
 
 

@@ -13,7 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-__all__ = ["FEWEST", "Change", "block_interval", "find_change", "median_interval"]
+__all__ = [
+    "FEWEST",
+    "Change",
+    "block_interval",
+    "find_change",
+    "median_interval",
+    "why_no_interval",
+    "widened_interval",
+]
 
 #: Fewer values than this carry neither verdict nor interval.
 FEWEST = 6
@@ -106,15 +114,37 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
 
 
 def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """95% interval of the median of positive values that are correlated in time, or None for fewer than six.
+    """95% interval of the median of positive values that are correlated in time; None where they say too little.
+
+    That of `widened_interval`, which ends at the extremes: none where both of its ends lie beyond all values, since
+    then fewer than six independent ones are in them. Of series of which the median is known (`python -m
+    benchmarks.steadiness --coverage`; Gaussian AR(1), heavy tails, two levels) docs/method.md says how many intervals
+    hold it.
+    """
+    if (ends := widened_interval(values)) is None:
+        return None
+    least, most = min(values), max(values)
+    if ends[0] < least and ends[1] > most:
+        return None
+    return max(ends[0], least), min(ends[1], most)
+
+
+def why_no_interval(values: Sequence[float]) -> str:
+    """What to do where `block_interval` is None, and why, in a line."""
+    if len(values) < FEWEST:
+        return f"{len(values)} of the {FEWEST} blocks that it takes; raise measure.max_seconds or measure.min_blocks"
+    remedy = "raise measure.min_seconds, or measure in several processes (measure.processes=5)"
+    return f"{len(values)} blocks resemble their neighbours so much that they say less than {FEWEST} would; {remedy}"
+
+
+def widened_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """95% interval of the median of positive values that are correlated in time, wherever it ends; None for fewer
+    than six.
 
     `median_interval`, widened on either side (in logarithms) by sqrt((1 + r) / (1 - r)), the factor by which an AR(1)
     widens the error of a mean. r comes from the lag-one correlation of the values' normal scores, which a short series
     underestimates: (n r + 5) / (n - 6), more cautious than Kendall's (n r + 1) / (n - 3) since the estimate scatters
-    too; less for n under 20, and at most 1 - 0.3 / n. Found by simulation (`python -m benchmarks.steadiness`): of
-    Gaussian AR(1) series with a coefficient of 0 .. 0.9 it covers 94 to 98% for n of 20 and more; for n = 10 99% at 0,
-    95% at 0.5, 92% at 0.7, 84% at 0.9; for n = 6 98, 92, 85 and 70%. At 0 it is wider than `median_interval` by 25%
-    (n = 10), 34% (20), 8% (60), 4% (120) in the median.
+    too; less for n under 20, and at most 1 - 0.3 / n.
     """
     interval, n = median_interval(values), len(values)
     if interval is None:
@@ -125,10 +155,9 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
     r = (n * _lag_one(scores) + min(5.0, n / 4)) / (n - min(6.0, 0.3 * n))
     r = min(max(r, 0.0), 1 - 0.3 / n)
     middle, wider = statistics.median(values), math.sqrt((1 + r) / (1 - r))
-    # A jump looks like perfect correlation: no interval goes further beyond the extremes than twice their distance.
-    furthest = (max(values) / min(values)) ** 2
-    low, high = (middle * (end / middle) ** wider for end in interval)
-    return max(low, min(values) / furthest), min(high, max(values) * furthest)
+    # In logarithms, and no further than a float goes.
+    low, high = (math.log(middle) + wider * math.log(end / middle) for end in interval)
+    return math.exp(max(low, -700.0)), math.exp(min(high, 700.0))
 
 
 def _power(values: Sequence[float]) -> float:

@@ -11,6 +11,7 @@ from analysis.methods.figure_of_merit import figure_of_merit as method
 from analysis.methods.figure_of_merit import harmonic_mean
 from analysis.summaries.figure_of_merit import FigureOfMeritOptions, figure_of_merit
 from paradnn.errors import ConfigError, HeterogeneousError, NotEnoughData
+from paradnn.record.statistics import summarise
 from paradnn.worker.series import block_interval
 from tests.analysis.planted import runs
 
@@ -145,8 +146,9 @@ def test_runs_of_one_process_are_as_sure_as_their_blocks(blocks: int, correlatio
         for block in range(1, blocks):
             series[:, block] = correlation * series[:, block - 1] + np.sqrt(1 - correlation**2) * series[:, block]
         steps = [np.exp(row) * 32 for row in series]
-        ends = np.array([block_interval(list(row)) for row in steps])
+        ends = np.array([block_interval(list(row)) or (np.nan, np.nan) for row in steps])
         known = {"step_time_low_ms": ends[:, 0], "step_time_high_ms": ends[:, 1], "processes": 1.0, "blocks": blocks}
+        known["step_time_error"] = np.array([summarise([list(row)]).error for row in steps])
         step = np.array([np.median(row) for row in steps])
         frame = runs(points, device="A", family="fc", examples_per_second=32e3 / step, step_time_ms=step, **known)
         row = method(frame, "examples_per_second", "device", "A", {}).table.iloc[0]

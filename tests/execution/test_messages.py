@@ -85,6 +85,11 @@ FAULTS = [
     (changed("id", ...), "result.id is missing"),
     (changed("answer.outcome", "great"), "result.answer.outcome='great' is no outcome"),
     (changed("answer.measurement.timing.blocks", []), "measurement.timing: there is no block of steps that took time"),
+    (changed("answer.measurement.timing.blocks", [0.5, 1e-320]), "measurement.timing: there is no block"),
+    (changed("answer.measurement.timing.blocks", [0.5, "nan"]), 'measurement.timing.blocks[1]="nan" is not finite'),
+    (changed("answer.measurement.timing.blocks", [0.5, float("inf")]), "timing.blocks[1]=Infinity is not finite"),
+    (changed("answer.phases.build", 10**400), "answer.phases.build=1000"),
+    (changed("answer.measurement.compilation.seconds", ["inf", 1]), 'compilation.seconds[0]="inf" is not finite'),
     (changed("answer.input.alone.0.examples", 0), "input: there is no part of the pipeline alone that took time"),
     (changed("answer.input.fed_step_seconds", []), "input: there are no pairs of step times"),
     (changed("extra", 3), "result.extra=3 is not known"),
@@ -108,10 +113,12 @@ FAULTS = [
 #: A worker that sends its command line's lines: before the request, and after it.
 WORKER = """#!{python}
 import sys
+{first}
 before, after = {lines!r}
 print(*before, sep="\\n", flush=True)
 sys.stdin.readline()
 print(*after, sep="\\n", flush=True)
+{then}
 sys.stdin.read()
 """
 READY = {"event": "ready", "protocol": PROTOCOL_VERSION}
@@ -123,10 +130,10 @@ def answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What a point comes to whose worker sends these lines before and after the request."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
-    def measure(before: list[Any], after: list[Any]) -> PointResult:
+    def measure(before: list[Any], after: list[Any], first: str = "", then: str = "") -> PointResult:
         lines = [[line if isinstance(line, str) else json.dumps(line) for line in part] for part in (before, after)]
         python = tmp_path / "python"
-        python.write_text(WORKER.format(python=sys.executable, lines=lines))
+        python.write_text(WORKER.format(python=sys.executable, lines=lines, first=first, then=then))
         python.chmod(0o755)
         with WorkerPool() as pool:
             return pool.measure(
@@ -156,6 +163,29 @@ def test_an_answer_that_is_no_json_is_a_crash(answered: Any, garbage: str) -> No
     result = answered([READY], [garbage, EXITED])
     assert result.outcome == "crash"
     assert result.reason.endswith("is no JSON")
+
+
+@pytest.mark.parametrize("chunk", ["'x' * 2**20", "('x' * 1023 + chr(10)) * 2**10"], ids=["a line", "many"])
+def test_a_worker_that_says_too_much_is_ended(answered: Any, monkeypatch: pytest.MonkeyPatch, chunk: str) -> None:
+    """It never ends, where thirty MiB are the most."""
+    monkeypatch.setattr("paradnn.execution.worker_process._MOST_IN_LINE", 30 * 2**20)
+    monkeypatch.setattr("paradnn.execution.worker_process._MOST_IN_ALL", 30 * 2**20)
+    result = answered([READY], [], then=f"while True: print({chunk}, end='')")
+    assert (result.outcome, result.answer) == ("crash", None)
+    assert result.reason.endswith("it says over 30 MiB")
+
+
+@pytest.mark.parametrize(("times", "outcome"), [(1, "ok"), (9, "crash")])
+def test_a_worker_that_is_killed_while_it_imports_is_started_again(
+    answered: Any, tmp_path: Path, times: int, outcome: str
+) -> None:
+    log = tmp_path / "starts"
+    first = f"""log = open({str(log)!r}, "a+"); log.write("."); log.flush(); log.seek(0)
+import os
+len(log.read()) > {times} or os.kill(os.getpid(), 9)"""
+    result = answered([READY], [event("result", Result(1, ANSWER)), EXITED], first=first)
+    assert (result.outcome, len(log.read_text())) == (outcome, 2)
+    assert outcome == "ok" or result.reason.startswith("the worker was ended by SIGKILL while importing")
 
 
 @pytest.mark.parametrize("version", [1, PROTOCOL_VERSION + 1, None])

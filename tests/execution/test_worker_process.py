@@ -17,7 +17,7 @@ import pytest
 from paradnn.config.identity import limits_id, request_of
 from paradnn.config.outcome import Ending, classify
 from paradnn.config.point import read_point
-from paradnn.errors import ConfigError
+from paradnn.errors import ConfigError, WorkerError
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.scratch import Scratch
 from paradnn.execution.worker_key import WorkerKey
@@ -193,6 +193,22 @@ def test_frameworks_are_told_their_device_and_threads_before_they_are_imported()
     gpu = WorkerKey(sys.executable, "jax", None, "gpu", ()).environ()
     assert gpu["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
     assert gpu.get("JAX_PLATFORMS") != "cpu"
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_an_interpreter_that_is_killed_while_it_describes_itself_is_asked_again(tmp_path: Path, times: int) -> None:
+    """And one that says more than it is asked for is understood."""
+    python, starts = tmp_path / "python", tmp_path / "starts"
+    python.write_text(
+        f"#!/bin/sh\necho >> {starts}\n[ $(wc -l < {starts}) -gt {times} ] || kill -9 $$\n"
+        f'echo hello\nexec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    if times < 3:
+        assert "keras" in environment.software_versions(str(python), "tensorflow")
+    else:
+        with pytest.raises(WorkerError, match="cannot describe itself"):
+            environment.software_versions(str(python), "tensorflow")
 
 
 def test_a_framework_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

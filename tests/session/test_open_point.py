@@ -34,7 +34,8 @@ def planted(*seconds: float, **settings: Any) -> OpenPoint:
         ([1.0, 1.1], {"processes": 2}, True),
         ([1.0, 1.1], {"processes": 2, "relative_interval": 0.02}, False),
         ([1.0, 1.1], {"processes": 2, "relative_interval": 0.02, "max_processes": 2}, True),
-        ([1.0, 1.001, 1.002], {"processes": 2, "relative_interval": 0.02}, True),
+        ([1.0, 1.001, 1.002], {"processes": 2, "relative_interval": 0.02}, False),
+        ([1.0, 1.001, 1.002, 1.003], {"processes": 2, "relative_interval": 0.02}, True),
         ([1.0], {"relative_interval": 0.02}, True),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import binom
 
 from benchmarks.steadiness import PROTOCOLS, coverage, planted, stopped
-from paradnn.worker.series import block_interval, find_change, median_interval
+from paradnn.worker.series import block_interval, find_change, median_interval, widened_interval
 
 
 @pytest.mark.parametrize("n", [6, 7, 10, 25, 100])
@@ -41,16 +41,16 @@ def test_interval_covers_the_true_median_of_a_skewed_law() -> None:
 
 def test_interval_of_alternating_values_is_that_of_independent_ones() -> None:
     values = [1.0 + 0.01 * (-1) ** index * (1 + index / 100) for index in range(40)]
-    assert block_interval(values) == pytest.approx(median_interval(values))
+    assert block_interval(values) == widened_interval(values) == pytest.approx(median_interval(values))
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.7, 0.9])
 @pytest.mark.parametrize("n", [20, 40, 120])
-def test_interval_covers_the_median_of_correlated_values(n: int, rho: float) -> None:
-    """93% and more; of 600 series three standard deviations are 3%."""
-    held, _ = coverage(n, rho, 600)
-    assert held > 0.91
-    assert coverage(n, 0.0, 200)[1] < 1.6  # hardly wider where it need not be
+def test_few_series_of_correlated_values_get_an_interval_that_is_wrong(n: int, rho: float) -> None:
+    """6% at most; of 600 series three standard deviations are 3%. Independent ones nearly all have one."""
+    found = coverage(n, f"ar {rho}", 600)
+    assert found.wrong < 0.09
+    assert rho or (found.given > 0.94 and found.width < 1.6)
 
 
 def test_a_line_is_fitted_as_numpy_does() -> None:
@@ -104,13 +104,12 @@ def test_a_drift_is_seldom_called_steady(label: str) -> None:
     assert sum(timing.steady for timing in timings) <= 20
 
 
-def test_a_jump_has_an_interval_that_can_be_read() -> None:
-    """Two levels look like perfectly correlated noise, which says nothing of the median: yet not everything goes."""
+def test_a_jump_has_no_interval() -> None:
+    """Two levels look like perfectly correlated noise, which says nothing of the median."""
     random = np.random.default_rng(0)
     for n in (8, 24, 60, 120):
         series = (np.repeat([1.0, 1.5], n // 2) * np.exp(random.normal(0, 0.01, n))).tolist()
-        low, high = block_interval(series)
-        assert 0.3 < low < 1.0 < 1.5 < high < 5.0
+        assert block_interval(series) is None
 
 
 def test_a_stop_by_the_interval_holds_the_true_median() -> None:
