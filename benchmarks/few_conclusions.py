@@ -20,8 +20,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.claims.kinds import Answer
+from analysis.published.archive import read_archive
 from analysis.store.frame import is_ok
-from analysis.store.published import read_archive
 from analysis.summaries.claims import ClaimsOptions, check_claims
 from analysis.summaries.sensitivity import SensitivityOptions, SensitivityResult, sensitivity
 from paradnn.design.choose import first_points

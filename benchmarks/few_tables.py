@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.published.archive import read_archive
 from analysis.store.past import rates_of, table_of
-from analysis.store.published import read_archive
 from paradnn.costs import model_costs
 from paradnn.forecast.features import Line, roofline, step_inputs
 from paradnn.forecast.inputs import Coordinate, Inputs

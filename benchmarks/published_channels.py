@@ -18,7 +18,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from analysis.store.vidur import read_vidur
+from analysis.published.vidur import read_vidur
 from benchmarks.common import RESULTS, save
 from paradnn.errors import DataError
 from paradnn.forecast.communication.transfer_fit import fit_transfers

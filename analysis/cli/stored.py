@@ -19,7 +19,7 @@ from paradnn.store.files import whole_file
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.store.publication import Imported
+    from analysis.published.runs import Imported
 
 __all__ = [
     "ArchiveOptions",
@@ -158,22 +158,22 @@ def _one_experiment(selection: Selection, usual: str = "paradnn") -> str:
 
 def import_archive(options: ArchiveOptions, selection: Selection) -> None:
     """Log the published measurements of a folder."""
-    from analysis.store.archive import import_archive as log_archive
+    from analysis.published.archive import import_archive as log_archive
 
     _import(log_archive, options.dir, selection)
 
 
 def import_deepbench(options: DeepBenchOptions, selection: Selection) -> None:
     """Log the timings of a folder's spreadsheets."""
-    from analysis.store.deepbench import import_deepbench as log_timings
+    from analysis.published.deepbench import import_deepbench as log_timings
 
     _import(log_timings, options.dir, selection)
 
 
 def import_vidur(options: VidurOptions, selection: Selection) -> None:
     """Log Vidur's timings of NCCL."""
-    from analysis.store.vidur import EXPERIMENT
-    from analysis.store.vidur import import_vidur as log_timings
+    from analysis.published.vidur import EXPERIMENT
+    from analysis.published.vidur import import_vidur as log_timings
 
     experiment = _import(log_timings, options.dir, selection, EXPERIMENT)
     print(f"Fit them: python -m analysis channel --experiment {shlex.quote(experiment)}")
@@ -196,8 +196,8 @@ def _import(log: Callable[..., Imported], folder: str, selection: Selection, usu
 
 def import_dawnbench(options: DawnbenchOptions, selection: Selection) -> None:
     """Log DAWNBench's training entries, and say how long each took and what its metric did afterwards."""
-    from analysis.store.dawnbench import EXPERIMENT
-    from analysis.store.dawnbench import import_dawnbench as log_series
+    from analysis.published.dawnbench import EXPERIMENT
+    from analysis.published.dawnbench import import_dawnbench as log_series
 
     experiment = _one_experiment(selection, EXPERIMENT)
     done = log_series(Path(options.dir), selection.written, experiment)
@@ -217,7 +217,7 @@ def import_dawnbench(options: DawnbenchOptions, selection: Selection) -> None:
 def import_mlperf_rcp(options: RcpOptions, selection: Selection) -> None:
     """Log MLPerf's reference convergence points, and say of each benchmark which of its batch sizes decide."""
     from analysis.methods.reference_points import convergence, prune
-    from analysis.store.rcp import EXPERIMENT, import_rcp
+    from analysis.published.rcp import EXPERIMENT, import_rcp
 
     done = import_rcp(Path(options.dir), selection.written, _one_experiment(selection, EXPERIMENT))
     for line in done.runs.left_out:

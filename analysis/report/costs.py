@@ -12,10 +12,9 @@ from analysis.format import short
 from analysis.methods.compare import Verdict
 from analysis.prices import PRICE
 from analysis.report.comparisons import Comparison
-from analysis.report.findings import Finding
 from analysis.report.populations import Population
 from analysis.report.results import model_name
-from analysis.report.sections import Chapter, Section
+from analysis.report.sections import Chapter, Finding, Section
 from analysis.store.frame import is_ok
 from analysis.summaries.frontier import FrontierResult
 from paradnn.families import message_families

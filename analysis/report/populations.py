@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import pandas as pd
 
 from analysis.labels import not_recorded
 from analysis.options import Selection
-from analysis.store.frame import IDENTITY, is_ok
+from analysis.store.frame import IDENTITY, aggregate_replicates, families, is_ok
+from paradnn.families import message_families
 
 __all__ = ["Population", "split"]
 
@@ -47,6 +49,20 @@ class Population:
     def listed(self, column: str) -> str:
         """The values of a column, joined by commas; empty where there are none."""
         return _listed(self.rows, column)
+
+    @cached_property
+    def points(self) -> pd.DataFrame:
+        """Its measured points of which a throughput is known, by family and by size; messages are none."""
+        ok = self.rows[is_ok(self.rows) & ~self.rows["family"].isin(message_families())]
+        if "examples_per_second" not in ok or not ok["examples_per_second"].notna().any():
+            return ok.head(0)
+        points = aggregate_replicates(ok) if "point_id" in ok else ok
+        points = points[points["examples_per_second"] > 0]
+        order = {name: place for place, name in enumerate(families(points))}
+        keys = points["family"].map(order).rename("order").to_frame()
+        for name in ("parameters", "batch_size"):
+            keys[name] = points[name].astype("float64") if name in points else 0.0
+        return points.loc[keys.sort_values([*keys], kind="stable").index]
 
     def with_prefix(self, prefix: str) -> list[str]:
         """Its columns whose names begin so."""

@@ -18,7 +18,7 @@ from paradnn.config.identity import EXTRA_KEYS, LIMIT_KEYS
 from paradnn.config.paths import CONFIG
 from paradnn.families import FAMILIES
 
-__all__ = ["remedy", "supply", "sweep_of"]
+__all__ = ["remedy", "supply", "surroundings", "sweep_of"]
 
 #: Analysis -> what its points vary or record beside a sweep of their family.
 _MORE = {
@@ -51,7 +51,7 @@ def supply(one: Analysis[Any, Any], population: Population) -> str:
 def sweep_of(names: list[str], population: Population, *more: str) -> str:
     """A sweep of some families that have their hyperparameters in common, measured as the population was."""
     words = [f"model={','.join(names)}", *FAMILIES[names[0]].sweep.split(), *more] if names[0] in FAMILIES else []
-    return shlex.join(["python", "-m", "paradnn.train", "-m", *words, *_surroundings(population)])
+    return shlex.join(["python", "-m", "paradnn.train", "-m", *words, *surroundings(population)])
 
 
 def _subject(population: Population) -> str:
@@ -63,7 +63,7 @@ def _is_swept(name: str) -> bool:
     return name in FAMILIES and bool(FAMILIES[name].sweep)
 
 
-def _surroundings(population: Population) -> Iterator[str]:
+def surroundings(population: Population) -> Iterator[str]:
     """What all runs of a population have in common and a command must say: platform, framework, stack, protocol."""
     for group, usual in _GROUPS.items():
         value = population.value(f"{group}.name")

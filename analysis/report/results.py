@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -12,15 +13,14 @@ import pandas as pd
 from analysis.format import short
 from analysis.labels import label
 from analysis.methods.heatmap import MEMORY
-from analysis.report.html import items, text
 from analysis.report.populations import Population
-from analysis.report.table import CAP, Cell, sortable
-from analysis.store.frame import aggregate_replicates, families, is_ok
+from analysis.report.table import CAP, Cell, Table
+from analysis.store.frame import is_ok
 from paradnn.core.words import counted
 from paradnn.errors import ParadnnError
-from paradnn.families import FAMILIES, message_families
+from paradnn.families import FAMILIES
 
-__all__ = ["duration", "model_name", "quality", "results_table"]
+__all__ = ["Results", "duration", "fastest_settings", "interval_of", "model_name", "quality", "rate", "results"]
 
 _SHOWN = 12  # rows that stand open; of more, the models that span each family, and all of them folded
 _MILLION = 1e6
@@ -46,45 +46,40 @@ class _Row(NamedTuple):
         return self.number("examples_per_second")
 
 
-def results_table(populations: Sequence[Population], whole: str) -> str:
-    """The measured points as HTML, and what was not measured in a sentence.
+@dataclass(frozen=True)
+class Results:
+    """What was measured: the table that stands open, that of all points where it is another, what was not measured."""
 
-    `whole` is the command that writes every run.
-    """
-    points = [(population, _points(population)) for population in populations]
+    shown: Table | None
+    title: str
+    whole: Table | None
+    failed: Sequence[str]
+
+
+def results(populations: Sequence[Population], whole: str) -> Results:
+    """The measured points, and what was not measured in sentences; `whole` is the command that writes every run."""
+    points = [(population, population.points) for population in populations]
     count = sum(len(table) for _, table in points)
+    failed = list(_failed(populations))
     if not count:
-        return "<p>No point was measured.</p>"
-    note = _left_out(populations)
+        return Results(None, "No point was measured.", None, failed)
+    note = f"The first {CAP} of {count:,}; all of them: {whole}" if count > CAP else ""
     rows = [row for population, table in points for row in _rows(population, table.head(CAP))][:CAP]
-    if count <= _SHOWN:
-        return _table(rows, populations, "Measured points") + note
-    spanning = _spanning([row for population, table in points for row in _rows(population, _fastest(table))])
-    title = "The smallest, the middle and the largest model of each family, at its fastest setting"
-    caption = f"{CAP} of {counted(count, 'point')}" if count > CAP else f"all {count} points"
-    cut = f'<p class="note">{text(f"The first {CAP} of {count:,}; all of them: {whole}")}</p>'
-    return (
-        f"<p>{title}.</p>{_table(spanning, populations, title)}"
-        f"<details><summary>Table: {text(caption)}</summary>{cut if count > CAP else ''}"
-        f"{_table(rows, populations, 'Measured points')}</details>{note}"
+    every = _table(
+        rows,
+        populations,
+        "Measured points",
+        note,
+        f"{CAP} of {count:,} points" if count > CAP else f"all {count} points",
     )
+    if count <= _SHOWN:
+        return Results(every, "", None, failed)
+    title = "The smallest, the middle and the largest model of each family, at its fastest setting"
+    spanning = [row for population in populations for row in _spanning(population)]
+    return Results(_table(spanning, populations, title), f"{title}.", every, failed)
 
 
-def _points(population: Population) -> pd.DataFrame:
-    """The measured points of a population, by family and by size."""
-    ok = population.rows[is_ok(population.rows) & ~population.rows["family"].isin(message_families())]
-    if "examples_per_second" not in ok or not ok["examples_per_second"].notna().any():
-        return ok.head(0)
-    points = aggregate_replicates(ok) if "point_id" in ok else ok
-    points = points[points["examples_per_second"].notna()]
-    order = {name: place for place, name in enumerate(families(points))}
-    keys = points["family"].map(order).rename("order").to_frame()
-    for name in ("parameters", "batch_size"):
-        keys[name] = points[name].astype("float64") if name in points else 0.0
-    return points.loc[keys.sort_values([*keys], kind="stable").index]
-
-
-def _fastest(points: pd.DataFrame) -> pd.DataFrame:
+def fastest_settings(points: pd.DataFrame) -> pd.DataFrame:
     """Each model at its fastest setting; a token is not an example of another mode, so what generates is by itself."""
     model = ["family", *(name for name in map(str, points.columns) if name.startswith(("model.", "generate.")))]
     fastest = points.sort_values("examples_per_second", ascending=False, kind="stable").drop_duplicates(model)
@@ -95,24 +90,20 @@ def _rows(population: Population, points: pd.DataFrame) -> list[_Row]:
     return [_Row(population, row) for row in points.to_dict("records")]
 
 
-def _spanning(rows: Sequence[_Row]) -> list[_Row]:
-    """Of each family on each system the smallest, the middle and the largest model, each at its fastest."""
-    groups: dict[tuple[str, str], dict[tuple[float, str], _Row]] = {}
-    for row in rows:
-        models = groups.setdefault((row.population.key, str(row.values["family"])), {})
-        model = (row.number("parameters"), model_name(row.values))
-        if model not in models or models[model].throughput < row.throughput:
-            models[model] = row
-    found = []
-    for models in groups.values():
-        sizes = sorted(models)
-        chosen = dict.fromkeys((sizes[0], sizes[len(sizes) // 2], sizes[-1]))
-        found += [models[model] for model in chosen]
-    return found
+def _spanning(population: Population) -> list[_Row]:
+    """Of each family the smallest, the middle and the largest model, each at its fastest."""
+    fastest = fastest_settings(population.points)
+    chosen = []
+    for _, own in fastest.groupby("family", sort=False):
+        places = dict.fromkeys((0, len(own) // 2, len(own) - 1))
+        chosen += _rows(population, own.iloc[[*places]])
+    return chosen
 
 
-def _table(rows: Sequence[_Row], populations: Sequence[Population], caption: str) -> str:
-    """The rows without the columns that none of them fills."""
+def _table(
+    rows: Sequence[_Row], populations: Sequence[Population], caption: str, note: str = "", size: str = ""
+) -> Table:
+    """The rows; a column that no row fills is left out, and one that says the same in all is said once, above."""
     varied = [
         name for name in _SETTINGS if len({str(value) for row in rows if _known(value := row.values.get(name))}) > 1
     ]
@@ -123,15 +114,33 @@ def _table(rows: Sequence[_Row], populations: Sequence[Population], caption: str
         "precision": [Cell(row.values.get("precision")) for row in rows],
         "settings": [_settings(row, varied) for row in rows] if varied else [],
         "cost of a million": [_cost(row) for row in rows],
-        "examples/s": [Cell(_rate(row.throughput), row.throughput) for row in rows],
-        "95% CI": [_interval(row) for row in rows],
+        "examples/s": [Cell(rate(row.throughput), row.throughput) for row in rows],
+        "95% interval": [_interval(row) for row in rows],
         "a million examples": [Cell(duration(_MILLION / row.throughput), _MILLION / row.throughput) for row in rows],
         "peak memory": [_memory(row) for row in rows],
         "energy of a million": [_energy(row) for row in rows],
         "quality": [Cell(quality(row.values, row.population.published)) for row in rows],
     }
     filled = {name: cells for name, cells in columns.items() if any(cell != _NONE for cell in cells)}
-    return sortable([*filled], [*zip(*filled.values(), strict=True)], caption)
+    same = _taken(filled) if len(rows) > 1 else {}
+    said = [f"The same in every row: {', '.join(f'{name} {words}' for name, words in same.items())}."] if same else []
+    return Table(
+        caption, [*filled], [*zip(*filled.values(), strict=True)], " ".join([*said, *filter(None, [note])]), size
+    )
+
+
+def _taken(columns: dict[str, list[Cell]]) -> dict[str, str]:
+    """What all rows say alike of precision and quality, taken out of the columns."""
+    same = {}
+    for name in {"precision", "quality"} & set(columns):
+        parts = [str(cell.words).split(", ") for cell in columns[name]]
+        if common := [part for part in parts[0] if all(part in each for each in parts)]:
+            same[name] = ", ".join(common)
+            rest = [", ".join(part for part in each if part not in common) or "-" for each in parts]
+            columns[name] = [Cell(words) for words in rest]
+            if set(rest) == {"-"}:
+                del columns[name]
+    return dict(sorted(same.items()))
 
 
 def _known(value: Any) -> bool:
@@ -153,9 +162,17 @@ def _settings(row: _Row, varied: Sequence[str]) -> Cell:
     )
 
 
+def interval_of(row: Mapping[Any, Any]) -> tuple[float, float] | None:
+    """The ends of the 95% interval of a point's throughput; None where there is none."""
+    low, high = (row.get(f"examples_per_second_{end}") for end in ("low", "high"))
+    if low is None or high is None or pd.isna(low) or pd.isna(high) or low <= 0:
+        return None
+    return float(low), float(high)
+
+
 def _interval(row: _Row) -> Cell:
-    low, high = row.number("examples_per_second_low"), row.number("examples_per_second_high")
-    return Cell(f"{_rate(low)}\u00a0to\u00a0{_rate(high)}") if low == low and high == high else _NONE
+    ends = interval_of(row.values)
+    return Cell("\u00a0to\u00a0".join(map(rate, ends))) if ends else _NONE
 
 
 def _memory(row: _Row) -> Cell:
@@ -176,7 +193,7 @@ def _cost(row: _Row) -> Cell:
     return Cell(short(cost, str(currency) if _known(currency) else "", digits=3), cost) if cost > 0 else _NONE
 
 
-def _rate(value: float) -> str:
+def rate(value: float) -> str:
     """Four digits, none before the point lost."""
     return f"{value:,.0f}" if value >= 1000 else short(value, digits=4)
 
@@ -196,8 +213,8 @@ def model_name(values: Mapping[Any, Any]) -> str:
         return family
     options = FAMILIES[family].options
     given = {entry.name: values.get(f"model.{entry.name}") for entry in dataclasses.fields(options)}
-    known = {name: _option(value) for name, value in given.items() if value is not None and pd.notna(value)}
     try:
+        known = {name: _option(value) for name, value in given.items() if value is not None and pd.notna(value)}
         size = options(**{**known, "name": family}).size
     except (ParadnnError, TypeError, ValueError, AttributeError):
         return family
@@ -232,9 +249,8 @@ def quality(values: Mapping[Any, Any], published: bool = False) -> str:
     return ", ".join(words)
 
 
-def _left_out(populations: Sequence[Population]) -> str:
+def _failed(populations: Sequence[Population]) -> Iterator[str]:
     """What of the points has no row, system by system."""
-    lines = []
     for one in populations:
         failed = one.rows.loc[~is_ok(one.rows), "outcome"].fillna("unfinished")
         if not len(failed):
@@ -243,5 +259,4 @@ def _left_out(populations: Sequence[Population]) -> str:
         other = failed[~failed.isin(MEMORY)].value_counts()
         words = [f"{counted(memory, 'point')} did not fit its memory"] if memory else []
         words += [f"{counted(int(count), 'point')} ended as {label(str(name))}" for name, count in other.items()]
-        lines.append(f"{one.name}: {'; '.join(words)}.")
-    return items(map(text, lines)) if lines else ""
+        yield f"{one.name}: {'; '.join(words)}."

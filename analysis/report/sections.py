@@ -6,22 +6,37 @@ import shlex
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import pandas as pd
+from markupsafe import Markup
 
 from analysis.methods.regression import Lacking
 from analysis.options import Selection, command_line
 from analysis.report.outline import Item, Missing
+from analysis.report.page import slug
 from analysis.report.populations import Population
 from analysis.report.svg import embed
+from analysis.report.table import Table, frame_table
 from analysis.result import Result
 from paradnn.errors import NotEnoughData, ParadnnError
 
-__all__ = ["Chapter", "Context", "Section", "run_section"]
+__all__ = ["Chapter", "Context", "Finding", "Section", "run_section"]
 
 _ALTERNATIVE = 320  # characters of a figure's text alternative
+_LINE = 170  # characters of what stands beside the title of a folded section
 _LONGEST = 420  # characters of why an analysis is missing
 _FIGURES = 8_000_000  # bytes of figures in the page
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found, in a word and in a sentence, the anchor of its section, and a command to go on with."""
+
+    topic: str
+    words: str
+    anchor: str
+    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,9 +51,25 @@ class Section:
     reading: str
     command: str
     result: Result
-    figure: str = ""
+    figure: Markup | None = None
     left_out: str = ""
     names: str = ""
+
+    @property
+    def headline(self) -> str:
+        """What is found, on the line that is seen while the section is folded."""
+        words = next((head for head, _ in self.result.paragraphs()), "")
+        return words if len(words) <= _LINE else f"{words[:_LINE].rsplit(' ', 1)[0]} ..."
+
+    @cached_property
+    def table(self) -> Table | None:
+        """The numbers, as far as a page has room for them."""
+        return frame_table(self.result.table, self.title, f"{self.command} --csv FILE")
+
+    @property
+    def runs(self) -> list[str]:
+        """The runs that it rests on, each once."""
+        return list(dict.fromkeys(self.result.sources))
 
 
 @dataclass(frozen=True)
@@ -75,7 +106,7 @@ def run_section(
         selection = replace(selection, family=item.families)
     words = [*command_line(options), *command_line(selection)]
     line = shlex.join(["python", "-m", "analysis", options.command, *words])
-    anchor = f"{prefix}-{item.anchor}"
+    anchor = f"{prefix}-{slug(item.anchor)}"
     try:
         result = item.analyse(frame.copy(), options)
     except ParadnnError as error:
@@ -103,21 +134,24 @@ def _more(groups: Sequence[Lacking]) -> str:
     return f" and {len(groups) - 1} more" if len(groups) > 1 else ""
 
 
-def _figure(result: Result, title: str, anchor: str, of: str, context: Context) -> tuple[str, str]:
+def _figure(result: Result, title: str, anchor: str, of: str, context: Context) -> tuple[Markup | None, str]:
     """The figure as HTML, or why there is none."""
     if not result.drawable or not context.draw:
-        return "", ""
+        return None, ""
     if context.room <= 0:
         context.refused.append(f"{title} of {of}")
-        return "", "The figure is left out to keep the page small; the command below draws it with --figure FILE.svg."
+        return (
+            Markup(),
+            "The figure is left out to keep the page small; the command below draws it with --figure FILE.svg.",
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a glyph that the font lacks
             figure = embed(result.figure(), anchor, _alternative(f"{title}, {of}.", result))
     except ParadnnError as error:
-        return "", f"No figure: {error}."
+        return None, f"No figure: {error}."
     except Exception as error:
-        return "", f"No figure: {_fault('drawing', error)}."
+        return None, f"No figure: {_fault('drawing', error)}."
     context.room -= len(figure)
     return figure, ""
 

@@ -11,13 +11,13 @@ import io
 import re
 
 import numpy as np
+from markupsafe import Markup, escape
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from analysis.report.assets import TINTS
-from analysis.report.html import attribute
+from analysis.report.page import plain
 
 __all__ = ["HEAVY", "embed"]
 
@@ -35,10 +35,12 @@ _ROOT = re.compile(r'<svg [^>]*?viewBox="([^"]+)"[^>]*>')
 #: The greys that figures are drawn in; a colour map has others.
 _GREYS = ["00", "26", "33", "44", "55", "66", "77", "80", "88", "99", "a8", "b0", "bb", "cc", "dd", "f4", "ff"]
 _GREY = re.compile(rf"(?<=: )#({'|'.join(_GREYS)})\1\1(?=[;\"])")
+#: Colours of figures that change in the dark, and the variables of the page's style that hold them.
+_TINTS = {"#882255": "wine", "#0072b2": "blue", "#dbe7d3": "asked"}
 _FIXED = {"#000000": "#000001", "#ffffff": "#fffffe"}
 
 
-def embed(figure: Figure, key: str, alternative: str, heavy: int = HEAVY) -> str:
+def embed(figure: Figure, key: str, alternative: str, heavy: int = HEAVY) -> Markup:
     """HTML of a figure: an `svg` with role=img, or an `img` of a PNG above `heavy` bytes; either has its alternative.
 
     `key` is the prefix of all ids within, so it must be unique in the page. The same figure and key give the same text.
@@ -57,12 +59,17 @@ def embed(figure: Figure, key: str, alternative: str, heavy: int = HEAVY) -> str
     text = _METADATA.sub("", _COMMENT.sub("", _OUTSIDE.sub("", text)))
     text = re.sub(r'\bid="', f'id="{key}-', text)
     text = re.sub(r'((?:xlink:)?href="#|url\(#)', rf"\g<1>{key}-", text)
-    label = attribute(alternative)
+    label = _attribute(alternative)
     root = (
         f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{{}}" role="img" aria-label="{label}" '
         f'style="max-width:{_width(text)}px">'
     )
-    return _themed(_ROOT.sub(lambda match: root.replace("{}", match[1], 1), text, count=1).strip())
+    return Markup(_themed(_ROOT.sub(lambda match: root.replace("{}", match[1], 1), text, count=1).strip()))
+
+
+def _attribute(words: str) -> Markup:
+    """Words of a store as an attribute between double quotes, on one line."""
+    return escape(" ".join(plain(words).split()))
 
 
 def _marks(figure: Figure) -> int:
@@ -75,8 +82,8 @@ def _marks(figure: Figure) -> int:
 def _themed(text: str) -> str:
     """Greys and dark colours as variables of the page."""
     text = _GREY.sub(lambda match: f"var(--g{round(int(match[1], 16) / 25.5)})", text)
-    for name, (light, _) in TINTS.items():
-        text = text.replace(f": {light}", f": var(--{name})")
+    for colour, name in _TINTS.items():
+        text = text.replace(f": {colour}", f": var(--{name})")
     return text
 
 
@@ -99,11 +106,11 @@ def _is_grey(colour: str) -> bool:
     return colour[1:3] == colour[3:5] == colour[5:7]
 
 
-def _png(figure: Figure, alternative: str) -> str:
+def _png(figure: Figure, alternative: str) -> Markup:
     raw = io.BytesIO()
     figure.savefig(raw, format="png", bbox_inches="tight", dpi=_DPI, metadata={"Software": None})
     data = base64.b64encode(raw.getvalue()).decode()
-    return f'<img alt="{attribute(alternative)}" src="data:image/png;base64,{data}">'
+    return Markup(f'<img alt="{_attribute(alternative)}" src="data:image/png;base64,{data}">')
 
 
 def _width(text: str) -> int:

@@ -1,4 +1,4 @@
-"""The systems side by side, each with its description, as result pages of benchmarks have them."""
+"""What was measured, and on what: the systems side by side, each in sentences, and its points by outcome."""
 
 from __future__ import annotations
 
@@ -8,45 +8,49 @@ from typing import Any
 import pandas as pd
 
 from analysis.format import short
-from analysis.report.html import text
 from analysis.report.populations import Population
-from analysis.report.table import boxed
+from analysis.report.table import Table, frame_table
 from analysis.store.environments import read_environment
-from analysis.store.frame import is_ok
+from analysis.store.frame import families, is_ok
+from paradnn.core.words import counted
 
-__all__ = ["peaks", "systems_table", "versions", "when"]
+__all__ = ["counts", "facts", "systems"]
 
 _FRAMEWORKS = ("tensorflow", "jax", "torch", "keras", "python")
 _UNKNOWN = "not recorded"
-_CAPTION = "The systems side by side"
 
 
-def systems_table(populations: Sequence[Population], store: str | None, linked: bool = True) -> str:
-    """A column for each population, a row for each thing that describes it; what no system says has no row. `linked` to
-    the chapters of the populations."""
+def systems(populations: Sequence[Population], store: str | None) -> list[tuple[str, list[str]]]:
+    """(what, of each population what it says) for each thing that describes them; what no system says has no row."""
     environments = [_environment(one, store) for one in populations]
-    names = [f'<a href="#{one.key}">{text(one.name)}</a>' if linked else text(one.name) for one in populations]
-    head = "".join(f'<th scope="col">{name}</th>' for name in names)
     rows = []
     for name, describe in _ROWS.items():
         cells = [describe(one, environment) for one, environment in zip(populations, environments, strict=True)]
         if any(cells):
-            body = "".join(f"<td>{text(cell or _UNKNOWN)}</td>" for cell in cells)
-            rows.append(f'<tr><th scope="row">{name}</th>{body}</tr>')
-    return boxed(
-        f'<table class="systems"><caption>{_CAPTION}</caption><thead><tr><td></td>{head}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table>",
-        _CAPTION,
-    )
+            rows.append((name, [cell or _UNKNOWN for cell in cells]))
+    return rows
 
 
-def versions(population: Population) -> str:
+def beside(population: Population, described: Sequence[tuple[str, Sequence[str]]]) -> list[tuple[str, str]]:
+    """What is known of a system beside its throughput, in a few lines."""
+    known = {name: cells[0] for name, cells in described}
+    memory = known.get("Memory", "")
+    if "peak_memory_bytes" in population.points and population.points["peak_memory_bytes"].notna().any():
+        most = short(float(population.points["peak_memory_bytes"].max()) / 2**30, "GiB", digits=3)
+        memory = f"{memory}; the largest point took {most}" if memory else f"the largest point took {most}"
+    lines = [
+        (name, known.get(name, "")) for name in ("Measured hardware peaks", "Software", "Measured (UTC)", "Protocol")
+    ]
+    return [(name, words) for name, words in (("Memory", memory), *lines) if words]
+
+
+def _versions(population: Population) -> str:
     """The frameworks by name and version; all others are in the runs."""
     known = {name: population.listed(f"version.{name}") for name in _FRAMEWORKS}
     return ", ".join(f"{name} {version}" for name, version in known.items() if version)
 
 
-def when(population: Population) -> str:
+def _when(population: Population) -> str:
     """The days and minutes (UTC) between which it was measured."""
     if population.published:
         return "not published"
@@ -57,7 +61,7 @@ def when(population: Population) -> str:
     return first if first == last else f"{first} to {last}"
 
 
-def peaks(rows: pd.DataFrame) -> str:
+def _peaks(rows: pd.DataFrame) -> str:
     """The hardware peaks that its runs carry as measured; of all precisions the lowest and the highest."""
     said = []
     for column, what, unit in (
@@ -128,11 +132,80 @@ _ROWS: Mapping[str, Callable[[Population, Mapping[str, Any]], str]] = {
     "Cores": _cores,
     "Memory": _memory,
     "Accelerator": _accelerator,
-    "Measured hardware peaks": lambda population, _: peaks(population.rows),
-    "Software": lambda population, _: versions(population),
+    "Measured hardware peaks": lambda population, _: _peaks(population.rows),
+    "Software": lambda population, _: _versions(population),
     "Operating system": _system,
     "Host": _host,
-    "Measured (UTC)": lambda population, _: when(population),
+    "Measured (UTC)": lambda population, _: _when(population),
     "Protocol": _protocol,
     "Runs": _runs,
 }
+
+
+def counts(populations: Sequence[Population]) -> Table | None:
+    """The points of every population by family and outcome."""
+    each = pd.concat([_counts(one) for one in populations], ignore_index=True)
+    each = each.astype(dict.fromkeys(each.columns[2:], "Int64")).fillna(0)
+    return frame_table(each, "Points by family and outcome")
+
+
+def facts(population: Population) -> list[str]:
+    """A population's environment and protocol in sentences."""
+    rows, listed = population.rows, population.listed
+    known = [("Host", listed("host")), ("Software", _versions(population)), ("Commit", listed("git_commit"))]
+    measure = [
+        f"{name.removeprefix('measure.')} {listed(name)}" for name in population.with_prefix("measure.") if listed(name)
+    ]
+    lines = [f"{what}: {value}." for what, value in (*known, ("When (UTC)", _when(population))) if value]
+    if measure:
+        lines.append(f"Timing protocol: {', '.join(measure)}.")
+    ids = [
+        f"{name.replace('_', ' ')} {listed(name) or 'not recorded'}"
+        for name in ("environment_id", "protocol_id")
+        if name in rows
+    ]
+    lines.append(f"Identity: {', '.join(ids)}.")
+    measured = f"Measured hardware peaks: {_peaks(rows)}." if _peaks(rows) else ""
+    lines += filter(None, (measured, _replicates(rows), _failures(rows)))
+    if population.published:
+        lines.append(
+            "These are published measurements: one figure for each point, without an interval. See "
+            "docs/published-data.md for what they are and can be compared with."
+        )
+    return lines
+
+
+def _counts(population: Population) -> pd.DataFrame:
+    rows = population.rows
+    named = rows.assign(family=rows["family"].fillna("(none)"), outcome=rows["outcome"].fillna("unfinished"))
+    table = pd.crosstab(named["family"], named["outcome"])
+    order = [*families(rows), *(["(none)"] if "(none)" in table.index else [])]
+    columns = sorted(table.columns, key=lambda name: (name != "ok", name))
+    table = table.loc[order, columns].reset_index()
+    table.insert(0, "population", population.name)
+    table.insert(2, "points", table[columns].sum(axis=1))
+    return table.rename_axis(columns=None)
+
+
+def _replicates(rows: pd.DataFrame) -> str:
+    if "point_id" not in rows:
+        return ""
+    counts = rows[is_ok(rows)].groupby("point_id").size()
+    if not len(counts):
+        return ""
+    if counts.max() == 1:
+        return f"Measured once: {counted(len(counts), 'point')}; how far a repetition would differ is not known."
+    return f"Measured {counts.min()} to {counts.max()} times each: {counted(len(counts), 'point')}."
+
+
+def _failures(rows: pd.DataFrame) -> str:
+    counts = rows.loc[~is_ok(rows), "outcome"].fillna("unfinished").value_counts()
+    listed = ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items())
+    unsteady = int((~rows.loc[is_ok(rows), "steady"].astype("boolean").fillna(True)).sum()) if "steady" in rows else 0
+    said = [f"Not measured: {listed}."] if listed else []
+    if unsteady:
+        said.append(f"Not steady: {counted(unsteady, 'measured point')}.")
+    contended = int(rows["contended"].astype("boolean").fillna(False).sum()) if "contended" in rows else 0
+    if contended:
+        said.append(f"Contended: {counted(contended, 'point')}; others took time of the cores meanwhile.")
+    return " ".join(said)

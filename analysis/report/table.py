@@ -1,139 +1,133 @@
-"""A frame as an HTML table that sorts: few digits to read, the exact value to sort by, no constant columns."""
+"""A frame as a table that sorts: few digits to read, the exact value to sort by, no column that says nothing."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from analysis.format import short
 from analysis.labels import label, labelled
-from analysis.report.html import attribute, run_link, text
 
-__all__ = ["CAP", "Cell", "boxed", "html_table", "sortable"]
+__all__ = ["CAP", "Cell", "Table", "frame_table", "without_constants"]
 
-#: The class of cells that hold numbers.
-_NUMBER = ' class="n"'
 #: Rows of a table that are in the page.
 CAP = 200
-_COLLAPSED = 12  # rows above which a table is collapsed
-_WIDE = 6  # columns above which those that say the same in every row are named above the table instead
 _CROWDED = 10  # columns above which a printed table is set smaller
 _IDS = ("run_id", "a_run_id", "b_run_id")
 
 
 class Cell(NamedTuple):
-    """A cell of a table: its words, and the number to sort by where it is one."""
+    """A cell of a table: its words, the number to sort by where it is one, and whether it is the id of a run."""
 
     words: Any
     exact: float | None = None
-
-    def html(self) -> str:
-        """The cell as an element."""
-        if self.exact is None:
-            return f"<td>{text(self.words)}</td>"
-        return f'<td class="n" data-v="{self.exact!r}">{text(self.words)}</td>'
+    is_run: bool = False
 
 
-def sortable(head: Sequence[str], rows: Sequence[Sequence[Cell]], caption: str) -> str:
-    """A table of cells that sorts by its headings."""
-    numbers = [any(row[place].exact is not None for row in rows) for place in range(len(head))]
-    top = "".join(
-        f'<th scope="col"{_NUMBER if number else ""}>{text(name)}</th>'
-        for name, number in zip(head, numbers, strict=True)
-    )
-    body = "".join(f"<tr>{''.join(cell.html() for cell in row)}</tr>" for row in rows)
-    return boxed(_framed(top, body, caption, " results"), caption)
+@dataclass(frozen=True)
+class Table:
+    """What a page shows as a table: headings, whether a column holds numbers, cells, and a note above them."""
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+    size: str = ""
+
+    @property
+    def numbers(self) -> list[bool]:
+        """Which columns hold numbers."""
+        return [any(row[place].exact is not None for row in self.rows) for place in range(len(self.head))]
+
+    @property
+    def wide(self) -> bool:
+        """Whether it has so many columns that it is printed smaller."""
+        return len(self.head) > _CROWDED
 
 
-def _framed(top: str, body: str, caption: str, wide: str = "") -> str:
-    return (
-        f'<table class="sortable{wide}"><caption>{text(caption)}</caption><thead><tr>{top}</tr></thead>'
-        f"<tbody>{body}</tbody></table>"
-    )
+def frame_table(frame: pd.DataFrame, caption: str, whole: str = "", cap: int = CAP) -> Table | None:
+    """The first `cap` rows of a frame, None of an empty one; `whole` is the command that writes all of them.
 
-
-def html_table(frame: pd.DataFrame, caption: str, address: str = "", whole: str = "", cap: int = CAP) -> str:
-    """The first `cap` rows; `whole` is the command that writes all of them, `address` the UI that run ids link to.
-
-    Long tables stand in `details`. Numbers carry their exact value as `data-v`, by which the page sorts.
+    The ends of an interval share a column, which is not there where no interval says more than its value.
     """
     if not len(frame):
-        return ""
-    varied, same = _without_constants(frame)
+        return None
+    varied, same = without_constants(frame)
     shown = varied.head(cap)
-    columns = [_Column(shown[name], address) for name in shown.columns]
-    head = "".join(f'<th scope="col"{column.align}>{column.title}</th>' for column in columns)
-    rows = zip(*(column.cells() for column in columns), strict=True)
-    body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
-    notes = [f"Constant columns: {same}."] if same else []
+    columns = list(_columns(shown))
+    notes = [f"The same in every row: {same}."] if same else []
     if len(frame) > cap:
-        notes.append(
-            f"The first {cap} of {len(frame):,} rows; all of them: {whole}"
-            if whole
-            else f"The first {cap} of {len(frame):,} rows."
-        )
-    wide = " wide" if len(shown.columns) > _CROWDED else ""
-    note = f'<p class="note">{text(" ".join(notes))}</p>' if notes else ""
-    table = boxed(_framed(head, body, caption, wide), caption)
-    if len(shown) <= _COLLAPSED:
-        return note + table
-    count = f"{len(frame):,} rows" if len(frame) <= cap else f"{cap} of {len(frame):,} rows"
-    return f"<details><summary>Table: {text(caption)}, {count}</summary>{note}{table}</details>"
+        notes.append(f"The first {cap} of {len(frame):,} rows{f'; all of them: {whole}' if whole else '.'}")
+    size = f"{len(frame):,} row{'s'[: len(frame) != 1]}" if len(frame) <= cap else f"{cap} of {len(frame):,} rows"
+    rows = list(zip(*(cells for _, cells in columns), strict=True))
+    return Table(caption, [title for title, _ in columns], rows, " ".join(notes), size)
 
 
-def boxed(table: str, caption: str) -> str:
-    """A table in a box that scrolls, by keyboard as well."""
-    return f'<div class="scroll" role="region" aria-label="{attribute(caption)}" tabindex="0">{table}</div>'
-
-
-def _without_constants(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """The frame without empty columns, and in a wide one without those of one value, which are named."""
+def without_constants(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """The frame without empty columns and those of one value, and the latter in words."""
     held = frame[[name for name in frame.columns if frame[name].notna().any()]]
-    if len(held) < 2 or len(held.columns) <= _WIDE:
+    if len(held) < 2:
         return held, ""
     same = [name for name in held.columns if held[name].notna().all() and held[name].nunique() == 1]
     if len(same) == len(held.columns):
         return held, ""
-    words = ", ".join(
-        f"{label(str(name))} = {_Column(held[name].head(1), '').plain(held[name].iloc[0])}" for name in same
-    )
+    words = ", ".join(f"{label(str(name))} = {_plain(held[name].iloc[0], held[name])}" for name in same)
     return held.drop(columns=same), words
 
 
-class _Column:
-    """How the values of one column are written."""
+def _columns(frame: pd.DataFrame) -> Iterator[tuple[str, list[Cell]]]:
+    """Heading and cells of each column; the two ends of an interval as one, behind what it is of."""
+    names, before = [str(name) for name in frame.columns], ""
+    for name in names:
+        high = _other_end(name)
+        if high in names:
+            cells = _interval(frame, before, name, str(high))
+            if any(cell.words != "-" for cell in cells):
+                yield f"95% interval of {label(before)}" if before else "95% interval", cells
+        elif not any(_other_end(low) == name for low in names):
+            before = name
+            yield labelled(name), _cells(frame[name])
 
-    def __init__(self, values: pd.Series, address: str) -> None:
-        self.values = values
-        self.address = address
-        self.name = str(values.name)
-        self.number = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
-        self.align = _NUMBER if self.number else ""
 
-    @property
-    def title(self) -> str:
-        """What the column is called, with its unit."""
-        return text(labelled(self.name)).replace("_", "_<wbr>")
+def _other_end(name: str) -> str | None:
+    """The column of the upper end that belongs to one of a lower end."""
+    return f"{name.removesuffix('low')}high" if name == "low" or name.endswith("_low") else None
 
-    def plain(self, value: Any) -> str:
-        """One value as text."""
-        if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
-            return "-"
-        if not self.number:
-            return str(value)
-        if isinstance(value, float) or self.values.dtype.kind == "f":
-            return short(float(value), digits=4)
-        return str(value)
 
-    def cells(self) -> list[str]:
-        """The table cells of the column."""
-        found = []
-        for value in self.values.astype("object"):
-            words = self.plain(value)
-            inner = run_link(value, self.address) if self.name in _IDS and words != "-" else text(words)
-            exact = f' data-v="{float(value)!r}"' if self.number and words not in ("-", str(value)) else ""
-            found.append(f"<td{self.align}{exact}>{inner}</td>")
-        return found
+def _interval(frame: pd.DataFrame, of: str, low: str, high: str) -> list[Cell]:
+    """Both ends in a cell; none where they are the value itself."""
+    found = []
+    for place in range(len(frame)):
+        ends = [frame[name].iloc[place] for name in (low, high)]
+        value = frame[of].iloc[place] if of else None
+        nothing = any(pd.isna(end) for end in ends) or (ends[0] == ends[1] == value)
+        words = [_plain(end, frame[name]) for end, name in zip(ends, (low, high), strict=True)]
+        found.append(Cell("-") if nothing else Cell("\u00a0to\u00a0".join(words)))
+    return found
+
+
+def _cells(values: pd.Series) -> list[Cell]:
+    number, run = _is_number(values), values.name in _IDS
+    cells = []
+    for value in values.astype("object"):
+        words = _plain(value, values)
+        exact = float(value) if number and words != "-" else None
+        cells.append(Cell(words, exact, run and words != "-"))
+    return cells
+
+
+def _is_number(values: pd.Series) -> bool:
+    return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
+
+
+def _plain(value: Any, values: pd.Series) -> str:
+    """One value of a column as text."""
+    if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    if _is_number(values) and (isinstance(value, float) or values.dtype.kind == "f"):
+        return short(float(value), digits=4)
+    return str(value)

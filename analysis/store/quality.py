@@ -15,7 +15,7 @@ import pandas as pd
 
 from analysis.store.frame import is_ok, units
 
-__all__ = ["Quality", "admit", "copies"]
+__all__ = ["Quality", "admit", "copies", "without_wild_intervals"]
 
 #: No quantity that is measured here is as large, in any unit: 1e30 FLOPs are a century of all computers there are.
 _LARGEST = 1e30
@@ -31,6 +31,8 @@ _TIMINGS = (
 #: Significant digits in which two timings must agree, over all that tell them apart, to be one: two measurements with a
 #: spread of 1% agree in five digits once in 3,000 times.
 _DIGITS = 5
+_BEYOND = 1.1  # times the slowest block
+_INTERVALS = (("step_time", "_ms"), ("examples_per_second", ""))  # names and units of what has an interval of a run
 _MOST_DIGITS = 15  # that a stored number has
 
 
@@ -40,14 +42,16 @@ class Quality:
 
     Out are `failed_checks` (the tool contradicted itself), `copies` of other runs, and with `steady_only` also
     `unsteady` and `contended` runs, which are else flagged. `impossible` counts values, infinite or beyond 1e30, that
-    are taken as missing. `failed` maps outcomes to runs that failed beside ok replicates of `partly_failed` points.
-    `scenarios` counts runs of scenarios that were taken for what their steps are.
+    are taken as missing, `wild` runs whose interval cannot be and is taken as missing too. `failed` maps outcomes to
+    runs that failed beside ok replicates of `partly_failed` points. `scenarios` counts runs of scenarios that were
+    taken for what their steps are.
     """
 
     runs: int = 0
     failed_checks: int = 0
     copies: int = 0
     impossible: int = 0
+    wild: int = 0
     unsteady: int = 0
     contended: int = 0
     steady_only: bool = False
@@ -89,6 +93,8 @@ class Quality:
             yield f"{_runs(self.unsteady)} {'are' if self.unsteady > 1 else 'is'} not steady"
         if not self.steady_only and self.contended:
             yield f"{_runs(self.contended)} shared the machine with other work (--steady-only leaves such runs out)"
+        if self.wild:
+            yield f"{_runs(self.wild)} without an interval, since theirs would reach far beyond every block"
         if self.partly_failed:
             listed = ", ".join(f"{count} {outcome}" for outcome, count in self.failed.items())
             points = f"{self.partly_failed} point{'s'[: self.partly_failed != 1]}"
@@ -113,12 +119,14 @@ def admit(frame: pd.DataFrame, steady_only: bool = False) -> tuple[pd.DataFrame,
     out = wrong | copied | ((unsteady | contended) if steady_only else np.zeros(len(frame), dtype=bool))
     kept = frame[~out].reset_index(drop=True) if out.any() else frame
     kept, impossible = _without_impossible(kept)
+    kept, wild = without_wild_intervals(kept)
     points, failed = _failed_beside_ok(kept)
     return kept, Quality(
         runs=len(frame),
         failed_checks=int(wrong.sum()),
         copies=int(copied.sum()),
         impossible=impossible,
+        wild=wild,
         unsteady=int(unsteady.sum()),
         contended=int(contended.sum()),
         steady_only=steady_only,
@@ -211,6 +219,27 @@ def _without_impossible(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
             count += int(bad.sum())
             changed[name] = np.where(bad, np.nan, values)
     return (frame.assign(**changed) if changed else frame), count
+
+
+def without_wild_intervals(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """The frame without intervals that cannot be, and how many runs had one.
+
+    Such an interval is wider than what it is of, to each side in the mean, or ends a tenth and more beyond the fastest
+    or the slowest block that was measured. Runs stored before intervals ended at those have them.
+    """
+    names = ("step_time_ms", "step_time_low_ms", "step_time_high_ms", "step_time_min_ms", "step_time_max_ms")
+    if any(name not in frame for name in names[:3]):
+        return frame, 0
+    value, low, high, fastest, slowest = (
+        frame[name].to_numpy(dtype="float64", na_value=np.nan) if name in frame else np.full(len(frame), np.nan)
+        for name in names
+    )
+    with np.errstate(invalid="ignore"):
+        wild = (high - low > 2 * value) | (low < fastest / _BEYOND) | (high > slowest * _BEYOND)
+    if not wild.any():
+        return frame, 0
+    ends = [f"{name}{end}{unit}" for name, unit in _INTERVALS for end in ("_low", "_high")]
+    return frame.assign(**{name: frame[name].mask(wild) for name in ends if name in frame}), int(wild.sum())
 
 
 def _failed_beside_ok(frame: pd.DataFrame) -> tuple[int, dict[str, int]]:

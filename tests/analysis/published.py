@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.store.published import OPERATION_COLUMNS, read_archive
+from analysis.published.archive import OPERATION_COLUMNS, read_archive
 from tests.conftest import ROOT
 
 #: The data files of the paper's artifact: where PARADNN_ARCHIVE says, or beside this checkout.

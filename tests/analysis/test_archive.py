@@ -13,9 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.store.archive import import_archive
+from analysis.published.archive import import_archive, read_archive
 from analysis.store.load import load, load_tables
-from analysis.store.published import read_archive
 from paradnn.errors import DataError, StoreError
 from paradnn.store.metrics import metric
 

@@ -15,10 +15,9 @@ import pytest
 from analysis.cli import main
 from analysis.methods.pairing import pair
 from analysis.methods.roofline import roofline
-from analysis.store.deepbench import read_deepbench
-from analysis.store.deepbench_sheets import Timing, read_workbook
+from analysis.published.deepbench import Timing, read_deepbench, read_workbook
+from analysis.published.runs import PublishedRun
 from analysis.store.load import load
-from analysis.store.publication import PublishedRun
 from paradnn.config.identity import point_id, request_of, texts
 from paradnn.config.point import Point
 from paradnn.errors import DataError

@@ -15,7 +15,7 @@ from analysis.claims.kinds import KINDS
 from analysis.claims.load import observations
 from analysis.claims.restate import restate
 from analysis.claims.sides import Data
-from analysis.store.published import OPERATION_COLUMNS, read_archive
+from analysis.published.archive import OPERATION_COLUMNS, read_archive
 from paradnn.errors import ConfigError
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs
 from tests.analysis.test_archive import write

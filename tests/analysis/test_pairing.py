@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from analysis.methods.pairing import RESULT_COLUMNS, pair
-from analysis.store.published import read_archive
+from analysis.published.archive import read_archive
 from paradnn.errors import ConfigError
 from tests.analysis.test_archive import write
 from tests.conftest import ROOT

@@ -13,8 +13,8 @@ import yaml
 from analysis.cli import main
 from analysis.cli.selection import load_chosen
 from analysis.options import Selection
+from analysis.published.runs import digest
 from analysis.store.load import load
-from analysis.store.publication import digest
 from paradnn.config.identity import protocol_id
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Measure

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from analysis.__main__ import main
-from analysis.store.rcp import read_reference_points
+from analysis.published.rcp import read_reference_points
 from paradnn.errors import DataError
 
 

@@ -14,14 +14,14 @@ import pytest
 from analysis.cli import main
 from analysis.methods.breakdown import breakdown
 from analysis.options import Selection
+from analysis.report import make_report
+from analysis.report.build import ui_address
 from analysis.report.comparisons import side_of
-from analysis.report.html import prose, run_link, ui_address
 from analysis.report.outline import Item, outline
-from analysis.report.overview import facts
 from analysis.report.populations import Population, split
 from analysis.report.svg import embed
-from analysis.report.table import html_table
-from analysis.result import Paragraph
+from analysis.report.systems import facts
+from analysis.report.table import frame_table
 from analysis.summaries.breakdown import breakdown as analyse_breakdown
 from tests.analysis.conftest import Writer, fc
 from tests.analysis.planted import grid, runs
@@ -212,26 +212,28 @@ def test_a_failed_write_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.
 def test_runs_link_to_a_server_alone_and_without_credentials() -> None:
     assert ui_address("https://me:secret@host:5000/base/?token=x") == "https://host:5000/base"
     assert ui_address("sqlite:////home/me/mlflow.db") == ui_address("javascript:alert(1)") == ""
-    assert run_link("abc", "http://h") == '<a href="http://h/#/runs/abc"><code>abc</code></a>'
-    assert run_link("<b>", "") == "<code>&lt;b&gt;</code>"
 
 
 def test_a_table_says_what_it_leaves_out_and_sorts_by_exact_values() -> None:
     frame = pd.DataFrame({"family": HOSTILE, "speed": np.linspace(1e6, 2e6, 30), "name": [f"n{i}" for i in range(30)]})
-    text = html_table(frame, "Speeds", whole="python -m analysis x --csv FILE", cap=20)
-    assert "<details><summary>Table: Speeds, 20 of 30 rows</summary>" in text
-    assert "The first 20 of 30 rows; all of them: python -m analysis x --csv FILE" in text
-    assert text.count("<tr>") == 21
-    assert 'data-v="1000000.0">1M</td>' in text
-    assert "<script>" not in text
-    assert html_table(frame.head(3), "Few").startswith('<div class="scroll"')
-    wide = pd.DataFrame({f"c{i}": [1, 1] for i in range(6)} | {"x": [1, 2]})
-    assert "Constant columns: c0 = 1, c1 = 1" in html_table(wide, "Wide")
+    table = frame_table(frame, "Speeds", whole="python -m analysis x --csv FILE", cap=20)
+    assert table is not None
+    assert (table.size, list(table.head), len(table.rows)) == ("20 of 30 rows", ["speed", "name"], 20)
+    assert "The first 20 of 30 rows; all of them: python -m analysis x --csv FILE" in table.note
+    assert f"The same in every row: family = {HOSTILE}." in table.note
+    assert table.rows[0][0] == ("1M", 1e6, False)
+    assert frame_table(frame.head(0), "None") is None
 
 
-def test_prose_makes_lists_of_points() -> None:
-    paragraphs = [Paragraph("a < b", ("one", "two")), Paragraph("c")]
-    assert prose(paragraphs) == "<p>a &lt; b</p><ul><li>one</li><li>two</li></ul><p>c</p>"
+def test_ends_of_an_interval_share_a_column_and_say_nothing_where_they_are_the_value() -> None:
+    frame = pd.DataFrame({"share": [0.5, 0.25], "share_low": [0.4, 0.25], "share_high": [0.6, 0.25], "n": [1, 2]})
+    table = frame_table(frame, "Shares")
+    assert table is not None
+    assert list(table.head) == ["share", "95% interval of share", "n"]
+    assert [row[1].words for row in table.rows] == ["0.4\u00a0to\u00a00.6", "-"]
+    alone = frame_table(frame.assign(share_low=frame["share"], share_high=frame["share"]), "Shares")
+    assert alone is not None
+    assert list(alone.head) == ["share", "n"]
 
 
 def test_a_figure_has_its_own_ids_and_goes_in_as_png_when_heavy() -> None:
@@ -317,10 +319,9 @@ def test_the_script_sorts_numbers_as_numbers() -> None:
     """Run by a real engine where there is one; the page does not need it to be read."""
     from shutil import which
 
-    from analysis.report.assets import SCRIPT
-
+    script = (Path(make_report.__code__.co_filename).with_name("templates") / "script.js").read_text()
     node = which("node")
-    body = SCRIPT[: SCRIPT.index("function sortBy")]
+    body = script[: script.index("function sortBy")]
     if node is None:
         assert "exact !== undefined" in body
         return
@@ -335,6 +336,6 @@ def test_how_many_runs_were_contended_is_said_of_their_population() -> None:
     when = pd.Timestamp("2026-01-01", tz="UTC")
     told = pd.array([True, None, False, True], dtype="boolean")
     (one,) = split(runs(four, start_time=when, contended=told), Selection())
-    assert "Contended: 2 points; others took time of the cores" in facts(one)
+    assert "Contended: 2 points; others took time of the cores" in " ".join(facts(one))
     (quiet,) = split(runs(four, start_time=when, contended=False), Selection())
-    assert "contended" not in facts(quiet)
+    assert "contended" not in " ".join(facts(quiet))

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from analysis.cli import main
+from analysis.published.vidur import read_vidur
 from analysis.store.load import load
-from analysis.store.vidur import read_vidur
 from paradnn.errors import DataError
 
 OWN = os.environ.get("PARADNN_VIDUR")

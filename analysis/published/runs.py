@@ -1,7 +1,7 @@
 """Logging published measurements as runs, beside one's own: each once, however often they are imported.
 
-A `Publication` is read from files elsewhere (`analysis.store.archive`, `deepbench`, `dawnbench`) and checked before
-the first run is logged. Its runs are children of one run of its name.
+A `Publication` is read from files elsewhere (`archive`, `deepbench`, `dawnbench` and others beside this) and checked
+before the first run is logged. Its runs are children of one run of its name.
 """
 
 from __future__ import annotations
@@ -15,13 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.store.load import load
 from analysis.store.writer import open_experiment, writing
+from paradnn.config.families.communication import COLLECTIVES, bus_factor
 from paradnn.store.address import address_of
 from paradnn.store.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Imported", "Moment", "Publication", "PublishedRun", "Table", "digest", "log_publications"]
+__all__ = ["Imported", "Moment", "Publication", "PublishedRun", "Table", "Transfer", "digest", "log_publications"]
+
+
+#: What one's own runs say of a message that is one buffer, sent as it is.
+_PLAIN = {"model.payload": "equal", "model.buffers": "1", "model.serialized": "false"}
+_ALIKE = {"model.name": "channel", "batch_size": "1", "mode": "inference", "platform.name": "gpu"}
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,54 @@ class Imported:
     left_out: Sequence[str]
 
 
+@dataclass(frozen=True)
+class Transfer:
+    """A published time, with the params and metrics of one's own runs of `model=channel`.
+
+    `seconds` of a message or a collective of `size` bytes between `processes`, which are on so many `hosts`."""
+
+    transport: str
+    pattern: str
+    size: int
+    processes: int
+    hosts: int
+    precision: str
+    seconds: float
+
+    @property
+    def params(self) -> dict[str, str]:
+        """As a run holds them. One's own runs have no `model.hosts`: all their processes are of one."""
+        own = {
+            "model.transport": self.transport,
+            "model.pattern": self.pattern,
+            "model.bytes": str(self.size),
+            "model.processes": str(self.processes),
+            "model.hosts": str(self.hosts),
+            "precision": self.precision,
+        }
+        return {**_ALIKE, **_PLAIN, **own}
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Time and rates, as docs/communication.md defines them."""
+        rate = self.size / self.seconds
+        found = {
+            "step_time_ms": 1e3 * self.seconds,
+            "transfer_us": 1e6 * self.seconds,
+            "messages_per_second": 1 / self.seconds,
+            "sent_bytes_per_second": rate,
+        }
+        if self.pattern in COLLECTIVES:
+            found["bus_bytes_per_second"] = rate * bus_factor(self.pattern, self.processes)
+        return found
+
+    @property
+    def name(self) -> str:
+        """Short description of what is sent."""
+        hosts = f" on {self.hosts} hosts" if self.hosts > 1 else ""
+        return f"{self.transport} {self.pattern} x{self.processes}{hosts} {self.size} B"
+
+
 def log_publications(
     publications: Sequence[Publication],
     tracking_uri: str | None,
@@ -140,6 +194,7 @@ def _parent(client: Any, experiment_id: str, publication: Publication) -> str:
 
 
 _SHARED = {"schema_version": SCHEMA_VERSION, "source": "published"}
+_LONGEST = 480  # characters
 #: As many as MLflow takes at once.
 _MOST_METRICS = 1000
 
@@ -160,6 +215,11 @@ def _complete(client: Any, run: PublishedRun, parent: str, found: pd.Series) -> 
     return True
 
 
+def _storable(text: str) -> str:
+    """What every database takes: not too long, and no half of a character."""
+    return text[:_LONGEST].encode(errors="replace").decode()
+
+
 def _log_tables(client: Any, run_id: str, run: PublishedRun) -> None:
     for name, table in run.tables.items():
         client.log_text(run_id, json.dumps({"columns": list(table.columns), "data": table.rows}), name)
@@ -170,8 +230,9 @@ def _log(client: Any, experiment_id: str, run: PublishedRun, parent: str, start:
     from mlflow.entities import Metric, Param, RunTag
 
     now = int(time.time() * 1000)
-    tags = {**_SHARED, "kind": "point", "point_id": run.point_id, "mlflow.parentRunId": parent, **run.tags}
-    run_id = client.create_run(experiment_id, start_time=start, tags=tags, run_name=run.name).info.run_id
+    own = {key: _storable(text) for key, text in run.tags.items()}
+    tags = {**_SHARED, "kind": "point", "point_id": run.point_id, "mlflow.parentRunId": parent, **own}
+    run_id = client.create_run(experiment_id, start_time=start, tags=tags, run_name=_storable(run.name)).info.run_id
     _log_tables(client, run_id, run)
     curve = [
         Metric(key, value, start + round(1e3 * moment.seconds), moment.step)
@@ -183,8 +244,8 @@ def _log(client: Any, experiment_id: str, run: PublishedRun, parent: str, start:
     client.log_batch(
         run_id,
         metrics=[Metric(key, value, now, 0) for key, value in run.metrics.items()],
-        params=[Param(key, value) for key, value in run.params.items()],
-        tags=[RunTag(key, value) for key, value in (("reason", run.reason), ("outcome", run.outcome)) if value],
+        params=[Param(key, _storable(value)) for key, value in run.params.items()],
+        tags=[RunTag(key, _storable(text)) for key, text in (("reason", run.reason), ("outcome", run.outcome)) if text],
     )
     end = start + round(1e3 * run.curve[-1].seconds) if run.curve else start
     client.set_terminated(run_id, "FINISHED" if run.outcome == "ok" else "FAILED", end)

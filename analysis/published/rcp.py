@@ -10,8 +10,7 @@ are for). Each file is one benchmark in one round of MLPerf Training or MLPerf H
 from __future__ import annotations
 
 import itertools
-import json
-import math
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,8 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from analysis.store import publication
-from analysis.store.publication import Publication, PublishedRun, Table, digest, log_publications
+from analysis.published import runs
+from analysis.published.files import DAMAGED, read_json, reason
+from analysis.published.runs import Publication, PublishedRun, Table, digest, log_publications
 from paradnn.errors import DataError
 from paradnn.store.protocols import PUBLISHED
 
@@ -28,6 +28,7 @@ __all__ = ["EXPERIMENT", "Imported", "ReferencePoint", "import_rcp", "read_refer
 
 #: Where the runs go: apart from one's own, which share neither models nor data with them.
 EXPERIMENT = "mlperf-rcp"
+_MOST = 1e15  # no samples and no epochs are as many
 #: Runs that a benchmark's rules drop at either end, where it is not one.
 _DROPPED = {"unet3d": 4}
 #: The key that holds what each training took, and its unit. (BERT's trainings are counted in samples under the first.)
@@ -72,7 +73,7 @@ class Imported:
 
     points: tuple[ReferencePoint, ...]
     files: int
-    runs: publication.Imported
+    runs: runs.Imported
 
 
 def read_reference_points(folder: Path) -> tuple[list[ReferencePoint], int, list[str]]:
@@ -86,10 +87,10 @@ def read_reference_points(folder: Path) -> tuple[list[ReferencePoint], int, list
     files = sorted(root.glob("*/rcps_*.json"))
     for path in files:
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = read_json(path)
             found += [_point(path.parent.name.replace("_", " "), *record) for record in content.items()]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            damaged.append(f"{path.parent.name}/{path.name}: {type(error).__name__}: {error}")
+        except DAMAGED as error:
+            damaged.append(f"{path.parent.name}/{path.name}: {reason(error)}")
     if not found:
         raise DataError(f"{folder}: holds no reference points of MLPerf; give a clone of mlcommons/logging")
     return found, len(files) - len(damaged), damaged
@@ -100,12 +101,11 @@ def _point(round_: str, name: str, record: dict[str, Any]) -> ReferencePoint:
     if key is None:
         raise KeyError(" or ".join(_TOOK))
     took = [float(value) for value in record[key]]
-    if not took or not all(map(math.isfinite, took)):
+    batch_size = int(record["BS"])
+    if not took or not all(0 <= value < _MOST for value in (*took, batch_size)):
         raise ValueError(f"{name} has no numbers")
     platform, further = str(record.get("Platform") or "(not said)"), dict(record.get("Hyperparams") or {})
-    return ReferencePoint(
-        round_, str(record["Benchmark"]), name, int(record["BS"]), _TOOK[key], took, platform, further
-    )
+    return ReferencePoint(round_, str(record["Benchmark"]), name, batch_size, _TOOK[key], took, platform, further)
 
 
 def import_rcp(folder: Path, tracking_uri: str | None = None, experiment: str = EXPERIMENT) -> Imported:
@@ -120,7 +120,8 @@ def import_rcp(folder: Path, tracking_uri: str | None = None, experiment: str = 
 
 def _run(point: ReferencePoint) -> PublishedRun:
     params = {"task": "learn", "mode": "train", "model.name": point.benchmark, "batch_size": str(point.batch_size)}
-    params |= {f"mlperf.{key}": str(value) for key, value in point.hyperparameters.items()}
+    named = {key: value for key, value in point.hyperparameters.items() if re.fullmatch(r"[\w. /-]{1,100}", key, re.A)}
+    params |= {f"mlperf.{key}": str(value) for key, value in named.items()}
     params |= {"mlperf.round": point.round, "mlperf.unit": point.unit}
     return PublishedRun(
         point_id=digest("mlperf-rcp", point.round, point.benchmark, point.name),

@@ -9,8 +9,6 @@ with its whole curve; the time to the threshold is that of the first entry which
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,8 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from analysis.store import publication
-from analysis.store.publication import Moment, Publication, PublishedRun, digest, log_publications
+from analysis.published import runs
+from analysis.published.files import DAMAGED, read_json, read_table, read_text, reason
+from analysis.published.runs import Moment, Publication, PublishedRun, digest, log_publications
 from paradnn.errors import DataError
 from paradnn.store.protocols import PUBLISHED
 
@@ -29,6 +28,7 @@ __all__ = ["EXPERIMENT", "TASKS", "Imported", "Series", "import_dawnbench", "rea
 EXPERIMENT = "dawnbench"
 #: What entries say that an hour costs (`costPerHour`) is in this currency.
 _CURRENCY = "USD"
+_MOST = 1e9  # no epochs and no hours are as many
 #: The metric of each task as its column is called, the threshold in it, and what of it is 1.
 TASKS = {"CIFAR10": ("top1Accuracy", 94.0, 100.0), "ImageNet": ("top5Accuracy", 93.0, 100.0)}
 TASKS["SQuAD"] = ("f1Score", 0.75, 1.0)
@@ -65,7 +65,7 @@ class Series:
     def price(self) -> float | None:
         """What an hour costs, where the entry says so."""
         price = self.about.get("costPerHour")
-        return float(price) if isinstance(price, (int, float)) and price > 0 else None
+        return float(price) if isinstance(price, (int, float)) and 0 < price < math.inf else None
 
     def metrics(self) -> dict[str, float]:
         """What `task=learn` would have recorded."""
@@ -82,7 +82,7 @@ class Imported:
     """All series, and what became of them."""
 
     series: tuple[Series, ...]
-    runs: publication.Imported
+    runs: runs.Imported
 
 
 def read_series(folder: Path) -> tuple[list[Series], list[str]]:
@@ -96,8 +96,8 @@ def read_series(folder: Path) -> tuple[list[Series], list[str]]:
         for path in sorted((folder / task / "train").glob("*.tsv")):
             try:
                 found.append(_series(task, path))
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                damaged.append(f"{path.name}: {type(error).__name__}: {error}")
+            except DAMAGED as error:
+                damaged.append(f"{path.name}: {reason(error)}")
     if not found:
         raise DataError(
             f"{folder}: holds no series of DAWNBench; give a clone of stanford-futuredata/dawn-bench-entries"
@@ -106,14 +106,13 @@ def read_series(folder: Path) -> tuple[list[Series], list[str]]:
 
 
 def _series(task: str, path: Path) -> Series:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = [row for row in csv.DictReader(file, delimiter="\t") if any(row.values())]
+    rows = [row for row in read_table(read_text(path), "\t") if any(row.values())]
     columns = {name: [float(row[name]) for row in rows] for name in ("epoch", "hours", TASKS[task][0])}
-    if not rows or not all(map(math.isfinite, [value for values in columns.values() for value in values])):
+    if not rows or not all(0 <= value < _MOST for values in columns.values() for value in values):
         raise ValueError("has no numbers")
     epochs = [value + (columns["epoch"][0] == 0) for value in columns["epoch"]]
     about = path.with_suffix(".json")
-    content = json.loads(about.read_text(encoding="utf-8-sig")) if about.is_file() else {}
+    content = dict(read_json(about)) if about.is_file() else {}
     return Series(task, path.stem, epochs, columns["hours"], columns[TASKS[task][0]], content)
 
 

@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from analysis.store.publication import Imported, Publication, PublishedRun, digest, log_publications
-from analysis.store.transfers import Transfer
+from analysis.published.files import DAMAGED, read_table, read_text, reason
+from analysis.published.runs import Imported, Publication, PublishedRun, Transfer, digest, log_publications
 from paradnn.errors import DataError
 from paradnn.store.protocols import VIDUR
 
@@ -25,6 +25,8 @@ __all__ = ["EXPERIMENT", "import_vidur", "read_vidur"]
 #: Where the runs go: apart from one's own, which they outnumber.
 EXPERIMENT = "vidur"
 _PATTERNS = ("all_reduce", "send_recv")
+#: Column of a count -> the least that it can be.
+_COUNTS = {"num_workers": 2, "size": 1, "devices_per_node": 1}
 _DEVICES = {
     "a40_pairwise_nvlink": "NVIDIA A40, pairs joined by NVLink",
     "a100_pairwise_nvlink": "NVIDIA A100, pairs joined by NVLink",
@@ -63,9 +65,9 @@ def read_vidur(folder: Path) -> tuple[list[Publication], list[str]]:
         raise DataError(f"{folder}: holds no all_reduce.csv or send_recv.csv; they are in {_SOURCE}")
     publications: list[Publication] = []
     left_out: list[str] = []
-    seen: dict[bytes, str] = {}
+    seen: dict[str, str] = {}
     for path in paths:
-        name, content = f"{path.parent.name}/{path.name}", path.read_bytes()
+        name, content = f"{path.parent.name}/{path.name}", _content(path)
         if content in seen:
             left_out.append(f"{name} is {seen[content]}, byte for byte")
             continue
@@ -74,7 +76,14 @@ def read_vidur(folder: Path) -> tuple[list[Publication], list[str]]:
     return publications, left_out
 
 
-def _publication(machine: str, pattern: str, name: str, content: bytes) -> Publication:
+def _content(path: Path) -> str:
+    try:
+        return read_text(path)
+    except DAMAGED as error:
+        raise DataError(f"{path.parent.name}/{path.name}: {reason(error)}; fetch it again ({_SOURCE})") from None
+
+
+def _publication(machine: str, pattern: str, name: str, content: str) -> Publication:
     device = _DEVICES.get(machine, machine)
     runs = list(_runs(machine, device, name, _transfers(name, pattern, content)))
     if not runs:
@@ -83,22 +92,23 @@ def _publication(machine: str, pattern: str, name: str, content: bytes) -> Publi
     return Publication(f"published, Vidur {device}, {pattern}", about, _PUBLISHED, runs)
 
 
-def _transfers(name: str, pattern: str, content: bytes) -> Iterator[tuple[int, Transfer]]:
+def _transfers(name: str, pattern: str, content: str) -> Iterator[tuple[int, Transfer]]:
     """The line of each row, and what it says. DataError where it is damaged."""
     time = f"time_stats.{pattern}.median"
-    table = csv.DictReader(content.decode(errors="replace").splitlines())
-    for column in (time, "num_workers", "size", "devices_per_node"):
-        if column not in (table.fieldnames or ()):
-            raise DataError(f"{name}: there is no column {column}; fetch it again ({_SOURCE})")
-    for row in table:
-        where = f"{name}, line {table.line_num}: "
-        processes, size, of_a_host = (
-            _whole(row[column], where + column, least)
-            for column, least in (("num_workers", 2), ("size", 1), ("devices_per_node", 1))
-        )
+    table = read_table(content)
+    try:
+        lacking = [each for each in (time, *_COUNTS) if each not in (table.fieldnames or ())]
+        rows = [(table.line_num, row) for row in table]
+    except csv.Error as error:
+        raise DataError(f"{name}: {reason(error)}; fetch it again ({_SOURCE})") from None
+    if lacking:
+        raise DataError(f"{name}: there is no column {lacking[0]}; fetch it again ({_SOURCE})")
+    for line, row in rows:
+        where = f"{name}, line {line}: "
+        processes, size, of_a_host = (_whole(row[column], where + column, least) for column, least in _COUNTS.items())
         hosts = max(1, processes // of_a_host)
         seconds = _positive(row[time], where + time) / 1e3
-        yield table.line_num, Transfer("nccl", pattern, size, processes, hosts, "float16", seconds)
+        yield line, Transfer("nccl", pattern, size, processes, hosts, "float16", seconds)
 
 
 def _positive(text: str | None, what: str) -> float:
@@ -106,15 +116,15 @@ def _positive(text: str | None, what: str) -> float:
         value = float(text or "")
     except ValueError:
         value = math.nan
-    if not 0 < value < math.inf:
-        raise DataError(f"{what}={text!r} is no positive number; fetch it again ({_SOURCE})")
+    if not 1e-12 < value < math.inf:
+        raise DataError(f"{what}={(text or '')[:80]!r} is no positive number; fetch it again ({_SOURCE})")
     return value
 
 
 def _whole(text: str | None, what: str, least: int) -> int:
     value = _positive(text, what)
     if not least <= value < _LARGEST or value != int(value):
-        raise DataError(f"{what}={text!r} is no whole number from {least} on; fetch it again ({_SOURCE})")
+        raise DataError(f"{what}={(text or '')[:80]!r} is no whole number from {least} on; fetch it again ({_SOURCE})")
     return int(value)
 
 
