@@ -35,8 +35,8 @@ from benchmarks.common import RESULTS, ROOT, save
 from benchmarks.fidelity import Ratio, quiet, take_turns
 from benchmarks.turns import Failed, Program, Stage
 from paradnn.execution.worker_key import WorkerKey
-from paradnn.record.communication import communication_metrics
 from paradnn.record.statistics import mean_interval
+from paradnn.workloads.channel import transfer_metrics
 
 #: Case -> transport and pattern of ours.
 CASES = {
@@ -76,7 +76,7 @@ class Cell:
 
     def us(self, seconds: float) -> float:
         """us of a message, as ours records it, from the seconds of a step."""
-        return communication_metrics(point(self.model), {"step_time_ms": 1e3 * seconds})["transfer_us"]
+        return transfer_metrics(point(self.model).model, {"step_time_ms": 1e3 * seconds})["transfer_us"]
 
     def median_us(self, names: Sequence[str], starts: Sequence[Mapping[str, Sequence[float]]]) -> float:
         """us of a message over all rounds of these starts."""

@@ -22,7 +22,7 @@ from paradnn.errors import ConfigError
 from paradnn.forecast.communication.data_parallel import ALGORITHMS, Exchange
 
 if TYPE_CHECKING:
-    from paradnn.config.point import Point
+    pass
 
 __all__ = ["Options", "main", "split_options"]
 
@@ -135,7 +135,8 @@ def _plan(config: DictConfig, options: Options) -> int:
         if settings.sweep.grids:
             raise ConfigError("experiment", settings.sweep.name, "describes a sweep", "add -m")
         points = [read_point(content)]
-    _refuse_unknown(points)
+    for work in dict.fromkeys(point.workload for point in points):
+        work.refuse_forecast()
     if not settings.sweep.plan or launcher_of(config) == BASIC:  # a launcher's tasks may run where it is
         require_possible(points)
     history = open_history(settings.tracking)
@@ -152,20 +153,6 @@ def _plan(config: DictConfig, options: Options) -> int:
         write_points(expected, options.out, *([steps.columns] if steps else []))
         print(f"Every point is in {options.out}")
     return 0
-
-
-def _refuse_unknown(points: Sequence[Point]) -> None:
-    """ConfigError for points that take as long as it needs to find something out."""
-    from paradnn.config.learn import LEARN
-    from paradnn.config.scenario import Server
-
-    most = "each takes measure.timeout at most"
-    if any(point.learn for point in points):
-        reason = "has no forecast: how many epochs a training takes is not known before"
-        raise ConfigError("task", LEARN, reason, f"{most}; plan task=step for its steps")
-    if any(isinstance(point.load, Server) and point.load.rate == "peak" for point in points):
-        reason = "has no forecast: how many rates a search tries is not known before"
-        raise ConfigError("server.rate", "peak", reason, f"{most}; plan a server.rate=100 for a single one")
 
 
 @program

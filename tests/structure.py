@@ -34,9 +34,15 @@ def tree(path: Path) -> ast.Module:
 
 @cache
 def imports_of(path: Path) -> set[str]:
-    """Dotted names of every import in a file, those inside functions too."""
+    """Dotted names of every import in a file, those inside functions too; not those that a type checker alone makes."""
     names: set[str] = set()
+    typed = [
+        node for node in ast.walk(tree(path)) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    unmade = {part for node in typed for statement in node.body for part in ast.walk(statement)}
     for node in ast.walk(tree(path)):
+        if node in unmade:
+            continue
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:

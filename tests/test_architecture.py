@@ -24,7 +24,7 @@ FLOORS = (
     {"platform"},
     {"costs"},
     {"execution", "record"},
-    {"tracking"},
+    {"tracking", "workloads"},
     {"session"},
     {"forecast"},
     {"design"},
@@ -33,10 +33,7 @@ FLOORS = (
 )
 #: What `analysis` shares with the driver: faults, the look of figures, machines, where the store is, what can be run,
 #: what memory excludes.
-CONFIG = (
-    *("config.families", "config.identity", "config.outcome", "config.paths", "config.point", "config.price"),
-    "config.scenario",
-)
+CONFIG = ("config.identity", "config.outcome", "config.paths", "config.point", "config.price")
 #: ... and what a point costs, how long its step and its messages take, and which points a sweep has.
 FORECAST = (
     "forecast.communication",
@@ -50,6 +47,7 @@ FORECAST = (
 SHARED = (
     "core",
     "families",
+    "workloads.channel",
     "errors",
     "plotting",
     "platform",
@@ -61,7 +59,7 @@ SHARED = (
     *CONFIG,
     *FORECAST,
 )
-MOST_ROOMS, MOST_ARROWS = 31, 170
+MOST_ROOMS, MOST_ARROWS = 32, 182
 
 FRAMEWORKS = {"keras", "tensorflow", "jax", "torch"}
 #: None of it is in an interpreter under test.

@@ -18,7 +18,7 @@ import pandas as pd
 from scipy import stats
 
 from analysis.prices import PRICE
-from paradnn.config.scenario import SCENARIOS
+from paradnn.core.workload import choices, key_groups
 from paradnn.store.metrics import interval_names
 
 __all__ = ["PLATFORM", "Kind", "Task", "estimate", "tasks", "words_of"]
@@ -30,8 +30,8 @@ _LEARNT = ("data.", "learn.metric")
 #: What is configured: whole names, and groups of keys.
 _KEYS = ("family", "batch_size", "precision", "compile", "mode", "task", "scenario", "devices", "transport", "hosts")
 _GROUPS = (
-    *("model.", "generate.", "optimizer.", "platform.", "framework.", "software.", "data.", "learn."),
-    *(f"{name}." for name in SCENARIOS),
+    *("model.", "optimizer.", "platform.", "framework.", "software.", "data."),
+    *(f"{group}." for group in key_groups()),
 )
 #: What is configured and leaves a choice as it is: how it is found out, not what it is; or what another key says too.
 _ASIDE = (
@@ -85,7 +85,7 @@ def tasks(frame: pd.DataFrame) -> list[Task]:
 def _kind(known: Mapping[str, object], learning: bool) -> Kind:
     if learning:
         return Kind.LEARNS
-    if known.get("scenario") in SCENARIOS:
+    if known.get("scenario") in choices("scenario")[1:]:
         return Kind.SERVES
     return Kind.GENERATES if known.get("mode") == "generate" else Kind.STEPS
 

@@ -16,7 +16,7 @@ import pandas as pd
 from analysis.labels import not_recorded
 from analysis.prices import PRICE
 from analysis.store.frame import families, is_ok
-from paradnn.config.scenario import SCENARIOS
+from paradnn.core.workload import key_groups, option_names
 from paradnn.errors import ConfigError
 from paradnn.store.metrics import METRICS
 
@@ -42,8 +42,7 @@ _RUN = (
     "precision",
     "compile",
     "mode",
-    "generate.prompt",
-    "generate.tokens",
+    *(key for work in key_groups().values() if not work.same_step for key in option_names(work)),
     "devices",
     "transport",
     "hosts",
@@ -51,13 +50,8 @@ _RUN = (
 )
 #: Settings that also change what is measured, though they are no hyperparameters.
 _SETTINGS = (
-    "optimizer.",
-    "platform.",
-    "framework.",
-    "data.",
-    "software.",
-    "learn.",
-    *(f"{name}." for name in SCENARIOS),
+    *("optimizer.", "platform.", "framework.", "data.", "software."),
+    *(f"{group}." for group, work in key_groups().items() if work.same_step),
 )
 
 

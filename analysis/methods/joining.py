@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.prices import PRICE
-from paradnn.config.scenario import SCENARIOS
+from paradnn.core.workload import choices, key_groups
 from paradnn.errors import ConfigError
 from paradnn.store.metrics import METRICS
 
@@ -17,8 +17,9 @@ __all__ = ["as_steps", "describes", "given_columns", "is_place", "join_columns",
 
 # What is computed, and where and with what. Of the second only what both sides share takes part in a pair's identity.
 _POINT = ("batch_size", "precision", "compile", "mode", "devices", "transport", "hosts", "task", "scenario")
-_SCENARIO_PREFIXES = tuple(f"{name}." for name in SCENARIOS)
-_POINT_PREFIXES = ("model.", "generate.", "optimizer.", "data.", "learn.", *_SCENARIO_PREFIXES)
+_SCENARIOS = choices("scenario")[1:]
+_SCENARIO_PREFIXES = tuple(f"{name}." for name in _SCENARIOS)
+_POINT_PREFIXES = ("model.", "optimizer.", "data.", *(f"{group}." for group in key_groups()))
 _PLACE_PREFIXES = ("platform.", "framework.", "software.")
 _NEVER = ("model.name", "platform.index", PRICE)
 #: What else tells the steps of two runs apart.
@@ -87,7 +88,7 @@ def as_steps(frame: pd.DataFrame, asked: Collection[str]) -> tuple[pd.DataFrame,
     """
     if "scenario" not in frame or any(word in _QUERIES or _of_scenario(word) for word in asked):
         return frame, 0
-    loaded = frame["scenario"].isin(list(SCENARIOS)).to_numpy(dtype=bool)
+    loaded = frame["scenario"].isin(list(_SCENARIOS)).to_numpy(dtype=bool)
     if not loaded.any():
         return frame, 0
     steps = frame.drop(columns=[name for name in frame.columns if _of_scenario(name)])

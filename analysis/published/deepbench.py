@@ -25,6 +25,7 @@ from analysis.published.files import DAMAGED, read_sheets, reason
 from analysis.published.runs import Imported, Publication, PublishedRun, Transfer, digest, log_publications
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
+from paradnn.core.workload import asked_for
 from paradnn.costs.point import costs_of
 from paradnn.errors import ConfigError, DataError
 from paradnn.families import FAMILIES
@@ -435,7 +436,8 @@ def _point(timing: Timing, file: str) -> Point:
         model = FAMILIES[timing.kernel].options(name=timing.kernel, **timing.options)
     except ConfigError as error:
         raise DataError(f"{file}, sheet {timing.sheet!r}, cell {timing.cell}: {error}") from error
-    return Point(model=model, batch_size=timing.batch_size, precision=timing.precision, mode="inference")
+    work = asked_for(forward := {"mode": "inference"}).of(forward)
+    return Point(model=model, workload=work, batch_size=timing.batch_size, precision=timing.precision)
 
 
 def _params(point: Point) -> dict[str, str]:

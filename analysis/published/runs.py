@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.store.load import load
 from analysis.store.writer import open_experiment, writing
-from paradnn.config.families.communication import COLLECTIVES, bus_factor
 from paradnn.store.address import address_of
 from paradnn.store.schema import SCHEMA_VERSION
+from paradnn.workloads.channel import COLLECTIVES, bus_factor
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,10 +18,9 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from paradnn.cli.help import known_keys
-from paradnn.config.learn import LEARN
 from paradnn.config.paths import CONFIG
-from paradnn.config.scenario import SCENARIOS
 from paradnn.core.words import did_you_mean
+from paradnn.core.workload import WORKLOADS, key_groups
 from paradnn.errors import ConfigError, ParadnnError
 
 __all__ = ["check_arguments", "chosen_option", "groups", "keys_of", "no_such_key", "no_such_option", "options_of"]
@@ -46,7 +45,9 @@ def check_arguments(arguments: Sequence[str]) -> None:
     """Raise ParadnnError for the first word that no command of the suite can mean."""
     own = not any(argument.partition("=")[0] in _FOLDERS for argument in arguments)
     words = list(_overrides(arguments))
-    _check_batch(words)
+    typed = {key: value for key, _, value in (word.partition("=") for word in words)}
+    for work in WORKLOADS.values():
+        work.check_typed(typed)
     for place, word in enumerate(words):
         following = words[place + 1] if place + 1 < len(words) else ""
         _check_shape(word, following)
@@ -56,16 +57,6 @@ def check_arguments(arguments: Sequence[str]) -> None:
         # A launcher may come with a package of its own.
         if own and not override.key_or_group.startswith("hydra"):
             _check_options(override)
-
-
-def _check_batch(words: Sequence[str]) -> None:
-    """A server's largest batch has two names; what is typed under both must be the same."""
-    typed = {key: value for key, _, value in (word.partition("=") for word in words)}
-    batch, of_server = typed.get("batch_size"), typed.get("server.batch", "null")
-    if batch and of_server not in ("null", batch):
-        raise ConfigError(
-            "batch_size", batch, f"is server.batch={of_server} under another name", "leave one of them out"
-        )
 
 
 def _overrides(arguments: Sequence[str]) -> Iterator[str]:
@@ -151,12 +142,10 @@ def no_such_option(group: str, value: str, options: Sequence[str]) -> ParadnnErr
 def no_such_key(given: str, key: str, arguments: Sequence[str]) -> str:
     """What is said of a key, typed as `given`, that the composed configuration lacks."""
     group, _, name = key.partition(".")
-    if group in SCENARIOS and key in known_keys():
-        if "," in chosen_option("scenario", arguments):
-            return f"{given}: is a key of scenario={group} alone; give each scenario a command of its own"
-        return f"{given}: is a key of scenario={group}; add scenario={group}"
-    if group == LEARN and key in known_keys():
-        return f"{given}: is a key of task={group}; add task={group}"
+    if (work := key_groups().get(group)) and key in known_keys():
+        if "," in chosen_option(work.key, arguments):
+            return f"{given}: is a key of {work.key}={work.name} alone; give each {work.key} a command of its own"
+        return f"{given}: is a key of {work.key}={work.name}; add {work.key}={work.name}"
     holders = [option for option in options_of(group) if name in keys_of(group, option)] if name else []
     chosen = chosen_option(group, arguments)
     if holders and chosen:

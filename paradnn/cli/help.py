@@ -7,11 +7,9 @@ import textwrap
 from collections.abc import Iterator
 
 from paradnn.config import point as config
-from paradnn.config.data import INPUTS
-from paradnn.config.generate import Generate
-from paradnn.config.learn import Learn
+from paradnn.config.data import inputs
 from paradnn.config.paths import CONFIG
-from paradnn.config.scenario import SCENARIOS
+from paradnn.core.workload import WORKLOADS
 from paradnn.families import FAMILIES
 
 __all__ = ["documented_keys", "help_text", "known_keys"]
@@ -71,17 +69,17 @@ def help_text() -> str:
 
 def documented_keys() -> dict[str, list[tuple[str, str]]]:
     """Heading -> keys with their defaults, as in batch_size=256, and what they mean."""
-    found = {"Keys": list(_keys(config.Point, "", skip=("model", "load", "learn", "generate")))}
+    asked = list(_keys(config.asked_keys(), "", skip=()))
+    found = {"Keys": [*_keys(config.Point, "", skip=("model", "workload")), *asked]}
     for options in dict.fromkeys(family.options for family in FAMILIES.values()):
         names = ", ".join(name for name, family in FAMILIES.items() if family.options is options)
         found[f"Keys of model={names}"] = list(_keys(options, "model.", skip=("name",)))
-    for name, data in INPUTS.items():
+    for name, data in inputs().items():
         if len(dataclasses.fields(data)) > 1:
             found[f"Keys of data={name}"] = list(_keys(data, "data.", skip=("name",)))
-    for name, load in SCENARIOS.items():
-        found[f"Keys of scenario={name}"] = list(_keys(load, f"{name}.", skip=()))
-    found["Keys of mode=generate"] = list(_keys(Generate, "generate.", skip=()))
-    found["Keys of task=learn"] = list(_keys(Learn, "learn.", skip=()))
+    for work in WORKLOADS.values():
+        if work.group:
+            found[f"Keys of {work.key}={work.name}"] = list(_keys(type(work), f"{work.group}.", skip=()))
     found["Keys of a sweep and of the tracking store"] = list(_keys(config.Settings, "", skip=()))
     return found
 
@@ -91,12 +89,11 @@ def known_keys() -> list[str]:
     keys = [*_dotted(config.Point, ""), *_dotted(config.Settings, "")]
     for family in FAMILIES.values():
         keys += _dotted(family.options, "model.")
-    for data in INPUTS.values():
+    for data in inputs().values():
         keys += _dotted(data, "data.")
-    for name, load in SCENARIOS.items():
-        keys += _dotted(load, f"{name}.")
-    keys += [*_dotted(Learn, "learn."), *_dotted(Generate, "generate.")]
-    return sorted({*keys} - {"load", "learn", "generate"})
+    for work in WORKLOADS.values():
+        keys += _dotted(type(work), f"{work.group}.") if work.group else ()
+    return sorted({*keys, *_dotted(config.asked_keys(), "")} - {"workload"})
 
 
 def _dotted(cls: type, prefix: str) -> Iterator[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from paradnn.config.families.communication import Communication
 from paradnn.errors import ConfigError
 
 __all__ = ["check_hosts", "check_latency", "check_processes", "check_software"]
@@ -12,19 +11,10 @@ __all__ = ["check_hosts", "check_latency", "check_processes", "check_software"]
 
 def check_hosts(point: Any) -> None:
     """What is on several hosts has processes for each, and runs in an interpreter that is on all."""
-    hosts, model = point.hosts, point.model
+    hosts = point.hosts
     if hosts == 1:
         return
-    if isinstance(model, Communication):
-        key, processes = f"model={model.name}", model.meeting
-        if processes == 1:
-            what = "model.peer" if model.peer else f"model.transport={model.transport}"
-            raise ConfigError("hosts", hosts, f"is not for {what}", "leave one of them out")
-    else:
-        key, processes = f"devices={point.devices}", point.devices if point.transport == "grpc" else 1
-        if processes == 1:
-            reason = "is for several devices with transport=grpc, and for model=channel"
-            raise ConfigError("hosts", hosts, reason, "set hosts=1, or devices and transport=grpc")
+    key, processes = point.workload.meeting(point)
     if processes % hosts:
         reason = f"does not divide the {processes} processes of {key}"
         raise ConfigError("hosts", hosts, reason, "give each host as many of them")
@@ -35,7 +25,7 @@ def check_hosts(point: Any) -> None:
 
 def check_latency(point: Any) -> None:
     """Cold caches are a latency's, and a processor's."""
-    if point.measure.cold_caches and (point.mode != "inference" or point.platform.name != "cpu"):
+    if point.measure.cold_caches and (point.workload.mode != "inference" or point.platform.name != "cpu"):
         raise ConfigError(
             "measure.cold_caches", "true", "is for the latency of a CPU", "set mode=inference and platform=cpu"
         )

@@ -1,17 +1,19 @@
-"""The keys of every input, typed: `INPUTS` names what `data=...` can be, and what a model must be to take it."""
+"""The keys of every input, typed: `inputs` names what `data=...` can be, and what a model must be to take it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from paradnn.config.sets import SETS, Arrays, Set
 from paradnn.core.schema import option
+from paradnn.core.workload import WORKLOADS, Workload
 from paradnn.errors import ConfigError
 from paradnn.families import FAMILIES
 
-__all__ = ["INPUTS", "Data", "Images", "Synthetic", "Text", "check_input", "with_whole_path"]
+__all__ = ["Images", "Input", "Synthetic", "Text", "check_input", "inputs", "with_whole_path"]
 
 _THREADS = "parallel calls of a stage, and threads that they have in all; null: every core, calls tuned by tf.data"
 _READERS = "files read at once"
@@ -19,15 +21,28 @@ _PREFETCH = "batches made ahead of the step"
 
 
 @dataclass(frozen=True)
-class Synthetic:
+class Input:
+    """Where the batches of a point come from; its options have a field `name`.
+
+    is_made: whether it is made where no path is given.
+    """
+
+    name: str
+    is_made: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class Synthetic(Input):
     """One random batch, on the device before timing starts."""
 
     name: str = option("synthetic", "one random batch, on the device", choices=("synthetic",))
 
 
 @dataclass(frozen=True)
-class Images:
+class Images(Input):
     """Pictures read, decoded, cropped, flipped, resized, normalised and batched while the step runs."""
+
+    is_made: ClassVar[bool] = True
 
     name: str = option("images", "pictures through tf.data", choices=("images",))
     path: str | None = option(
@@ -50,8 +65,10 @@ class Images:
 
 
 @dataclass(frozen=True)
-class Text:
+class Text(Input):
     """Text read, tokenised, cut into windows and batched while the step runs."""
+
+    is_made: ClassVar[bool] = True
 
     name: str = option("text", "token sequences through tf.data", choices=("text",))
     path: str | None = option(None, "a UTF-8 file, or a folder of them; null: a generated text of Zipf's law")
@@ -66,11 +83,17 @@ class Text:
     megabytes: int = option(8, "size of the generated text", low=1, high=100_000)
 
 
-Data = Synthetic | Images | Text | Set
-INPUTS: dict[str, type[Data]] = {"synthetic": Synthetic, "images": Images, "text": Text, **SETS}
+_STREAMS: Mapping[str, type[Input]] = {"images": Images, "text": Text}
 
 
-def with_whole_path(data: Data) -> Data:
+@cache
+def inputs() -> Mapping[str, type[Input]]:
+    """What `data=...` can be, by name: that of a step, and of each kind of work."""
+    own = {name: kind for work in WORKLOADS.values() for name, kind in work.inputs.items()}
+    return {"synthetic": Synthetic, **_STREAMS, **own}
+
+
+def with_whole_path(data: Input) -> Input:
     """`data` with the path that it has wherever it is read: workers have a working directory of their own."""
     if (path := getattr(data, "path", None)) is None:
         return data
@@ -78,9 +101,14 @@ def with_whole_path(data: Data) -> Data:
     return replace(data, **whole)
 
 
-def check_input(data: Data, model: Any, devices: int) -> None:
-    """ConfigError where `model`, the options of a family, or several devices cannot take `data`."""
-    if isinstance(data, Synthetic | Arrays):  # what a model must be to learn from a set: `config.learn.check_learn`
+def check_input(data: Input, workload: Workload, model: Any, devices: int) -> None:
+    """ConfigError where `model`, the options of a family, or several devices cannot take `data`, or it is of another
+    kind of work."""
+    if data.name not in _STREAMS:
+        for other in WORKLOADS.values():
+            if data.name in other.inputs and data.name not in workload.inputs:
+                remedy = f"add {other.key}={other.name}, or use data=synthetic"
+                raise ConfigError("data", data.name, f"is a set to {other.name} from", remedy)
         return
     needed = "images" if isinstance(data, Images) else "tokens"
     if FAMILIES[model.name].data != needed:

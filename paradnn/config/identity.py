@@ -5,17 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from functools import cache
 from typing import Any
 
 from paradnn.config.point import Measure, Point
+from paradnn.core.workload import WORKLOADS
 
 __all__ = [
     "EXTRA_KEYS",
-    "LATER_KEYS",
     "LIMIT_KEYS",
     "Identity",
     "digest",
+    "later_keys",
     "limits_id",
     "point_id",
     "protocol_id",
@@ -31,7 +33,7 @@ LIMIT_KEYS = ("timeout", "memory_limit", "predict_oom")
 EXTRA_KEYS = ("profile", "keep_trace")
 #: Keys of a point that came later, dotted, with the value that says what was always meant: a point that was stored
 #: before them is still the same, and its run is read as if it held them (`paradnn.store.schema`).
-LATER_KEYS: Mapping[str, Any] = {
+_LATER_KEYS: Mapping[str, Any] = {
     "devices": 1,
     "transport": "local",
     "hosts": 1,
@@ -43,8 +45,6 @@ LATER_KEYS: Mapping[str, Any] = {
     "platform.price_per_hour": None,
     "scenario": "closed",
     "task": "step",
-    "learn.schedule": "constant",
-    "learn.warmup_epochs": 0,
 }
 
 
@@ -89,21 +89,24 @@ def limits_id(measure: Measure) -> str:
 def request_of(point: Point) -> dict[str, Any]:
     """The point as the worker receives it: plain nested mappings and lists."""
     request = _named(point)
-    request["model"] = {
-        key: list(value) if isinstance(value, tuple) else value for key, value in request["model"].items()
-    }
+    model = request["model"] or {}
+    request["model"] = {key: list(value) if isinstance(value, tuple) else value for key, value in model.items()}
     request["software"]["requirements"] = list(request["software"]["requirements"])
     return request
 
 
 def _named(point: Point) -> dict[str, Any]:
-    """The point as plain values, the keys of its scenario under the scenario's name; what it has none of left out."""
-    parts = asdict(point)
-    for group in ("learn", "generate"):
-        if parts[group] is None:
-            del parts[group]
-    load = parts.pop("load")
-    return parts if load is None else {**parts, point.scenario: load}
+    """The point as plain values, its work as the keys that ask for it and those of its own."""
+    parts = {entry.name: getattr(point, entry.name) for entry in fields(point) if entry.name != "workload"}
+    return {
+        key: asdict(part) if is_dataclass(part) and not isinstance(part, type) else part for key, part in parts.items()
+    } | point.workload.keys()
+
+
+@cache
+def later_keys() -> Mapping[str, Any]:
+    """Keys of a point that came later, dotted, with what was always meant."""
+    return {**_LATER_KEYS, **{key: value for work in WORKLOADS.values() for key, value in work.later.items()}}
 
 
 def _flatten(values: Any, prefix: str = "") -> dict[str, Any]:
@@ -135,6 +138,6 @@ def told(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found = {}
     for key, value in values.items():
         dotted = f"{prefix}{key}"
-        if dotted not in LATER_KEYS or value != LATER_KEYS[dotted]:
+        if dotted not in later_keys() or value != later_keys()[dotted]:
             found[key] = told(value, f"{dotted}.") if isinstance(value, Mapping) else value
     return found

@@ -8,18 +8,17 @@ value and the remedy (`paradnn.errors.ConfigError`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, make_dataclass, replace
+from functools import cache
 from typing import Any
 
 from paradnn.config.consistent import check_hosts, check_latency, check_processes, check_software
-from paradnn.config.data import INPUTS, Data, Synthetic, check_input, with_whole_path
-from paradnn.config.generate import GENERATE, Generate, check_generate, read_generate
-from paradnn.config.learn import LEARN, STEP, Learn, check_learn, read_learn
+from paradnn.config.data import Input, Synthetic, check_input, inputs, with_whole_path
 from paradnn.config.outcome import OUTCOMES
 from paradnn.config.price import Prices, check_prices
-from paradnn.config.scenario import CLOSED, SCENARIOS, Load, as_scenario, read_load
 from paradnn.config.sweep import Largest, Sweep, check_design
 from paradnn.core.schema import memory_bytes, option, read
+from paradnn.core.workload import USUAL, WORKLOADS, Workload, asked_for, choices, key_groups
 from paradnn.errors import ConfigError
 from paradnn.families import FAMILIES, Model
 from paradnn.worker.affinity import core_list, core_text
@@ -27,7 +26,6 @@ from paradnn.worker.affinity import core_list, core_text
 __all__ = [
     "LARGEST",
     "SETTINGS_KEYS",
-    "Data",
     "Framework",
     "Measure",
     "Optimizer",
@@ -37,6 +35,8 @@ __all__ = [
     "Software",
     "Sweep",
     "Tracking",
+    "asked_keys",
+    "point_keys",
     "read_point",
     "read_settings",
     "read_smallest",
@@ -173,9 +173,10 @@ class Measure:
 
 @dataclass(frozen=True)
 class Point:
-    """One model, measured once in one way: everything that decides what a run measures."""
+    """One model at one kind of work, measured once in one way: everything that decides what a run measures."""
 
     model: Model
+    workload: Workload = field(default_factory=lambda: next(iter(WORKLOADS.values())))
     batch_size: int = option(
         256, "examples of a step (paper: fc 64..16384, cnn 64..1024, rnn 16..1024); largest: search", low=1, high=2**40
     )
@@ -187,20 +188,6 @@ class Point:
         "graph (tf.function, jax.jit, torch.compile), xla (jit_compile; jax.jit) or eager",
         choices=("graph", "xla", "eager"),
     )
-    mode: str = option(
-        "train",
-        "a training step, a forward pass alone, or tokens one after the other (docs/generation.md)",
-        choices=("train", "inference", GENERATE),
-    )
-    generate: Generate | None = None
-    task: str = option(
-        STEP, "what is measured: a step, or learning to an accuracy (docs/learning.md)", choices=(STEP, LEARN)
-    )
-    learn: Learn | None = None
-    scenario: str = option(
-        CLOSED, "who asks for inference, as MLPerf defines it (docs/serving.md)", choices=(CLOSED, *SCENARIOS)
-    )
-    load: Load | None = field(default=None)  # the keys of the scenario, which stand under its name
     devices: int = option(
         1, "devices that share each step, data parallel: every one has batch_size / devices examples", low=1, high=4096
     )
@@ -219,7 +206,7 @@ class Point:
     platform: Platform = field(default_factory=Platform)
     framework: Framework = field(default_factory=Framework)
     software: Software = field(default_factory=Software)
-    data: Data = field(default_factory=Synthetic)
+    data: Input = field(default_factory=Synthetic)
     measure: Measure = field(default_factory=Measure)
     replicate: int = option(
         0, "repetition of the same point; sweep it for the spread between processes", low=0, high=2**31
@@ -268,8 +255,25 @@ class Settings:
 
 #: What `batch_size` may be instead of a number where it is searched for.
 LARGEST = "largest"
-POINT_KEYS = (*Point.__dataclass_fields__, *SCENARIOS)
 SETTINGS_KEYS = tuple(Settings.__dataclass_fields__)
+_ASKED = {
+    "mode": "a training step, a forward pass alone, or tokens one after the other (docs/generation.md)",
+    "task": "what is measured: a step, or learning to an accuracy (docs/learning.md)",
+    "scenario": "who asks for inference, as MLPerf defines it (docs/serving.md)",
+}
+
+
+@cache
+def asked_keys() -> type[Any]:
+    """The keys that ask for a kind of work, as a dataclass."""
+    entries = [(key, str, option(USUAL[key], text, choices=choices(key))) for key, text in _ASKED.items()]
+    return make_dataclass("Asked", entries, frozen=True)
+
+
+def point_keys() -> tuple[str, ...]:
+    """The first words of all keys of a point."""
+    own = (key for key in Point.__dataclass_fields__ if key != "workload")
+    return (*own, *USUAL, *key_groups())
 
 
 def read_point(config: Mapping[str, Any]) -> Point:
@@ -278,14 +282,16 @@ def read_point(config: Mapping[str, Any]) -> Point:
     name = model.get("name") if isinstance(model, Mapping) else model
     if not isinstance(model, Mapping) or not isinstance(name, str) or name not in FAMILIES:
         raise ConfigError("model.name", name, "no such family", f"choose one of {', '.join(FAMILIES)}")
-    given: dict[str, Any] = {"model": read(FAMILIES[name].options, model, "model"), "data": _read_data(config)}
-    given |= {"load": read_load(config), "learn": read_learn(config), GENERATE: read_generate(config)}
-    rest = {key: config[key] for key in POINT_KEYS if key not in (*given, *SCENARIOS) and key in config}
+    given = {"model": read(FAMILIES[name].options, model, "model"), "data": _read_data(config)}
+    rest = {key: config[key] for key in point_keys() if key not in (*given, *USUAL, *key_groups()) and key in config}
     if rest.get("batch_size") == LARGEST:
         raise ConfigError("batch_size", LARGEST, "is what python -m paradnn.train searches for", "give numbers here")
-    point = as_scenario(read(Point, rest, "", given=given))
+    point = read(Point, rest, "", given={**given, "workload": _read_workload(config)})
+    point.workload.check_model(point.model)
+    point.workload.check_keys(config)
+    point = point.workload.fitted(point)
     point = point.model.in_point(point)
-    check_input(point.data, point.model, point.devices)
+    check_input(point.data, point.workload, point.model, point.devices)
     memory_bytes(point.measure.memory_limit, "measure.memory_limit")
     check_software(point.software)
     if point.batch_size % point.devices:
@@ -295,16 +301,22 @@ def read_point(config: Mapping[str, Any]) -> Point:
             f"does not divide batch_size={point.batch_size}",
             "choose a batch_size that is a multiple of devices: each gets as many examples",
         )
-    check_learn(point)
-    if point.learn is not None:  # presets such as measure=quick profile the steps of what has some
-        point = replace(point, measure=replace(point.measure, profile=False))
-    check_generate(point)
+    point.workload.check(point)
     check_latency(point)
     check_processes(point.measure)
     check_hosts(point)
     point = replace(point, platform=_with_cores(point))
     # One device communicates with no other: it is the same point either way.
     return point if point.devices > 1 else replace(point, transport="local")
+
+
+def _read_workload(config: Mapping[str, Any]) -> Workload:
+    read(asked_keys(), {key: config[key] for key in USUAL if key in config}, "")
+    asked = asked_for(config)
+    for other in WORKLOADS.values():
+        if other is not asked:
+            other.left_out(config)
+    return asked.of(config)
 
 
 def read_smallest(config: Mapping[str, Any]) -> Point:
@@ -314,7 +326,7 @@ def read_smallest(config: Mapping[str, Any]) -> Point:
 
 def read_settings(config: Mapping[str, Any]) -> Settings:
     """What is no part of a point; raises ConfigError, for a key that is neither one's nor the other's too."""
-    unknown = [key for key in config if key not in POINT_KEYS + SETTINGS_KEYS]
+    unknown = [key for key in config if key not in point_keys() + SETTINGS_KEYS]
     if unknown:
         raise ConfigError(unknown[0], config[unknown[0]], "no such key", "see python -m paradnn.train --help")
     settings = read(Settings, {key: config[key] for key in SETTINGS_KEYS if key in config}, "")
@@ -323,12 +335,12 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def _read_data(config: Mapping[str, Any]) -> Data:
+def _read_data(config: Mapping[str, Any]) -> Input:
     data = config.get("data", {"name": "synthetic"})
     name = data.get("name") if isinstance(data, Mapping) else data
-    if not isinstance(data, Mapping) or not isinstance(name, str) or name not in INPUTS:
-        raise ConfigError("data.name", name, "no such choice", f"choose one of {', '.join(INPUTS)}")
-    return with_whole_path(read(INPUTS[str(name)], data, "data"))
+    if not isinstance(data, Mapping) or not isinstance(name, str) or name not in inputs():
+        raise ConfigError("data.name", name, "no such choice", f"choose one of {', '.join(inputs())}")
+    return with_whole_path(read(inputs()[str(name)], data, "data"))
 
 
 def _with_cores(point: Point) -> Platform:

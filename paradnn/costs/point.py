@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
@@ -24,19 +23,19 @@ def costs_of(point: Point) -> Costs:
         point.model,
         batch_size=point.batch_size,
         precision=point.precision,
-        mode=point.mode,
+        mode=point.workload.mode,
         optimizer=point.optimizer.name,
         momentum=point.optimizer.momentum,
         devices=point.devices,
-        **(asdict(point.generate) if point.generate else {}),
+        **point.workload.cost_keys(),
     )
 
 
 def prefill_costs_of(point: Point) -> Costs:
     """The analytic costs of reading the prompts of a point that generates."""
-    assert point.generate
-    lengths = asdict(point.generate)
-    return point.model.prefill_costs(batch_size=point.batch_size, precision=point.precision, **lengths)
+    return point.model.prefill_costs(
+        batch_size=point.batch_size, precision=point.precision, **point.workload.cost_keys()
+    )
 
 
 @lru_cache(maxsize=65536)

@@ -186,7 +186,7 @@ class Family:
 
 
 #: By name, in the order of figures and tables.
-FAMILIES = Registry(Family, "paradnn.families", "paradnn.config.families")
+FAMILIES = Registry(Family, "paradnn.families", "paradnn.workloads")
 
 
 def message_families() -> tuple[str, ...]:

@@ -97,13 +97,9 @@ class Kernel(Model):
     def in_point(self, point: PointT) -> PointT:
         """The optimizer says nothing of a kernel, so that it is the same point with any."""
         given: Any = point
-        if given.learn is not None:
-            raise ConfigError(
-                "task", "learn", f"model={self.name} trains nothing", "leave it out, or choose another model"
-            )
-        if given.mode != "inference":
+        if (mode := given.workload.mode) != "inference":
             reason = f"model={self.name} trains nothing"
-            raise ConfigError("mode", given.mode, reason, "leave it out, or set mode=inference")
+            raise ConfigError("mode", mode, reason, "leave it out, or set mode=inference")
         if given.batch_size != 1 and not self.has_batch:
             remedy = f"leave it out, and set model.{self.instead_of_batch}"
             raise ConfigError("batch_size", given.batch_size, f"model={self.name} has no batch", remedy)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from paradnn.config.scenario import SCENARIOS
+from paradnn.core.workload import WORKLOADS
 from paradnn.forecast.features import overhead_columns
 from paradnn.forecast.past_runs import EACH_PROCESS, IMPORT_SECONDS, PastRuns
 from paradnn.forecast.predict import StepTimeModel
@@ -30,7 +30,6 @@ from paradnn.forecast.timing import (
     profile_seconds,
     warmup_seconds,
 )
-from paradnn.worker.serving.load import OFFLINE_SLACK
 
 __all__ = ["BETWEEN", "PointTimes", "point_times"]
 
@@ -39,7 +38,7 @@ BETWEEN = "between"
 #: Phases that a point's time limit does not see.
 _OUTSIDE = ("schedule", "record", BETWEEN)
 #: Phases that follow from the step time alone.
-_ARITHMETIC = ("prefill", "warmup", "measure", "latency", "load", "learn")
+_ARITHMETIC = ("warmup", "measure", "latency", *(name for work in WORKLOADS.values() for name in work.phases))
 #: Seconds of a phase where nothing is known: at least, a layer, a parameter, where the point is profiled (drawing the
 #: figure); compile and profile beyond their steps.
 _TYPICAL = {
@@ -156,38 +155,15 @@ def _add_steps(phases: dict[str, Array], step: Array, points: Table, extra: Arra
     phases["compile"] = phases["compile"] + step
     phases["warmup"] = warmup_seconds(blocks, settings, extra)
     phases["measure"] = measure_seconds(blocks, settings)
-    generating = (points.text("mode") == "generate")[:, None]
-    if generating.any():
-        # Prompts are timed as decode steps are: blocks of the same seconds, unless one is longer than a block.
-        phases["prefill"] = np.where(generating, phases["warmup"] + phases["measure"], 0.0)
-    inference = points.text("mode") != "train"
+    inference = (points.text("mode") != "train")[:, None]
     if inference.any():
-        # A scenario's queries come in place of the single steps.
-        load = _load_seconds(points, step)
-        phases["latency"] = np.where(inference[:, None] & (load == 0), latency_seconds(step), 0.0)
-        if load.any():
-            phases["load"] = load
+        phases["latency"] = np.where(inference, latency_seconds(step), 0.0)
+    for work in WORKLOADS.values():
+        phases |= work.forecast(points, step, phases)
     if "profile" in phases:
         spent = phases["build"] + phases["compile"] + phases["warmup"] + phases["measure"]
         stretch = profile_seconds(step, settings.timeout - spent)
         phases["profile"] = np.where(points.profiled[:, None] & (stretch > 0), stretch + phases["profile"], 0.0)
-
-
-def _load_seconds(points: Table, step: Array) -> Array:
-    """(points, draws) of a scenario's queries, at least so many seconds and so many queries; zero where there is none.
-
-    Of a search it is the run of full length alone: how long the search takes is not known before it.
-    """
-    found = np.zeros(step.shape)
-    query = {
-        "server": 1 / points.number("server.rate")[:, None],
-        "offline": step / points.number("batch_size")[:, None],
-    }
-    for name in SCENARIOS:
-        seconds, queries = (points.number(f"{name}.min_{what}")[:, None] for what in ("seconds", "queries"))
-        seconds = seconds * (OFFLINE_SLACK if name == "offline" else 1.0)
-        found = np.fmax(found, np.fmax(seconds, queries * query.get(name, step)))
-    return found
 
 
 def _extra_blocks(runs: PastRuns, shape: tuple[int, ...], random: np.random.Generator) -> Array:

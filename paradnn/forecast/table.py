@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
-from paradnn.config.scenario import SCENARIOS
+from paradnn.core.workload import WORKLOADS
 from paradnn.costs import Costs, example_sizes, layer_count
 from paradnn.forecast.history import Past
 from paradnn.forecast.regression import Array
@@ -31,7 +31,7 @@ _COSTS = ("flops_per_step", "bytes_per_step", "parameters")
 _WORDS = ("mode", "precision", "compile", "optimizer.name", "devices", "transport", "hosts", "data.name")
 _WORD_GROUPS = ("framework.", "platform.")
 #: Groups of keys that do not change what a step is.
-_ASIDE = ("measure", "software", "replicate", "seed", "scenario", *SCENARIOS, "task", "learn")
+_ASIDE = ("measure", "software", "replicate", "seed", "scenario", "task")
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,8 @@ class Table:
     def steps(self) -> list[str]:
         """What distinguishes one step from another."""
         items = (((key, value) for key, value in sorted(row.items()) if value != "null") for row in self.rows)
-        return ["|".join(f"{key}={value}" for key, value in row if key.split(".")[0] not in _ASIDE) for row in items]
+        aside = {*_ASIDE, *(work.group for work in WORKLOADS.values() if work.same_step)}
+        return ["|".join(f"{key}={value}" for key, value in row if key.split(".")[0] not in aside) for row in items]
 
     @property
     def profiled(self) -> NDArray[np.bool_]:
@@ -168,7 +169,7 @@ def _table(
 @functools.cache
 def _defaults() -> dict[str, str]:
     """Every key of a point but the model's."""
-    point = texts(asdict(Point(model=None)))  # type: ignore[arg-type]
+    point = texts(request_of(Point(model=None)))  # type: ignore[arg-type]
     return {key: value for key, value in point.items() if key != "model"}
 
 

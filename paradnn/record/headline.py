@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from paradnn.store.metrics import interval_names
+from paradnn.core.metric import interval_names
+from paradnn.core.workload import WORKLOADS
 
 __all__ = ["Column", "Headline", "headline", "throughput"]
 
-#: What a run may be measured for, the most special first: a point under load has timed steps too.
-_THROUGHPUT = {"tokens_per_second": "tokens/s", "examples_per_second": "examples/s"}
-_ALL = {"transfer_us": "us a message", "peak_queries_per_second": "queries/s", **_THROUGHPUT}
 #: An interval that reaches further, as a share of the value, says nothing.
 _WIDEST = 10.0
 
@@ -55,12 +53,15 @@ class Column:
 
 def headline(metrics: Mapping[str, float]) -> Headline | None:
     """What the run was measured for; None where it has no time."""
-    return _first(metrics, _ALL)
+    kinds = sorted(WORKLOADS.values(), key=lambda work: -work.place)  # a point under load has timed steps too
+    found = (_first(metrics, work.headlines) for work in kinds)
+    return next(filter(None, found), None) or throughput(metrics)
 
 
 def throughput(metrics: Mapping[str, float]) -> Headline | None:
     """Tokens or examples a second of the timed steps; None where there are none."""
-    return _first(metrics, _THROUGHPUT)
+    kinds = sorted(WORKLOADS.values(), key=lambda work: -work.place)
+    return next(filter(None, (_first(metrics, work.rates) for work in kinds)), None)
 
 
 def _first(metrics: Mapping[str, float], units: Mapping[str, str]) -> Headline | None:

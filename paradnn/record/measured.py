@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
 from paradnn.costs import Costs
-from paradnn.record.communication import communication_metrics
+from paradnn.platform.environment import Environment
 from paradnn.record.input_pipeline import balance_metrics
 from paradnn.record.profile_summary import profile_metrics
 from paradnn.record.statistics import Summarised, quantile, quantile_metrics, summarise
@@ -17,6 +17,7 @@ from paradnn.store.metrics import PHASES
 from paradnn.worker.messages import Answer, Contention, InputMeasurement, Measurement, Profile, Timing
 
 __all__ = [
+    "Measured",
     "compiling_metrics",
     "cost_metrics",
     "given",
@@ -29,15 +30,47 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True)
+class Measured:
+    """A point as it was measured, from which its record follows.
+
+    `results`: how each of its processes ended, one or more, of which the last may have failed. `tags` are those its
+    run was begun with, `peaks` what the devices can do at most (`paradnn.session.hardware_peaks`), `load` is the host's
+    load average at its start, times are Unix milliseconds.
+    """
+
+    point: Point
+    environment: Environment
+    costs: Costs
+    results: Sequence[PointResult]
+    tags: Mapping[str, str]
+    peaks: Mapping[str, float]
+    load: float | None
+    start_time: int
+    end_time: int
+
+    @property
+    def answers(self) -> list[Answer]:
+        """What the processes answered that lived to do so."""
+        return [result.answer for result in self.results if result.answer]
+
+    def ending(self) -> tuple[str, str | None]:
+        """Outcome and reason: `ok` where all processes are."""
+        for number, result in enumerate(self.results, 1):
+            if result.outcome != "ok":
+                where = f"process {number}: " if number > 1 else ""
+                return result.outcome, f"{where}{result.reason}"
+        return "ok", self.results[-1].reason
+
+
 def step_times(timing: Timing) -> list[float]:
     """Seconds of a step in each measured block."""
     return [seconds / timing.steps_per_block for seconds in timing.blocks]
 
 
-def measured_metrics(
-    point: Point, costs: Costs, answers: Sequence[Answer], peaks: Mapping[str, float]
-) -> dict[str, float]:
-    """Metrics of what the workers measured; input and profile are those of the first."""
+def measured_metrics(measured_point: Measured) -> dict[str, float]:
+    """Metrics of the timed steps; input and profile are those of the first process."""
+    point, costs, answers = measured_point.point, measured_point.costs, measured_point.answers
     measured, first = measurements(answers), answers[0]
     metrics = _speed(point, costs, [measurement.timing for measurement in measured])
     metrics |= _latency([answer.latencies for answer in answers if answer.latencies])
@@ -45,9 +78,9 @@ def measured_metrics(
     if measured[0].product_types:
         metrics["precision_share"] = measured[0].product_types.get(point.precision, 0.0)
     metrics |= _contention([entry.contention for entry in measured if entry.contention]) | _processor_time(measured)
-    metrics |= _energy(point, measured) | communication_metrics(point, metrics)
+    metrics |= _energy(point, measured)
     if costs.flops_per_step:
-        metrics |= _utilisation(metrics["flops_per_second"], costs, peaks)
+        metrics |= _utilisation(metrics["flops_per_second"], costs, measured_point.peaks)
     if first.input:
         metrics |= balance_metrics(first.input, measured[0].timing.blocks, point.batch_size, point.platform.name)
     if isinstance(first.profile, Profile):

@@ -16,18 +16,13 @@ from typing import TYPE_CHECKING, Any
 from paradnn.config import identity
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
-from paradnn.config.scenario import Server
 from paradnn.core.words import counted
-from paradnn.costs import Costs
+from paradnn.core.workload import WORKLOADS, Moment
 from paradnn.platform.environment import Environment
 from paradnn.record.breakdown_figure import point_figure
-from paradnn.record.communication import communication_words
-from paradnn.record.generation import generation_artifacts, generation_metrics, generation_tags, generation_words
 from paradnn.record.headline import throughput
-from paradnn.record.learning import Moment, curve, learning_metrics, learning_tags, learning_words
-from paradnn.record.load import load_artifacts, load_metrics, load_tags, load_words, loads
-from paradnn.record.load_figure import load_figure
 from paradnn.record.measured import (
+    Measured,
     cost_metrics,
     given,
     measured_metrics,
@@ -50,12 +45,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Record", "image", "make_record", "point_tags", "run_name", "version_tags"]
 
-#: How a phase beside the measured blocks is called where it was disturbed.
-_DISTURBED = {
-    "prefill": "while prompts were read: ",
-    "load": "under load: ",
-    "latency": "while single steps were timed: ",
-}
+#: How phases that any kind of work may have are called where they were disturbed.
+_DISTURBED = {"latency": "while single steps were timed: "}
 
 
 @dataclass(frozen=True)
@@ -82,17 +73,8 @@ class Record:
 def run_name(point: Point) -> str:
     """A name a person recognises in a list: family, size, batch, and what is not the default."""
     words = [point.model.name, point.model.size, f"b{point.batch_size}", point.precision, point.platform.name]
-    words += [word for word, usual in ((point.compile, "graph"), (point.mode, "train")) if word != usual]
-    if point.generate:
-        words.append(f"{point.generate.prompt}+{point.generate.tokens}")
-    if point.load:
-        words.append(point.scenario + (f" {_policy(point.load)}" if isinstance(point.load, Server) else ""))
-    if point.data.name != "synthetic":
-        words.append(point.data.name)
-    if point.learn:
-        words.append(f"to {point.learn.target:g}")
-        words += [point.optimizer.name, f"lr {point.optimizer.learning_rate:g}"]
-        words += [f"seed {point.seed}"] if point.seed else []
+    words += [point.compile] if point.compile != "graph" else []
+    words += point.workload.named(point)
     if point.devices > 1:
         words.append(f"x{point.devices}" + (" grpc" if point.transport == "grpc" else ""))
     if point.hosts > 1:
@@ -106,12 +88,6 @@ def run_name(point: Point) -> str:
     if point.replicate:
         words.append(f"#{point.replicate}")
     return " ".join(words)
-
-
-def _policy(load: Server) -> str:
-    words = [load.rate if isinstance(load.rate, str) else f"{load.rate:g}/s"]
-    words += [f"delay {load.delay_ms:g} ms"] if load.delay_ms else []
-    return " ".join(words + ([f"x{load.instances}"] if load.instances > 1 else []))
 
 
 def point_tags(point: Point, environment: Environment) -> dict[str, str]:
@@ -144,36 +120,23 @@ def image(figure: Figure) -> dict[str, str]:
     return {"base64": base64.b64encode(target.getvalue()).decode()}
 
 
-def make_record(
-    point: Point,
-    environment: Environment,
-    costs: Costs,
-    results: Sequence[PointResult],
-    *,
-    tags: Mapping[str, str],
-    peaks: Mapping[str, float],
-    load: float | None,
-    start_time: int,
-    end_time: int,
-) -> Record:
-    """The record of one point, from how each of its processes ended: one or more, of which the last may have failed.
-
-    `tags` are those its run was begun with, `peaks` what the devices can do at most (`paradnn.session.hardware_peaks`),
-    `load` is the host's load average at its start, times are Unix milliseconds.
-    """
+def make_record(measured: Measured) -> Record:
+    """The record of one point, from how each of its processes ended."""
+    point, work, costs, results = measured.point, measured.point.workload, measured.costs, measured.results
     metrics = {"batch_size_per_device": point.batch_size / point.devices}
-    metrics |= cost_metrics(costs) | phase_metrics(results) | memory_metrics(results) | given("load_average", load)
-    outcome, reason = _ending(results)
-    answers = [result.answer for result in results if result.answer]
-    metrics |= learning_metrics(point, answers)
-    tags = {**tags, "outcome": outcome, **learning_tags(answers)}
-    history = [moment for answer in answers if point.learn for moment in curve(point.learn, answer.epochs or ())]
-    if _has_steps(outcome, results):
-        metrics |= measured_metrics(point, costs, answers, peaks) | load_metrics(point, answers)
-        metrics |= generation_metrics(point, costs, answers, metrics)
-        problems = [problem for answer in answers for problem in contradictions(point, costs, metrics, answer)]
+    metrics |= cost_metrics(costs) | phase_metrics(results) | memory_metrics(results)
+    metrics |= given("load_average", measured.load)
+    outcome, reason = measured.ending()
+    tags = {**measured.tags, "outcome": outcome}
+    history = [moment for answer in measured.answers for moment in work.history(answer.news())]
+    if has_steps := work.has_steps(outcome, results[-1].answer):
+        metrics |= measured_metrics(measured)
+    metrics |= work.metrics(measured, metrics)
+    tags |= work.tags(measured)
+    if has_steps:
+        problems = [problem for answer in measured.answers for problem in contradictions(point, costs, metrics, answer)]
         # What ceilings say of emulation, in numbers, is in the tags that the run was begun with.
-        tags = _measured_tags(point, answers) | tags
+        tags = _measured_tags(point, measured.answers) | tags
         tags["checks"] = "passed" if not problems else "failed: " + "; ".join(dict.fromkeys(problems))
     if price := point.platform.price_per_hour:
         metrics |= priced_costs(price, outcome == "ok", {**_last(history), **metrics}.get)
@@ -188,32 +151,17 @@ def make_record(
         metrics=metrics,
         tags=tags,
         params=identity.texts(identity.request_of(point)),
-        artifacts=_artifacts(point, environment, results, metrics),
-        start_time=start_time,
-        end_time=end_time,
-        description=_description(point, environment, outcome, reason, metrics, tags),
+        artifacts=_artifacts(measured, metrics),
+        start_time=measured.start_time,
+        end_time=measured.end_time,
+        description=_description(measured, outcome, reason, metrics, tags),
         history=history,
     )
-
-
-def _has_steps(outcome: str, results: Sequence[PointResult]) -> bool:
-    """Whether the steps were measured: a load that is too much for them, or cut short, costs none of them."""
-    last = results[-1].answer
-    return outcome in ("ok", "overload") or bool(outcome == "timeout" and last and last.load)
 
 
 def _last(history: Sequence[Moment]) -> Mapping[str, float]:
     """The metrics of the last epoch."""
     return history[-1].metrics if history else {}
-
-
-def _ending(results: Sequence[PointResult]) -> tuple[str, str | None]:
-    """Outcome and reason of a point: `ok` where all of its processes are."""
-    for number, result in enumerate(results, 1):
-        if result.outcome != "ok":
-            where = f"process {number}: " if number > 1 else ""
-            return result.outcome, f"{where}{result.reason}"
-    return "ok", results[-1].reason
 
 
 def _measured_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
@@ -228,7 +176,6 @@ def _measured_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
     # A profile knows how often a loop ran.
     seen = answer.profile.product_types if isinstance(answer.profile, Profile) else {}
     tags |= precision_tags(seen or measured[0].product_types, point.precision, measured[0].native_products)
-    tags |= load_tags(point, answers) | generation_tags(answers)
     if answer.profile:
         tags |= profile_tags(answer.profile)
     if isinstance(answer.profile, Profile):
@@ -267,13 +214,14 @@ def _watched(answer: Answer) -> Iterator[tuple[str, Contention]]:
     """What disturbed each phase that was watched, and in words which one if it is not that of the blocks."""
     if answer.measurement and answer.measurement.contention:
         yield "", answer.measurement.contention
+    own = {phase: text for work in WORKLOADS.values() for phase, text in work.disturbed.items()}
+    words = {**_DISTURBED, **own}
     for phase, seen in answer.contention.items():
-        yield _DISTURBED[phase], seen
+        yield words.get(phase, f"in phase {phase}: "), seen
 
 
-def _artifacts(
-    point: Point, environment: Environment, results: Sequence[PointResult], metrics: Mapping[str, float]
-) -> dict[str, Any]:
+def _artifacts(measured: Measured, metrics: Mapping[str, float]) -> dict[str, Any]:
+    point, environment, results = measured.point, measured.environment, measured.results
     artifacts: dict[str, Any] = {"environment.json": environment.as_dict(), "config.json": identity.request_of(point)}
     if environment.packages:
         artifacts["stack.txt"] = "".join(f"{package}\n" for package in environment.packages)
@@ -281,13 +229,8 @@ def _artifacts(
         artifacts["stderr.txt"] = without_secrets(stderr)
     if processes := [_process(result) for result in results if result.answer and result.answer.measurement]:
         artifacts["blocks.json"] = {"unit": "s", "processes": processes}
-    answers = [result.answer for result in results if result.answer]
-    artifacts |= load_artifacts(answers) | generation_artifacts(answers)
-    if loads(answers):
-        artifacts["latency.png"] = image(load_figure(run_name(point), point.load, answers))
+    artifacts |= point.workload.artifacts(measured, run_name(point))
     answer = results[0].answer
-    if answer and answer.epochs:
-        artifacts["epochs.json"] = {"unit": "s", "epochs": plain(answer.epochs)}
     if answer and answer.input:
         artifacts["input.json"] = plain(answer.input) | {"unit": "s"}
     if answer and isinstance(profile := answer.profile, Profile):
@@ -306,36 +249,37 @@ def _process(result: PointResult) -> dict[str, Any]:
 
 
 def _description(
-    point: Point,
-    environment: Environment,
-    outcome: str,
-    reason: str | None,
-    metrics: Mapping[str, float],
-    tags: Mapping[str, str],
+    measured: Measured, outcome: str, reason: str | None, metrics: Mapping[str, float], tags: Mapping[str, str]
 ) -> str:
-    """What a person reading the run in the UI sees first (Markdown)."""
-    mode = {"train": "training step", "inference": "forward pass"}.get(point.mode, "token of each example")
+    """What a person reading the run in the UI sees first (Markdown): what was measured for before the steps."""
+    point, environment = measured.point, measured.environment
+    words = point.workload.words(metrics, tags)
+    own = f"\n\n{words.heading.capitalize()}: {'; '.join(words.clauses)}." if words else ""
     what = (
-        f"One {mode} of **{run_name(point)}** ({metrics['parameters']:,.0f} parameters) on {environment.device}, "
-        f"{point.framework.name} {environment.software.get(point.framework.name, '')}, compile={point.compile}."
+        f"One {point.workload.unit} of **{run_name(point)}** ({metrics['parameters']:,.0f} parameters) on "
+        f"{environment.device}, {point.framework.name} {environment.software.get(point.framework.name, '')}, "
+        f"compile={point.compile}."
     )
-    learnt = f"\n\nLearning: {words}." if (words := learning_words(metrics)) else ""
     if outcome != "ok":
-        return f"{what}{learnt}\n\nOutcome **{outcome}**: {reason}"
-    count = metrics["processes"]
+        return f"{what}{own}\n\nOutcome **{outcome}**: {reason}"
+    steady = "steady" if tags["steady"] == "true" else f"not steady: {tags['steady_reason']}"
+    if words and words.replaces:
+        first, *others = words.clauses
+        head = f"{words.heading.capitalize()} of **{run_name(point)}** on {environment.device}."
+        return f"{head}\n\n**{first}**, {'; '.join([*others, steady])}."
+    return f"{what}{own}\n\n{_steps(metrics)}, {steady}."
+
+
+def _steps(metrics: Mapping[str, float]) -> str:
+    """The timed steps in a line."""
+    count, rate = metrics["processes"], throughput(metrics)
     processes = "single process" if count == 1 else f"{count:.0f} processes"
-    rate = throughput(metrics)
     interval = f" (95% CI, {processes}: {rate.ends[0]:,.1f} to {rate.ends[1]:,.1f})" if rate and rate.ends else ""
     used = f", {metrics['flops_utilization']:.0%} of the measured peak" if "flops_utilization" in metrics else ""
     waits = f", {metrics['infeed_fraction']:.0%} of it waiting for input" if "infeed_gain" in metrics else ""
-    steady = "steady" if tags["steady"] == "true" else f"not steady: {tags['steady_reason']}"
-    load = f"\n\nLoad: {words}." if (words := load_words(metrics, tags)) else ""
-    load += f"\n\nGeneration: {words}." if (words := generation_words(metrics)) else ""
-    if told := communication_words(metrics):
-        return f"Messages of **{run_name(point)}** on {environment.device}.\n\n**{told[0]}**, {told[1]}; {steady}."
+    work = f", {metrics['flops_per_second'] / 1e9:,.2f} GFLOP/s{used}" if "flops_per_second" in metrics else ""
+    blocks = counted(round(metrics["blocks"]), "block")
     return (
-        f"{what}\n\n**{rate}**{interval}, "
-        f"{metrics['step_time_ms']:.3f} ms a step{waits}, {metrics['flops_per_second'] / 1e9:,.2f} GFLOP/s{used}; "
-        f"{counted(round(metrics['blocks']), 'block')} of {counted(round(metrics['steps_per_block']), 'step')}, "
-        f"{steady}.{load}{learnt}"
+        f"**{rate}**{interval}, {metrics['step_time_ms']:.3f} ms a step{waits}{work}; "
+        f"{blocks} of {counted(round(metrics['steps_per_block']), 'step')}"
     )

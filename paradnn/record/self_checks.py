@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from paradnn.config.point import Point
 from paradnn.costs import Costs
-from paradnn.record.generation import generation_checks
 from paradnn.record.input_pipeline import balance_checks
 from paradnn.worker.messages import Answer
 
@@ -36,7 +35,7 @@ def contradictions(point: Point, costs: Costs, metrics: Mapping[str, float], ans
     rate = point.batch_size / (metrics["step_time_ms"] / 1e3)
     if not math.isclose(rate, metrics["examples_per_second"], rel_tol=1e-9):
         problems.append("examples_per_second is not batch_size / step time")
-    problems += generation_checks(costs, answer)
+    problems += point.workload.contradictions(costs, answer)
     problems += balance_checks(metrics, answer.input, measurement.timing.blocks) if answer.input else []
     problems += _latency_checks(point, answer)
     shares = sum(value for key, value in metrics.items() if key.startswith("category_share."))
@@ -79,8 +78,10 @@ def _sound_ratios(point: Point) -> tuple[float, float]:
     small = point.model.name != "vit" and 0 < getattr(point.model, "image_size", 0) <= 64
     # What XLA leaves out of a convolution's gradient is a larger share without other layers.
     small = small or point.model.name == "conv2d"
-    # No profiler knows how many elements are stored; products of one token are small, and many are fused with others.
-    missing = point.model.name in ("sparse_gemm", "sparse_fc") or point.generate is not None
+    # No profiler knows how many elements are stored.
+    missing = point.model.name in ("sparse_gemm", "sparse_fc") or not point.workload.profiled_whole
     missing = missing or (by_xla and (small or point.batch_size == 1))
-    dense = by_xla and point.platform.name == "cpu" and point.mode == "train" and point.model.name == "mobilenet"
+    dense = (
+        by_xla and point.platform.name == "cpu" and point.workload.mode == "train" and point.model.name == "mobilenet"
+    )
     return 0.0 if missing else 1 - FLOPS_MARGIN, math.inf if dense else 1 + FLOPS_MARGIN

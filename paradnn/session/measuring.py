@@ -19,22 +19,20 @@ from paradnn.config.identity import Identity, point_id
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, Settings
 from paradnn.core.words import counted
+from paradnn.core.workload import Companion, Moment, Part, Workload
 from paradnn.costs.point import costs_of, exceeds_memory, memory_limit
 from paradnn.errors import DataError, StoreError, WorkerError
 from paradnn.execution.environments import WorkerEnvironments
 from paradnn.execution.hosts import OtherHosts
-from paradnn.execution.learning_sets import SetFiles
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
 from paradnn.platform.findings import Finding
-from paradnn.record.learning import has_ended
 from paradnn.record.prices import price_tags, priced
 from paradnn.record.profile_summary import profile_tags
 from paradnn.record.record import Record, point_tags, run_name
 from paradnn.session.course import Visit
 from paradnn.session.drift import Drift
-from paradnn.session.epochs import EpochsSaid
 from paradnn.session.hardware_peaks import CeilingsKeeper, below_ceilings
 from paradnn.session.open_point import OpenPoint
 from paradnn.session.partial import PartialResults
@@ -44,10 +42,12 @@ from paradnn.tracking.base import ClaimedElsewhere, Finished, Tracker
 from paradnn.tracking.resume import ResumePolicy, wanted_extras
 from paradnn.worker.learning.messages import Epoch
 
-__all__ = ["Measuring", "SessionContext"]
+__all__ = ["Measuring", "NewsSaid", "SessionContext"]
 
 #: How many points are open together. A killed driver on another host blocks them for as long as they may take.
 GROUP = 24
+#: Seconds between two words on what a worker does.
+_PAUSE = 2.0
 #: The share of its time after which a claim is renewed.
 RENEW = 0.5
 
@@ -78,7 +78,8 @@ class Measuring:
         self._environments, self._reporter, self._settings = context.environments, context.reporter, settings
         self.partial = PartialResults(settings.tracking)
         self._ceilings = CeilingsKeeper(self._pool, self._tracker, self._reporter.say) if settings.ceilings else None
-        self._sets, self._hosts = SetFiles(), OtherHosts()
+        self._companions: dict[str, Companion] = {}  # by the name of the kind of work
+        self._hosts = OtherHosts()
         self._random = random.Random(settings.sweep.seed)
         self._keeps_nothing = False
         self._open: list[OpenPoint] = []
@@ -98,7 +99,8 @@ class Measuring:
         for entry in self._open:
             with contextlib.suppress(Exception):
                 self._tracker.abandon(entry.claim, "interrupted before its end")
-        self._sets.close()
+        for companion in self._companions.values():
+            companion.close()
         self._hosts.close()
 
     def work(self, todo: Sequence[Point]) -> None:
@@ -127,7 +129,7 @@ class Measuring:
         if len(queue) <= GROUP or not count:
             return
         usable = [point for point in list(queue)[: 8 * GROUP] if not self._environments.problem(point)]
-        usable = [point for point in usable if not point.learn]  # whose whole training it would repeat
+        usable = [point for point in usable if point.workload.repeatable]
         usable.sort(key=lambda point: costs_of(point).flops_per_step)
         for share in range(1, count + 1):
             if usable:
@@ -249,7 +251,8 @@ class Measuring:
         self._open.remove(entry)
         if len(entry.results) > 1 and not entry.claim.repeats:
             self.partial.remove(entry.claim.identity)
-        if entry.point.learn and not entry.claim.repeats and has_ended(entry.point.learn, entry.results[-1]):
+        work = entry.point.workload
+        if work.resumes and not entry.claim.repeats and work.ended(entry.results[-1]):
             self.partial.remove_checkpoint(entry.claim.identity)
         self.drift.add(entry.steps())
         self._done(record, run_id, entry.wanted)
@@ -274,21 +277,19 @@ class Measuring:
 
     def _in_worker(self, entry: OpenPoint, limits: Limits) -> PointResult:
         """Measure a point in one more process."""
-        point, request, said = entry.point, entry.request(), EpochsSaid(entry.point, entry.claim, self._tracker)
+        point, request = entry.point, entry.request()
+        said = NewsSaid(point.workload, partial(self._tracker.tell, entry.claim))
 
         def news(event: str | Epoch) -> None:
             if words := event if isinstance(event, str) else said.say(event):
                 self._reporter.phase(words)
 
-        if point.learn:
-            try:
-                width = getattr(point.model, "input_size", 0) or getattr(point.model, "sequence_length", 0)
-                path = self._sets.path(point.data, width)
-            except DataError as error:
-                return PointResult("unavailable", str(error))
-            request["learning_set"] = str(path)
-            if not entry.claim.repeats:
-                request["checkpoint"] = str(self.partial.checkpoint(entry.claim.identity))
+        try:
+            request |= self._companion(point.workload).request(point)
+        except DataError as error:
+            return PointResult("unavailable", str(error))
+        if point.workload.resumes and not entry.claim.repeats:
+            request["checkpoint"] = str(self.partial.checkpoint(entry.claim.identity))
         key = WorkerKey.of(point)
         if point.hosts > 1:
             try:
@@ -299,6 +300,11 @@ class Measuring:
         if point.hosts > 1 and result.outcome != "ok":
             self._hosts.require()
         return result
+
+    def _companion(self, work: Workload) -> Companion:
+        if work.name not in self._companions:
+            self._companions[work.name] = work.companion()
+        return self._companions[work.name]
 
     @staticmethod
     def _predicted(entry: OpenPoint, limits: Limits) -> PointResult | None:
@@ -319,3 +325,27 @@ class Measuring:
         row = Row.of_record(run_id, record)
         self._summary.rows.append(row)
         self._reporter.done(row, spared)
+
+
+class NewsSaid:
+    """What is said of one point's news while it is measured: a word on the terminal, and its curve in the store.
+
+    Not more often than every two seconds: terminal and store stand on the machine that is measured, mostly.
+    """
+
+    def __init__(self, work: Workload, tell: Callable[[Sequence[Moment]], None]) -> None:
+        self._work, self._tell = work, tell
+        self._news: list[Part] = []
+        self._written, self._last = 0, 0.0
+
+    def say(self, news: Part) -> str | None:
+        """Take it in; what the terminal is to show, where it is time for that. What the store was not told by the end
+        comes with the record."""
+        self._news.append(news)
+        now = time.monotonic()
+        if now - self._last < _PAUSE:
+            return None
+        moments = self._work.history(self._news)
+        self._tell(moments[self._written :])
+        self._written, self._last = len(moments), now
+        return self._work.progress(news)

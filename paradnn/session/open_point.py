@@ -11,10 +11,9 @@ from typing import Any
 from paradnn.config.identity import request_of
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Measure, Point
-from paradnn.config.scenario import Server
 from paradnn.costs import Costs
 from paradnn.platform.environment import Environment, load_average
-from paradnn.record.measured import step_times
+from paradnn.record.measured import Measured, step_times
 from paradnn.record.record import Record, make_record
 from paradnn.record.statistics import narrow_enough
 from paradnn.session.hardware_peaks import Ceilings, device_peaks, overrun_tags, single_device
@@ -65,10 +64,8 @@ class OpenPoint:
             measure = replace(measure, relative_interval=None)
         if self.results:
             measure = replace(measure, profile=False, keep_trace=False)
-        load = self.point.load
-        if isinstance(load, Server):
-            load = load.of_process(self.point.replicate, len(self.results))
-        return request_of(replace(self.point, measure=measure, load=load))
+        work = self.point.workload.of_process(self.point.replicate, len(self.results))
+        return request_of(replace(self.point, measure=measure, workload=work))
 
     def record(self) -> Record:
         """All that the run is to hold."""
@@ -81,17 +78,10 @@ class OpenPoint:
                 tags["emulation_note"] = (
                     f"{self.point.precision} products are emulated here: {share:.2f} of float32's rate"
                 )
-        record = make_record(
-            self.point,
-            self.environment,
-            self.costs,
-            self.results,
-            tags=tags,
-            peaks=device_peaks(self.point, self.environment, self.ceilings),
-            load=self.load,
-            start_time=self.claim.start_time,
-            end_time=int(time.time() * 1000),
-        )
+        peaks = device_peaks(self.point, self.environment, self.ceilings)
+        times = self.claim.start_time, int(time.time() * 1000)
+        measured = Measured(self.point, self.environment, self.costs, self.results, tags, peaks, self.load, *times)
+        record = make_record(measured)
         overrun = overrun_tags(single_device(self.point, self.environment), record.metrics)
         return replace(record, tags={**record.tags, **overrun})
 

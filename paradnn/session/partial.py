@@ -15,7 +15,6 @@ from paradnn.store.address import address_of
 from paradnn.store.schema import SCHEMA_VERSION
 from paradnn.tracking.offline import default_folder, read_document, write_document
 from paradnn.worker.channel import MessageError, plain, read_message
-from paradnn.worker.learning.checkpoint import unfinished
 from paradnn.worker.messages import PROTOCOL_VERSION
 
 __all__ = ["PartialResults"]
@@ -69,7 +68,7 @@ class PartialResults:
         return any(next(self._folder.glob(pattern), None) for pattern in ("partial-*", "training-*"))
 
     def checkpoint(self, identity: Identity) -> Path:
-        """Where the worker keeps a training (`paradnn.worker.learning.checkpoint`)."""
+        """Where a worker keeps how far it is, of work that can go on from there."""
         return self._folder / f"training-{self._name(identity)}.npz"
 
     def remove_checkpoint(self, identity: Identity) -> None:
@@ -77,7 +76,7 @@ class PartialResults:
         path = self.checkpoint(identity)
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
-            unfinished(path).unlink(missing_ok=True)
+            path.with_suffix(".part").unlink(missing_ok=True)  # as it is called while it is written
 
     def _path(self, identity: Identity) -> Path:
         return self._folder / f"partial-{self._name(identity)}.json"

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paradnn.config.point import Platform, Point
-from paradnn.config.sets import Arrays
 from paradnn.errors import ConfigError
 from paradnn.execution.hosts import require_hosts
 from paradnn.platform.environment import missing_device
@@ -24,9 +23,7 @@ def require_possible(points: Sequence[Point]) -> None:
     for data in dict.fromkeys(point.data for point in points):
         path = getattr(data, "path", None)
         if path is not None and not Path(path).exists():
-            remedy = "give a file or a folder" + (
-                "" if isinstance(data, Arrays) else ", or leave it out for a generated set"
-            )
+            remedy = "give a file or a folder" + (", or leave it out for a generated set" if data.is_made else "")
             raise ConfigError("data.path", path, "there is no such file or folder", remedy)
     problems = [_problem(platform) for platform in dict.fromkeys(point.platform for point in points)]
     if problems and all(problems):

@@ -20,11 +20,8 @@ from rich.text import Text
 
 from paradnn.cli.console import Screen, fitting_table, si, standard_output
 from paradnn.core.words import counted
-from paradnn.record.communication import communication_words
-from paradnn.record.generation import generation_words
+from paradnn.core.workload import WORKLOADS, Words
 from paradnn.record.headline import Column, headline, throughput
-from paradnn.record.learning import learning_words
-from paradnn.record.load import load_words
 
 if TYPE_CHECKING:
     from paradnn.session.summary import Row, Summary
@@ -148,25 +145,25 @@ def describe_point(row: Row, where: str) -> str:
     """The results of one point, in a few lines."""
     metrics = row.metrics
     lines = [f"{row.name}: {row.outcome}" + (f" ({row.reason})" if row.reason else "")]
-    if row.outcome in ("ok", "overload"):
+    own = _own_words(row)
+    if own:
+        lines += [f"  {name:<12} {text}" for name, text in zip([own.heading] + [""] * 9, own.clauses, strict=False)]
+    if "step_time_ms" in metrics and "steady" in row.tags:
         steady = "steady" if row.tags["steady"] == "true" else f"not steady ({row.tags['steady_reason']})"
         rate = throughput(metrics)
-        if rate and "transfer_us" not in metrics:
+        if rate and not (own and own.replaces):
             ends = f"  (95% CI {rate.ends[0]:,.1f} .. {rate.ends[1]:,.1f}, {_processes(metrics)})" if rate.ends else ""
-            lines.append(f"  throughput   {rate}{ends}")
+            lines.append(f"  {'throughput' if headline(metrics) == rate else 'steps alone':<12} {rate}{ends}")
         lines += [
             f"  step time    {metrics['step_time_ms']:.3f} ms, {counted(round(metrics['blocks']), 'block')} of "
             f"{counted(round(metrics['steps_per_block']), 'step')} in {_processes(metrics)}, {steady}"
         ]
-        lines += [f"  messages     {words}" for words in communication_words(metrics)]
         if "flops_per_second" in metrics:
             lines.append(
                 f"  work         {si(metrics['flops_per_step'])}FLOP a step, {si(metrics['flops_per_second'])}FLOP/s, "
                 f"{si(metrics['parameters'])}parameters"
             )
         lines += _limit_lines(row)
-    if learnt := learning_words(metrics):
-        lines += [f"  {name:<12} {text}" for name, text in zip(("learning", ""), learnt.split("; "), strict=False)]
     if "peak_memory_bytes" in metrics:
         lines.append(f"  memory       {metrics['peak_memory_bytes'] / 2**30:.2f} GiB at the peak")
     if row.tags.get("checks", "").startswith("failed"):
@@ -175,6 +172,11 @@ def describe_point(row: Row, where: str) -> str:
     if row.known:
         lines.append("  Already in the store, not measured again; resume=false re-measures it.")
     return "\n".join(lines)
+
+
+def _own_words(row: Row) -> Words | None:
+    """What is said of a run's kind of work."""
+    return next(filter(None, (work.words(row.metrics, row.tags) for work in WORKLOADS.values())), None)
 
 
 def _limit_lines(row: Row) -> list[str]:
@@ -195,11 +197,6 @@ def _limit_lines(row: Row) -> list[str]:
         shares = [share for share in (50, 90, 99) if f"latency_p{share}_ms" in metrics]
         quantiles = ", ".join(f"p{share} {metrics[f'latency_p{share}_ms']:.3f} ms" for share in shares)
         lines.append(f"  latency      {quantiles}")
-    if generated := generation_words(metrics):
-        names = ("generation", "", "")
-        lines += [f"  {name:<12} {text}" for name, text in zip(names, generated.split("; "), strict=False)]
-    if load := load_words(metrics, row.tags):
-        lines += [f"  {name:<12} {text}" for name, text in zip(("load", "", ""), load.split("; "), strict=False)]
     leading = [(key.removeprefix("op_share."), value) for key, value in metrics.items() if key.startswith("op_share.")][
         :4
     ]
@@ -301,8 +298,8 @@ def _verdict(row: Row) -> str:
     if row.outcome != "ok":
         return f"{row.outcome}: {row.reason}" if row.reason else row.outcome
     busy = ", contended" if row.tags.get("contended") == "true" else ""
-    if learnt := learning_words(row.metrics):
-        return f"{learnt}{busy}"
+    if (own := _own_words(row)) and own.verdict:
+        return f"{own.verdict}{busy}"
     rate = headline(row.metrics)
     return f"{rate} ± {rate.relative()}{busy}" if rate else row.outcome
 

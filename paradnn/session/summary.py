@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from paradnn.core.workload import WORKLOADS
+
 if TYPE_CHECKING:
     from paradnn.record.record import Record
     from paradnn.session.drift import DriftEstimate
@@ -22,8 +24,6 @@ _SHOWN = (
     "device",
     "steady",
     "steady_reason",
-    "limit",
-    "limit_reason",
     "interval_reason",
     "contended",
     "contended_reason",
@@ -53,7 +53,8 @@ class Row:
     @classmethod
     def of_record(cls, run_id: str, record: Record) -> Row:
         """The row of a point that was recorded just now."""
-        tags = {key: record.tags[key] for key in _SHOWN if key in record.tags}
+        shown = (*_SHOWN, *(key for work in WORKLOADS.values() for key in work.shown))
+        tags = {key: record.tags[key] for key in shown if key in record.tags}
         family = record.params["model.name"]
         return cls(run_id, record.name, family, record.outcome, record.reason, record.metrics, tags)
 

@@ -1,64 +1,45 @@
 """The registry of metrics: what every recorded number means.
 
-A metric that is not here is not recorded (`tracking` refuses it), and a column of the analysis frame takes its unit
+A kind of work declares its own where they are computed (`paradnn.core.workload`); the others stand here. A metric that
+is neither is not recorded (`tracking` refuses it), and a column of the analysis frame takes its unit
 and its direction from here. `kind` says which records hold the metric, so that tables and help can be grouped.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from paradnn.core.metric import Metric, interval_names
+from paradnn.core.workload import WORKLOADS
 
-__all__ = ["METRICS", "PHASES", "Metric", "metric", "metric_names"]
+__all__ = ["METRICS", "PHASES", "Metric", "interval_names", "metric", "metric_names"]
 
-#: What the stack does for one point, in order; each has a metric `phase_<name>_seconds`.
-PHASES = (
+_COMMON = (
     "schedule",
     "start",
     "build",
     "input",
     "compile",
-    "prefill",
     "warmup",
     "measure",
     "latency",
-    "load",
-    "learn",
     "balance",
     "profile",
     "record",
 )
 
 
-@dataclass(frozen=True)
-class Metric:
-    """One measured or derived quantity.
-
-    `better` is "higher", "lower" or None where neither is better in itself.
-    """
-
-    name: str
-    unit: str
-    better: str | None
-    kind: str
-    description: str
+def _phases() -> tuple[str, ...]:
+    """The common phases, with those of each kind of work behind the one that they follow."""
+    found = list(_COMMON)
+    for work in reversed(list(WORKLOADS.values())):
+        for name, before in work.phases.items():
+            if name not in found:
+                found.insert(found.index(before) + 1 if before in found else len(found), name)
+    return tuple(found)
 
 
-def interval_names(name: str) -> tuple[str, str]:
-    """The metrics that hold the lower and the upper end of a metric's 95% interval: the unit of a time stands last."""
-    unit = next((unit for unit in ("_us", "_ms", "_seconds", "_joules") if name.endswith(unit)), "")
-    stem = name.removesuffix(unit)
-    return f"{stem}_low{unit}", f"{stem}_high{unit}"
-
-
-def _with_ends(name: str, unit: str, better: str, kind: str, description: str) -> tuple[Metric, ...]:
-    """A metric, and the ends of its 95% interval: `_low` and `_high` stand before what is the unit of a time."""
-    ends = (
-        Metric(end, unit, better, kind, f"{word} end of its 95% interval")
-        for end, word in zip(interval_names(name), ("lower", "upper"), strict=True)
-    )
-    return (Metric(name, unit, better, kind, description), *ends)
-
-
+#: What the stack does for one point, in order; each has a metric `phase_<name>_seconds`.
+PHASES = _phases()
+#: What no kind of work declares.
 _ALL = (
     # Speed
     Metric("examples_per_second", "1/s", "higher", "speed", "batch_size / median step time"),
@@ -76,77 +57,11 @@ _ALL = (
     Metric("latency_p50_ms", "ms", "lower", "speed", "median of a synchronised step, or of a query (inference)"),
     Metric("latency_p90_ms", "ms", "lower", "speed", "90th percentile of the same"),
     Metric("latency_p99_ms", "ms", "lower", "speed", "99th percentile of the same"),
-    # Under load (docs/serving.md)
-    Metric("latency_p95_ms", "ms", "lower", "load", "95th percentile of a query's latency"),
-    Metric("latency_p99.9_ms", "ms", "lower", "load", "99.9th percentile of a query's latency"),
     *(
         Metric(f"latency_p{share}_{end}_ms", "ms", "lower", "load", f"{word} end of its 95% interval")
-        for share in ("50", "90", "95", "99", "99.9")
+        for share in ("50", "90", "99")
         for end, word in (("low", "lower"), ("high", "upper"))
     ),
-    Metric("latency_mean_ms", "ms", "lower", "load", "mean latency of a query, from its scheduled time"),
-    Metric("latency_max_ms", "ms", "lower", "load", "longest latency of a query"),
-    Metric("latency_early_stopping_ms", "ms", "lower", "load", "LoadGen's estimate of a stream's percentile"),
-    Metric("queue_mean_ms", "ms", "lower", "load", "mean time from a query's scheduled time until its batch began"),
-    Metric("queue_p50_ms", "ms", "lower", "load", "median of that time"),
-    Metric("queue_p99_ms", "ms", "lower", "load", "99th percentile of that time"),
-    Metric("service_mean_ms", "ms", "lower", "load", "mean time in which a query's batch was served"),
-    Metric("service_p50_ms", "ms", "lower", "load", "median of that time"),
-    Metric("service_p99_ms", "ms", "lower", "load", "99th percentile of that time"),
-    Metric("single_query_ms", "ms", "lower", "load", "median time of a query that is served alone, before the load"),
-    Metric("queries", "1", None, "load", "queries that were served"),
-    Metric(
-        "queries_per_second", "1/s", "higher", "load", "queries served / time from the first to come to the last end"
-    ),
-    Metric("queries_per_batch", "1", None, "load", "mean number of queries that were served at once"),
-    Metric("scheduled_queries_per_second", "1/s", None, "load", "rate of the schedule"),
-    Metric("goodput_per_second", "1/s", "higher", "load", "queries within server.latency_ms / the same time"),
-    Metric("in_time_fraction", "1", "higher", "load", "share of the queries within server.latency_ms"),
-    *_with_ends("peak_queries_per_second", "1/s", "higher", "load", "highest rate found at which the limit was held"),
-    Metric(
-        "failed_queries_per_second",
-        "1/s",
-        None,
-        "load",
-        "lowest rate above it at which it was not, where each process found one",
-    ),
-    Metric("generator_late_p99_ms", "ms", "lower", "load", "99th percentile of how late queries were issued"),
-    Metric("generator_late_max_ms", "ms", "lower", "load", "latest that a query was issued after its scheduled time"),
-    # A generation (docs/generation.md), whose step is one token of each example
-    *_with_ends("time_to_first_token_ms", "ms", "lower", "generation", "reading the prompts, median block"),
-    *_with_ends("time_per_output_token_ms", "ms", "lower", "generation", "step_time_ms of a generation"),
-    *_with_ends("tokens_per_second", "1/s", "higher", "generation", "batch_size / decode step time"),
-    *_with_ends("tokens_per_second_per_user", "1/s", "higher", "generation", "1 / decode step time"),
-    Metric("generation_ms", "ms", "lower", "generation", "first token + (generate.tokens - 1) decode steps"),
-    Metric("prompt_tokens_per_second", "1/s", "higher", "generation", "tokens of all prompts / time to first token"),
-    Metric("cache_bytes", "B", None, "generation", "analytic bytes of keys and values of all layers and examples"),
-    Metric("decode_flops", "FLOP", None, "generation", "flops_per_step of a generation: a token of each example"),
-    Metric("decode_bytes", "B", None, "generation", "bytes_per_step of a generation: weights once, the cache"),
-    Metric(
-        "decode_bandwidth_fraction", "1", "higher", "generation", "decode_bytes / step time / peak_bytes_per_second"
-    ),
-    Metric("prefill_flops", "FLOP", None, "generation", "analytic matmul work of reading the prompts"),
-    Metric("prefill_bytes", "B", None, "generation", "analytic compulsory memory traffic of reading the prompts"),
-    Metric("prefill_intensity", "FLOP/B", None, "generation", "prefill_flops / prefill_bytes"),
-    Metric("prefill_flops_per_second", "FLOP/s", "higher", "generation", "prefill_flops / time to first token"),
-    Metric(
-        "prefill_flops_utilization", "1", "higher", "generation", "prefill_flops_per_second / peak_flops_per_second"
-    ),
-    Metric("prefill_compile_seconds", "s", "lower", "generation", "first runs of the prompts, until none compiled"),
-    # Communication (docs/communication.md)
-    *_with_ends("transfer_us", "us", "lower", "communication", "time of one message one way, or of a collective"),
-    *_with_ends("round_trip_us", "us", "lower", "communication", "a message there and back (pattern=latency)"),
-    *_with_ends(
-        "sent_bytes_per_second",
-        "B/s",
-        "higher",
-        "communication",
-        "bytes of messages / time; of a collective: / its time",
-    ),
-    *_with_ends(
-        "bus_bytes_per_second", "B/s", "higher", "communication", "of a collective, what each process' link carries"
-    ),
-    *_with_ends("messages_per_second", "1/s", "higher", "communication", "messages of all senders, or collectives"),
     # Work
     Metric("parameters", "1", None, "work", "trainable parameters"),
     Metric("flops_per_step", "FLOP", None, "work", "analytic matmul and convolution work of one step"),
@@ -154,21 +69,6 @@ _ALL = (
     Metric("flops_per_second", "FLOP/s", "higher", "work", "flops_per_step / median step time"),
     Metric("bytes_per_step", "B", None, "work", "analytic compulsory memory traffic of one step"),
     Metric("arithmetic_intensity", "FLOP/B", None, "work", "flops_per_step / bytes_per_step"),
-    # Time to accuracy (docs/learning.md); the first four have a value for each epoch
-    Metric("heldout_accuracy", "1", "higher", "learning", "learn.metric over the held-out examples after the epoch"),
-    Metric("heldout_loss", "1", "lower", "learning", "mean cross entropy over the held-out examples"),
-    Metric("train_loss", "1", "lower", "learning", "loss of the epoch's last batch"),
-    Metric("learning_seconds", "s", None, "learning", "time that counts, from the first step to the epoch's end"),
-    Metric("seconds_to_target", "s", "lower", "learning", "the same, to the end of the first epoch with learn.target"),
-    Metric("epochs_to_target", "1", "lower", "learning", "epochs until then"),
-    Metric("epochs_to_target_deviation", "1", None, "learning", "their standard deviation, of a reference point"),
-    Metric("steps_to_target", "1", "lower", "learning", "steps until then"),
-    Metric("examples_to_target", "1", "lower", "learning", "examples trained with until then"),
-    Metric("energy_to_target_joules", "J", "lower", "learning", "energy of the package or board until then"),
-    Metric("best_accuracy", "1", "higher", "learning", "the best of all epochs"),
-    Metric("epochs", "1", None, "learning", "epochs of the whole training"),
-    Metric("epochs_below_target", "1", "lower", "learning", "epochs below learn.target after it was reached"),
-    Metric("evaluation_seconds", "s", "lower", "learning", "what all evaluations took"),
     # What it costs (docs/cost.md), in the currency of the prices
     Metric(
         "cost_per_million_examples", "currency", "lower", "cost", "price of an hour / 3600 * 1e6 / examples_per_second"
@@ -180,7 +80,6 @@ _ALL = (
     Metric("cost_to_target", "currency", "lower", "cost", "price of an hour / 3600 * seconds_to_target"),
     Metric("cost_of_learning", "currency", "lower", "cost", "the same of learning_seconds, to the end of the training"),
     Metric("energy_per_example_joules", "J", "lower", "cost", "energy_per_step_joules / batch_size"),
-    Metric("energy_per_query_joules", "J", "lower", "cost", "energy of the package or board under load / queries"),
     Metric(
         "idle_watts", "W", None, "cost", "power of the package or board while the worker rested, before the ceilings"
     ),
@@ -274,7 +173,9 @@ _ALL = (
     ),
 )
 
-METRICS: dict[str, Metric] = {entry.name: entry for entry in _ALL}
+METRICS: dict[str, Metric] = {
+    entry.name: entry for entries in (_ALL, *(work.declares for work in WORKLOADS.values())) for entry in entries
+}
 
 #: Metrics whose names end in what they are of, such as `op_share.MatMul`.
 FAMILIES: dict[str, Metric] = {
@@ -305,9 +206,9 @@ def metric(name: str) -> Metric:
     for prefix, entry in FAMILIES.items():
         if name.startswith(prefix) and len(name) > len(prefix):
             return entry
-    raise KeyError(f"metric {name!r} is not in paradnn.store.metrics; add it there with its unit and formula")
+    raise KeyError(f"metric {name!r} is not declared; do so where it is computed, with its unit and formula")
 
 
 def metric_names(kind: str) -> list[str]:
     """The registered names of one kind, in the registry's order."""
-    return [entry.name for entry in _ALL if entry.kind == kind]
+    return [entry.name for entry in METRICS.values() if entry.kind == kind]

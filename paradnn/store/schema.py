@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from paradnn.config.identity import LATER_KEYS, texts
+from paradnn.config.identity import later_keys, texts
 
 __all__ = [
     "ANALYSIS_OUTCOME",
@@ -26,7 +26,7 @@ SCHEMA_VERSION = "1"
 OWNER, EXPIRES = "mlflow.paradnn.owner", "mlflow.paradnn.claim_expires"
 
 #: Params that came later, with the value that every run measured before them had, written as the store writes it.
-LATER_PARAMS: Mapping[str, str] = texts(LATER_KEYS)
+LATER_PARAMS: Mapping[str, str] = texts(later_keys())
 
 #: How runs that are no points say their end: under names of their own, so that who counts outcomes counts points.
 CEILINGS_OUTCOME, ANALYSIS_OUTCOME = "ceilings_outcome", "analysis_outcome"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from paradnn.config.identity import Identity
-from paradnn.record.learning import Moment
+from paradnn.core.workload import Moment
 from paradnn.record.record import Record
 
 __all__ = ["AcceptsRun", "Claim", "ClaimedElsewhere", "Finished", "RecordingMetrics", "Tracker"]

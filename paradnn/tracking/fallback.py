@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.core.words import counted
+from paradnn.core.workload import Moment
 from paradnn.errors import DataError, StoreAwayError, StoreError, StoreRefusalError
-from paradnn.record.learning import Moment
 from paradnn.record.record import Record
 from paradnn.store.address import address_of
 from paradnn.tracking.base import AcceptsRun, Claim, ClaimedElsewhere, Finished, RecordingMetrics, Tracker

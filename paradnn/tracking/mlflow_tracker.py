@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from paradnn.config.identity import Identity
 from paradnn.config.outcome import OUTCOMES
 from paradnn.config.point import Tracking
+from paradnn.core.workload import Moment
 from paradnn.errors import StoreError, StoreRefusalError
-from paradnn.record.learning import Moment
 from paradnn.record.record import Record
 from paradnn.store.address import address_of, locate
 from paradnn.store.client import client_of, find_experiment, open_experiment

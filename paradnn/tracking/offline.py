@@ -19,8 +19,8 @@ from typing import Any
 
 from paradnn.config.identity import Identity
 from paradnn.config.paths import HOME
+from paradnn.core.workload import Moment
 from paradnn.errors import DataError, StoreError
-from paradnn.record.learning import Moment
 from paradnn.record.record import Record
 from paradnn.store.schema import SCHEMA_VERSION
 from paradnn.tracking.base import AcceptsRun, Claim, ClaimedElsewhere, Finished, RecordingMetrics

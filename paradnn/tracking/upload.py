@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
+from paradnn.core.workload import Moment
 from paradnn.errors import DataError
-from paradnn.record.learning import Moment
 from paradnn.record.record import Record
 from paradnn.store.address import without_credentials
 from paradnn.store.schema import SCHEMA_VERSION

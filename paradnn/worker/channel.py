@@ -152,7 +152,8 @@ def _read_fields(kind: Any, value: dict[str, Any], path: str) -> Any:
 @functools.cache
 def _types(kind: Any) -> dict[str, Any]:
     """The fields of a dataclass with their types; of anything else none."""
-    return typing.get_type_hints(kind) if is_dataclass(kind) else {}
+    hints = typing.get_type_hints(kind) if is_dataclass(kind) else {}
+    return {field.name: hints[field.name] for field in fields(kind)} if hints else {}
 
 
 def _fault(path: str, value: Any, wanted: str) -> MessageError:

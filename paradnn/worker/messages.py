@@ -282,6 +282,10 @@ class Answer:
         if self.outcome == "ok" and self.measurement is None and self.peak_rates is None:
             raise ValueError("the outcome is ok, but nothing was measured")
 
+    def news(self) -> list[Epoch]:
+        """What was sent as it ended."""
+        return self.epochs or []
+
 
 @dataclass(frozen=True)
 class Request:

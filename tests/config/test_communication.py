@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from paradnn.config.families.communication import bus_factor
 from paradnn.config.identity import point_id
 from paradnn.config.point import Point, read_point
 from paradnn.costs.point import costs_of
 from paradnn.errors import ConfigError
-from paradnn.record.communication import communication_metrics
+from paradnn.workloads.channel import bus_factor, transfer_metrics
 
 
 def point(framework: str = "tensorflow", **model: Any) -> Point:
@@ -104,16 +103,16 @@ def test_what_messages_have_not_is_refused() -> None:
 def test_metrics_follow_from_the_step_time() -> None:
     """By hand: a step of 2 ms, between 1.6 and 2.5."""
     times = {"step_time_ms": 2.0, "step_time_low_ms": 1.6, "step_time_high_ms": 2.5}
-    latency = communication_metrics(point(bytes=1000), times)
+    latency = transfer_metrics(point(bytes=1000).model, times)
     assert (latency["round_trip_us"], latency["transfer_us"], latency["transfer_high_us"]) == (2000, 1000, 1250)
     assert latency["sent_bytes_per_second"] == pytest.approx(1e6)
-    window = communication_metrics(point(pattern="bandwidth", bytes=1000, window=50), times)
+    window = transfer_metrics(point(pattern="bandwidth", bytes=1000, window=50).model, times)
     assert window["messages_per_second"] == pytest.approx(25_000)
     assert (window["messages_per_second_low"], window["messages_per_second_high"]) == pytest.approx((20_000, 31_250))
-    servers = communication_metrics(point(pattern="parameter_server", servers=2, workers=3), times)
+    servers = transfer_metrics(point(pattern="parameter_server", servers=2, workers=3).model, times)
     assert servers["messages_per_second"] == pytest.approx(3000)
-    reduced = communication_metrics(
-        point(transport="gloo", pattern="all_reduce", bytes=4000, processes=4), {"step_time_ms": 2.0}
+    reduced = transfer_metrics(
+        point(transport="gloo", pattern="all_reduce", bytes=4000, processes=4).model, {"step_time_ms": 2.0}
     )
     assert reduced == pytest.approx(
         {"transfer_us": 2000, "messages_per_second": 500, "sent_bytes_per_second": 2e6, "bus_bytes_per_second": 3e6}

@@ -52,7 +52,7 @@ def test_messages_cross_hosts(given: dict[str, Any], hosts: int) -> None:
             lambda: channel(2, pattern="parameter_server", servers=2),
             "hosts=2: does not divide the 3 processes of model=channel",
         ),
-        (lambda: devices(4, 2, "local"), "hosts=2: is for several devices with transport=grpc, and for model=channel"),
+        (lambda: devices(4, 2, "local"), "hosts=2: is for several devices with transport=grpc, and for messages"),
         (lambda: devices(1, 2), "hosts=2: is for several devices with transport=grpc"),
         (lambda: devices(3, 2, batch_size=6), "hosts=2: does not divide the 3 processes of devices=3"),
         (

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from paradnn.config.identity import point_id, request_of, texts
-from paradnn.config.picture_folder import list_pictures
 from paradnn.config.point import Point, read_point
 from paradnn.errors import ConfigError
+from paradnn.workloads.learn.sets import list_pictures
 
 FC = {"name": "fc", "layers": 2, "nodes": 32, "input_size": 64, "output_size": 10}
 

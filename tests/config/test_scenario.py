@@ -11,9 +11,12 @@ import yaml
 from paradnn.config.identity import point_id, request_of, texts
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Point, read_point
-from paradnn.config.scenario import SCENARIOS, Server
+from paradnn.core.workload import WORKLOADS
 from paradnn.errors import ConfigError
 from paradnn.record.record import run_name
+from paradnn.workloads.serve import Server
+
+SCENARIOS = {name: type(work) for name, work in WORKLOADS.items() if work.key == "scenario"}
 
 
 def point(scenario: str = "server", mode: str = "inference", timeout: int = 1800, **others: Any) -> Point:
@@ -56,7 +59,7 @@ def test_every_key_makes_another_point() -> None:
 
 def test_the_largest_batch_is_the_batch_of_the_timed_step() -> None:
     given = point(keys={"batch": 8})
-    assert (given.batch_size, given.load.batch) == (8, 8)
+    assert (given.batch_size, given.workload.batch) == (8, 8)
     assert point_id(given) == point_id(point(batch_size=8))
 
 

@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from paradnn.config.sets import Cifar10, Cifar100, Digits, Folder, Generated, Mnist, Topics
 from paradnn.errors import DataError
-from paradnn.execution.learning_sets import SetFiles, best_accuracy, generate, read_set
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.learning.examples import read_examples, training_count
+from paradnn.workloads.learn.files import SetFiles, best_accuracy, generate, read_set
+from paradnn.workloads.learn.sets import Cifar10, Cifar100, Digits, Folder, Generated, Mnist, Topics
 
 
 def test_every_digit_is_trained_with_or_held_out() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paradnn.config.families.communication import Communication
 from paradnn.config.identity import Identity
 from paradnn.config.point import Point, Settings
 from paradnn.costs.point import costs_of
@@ -23,11 +22,14 @@ from paradnn.forecast.status import SweepStatus, sweep_status
 from paradnn.forecast.table import row_of
 from paradnn.forecast.text import write_points
 from paradnn.tracking.base import Finished
+from paradnn.workloads.channel import Communication
+from paradnn.workloads.step import Step
 from tests.forecast.planted import Machine, fc, grid
 
 #: Seconds, and seconds a byte: 50 us and 1 GB/s.
 ALPHA, BETA = 50e-6, 1e-9
 SIZES = [2**power for power in range(6, 27, 2)]
+FORWARD = [fc(2, 64, 8, workload=Step("inference"))]
 POINTS = [fc(layers, nodes, batch) for layers in (2, 4) for nodes in (256, 1024) for batch in (64, 256)]
 HOSTS = (1, 2, 16, 1024)
 
@@ -162,7 +164,7 @@ def test_tables_and_rows_say_it(settings: Settings, capsys: pytest.CaptureFixtur
         ("tcp latency", POINTS, ("here",), "plan.channel=tcp latency: is no fitted channel of these runs"),
         ("tcp bandwidth", POINTS, (), "plan.channel=tcp bandwidth: planted has none; no run measured messages"),
         ("tcp bandwidth", POINTS, ("one", "other"), "is a channel of several devices"),
-        ("tcp bandwidth", [fc(2, 64, 8, mode="inference")], ("here",), "none of these points is a training step"),
+        ("tcp bandwidth", FORWARD, ("here",), "none of these points is a training step"),
         ("tcp bandwidth", [fc(2, 64, 8, devices=2)], ("here",), "none of these points is a training step"),
     ],
 )

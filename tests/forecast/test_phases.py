@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from paradnn.config.point import read_point
-from paradnn.config.scenario import Offline, Server, SingleStream
 from paradnn.forecast.past_runs import PastRuns
 from paradnn.store.metrics import PHASES
+from paradnn.workloads.serve import Offline, Server, SingleStream
+from paradnn.workloads.step import Step
 from tests.forecast.planted import Machine, expected_times, fc, grid, rates
 
 
@@ -28,13 +29,13 @@ def test_a_point_is_the_sum_of_its_phases_and_ends_at_its_limit() -> None:
 
 
 def test_queries_take_the_seconds_or_the_number_that_is_asked_for() -> None:
-    inference = replace(fc(4, 512, 256), mode="inference")
+    inference = fc(4, 512, 256)
     loads = {
         "server": Server(rate=10.0, min_seconds=5.0, min_queries=400),
         "single_stream": SingleStream(min_seconds=0.0, min_queries=1000),
         "offline": Offline(min_seconds=20.0, min_queries=1),
     }
-    points = [replace(inference, scenario=name, load=load) for name, load in loads.items()]
+    points = [replace(inference, workload=load) for load in loads.values()]
     found = expected_times([], points)
     server, stream, offline = found.phases["load"]
     assert (server == 40).all()
@@ -45,8 +46,8 @@ def test_queries_take_the_seconds_or_the_number_that_is_asked_for() -> None:
 def test_profiles_and_latencies_take_their_time() -> None:
     plain = fc(4, 512, 256)
     profiled = replace(plain, measure=replace(plain.measure, profile=True))
-    inference = replace(plain, mode="inference")
-    load = replace(inference, scenario="server", load=Server(min_seconds=30.0))
+    inference = replace(plain, workload=Step("inference"))
+    load = replace(inference, workload=Server(min_seconds=30.0))
     expected = expected_times([], [plain, profiled, inference, load])
     assert (expected.phases["load"] == np.array([[0], [0], [0], [30]])).all()
     assert np.all(expected.phases["latency"][3] == 0)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, read_point
 from paradnn.costs.point import costs_of, prefill_costs_of
 from paradnn.platform.environment import Environment
-from paradnn.record.generation import generation_words
+from paradnn.record.measured import Measured
 from paradnn.record.record import Record, make_record
 from paradnn.worker.messages import Answer, Compilation, Generation, Measurement, Timing
 
@@ -33,17 +31,8 @@ def recorded(point: Point, cache_bytes: int | None = None) -> Record:
     measurement = Measurement(costs.parameters, compilation, {}, None, None, timing(0.005, 20), None, "none")
     answer = Answer("ok", None, {}, measurement=measurement, latencies=[0.006] * 200, generation=generation)
     peaks = {"peak_bytes_per_second": BANDWIDTH, "peak_flops_per_second": PEAK}
-    return make_record(
-        point,
-        Environment("a processor", {}, {}, {}),
-        costs,
-        [PointResult("ok", None, answer)],
-        tags={},
-        peaks=peaks,
-        load=None,
-        start_time=0,
-        end_time=1,
-    )
+    results = [PointResult("ok", None, answer)]
+    return make_record(Measured(point, Environment("a processor", {}, {}, {}), costs, results, {}, peaks, None, 0, 1))
 
 
 def test_a_step_is_a_token_of_each_example() -> None:
@@ -75,26 +64,8 @@ def test_a_step_is_a_token_of_each_example() -> None:
     assert record.tags["prefill_steady"] == "true"
     assert len(record.artifacts["prefill.json"]["processes"][0]["prefill"]["blocks"]) == 30
     assert "token of each example of **gpt" in record.description
-    assert generation_words(record.metrics) in record.description
+    assert "\n\nGeneration: first token after 200.000 ms, then 5.000 ms a token; " in record.description
 
 
 def test_a_cache_of_another_size_contradicts() -> None:
     assert recorded(generator(), cache_bytes=5).tags["checks"].startswith("failed: the cache has 5 bytes, the analytic")
-
-
-def test_other_modes_have_none_of_it() -> None:
-    point = replace(generator(), mode="inference", generate=None)
-    answer = Answer("timeout", "too long", {})
-    record = make_record(
-        point,
-        Environment("a processor", {}, {}, {}),
-        costs_of(point),
-        [PointResult("timeout", "too long", answer)],
-        tags={},
-        peaks={},
-        load=None,
-        start_time=0,
-        end_time=1,
-    )
-    assert "cache_bytes" not in record.metrics
-    assert generation_words(record.metrics) == ""

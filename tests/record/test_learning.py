@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from paradnn.config.learn import Learn
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, read_point
 from paradnn.costs.point import costs_of
 from paradnn.platform.environment import Environment
-from paradnn.record.learning import has_ended, learning_words
+from paradnn.record.measured import Measured
 from paradnn.record.record import Record, make_record
 from paradnn.worker.learning.messages import Epoch
 from paradnn.worker.messages import Answer
+from paradnn.workloads.learn import LEARN, Learn
 
 ACCURACIES = (0.5, 0.9, 0.97, 0.96, 0.98)
 
@@ -37,7 +37,7 @@ def epochs(joules: float | None = None) -> list[Epoch]:
 def recorded(point: Point, answer: Answer) -> Record:
     result = PointResult(answer.outcome, answer.reason, answer)
     environment, costs = Environment("a processor", {}, {}, {}), costs_of(point)
-    return make_record(point, environment, costs, [result], tags={}, peaks={}, load=None, start_time=0, end_time=1)
+    return make_record(Measured(point, environment, costs, [result], {}, {}, None, 0, 1))
 
 
 def test_the_first_crossing_counts_and_what_came_after_is_kept() -> None:
@@ -54,7 +54,7 @@ def test_the_first_crossing_counts_and_what_came_after_is_kept() -> None:
         "evaluation_seconds": 2.5,
     }
     assert {name: record.metrics[name] for name in expected} == pytest.approx(expected)
-    assert learning_words(record.metrics) == (
+    assert "; ".join(LEARN.words(record.metrics, {}).clauses) == (
         "target reached in 6.000 s, 3 epochs, 66 steps; "
         "best accuracy 0.9800 in 5 epochs, 1 of them below the target after it was reached"
     )
@@ -80,7 +80,7 @@ def test_a_target_that_was_not_reached_leaves_no_time_to_it() -> None:
     record = recorded(learner(target=0.99), Answer("timeout", "too long", {}, epochs=epochs()))
     assert record.outcome == "timeout"
     assert "seconds_to_target" not in record.metrics
-    assert learning_words(record.metrics) == "best accuracy 0.9800 in 5 epochs"
+    assert "; ".join(LEARN.words(record.metrics, {}).clauses) == "best accuracy 0.9800 in 5 epochs"
 
 
 def test_a_training_that_was_resumed_says_so() -> None:
@@ -94,7 +94,7 @@ def test_a_training_that_was_resumed_says_so() -> None:
 def test_what_was_cut_short_may_go_on() -> None:
     def ended(outcome: str, settings: Learn, count: int) -> bool:
         answer = Answer(outcome, None, {}, epochs=epochs()[:count]) if count else None
-        return has_ended(settings, PointResult(outcome, None, answer))
+        return settings.ended(PointResult(outcome, None, answer))
 
     assert not ended("crash", Learn(epochs=100), 2)
     assert not ended("unavailable", Learn(epochs=100), 0)

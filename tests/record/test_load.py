@@ -17,6 +17,7 @@ from paradnn.config.outcome import PointResult
 from paradnn.config.point import Platform, Point, read_point
 from paradnn.costs.point import costs_of
 from paradnn.platform.environment import Environment
+from paradnn.record.measured import Measured
 from paradnn.record.record import Record, make_record
 from paradnn.store.files import file_content
 from paradnn.worker.messages import Answer, Compilation, Measurement, Timing, Trial
@@ -58,9 +59,7 @@ def record(point: Point, loads: list[Load], outcome: str = "ok", reason: str | N
         for load in loads
     ]
     environment = Environment("a processor", {}, {}, {})
-    return make_record(
-        point, environment, costs_of(point), results, tags={}, peaks={}, load=None, start_time=0, end_time=1
-    )
+    return make_record(Measured(point, environment, costs_of(point), results, {}, {}, None, 0, 1))
 
 
 def test_metrics_are_those_of_the_queries() -> None:

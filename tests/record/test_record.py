@@ -13,6 +13,7 @@ from paradnn.config.outcome import PointResult
 from paradnn.config.point import read_point
 from paradnn.costs.point import costs_of
 from paradnn.platform.environment import Environment
+from paradnn.record.measured import Measured
 from paradnn.record.record import Record, make_record
 from paradnn.worker.messages import Answer, Compilation, Contention, Measurement, Timing, Trial
 
@@ -41,9 +42,7 @@ def record(
     ] or answers
     results = [PointResult("ok", None, answer, {}) for answer in answers]
     environment = Environment("a processor", {}, {}, {})
-    return make_record(
-        point, environment, costs_of(point), results, tags={}, peaks={}, load=None, start_time=0, end_time=1
-    )
+    return make_record(Measured(point, environment, costs_of(point), results, {}, {}, None, 0, 1))
 
 
 def test_what_disturbed_a_point_is_recorded_with_a_verdict() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from paradnn import train
-from paradnn.session.epochs import EpochsSaid
+from paradnn.session.measuring import NewsSaid
 from paradnn.session.partial import PartialResults
 from paradnn.tracking.mlflow_tracker import MlflowTracker
 
@@ -20,7 +20,7 @@ from paradnn.tracking.mlflow_tracker import MlflowTracker
 EVENTS: dict[str, tuple[type, str, int, signal.Signals]] = {
     "claimed": (MlflowTracker, "begin", 1, signal.SIGSTOP),
     "completed": (PartialResults, "remove", 1, signal.SIGSTOP),
-    "third_epoch": (EpochsSaid, "say", 3, signal.SIGKILL),
+    "third_epoch": (NewsSaid, "say", 3, signal.SIGKILL),
 }
 
 

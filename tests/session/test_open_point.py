@@ -9,11 +9,11 @@ import pytest
 
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Measure, Point
-from paradnn.config.scenario import Server
 from paradnn.families.fc import FullyConnected
 from paradnn.session.open_point import OpenPoint
 from paradnn.worker.messages import Answer, Compilation, Measurement, Timing
 from paradnn.worker.serving.schedule import LOADGEN_SEED
+from paradnn.workloads.serve import Server
 
 
 def planted(*seconds: float, **settings: Any) -> OpenPoint:
@@ -59,9 +59,9 @@ def test_every_process_and_replicate_has_a_schedule_of_its_own() -> None:
         for done in range(3):
             entry = planted(*[1.0] * done, processes=3)
             load = Server(rate=100.0)
-            entry.point = replace(entry.point, mode="inference", scenario="server", load=load, replicate=replicate)
+            entry.point = replace(entry.point, workload=load, replicate=replicate)
             seeds.append(entry.request()["server"]["seed"])
     assert seeds[0] == LOADGEN_SEED
     assert len(set(seeds)) == len(seeds)
-    entry.point = replace(entry.point, load=replace(load, seed=2**32 - 1))
+    entry.point = replace(entry.point, workload=replace(load, seed=2**32 - 1))
     assert 0 <= entry.request()["server"]["seed"] < 2**32

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from paradnn.config.data import Images
-from paradnn.config.families.communication import Communication
 from paradnn.config.point import Platform, Point
 from paradnn.errors import ConfigError
 from paradnn.families.fc import FullyConnected
 from paradnn.session.possible import require_possible
+from paradnn.workloads.channel import CHANNEL, Communication
 from tests.conftest import Store, run
 
 HERE, NOWHERE = Point(FullyConnected()), Point(FullyConnected(), platform=Platform("tpu"))
@@ -64,7 +64,7 @@ def test_hosts_that_were_given_wrongly_are_told_first(hosts: str, key: str, mess
 def test_where_some_points_have_their_hosts_the_others_are_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("PARADNN_HOSTS", "SLURM_JOB_NODELIST"):
         monkeypatch.delenv(variable, raising=False)
-    two = Point(Communication(), mode="inference", batch_size=1, hosts=2)
+    two = Point(Communication(), CHANNEL, batch_size=1, hosts=2)
     require_possible([HERE, two])
     with pytest.raises(ConfigError, match="hosts=2: this session has 1"):
         require_possible([two])

@@ -13,7 +13,7 @@ import pytest
 import analysis
 from analysis.cli import main
 from analysis.store.environments import read_environment
-from paradnn.record.learning import Moment
+from paradnn.core.workload import Moment
 from paradnn.record.record import Record
 from paradnn.tracking.base import Claim, Finished
 from paradnn.tracking.mlflow_tracker import MlflowTracker

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from paradnn.config.outcome import PointResult
-from paradnn.config.sets import Digits
-from paradnn.execution.learning_sets import SetFiles
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
 from paradnn.worker.learning.messages import Epoch
+from paradnn.workloads.learn.files import SetFiles
+from paradnn.workloads.learn.sets import Digits
 from tests.conftest import processes_of_points
 
 pytestmark = pytest.mark.framework

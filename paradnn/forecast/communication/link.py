@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from paradnn.config.families.communication import COLLECTIVES
 from paradnn.errors import ConfigError
 from paradnn.forecast.communication.channels import SIZE, ChannelFit, Channels
 from paradnn.forecast.communication.data_parallel import Link, as_link, exchange_seconds
 from paradnn.forecast.communication.transfer_fit import TransferFit
+from paradnn.workloads.channel import COLLECTIVES
 
 __all__ = ["FittedLink", "RingCheck", "check_rings", "choose_channel", "link_of"]
 

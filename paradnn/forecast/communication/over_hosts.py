@@ -126,7 +126,7 @@ def over_hosts(status: SweepStatus, history: History, hosts: Sequence[int], exch
 
 def _is_training(point: Point) -> bool:
     layered = not FAMILIES[point.model.name].is_kernel
-    return layered and point.mode == "train" and point.devices == 1 and not point.learn
+    return layered and point.workload.mode == "train" and point.devices == 1 and point.workload.repeatable
 
 
 def _alone(status: SweepStatus, history: History, wanted: Sequence[tuple[int, int]]) -> Mapping[tuple[int, int], Array]:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
+
+from paradnn.core.workload import Part
 
 __all__ = ["Epoch", "EpochEnded", "last_epoch"]
 
 
 @dataclass(frozen=True)
-class Epoch:
+class Epoch(Part):
     """An epoch of so many steps, the first is number 1.
 
     `ended` is in Unix seconds; seconds are those of its steps, and of the evaluation after them.
     `train_loss` is that of its last batch; `accuracy` and `heldout_loss` are over all held-out examples; `joules` were
     taken in what counts, None where nothing counts them; `resumed`: it is the first since the training was interrupted.
     """
+
+    of: ClassVar[str] = "epoch"
 
     number: int
     steps: int

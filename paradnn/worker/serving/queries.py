@@ -49,6 +49,15 @@ class QueryLog:
         """Nanoseconds from the moment at which each was to come until its end."""
         return [ended - scheduled for scheduled, ended in zip(self.scheduled, self.ended, strict=True)]
 
+    def parts(self) -> dict[str, list[float]]:
+        """Milliseconds of every query: its latency, and what of that was waiting in the queue and being served."""
+        rows = list(zip(self.scheduled, self.started, self.ended, strict=True))
+        return {
+            "latency": [(ended - due) / 1e6 for due, _, ended in rows],
+            "queue": [(started - due) / 1e6 for due, started, _ in rows],
+            "service": [(ended - started) / 1e6 for _, started, ended in rows],
+        }
+
     def seconds(self) -> float:
         """From the first query's scheduled time until the last end."""
         return (max(self.ended) - min(self.scheduled)) / 1e9 if self.ended else 0.0

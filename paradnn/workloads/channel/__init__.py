@@ -1,20 +1,27 @@
-"""Communication: a step that is messages between processes (docs/communication.md).
+"""Messages between processes (`model=channel`), measured alone; docs/communication.md says what a step is.
 
-It trains nothing and has no batch, as a kernel; what moves is bytes, and there are no FLOPs.
+The family trains nothing and has no batch, as a kernel; what moves is bytes, and there are no FLOPs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from paradnn.core.metric import Metric, with_ends
 from paradnn.core.schema import option
+from paradnn.core.workload import Words, Workload
 from paradnn.errors import ConfigError
 from paradnn.families import Family
 from paradnn.families.kernels import Kernel, Work
 from paradnn.worker.communication.payload import PAYLOADS, buffer_sizes
 
-__all__ = ["COLLECTIVES", "Communication", "bus_factor"]
+if TYPE_CHECKING:
+    from paradnn.config.point import Point
+    from paradnn.record.measured import Measured
+
+__all__ = ["CHANNEL", "COLLECTIVES", "FAMILY", "Channel", "Communication", "bus_factor", "transfer_metrics"]
 
 PointT = TypeVar("PointT")
 _POINT_TO_POINT = ("latency", "bandwidth")
@@ -173,6 +180,105 @@ def bus_factor(pattern: str, processes: int) -> float:
     return 2 * (processes - 1) / processes if pattern == "all_reduce" else 1.0
 
 
+_METRICS = (
+    *with_ends("transfer_us", "us", "lower", "communication", "time of one message one way, or of a collective"),
+    *with_ends("round_trip_us", "us", "lower", "communication", "a message there and back (pattern=latency)"),
+    *with_ends(
+        "sent_bytes_per_second",
+        "B/s",
+        "higher",
+        "communication",
+        "bytes of messages / time; of a collective: / its time",
+    ),
+    *with_ends(
+        "bus_bytes_per_second", "B/s", "higher", "communication", "of a collective, what each process' link carries"
+    ),
+    *with_ends("messages_per_second", "1/s", "higher", "communication", "messages of all senders, or collectives"),
+)
+
+
+@dataclass(frozen=True)
+class Channel(Workload):
+    """Steps that are messages; what they are is the model's options."""
+
+    name: ClassVar[str] = "channel"
+    place: ClassVar[int] = 50
+    key: ClassVar[str] = "model"
+    reason: ClassVar[str] = "trains nothing"
+    declares: ClassVar[tuple[Metric, ...]] = _METRICS
+    headlines: ClassVar[Mapping[str, str]] = {"transfer_us": "us a message"}
+
+    @property
+    def unit(self) -> str:
+        """What is done in one timed step."""
+        return "exchange"
+
+    def meeting(self, point: Point) -> tuple[str, int]:
+        """Two processes, or those of a collective or a parameter server."""
+        model = _model(point)
+        if model.meeting == 1:
+            what = "model.peer" if model.peer else f"model.transport={model.transport}"
+            raise ConfigError("hosts", point.hosts, f"is not for {what}", "leave one of them out")
+        return "model=channel", model.meeting
+
+    def named(self, point: Point) -> list[str]:
+        """Nothing: its model's size says all."""
+        return [self.mode]
+
+    def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
+        """What follows from the time of a step and its interval."""
+        return transfer_metrics(_model(measured.point), known)
+
+    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
+        """The time, then the rates."""
+        if "transfer_us" not in metrics:
+            return None
+        interval = ""
+        if "transfer_low_us" in metrics:
+            interval = f" (95% CI {metrics['transfer_low_us']:,.2f} .. {metrics['transfer_high_us']:,.2f})"
+        bus = f", bus {metrics['bus_bytes_per_second'] / 1e6:,.1f} MB/s" if "bus_bytes_per_second" in metrics else ""
+        rate = f"{metrics['sent_bytes_per_second'] / 1e6:,.1f} MB/s{bus}"
+        clauses = (
+            f"{metrics['transfer_us']:,.2f} us each{interval}",
+            f"{rate}, {metrics['messages_per_second']:,.0f} a second",
+        )
+        return Words("messages", clauses, replaces=True)
+
+
+def _model(point: Point) -> Communication:
+    assert isinstance(point.model, Communication)
+    return point.model
+
+
+def transfer_metrics(model: Communication, known: Mapping[str, float]) -> dict[str, float]:
+    """What messages of `model` come to, from `step_time_ms` and its interval."""
+    found: dict[str, float] = {}
+    for end, other in (("", ""), ("_low", "_high"), ("_high", "_low")):
+        seconds, longest = (known.get(f"step_time{side}_ms") for side in (end, other))
+        if seconds is None or longest is None:
+            continue
+        found[f"transfer{end}_us"] = 1e3 * seconds / _in_turn(model)
+        if model.pattern == "latency":
+            found[f"round_trip{end}_us"] = 1e3 * seconds
+        rate = 1e3 * _messages(model) / longest  # a rate is low where the time is high
+        found[f"messages_per_second{end}"] = rate
+        found[f"sent_bytes_per_second{end}"] = rate * model.bytes
+        if model.pattern in COLLECTIVES:
+            found[f"bus_bytes_per_second{end}"] = rate * model.bytes * bus_factor(model.pattern, model.processes)
+    return found
+
+
+def _in_turn(model: Communication) -> int:
+    """Messages of a step that follow one another."""
+    return {"latency": 2, "bandwidth": model.window}.get(model.pattern, 1)
+
+
+def _messages(model: Communication) -> int:
+    """Messages of a step, of all senders; a collective counts as one."""
+    return model.workers * model.servers if model.pattern == "parameter_server" else _in_turn(model)
+
+
+CHANNEL = Channel()
 FAMILY = Family(
     "channel",
     Communication,

@@ -1,40 +1,89 @@
-"""The picture of a scenario's latencies: their distribution, over time, and over the rates that a search tried."""
+"""What a run keeps of a load: every query, the histogram of latencies, and a picture of them.
+
+The picture shows their distribution, how they went over time, and over the rates that a search tried.
+"""
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from paradnn.config.scenario import Load as Scenario
-from paradnn.config.scenario import Server
-from paradnn.record.load import loads, parts
+from paradnn.worker.channel import plain
 from paradnn.worker.messages import Answer
 from paradnn.worker.serving.load import percentile
 from paradnn.worker.serving.messages import Load, Probe
+from paradnn.worker.serving.queries import COLUMNS, QueryLog
 
 if TYPE_CHECKING:
+    from hdrh.histogram import HdrHistogram
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["load_figure"]
+    from paradnn.workloads.serve import Server
 
+__all__ = ["histogram", "load_artifacts", "load_figure"]
+
+#: The histogram counts microseconds, up to an hour, to three digits.
+_MOST, _DIGITS = 3_600_000_000, 3
 #: Windows of time of which each has its quantiles.
 _WINDOWS = 60
 _GREY = "#777777"
 
 
-def load_figure(title: str, scenario: Scenario | None, answers: Sequence[Answer]) -> Figure:
+def load_artifacts(title: str, limit: Server | None, answers: Sequence[Answer]) -> dict[str, Any]:
+    """All queries as a table, the histogram of their latency with its encoded form, the probes, the picture."""
+    from paradnn.record.record import image
+
+    given = [answer.load for answer in answers if answer.load and answer.load.log()]
+    artifacts: dict[str, Any] = {}
+    probes = [plain(probe) for answer in answers if answer.load for probe in answer.load.probes]
+    if probes:
+        artifacts["probes.json"] = {"unit": "s", "probes": probes}
+    if given:
+        logs = [load.log() for load in given]
+        artifacts["queries.parquet"] = _table(logs)
+        text, counts = io.BytesIO(), histogram(logs)
+        counts.output_percentile_distribution(text, 1000)
+        artifacts["latency.hgrm"], artifacts["latency.hdr"] = text.getvalue().decode(), counts.encode().decode()
+        artifacts["latency.png"] = image(load_figure(title, limit, given))
+    return artifacts
+
+
+def _table(logs: Sequence[QueryLog]) -> dict[str, str]:
+    """A row for each query: the process, and its times in ns."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    process = [number for number, log in enumerate(logs, 1) for _ in range(len(log))]
+    columns = [pa.array([value for log in logs for value in getattr(log, name)]) for name in COLUMNS]
+    target = io.BytesIO()
+    pq.write_table(pa.table([pa.array(process), *columns], names=["process", *COLUMNS]), target, compression="zstd")
+    return {"base64": base64.b64encode(target.getvalue()).decode()}
+
+
+def histogram(logs: Sequence[QueryLog]) -> HdrHistogram:
+    """The latencies of all queries, in microseconds."""
+    from hdrh.histogram import HdrHistogram
+
+    counts = HdrHistogram(1, _MOST, _DIGITS)
+    for log in logs:
+        for latency in log.latencies():
+            counts.record_value(min(latency // 1000, _MOST))
+    return counts
+
+
+def load_figure(title: str, limit: Server | None, given: Sequence[Load]) -> Figure:
     """Distribution of latency, queue and service; latency over time; latency over rate, of a search of the peak.
 
     Of several processes time and probes are those of the first.
     """
     from paradnn.plotting import figure
 
-    given = loads(answers)
     probes = [probe for probe in given[0].probes if probe.queries]
     drawn, axes = figure(15.0 if probes else 11.0, 4.4, columns=3 if probes else 2)
     drawn.suptitle(title, x=0.01, ha="left", fontsize=12)
-    limit = scenario if isinstance(scenario, Server) else None
     _distribution(axes[0, 0], given, limit)
     _over_time(axes[0, 1], given[0], limit)
     if probes and limit:
@@ -46,7 +95,7 @@ def _distribution(axes: Axes, given: Sequence[Load], limit: Server | None) -> No
     """Cumulative shares, on an axis that gives each further nine as much room."""
     from paradnn.plotting import COLOURS, finish
 
-    each = [parts(load.log()) for load in given]
+    each = [load.log().parts() for load in given]
     for colour, (name, label) in zip(
         COLOURS, (("latency", "latency"), ("queue", "of that waiting"), ("service", "being served")), strict=False
     ):

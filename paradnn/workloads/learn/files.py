@@ -11,15 +11,18 @@ import gzip
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paradnn.config.data import Data
-from paradnn.config.picture_folder import list_pictures
-from paradnn.config.sets import Cifar10, Cifar100, Digits, Folder, Generated, Mnist, Topics
+from paradnn.config.data import Input
+from paradnn.core.workload import Companion
 from paradnn.errors import DataError
 from paradnn.execution.scratch import Scratch
+from paradnn.workloads.learn.sets import Cifar10, Cifar100, Digits, Folder, Generated, Mnist, Topics, list_pictures
+
+if TYPE_CHECKING:
+    from paradnn.config.point import Point
 
 __all__ = ["SetFiles", "best_accuracy", "generate", "read_set"]
 
@@ -32,14 +35,19 @@ _CIFAR10 = {"training": [f"data_batch_{number}.bin" for number in range(1, 6)], 
 _CIFAR100 = {"training": ["train.bin"], "heldout": ["test.bin"]}
 
 
-class SetFiles:
+class SetFiles(Companion):
     """The files of one session, each made when first a point asks for it."""
 
     def __init__(self) -> None:
         self._folder: Scratch | None = None
-        self._files: dict[tuple[Data, int], Path] = {}
+        self._files: dict[tuple[Input, int], Path] = {}
 
-    def path(self, data: Data, width: int) -> Path:
+    def request(self, point: Point) -> dict[str, Any]:
+        """The file of the point's set; DataError where the set cannot be read."""
+        width = getattr(point.model, "input_size", 0) or getattr(point.model, "sequence_length", 0)
+        return {"learning_set": str(self.path(point.data, width))}
+
+    def path(self, data: Input, width: int) -> Path:
         """The file of a set; `width`: features of a generated one, tokens of a text's examples.
 
         Raises DataError where it cannot be read.
@@ -60,7 +68,7 @@ class SetFiles:
         self._folder, self._files = None, {}
 
 
-def read_set(data: Data, width: int = 0) -> Arrays:
+def read_set(data: Input, width: int = 0) -> Arrays:
     """The arrays of a set; DataError says which file is not as it should be."""
     if isinstance(data, Digits):
         return _digits()

@@ -1,1 +1,0 @@
-"""Families whose options are the driver's: messages."""

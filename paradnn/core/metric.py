@@ -1,0 +1,37 @@
+"""What a recorded number means: declared where it is computed, collected by `paradnn.store.metrics`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Metric", "interval_names", "with_ends"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One measured or derived quantity.
+
+    `better` is "higher", "lower" or None where neither is better in itself; `kind` says which records hold it.
+    """
+
+    name: str
+    unit: str
+    better: str | None
+    kind: str
+    description: str
+
+
+def interval_names(name: str) -> tuple[str, str]:
+    """The metrics that hold the lower and the upper end of a metric's 95% interval: the unit of a time stands last."""
+    unit = next((unit for unit in ("_us", "_ms", "_seconds", "_joules") if name.endswith(unit)), "")
+    stem = name.removesuffix(unit)
+    return f"{stem}_low{unit}", f"{stem}_high{unit}"
+
+
+def with_ends(name: str, unit: str, better: str, kind: str, description: str) -> tuple[Metric, ...]:
+    """A metric, and the ends of its 95% interval: `_low` and `_high` stand before what is the unit of a time."""
+    ends = (
+        Metric(end, unit, better, kind, f"{word} end of its 95% interval")
+        for end, word in zip(interval_names(name), ("lower", "upper"), strict=True)
+    )
+    return (Metric(name, unit, better, kind, description), *ends)

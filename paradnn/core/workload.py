@@ -1,0 +1,297 @@
+"""A kind of work: what a point does with its model, from the keys that ask for it to the words that are said of it.
+
+Each kind is one file or folder in `paradnn/workloads`, or a module of another distribution that is named in the group
+of entry points `paradnn.workloads`; `WORKLOADS` finds it, and nothing else names it. Its class is a frozen dataclass
+whose fields are its options; the module holds one object of it, the options at their defaults:
+
+    @dataclass(frozen=True)
+    class Idle(Workload):
+        name, key, group = "idle", "task", "idle"      # asked for by task=idle, with keys idle.seconds and so on
+        seconds: float = option(1.0, "how long it does nothing", low=0.0)
+
+        def measure(self, run: PointRun) -> None: ...
+
+    IDLE = Idle()
+
+Driver and worker both import it, so that its module needs the standard library alone: what its worker does, and what
+draws its figures, imports the rest within functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from paradnn.core.metric import Metric
+from paradnn.core.registry import Registry
+from paradnn.core.schema import read
+from paradnn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from paradnn.config.outcome import PointResult
+    from paradnn.config.point import Point
+    from paradnn.families import Model
+    from paradnn.families.layers import Costs
+    from paradnn.record.measured import Measured
+    from paradnn.worker.messages import Answer
+
+__all__ = [
+    "USUAL",
+    "WORKLOADS",
+    "Companion",
+    "Moment",
+    "Part",
+    "Words",
+    "Workload",
+    "asked_for",
+    "choices",
+    "key_groups",
+    "option_names",
+]
+
+#: The keys that say which kind of work a point is, and what they say where they ask for none in particular.
+USUAL: Mapping[str, str] = {"mode": "train", "task": "step", "scenario": "closed"}
+#: In this order they decide; a family of models may have a kind of work of its own.
+_DECIDE = ("scenario", "task", "model", "mode")
+Self = TypeVar("Self", bound="Workload")
+
+
+class Part:
+    """What a kind of work sends from worker to driver beside what all do: a frozen dataclass.
+
+    of: its name on the pipe.
+    """
+
+    of: ClassVar[str]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Metrics as they were at a step, such as an epoch, at a time in Unix milliseconds."""
+
+    step: int
+    time: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Words:
+    """What came of the work, for a person: clauses, the most telling first, under a heading of one word.
+
+    replaces: whether nothing is to be said of the timed steps beside it. verdict: what a line of progress says in
+    place of the headline; empty where the headline does.
+    """
+
+    heading: str
+    clauses: Sequence[str]
+    replaces: bool = False
+    verdict: str = ""
+
+
+class Companion:
+    """What a session keeps for the points of one kind of work, from the first of them until the session ends."""
+
+    def request(self, point: Point) -> dict[str, Any]:
+        """What the worker must be given beside the point; DataError where it cannot be."""
+        return {}
+
+    def close(self) -> None:
+        """The session ends."""
+
+
+class Workload:
+    """One kind of work, with its options. What a kind leaves as it is here, it has in common with a step.
+
+    name: how it is called, which is the value that asks for it, too. place: among others, in lists. key: the key that
+    asks for it. group: the name below which its own keys stand, "" where it has none.
+    """
+
+    name: ClassVar[str]
+    place: ClassVar[int] = 100
+    key: ClassVar[str]
+    group: ClassVar[str] = ""
+    #: Why a point whose other keys say something else is refused, as in "scenario=server is for inference".
+    reason: ClassVar[str] = "has no such"
+    #: Metrics of its own, declared where they are computed.
+    declares: ClassVar[tuple[Metric, ...]] = ()
+    #: What is shown of a run in one number, by metric with its unit, the most telling first; and rates of its steps.
+    headlines: ClassVar[Mapping[str, str]] = {}
+    rates: ClassVar[Mapping[str, str]] = {}
+    #: Tags that are shown at once.
+    shown: ClassVar[tuple[str, ...]] = ()
+    #: Phases of its own, each with the one after which it comes; those of them that may be disturbed, in words.
+    phases: ClassVar[Mapping[str, str]] = {}
+    disturbed: ClassVar[Mapping[str, str]] = {}
+    #: What its worker sends.
+    parts: ClassVar[tuple[type[Part], ...]] = ()
+    #: Inputs that it alone takes, by name (`data=...`).
+    inputs: ClassVar[Mapping[str, type[Any]]] = {}
+    #: Keys, dotted, that came later, with the value that says what was always meant (`paradnn.config.identity`).
+    later: ClassVar[Mapping[str, Any]] = {}
+    #: Whether it may be measured again and again, as a point by which a sweep's drift is known; whether its worker
+    #: keeps how far it is in a file (`checkpoint` of the request), from where another goes on; whether a timed step is
+    #: the same one with any of its keys; whether a profile of it shows every product.
+    repeatable: ClassVar[bool] = True
+    resumes: ClassVar[bool] = False
+    same_step: ClassVar[bool] = True
+    profiled_whole: ClassVar[bool] = True
+
+    @property
+    def mode(self) -> str:
+        """What is done with the model: train, inference, or a word of its own."""
+        return "inference"
+
+    @property
+    def unit(self) -> str:
+        """What is done in one timed step."""
+        return "forward pass"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The values of its key that ask for it."""
+        return (self.name,)
+
+    def keys(self) -> dict[str, Any]:
+        """What says in a stored point which work it is, and with which options."""
+        words = {**USUAL, "mode": self.mode}
+        words |= {self.key: self.name} if self.key in ("task", "scenario") else {}
+        own = asdict(self) if self.group else {}  # type: ignore[call-overload]
+        return words | ({self.group: own} if self.group else {})
+
+    # --- What a point must be
+
+    def of(self: Self, config: Mapping[str, Any]) -> Self:
+        """With the options that a composed configuration, or a request, gives it; raises ConfigError."""
+        return read(type(self), config.get(self.group, {}), self.group) if self.group else self
+
+    def check_model(self, model: Model) -> None:
+        """Raises ConfigError where a model cannot do this work, whatever else the point is."""
+
+    def check_keys(self, config: Mapping[str, Any]) -> None:
+        """Raises ConfigError where another key asks for other work, as task=learn with mode=inference does."""
+        for key, value in self.keys().items():
+            if key in USUAL and (asked := config.get(key, value)) != value:
+                raise ConfigError(key, asked, f"{self.key}={self.name} {self.reason}", f"set {key}={value}")
+
+    def left_out(self, config: Mapping[str, Any]) -> None:
+        """Raises ConfigError where a configuration that asks for other work sets keys of this one all the same."""
+
+    def check_typed(self, typed: Mapping[str, str]) -> None:
+        """Raises ConfigError where words of a command line, by key, contradict each other."""
+
+    def fitted(self, point: Point) -> Point:
+        """The point in the one way that stands for it; raises ConfigError."""
+        return point
+
+    def check(self, point: Point) -> None:
+        """Raises ConfigError where model and input cannot do this work."""
+
+    def meeting(self, point: Point) -> tuple[str, int]:
+        """How many processes of a point can be on several hosts, after the key that says so; raises ConfigError."""
+        processes = point.devices if point.transport == "grpc" else 1
+        if processes == 1:
+            reason = "is for several devices with transport=grpc, and for messages between processes"
+            raise ConfigError("hosts", point.hosts, reason, "set hosts=1, or devices and transport=grpc")
+        return f"devices={point.devices}", processes
+
+    def of_process(self: Self, replicate: int, process: int) -> Self:
+        """As one of several processes of a replicate does it, from 0."""
+        return self
+
+    # --- What a session does for it
+
+    def companion(self) -> Companion:
+        """What a session keeps for points of this kind."""
+        return Companion()
+
+    def progress(self, news: Part) -> str:
+        """What the terminal shows of news that the worker sent while it worked."""
+        return ""
+
+    def history(self, news: Sequence[Part]) -> list[Moment]:
+        """Metrics that have a value for each of the worker's news."""
+        return []
+
+    def ended(self, result: PointResult) -> bool:
+        """Whether it came to an end of its own: what did not, may go on another time."""
+        return True
+
+    # --- What a run holds
+
+    def named(self, point: Point) -> list[str]:
+        """What the name of a run says of it, beside model, size, batch and platform."""
+        words = [self.mode] if self.mode != USUAL["mode"] else []
+        return words + ([point.data.name] if point.data.name != "synthetic" else [])
+
+    def cost_keys(self) -> dict[str, int]:
+        """Which of its options decide what a timed step costs (`paradnn.costs`)."""
+        return {}
+
+    def has_steps(self, outcome: str, last: Answer | None) -> bool:
+        """Whether the timed steps count, where a point ended so."""
+        return outcome == "ok"
+
+    def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
+        """Metrics of its own; `known` are those of the timed steps, where these count, else few."""
+        return {}
+
+    def tags(self, measured: Measured) -> dict[str, str]:
+        """Tags of its own."""
+        return {}
+
+    def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
+        """Files of its own: raw values, a figure."""
+        return {}
+
+    def contradictions(self, costs: Costs, answer: Answer) -> list[str]:
+        """What in the answer of a process contradicts the arithmetic, a line each."""
+        return []
+
+    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
+        """What came of it; None for a run of another kind."""
+        return None
+
+    # --- What it takes, before it is measured
+
+    def refuse_forecast(self) -> None:
+        """Raises ConfigError where nobody knows how long it takes before it is measured."""
+
+    def forecast(self, points: Any, step: Any, known: Mapping[str, Any]) -> dict[str, Any]:
+        """Seconds, (points, draws), of its phases in planned points (`paradnn.forecast.table.Table`), 0 in those of
+        other kinds; `step` are seconds of a step, `known` those of other phases."""
+        return {}
+
+
+#: Every kind of work by name.
+WORKLOADS: Registry[Workload] = Registry(Workload, "paradnn.workloads")
+
+
+def asked_for(config: Mapping[str, Any]) -> Workload:
+    """The kind of work that a composed configuration, a request or a row of params asks for, at its defaults."""
+    model = config.get("model")
+    said = {**config, "model": model.get("name") if isinstance(model, Mapping) else model}
+    for key in _DECIDE:
+        for work in WORKLOADS.values():
+            if work.key == key and said.get(key, USUAL.get(key)) in work.names:
+                return work
+    return next(iter(WORKLOADS.values()))
+
+
+@cache
+def choices(key: str) -> tuple[str, ...]:
+    """What a key of USUAL can say: nothing in particular first."""
+    names = (name for work in WORKLOADS.values() if work.key == key for name in work.names)
+    return tuple(dict.fromkeys([USUAL[key], *names]))
+
+
+@cache
+def key_groups() -> Mapping[str, Workload]:
+    """The kinds of work that have keys of their own, by the name below which these stand."""
+    return {work.group: work for work in WORKLOADS.values() if work.group}
+
+
+def option_names(work: Workload) -> Iterable[str]:
+    """The dotted keys of a kind of work."""
+    return (f"{work.group}.{entry.name}" for entry in fields(work)) if work.group else ()  # type: ignore[arg-type]

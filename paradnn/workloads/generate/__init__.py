@@ -1,0 +1,214 @@
+"""Generating tokens (`mode=generate`): a prompt is read at once, then one token follows the other (docs/generation.md).
+
+A timed step is one decode step: a token of each example. So the step's metrics are those of a token, under the names by
+which servers of language models call them too; what reading the prompts took stands beside it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paradnn.core.metric import Metric, with_ends
+from paradnn.core.schema import option, read
+from paradnn.core.workload import Words, Workload
+from paradnn.errors import ConfigError
+from paradnn.worker.channel import plain
+from paradnn.worker.messages import Answer, Generation
+
+if TYPE_CHECKING:
+    from paradnn.config.point import Point
+    from paradnn.families.layers import Costs
+    from paradnn.record.measured import Measured
+
+__all__ = ["GENERATE", "Generate"]
+
+_METRICS = (
+    *with_ends("time_to_first_token_ms", "ms", "lower", "generation", "reading the prompts, median block"),
+    *with_ends("time_per_output_token_ms", "ms", "lower", "generation", "step_time_ms of a generation"),
+    *with_ends("tokens_per_second", "1/s", "higher", "generation", "batch_size / decode step time"),
+    *with_ends("tokens_per_second_per_user", "1/s", "higher", "generation", "1 / decode step time"),
+    Metric("generation_ms", "ms", "lower", "generation", "first token + (generate.tokens - 1) decode steps"),
+    Metric("prompt_tokens_per_second", "1/s", "higher", "generation", "tokens of all prompts / time to first token"),
+    Metric("cache_bytes", "B", None, "generation", "analytic bytes of keys and values of all layers and examples"),
+    Metric("decode_flops", "FLOP", None, "generation", "flops_per_step of a generation: a token of each example"),
+    Metric("decode_bytes", "B", None, "generation", "bytes_per_step of a generation: weights once, the cache"),
+    Metric(
+        "decode_bandwidth_fraction", "1", "higher", "generation", "decode_bytes / step time / peak_bytes_per_second"
+    ),
+    Metric("prefill_flops", "FLOP", None, "generation", "analytic matmul work of reading the prompts"),
+    Metric("prefill_bytes", "B", None, "generation", "analytic compulsory memory traffic of reading the prompts"),
+    Metric("prefill_intensity", "FLOP/B", None, "generation", "prefill_flops / prefill_bytes"),
+    Metric("prefill_flops_per_second", "FLOP/s", "higher", "generation", "prefill_flops / time to first token"),
+    Metric(
+        "prefill_flops_utilization", "1", "higher", "generation", "prefill_flops_per_second / peak_flops_per_second"
+    ),
+    Metric("prefill_compile_seconds", "s", "lower", "generation", "first runs of the prompts, until none compiled"),
+)
+
+
+@dataclass(frozen=True)
+class Generate(Workload):
+    """The length of a prompt, and of what is generated for it; every example of a batch has the same."""
+
+    name: ClassVar[str] = "generate"
+    place: ClassVar[int] = 10
+    key: ClassVar[str] = "mode"
+    group: ClassVar[str] = "generate"
+    declares: ClassVar[tuple[Metric, ...]] = _METRICS
+    rates: ClassVar[Mapping[str, str]] = {"tokens_per_second": "tokens/s"}
+    phases: ClassVar[Mapping[str, str]] = {"prefill": "compile"}
+    disturbed: ClassVar[Mapping[str, str]] = {"prefill": "while prompts were read: "}
+    same_step: ClassVar[bool] = False
+    profiled_whole: ClassVar[bool] = False  # products of one token are small, and many are fused with others
+
+    prompt: int = option(64, "mode=generate: tokens of each prompt, read at once", low=1, high=1_000_000)
+    tokens: int = option(64, "mode=generate: tokens generated for it, one after the other", low=1, high=1_000_000)
+
+    @property
+    def mode(self) -> str:
+        """A word of its own."""
+        return "generate"
+
+    @property
+    def unit(self) -> str:
+        """What is done in one timed step."""
+        return "token of each example"
+
+    @property
+    def length(self) -> int:
+        """Positions of the cache."""
+        return self.prompt + self.tokens
+
+    def left_out(self, config: Mapping[str, Any]) -> None:
+        """Its keys stand in every configuration, so that `mode` need not be a group; they must be at their defaults."""
+        for name, value in asdict(read(Generate, config.get("generate", {}), "generate")).items():
+            if value != getattr(GENERATE, name) and config.get("mode") != "generate":
+                remedy = "add mode=generate, or leave it out"
+                raise ConfigError(f"generate.{name}", value, "is for mode=generate", remedy)
+
+    def check(self, point: Point) -> None:
+        """A language model, on one device, with room for prompt and output."""
+        if not point.model.generates:
+            reason = f"model={point.model.name} generates no tokens"
+            raise ConfigError("mode", "generate", reason, "choose model=gpt or model=gpt2, or mode=inference")
+        for key, value, usual, why in (
+            ("devices", point.devices, 1, "is for one device"),
+            ("data", point.data.name, "synthetic", "takes prompts of its own"),
+        ):
+            if value != usual:
+                raise ConfigError(key, value, f"mode=generate {why}", f"set {key}={usual}")
+        most = int(asdict(point.model)["sequence_length"])
+        if self.length > most:
+            reason = f"with generate.prompt={self.prompt} is more than the model's {most} positions"
+            remedy = f"raise model.sequence_length to {self.length}, or ask for less"
+            raise ConfigError("generate.tokens", self.tokens, reason, remedy)
+
+    def cost_keys(self) -> dict[str, int]:
+        """Prompt and output: what the cache holds."""
+        return asdict(self)
+
+    def named(self, point: Point) -> list[str]:
+        """generate 64+64"""
+        return ["generate", f"{self.prompt}+{self.tokens}"]
+
+    def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
+        """What follows from prefill and decode."""
+        given, costs, step = _generations(measured.answers), measured.costs, known.get("step_time_ms")
+        if not given or step is None:
+            return {}
+        batch = measured.point.batch_size
+        found = _token_metrics(batch, known) | self._prefill_metrics(measured.point, given, known)
+        found |= {
+            "cache_bytes": costs.cache_bytes,
+            "decode_flops": costs.flops_per_step,
+            "decode_bytes": costs.bytes_per_step,
+            "prefill_compile_seconds": statistics.median(sum(entry.compilation.seconds) for entry in given),
+        }
+        if bandwidth := known.get("peak_bytes_per_second"):
+            found["decode_bandwidth_fraction"] = costs.bytes_per_step / (step / 1e3) / bandwidth
+        return found | {"generation_ms": found["time_to_first_token_ms"] + (self.tokens - 1) * step}
+
+    def _prefill_metrics(
+        self, point: Point, given: Sequence[Generation], known: Mapping[str, float]
+    ) -> dict[str, float]:
+        """Time to the first token with its interval, and what reading the prompts comes to."""
+        from paradnn.costs.point import prefill_costs_of
+        from paradnn.record.statistics import summarise
+
+        costs, timings = prefill_costs_of(point), [entry.prefill for entry in given]
+        times = summarise([[seconds / timing.steps_per_block for seconds in timing.blocks] for timing in timings])
+        found = {
+            "time_to_first_token_ms": times.value * 1e3,
+            "prompt_tokens_per_second": point.batch_size * self.prompt / times.value,
+            "prefill_flops": costs.flops_per_step,
+            "prefill_bytes": costs.bytes_per_step,
+            "prefill_intensity": costs.flops_per_step / costs.bytes_per_step,
+            "prefill_flops_per_second": costs.flops_per_step / times.value,
+        }
+        if times.low is not None and times.high is not None:
+            found |= {"time_to_first_token_low_ms": times.low * 1e3, "time_to_first_token_high_ms": times.high * 1e3}
+        if peak := known.get("peak_flops_per_second"):
+            found["prefill_flops_utilization"] = found["prefill_flops_per_second"] / peak
+        return found
+
+    def tags(self, measured: Measured) -> dict[str, str]:
+        """Whether reading the prompts was steady in every process, and what says so."""
+        timings = [entry.prefill for entry in _generations(measured.answers)]
+        if not timings:
+            return {}
+        reasons = dict.fromkeys(timing.steady_reason for timing in timings if not timing.steady)
+        words = "; ".join(reasons) or timings[0].steady_reason
+        return {"prefill_steady": str(not reasons).lower(), "prefill_steady_reason": words}
+
+    def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
+        """Raw times of reading the prompts, of each process."""
+        given = _generations(measured.answers)
+        return {"prefill.json": {"unit": "s", "processes": [plain(entry) for entry in given]}} if given else {}
+
+    def contradictions(self, costs: Costs, answer: Answer) -> list[str]:
+        """The cache is as large as arithmetic says."""
+        given = answer.generation
+        if given is None or given.cache_bytes == costs.cache_bytes:
+            return []
+        return [f"the cache has {given.cache_bytes} bytes, the analytic count is {costs.cache_bytes}"]
+
+    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
+        """The phases."""
+        if "time_to_first_token_ms" not in metrics:
+            return None
+        clauses = [
+            f"first token after {metrics['time_to_first_token_ms']:.3f} ms, "
+            f"then {metrics['time_per_output_token_ms']:.3f} ms a token",
+            f"{metrics['tokens_per_second']:,.1f} tokens/s, {metrics['tokens_per_second_per_user']:,.1f} for each user",
+        ]
+        if "decode_bandwidth_fraction" in metrics:
+            share = metrics["decode_bandwidth_fraction"]
+            clauses.append(f"{share:.1%} of the measured bandwidth at what a token must move")
+        return Words("generation", clauses)
+
+    def forecast(self, points: Any, step: Any, known: Mapping[str, Any]) -> dict[str, Any]:
+        """Prompts are timed as decode steps are: blocks of the same seconds, unless one is longer than a block."""
+        generating = (points.text("mode") == "generate")[:, None]
+        return {"prefill": (known["warmup"] + known["measure"]) * generating} if generating.any() else {}
+
+
+def _generations(answers: Sequence[Answer]) -> list[Generation]:
+    return [answer.generation for answer in answers if answer.generation]
+
+
+def _token_metrics(batch_size: int, known: Mapping[str, float]) -> dict[str, float]:
+    """The decode step as time and rate of a token; an interval where the step has one."""
+    found = {}
+    for end, other in (("", ""), ("_low", "_high"), ("_high", "_low")):
+        if f"step_time{end}_ms" in known:
+            milliseconds = known[f"step_time{end}_ms"]
+            found[f"time_per_output_token{end}_ms"] = milliseconds
+            found[f"tokens_per_second_per_user{other}"] = 1e3 / milliseconds
+            found[f"tokens_per_second{other}"] = batch_size * 1e3 / milliseconds
+    return found
+
+
+GENERATE = Generate()

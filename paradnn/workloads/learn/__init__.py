@@ -1,0 +1,226 @@
+"""Training until an accuracy on held-out examples is reached (`task=learn`): docs/learning.md says what each means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paradnn.core.metric import Metric
+from paradnn.core.schema import option
+from paradnn.core.words import counted
+from paradnn.core.workload import Companion, Moment, Part, Words, Workload
+from paradnn.errors import ConfigError
+from paradnn.worker.channel import plain
+from paradnn.worker.learning.messages import Epoch, last_epoch
+from paradnn.worker.messages import Answer
+from paradnn.workloads.learn.sets import SETS, Arrays
+
+if TYPE_CHECKING:
+    from paradnn.config.outcome import PointResult
+    from paradnn.config.point import Point
+    from paradnn.families import Model
+    from paradnn.record.measured import Measured
+
+__all__ = ["LEARN", "Learn"]
+
+#: The first four have a value for each epoch.
+_METRICS = (
+    Metric("heldout_accuracy", "1", "higher", "learning", "learn.metric over the held-out examples after the epoch"),
+    Metric("heldout_loss", "1", "lower", "learning", "mean cross entropy over the held-out examples"),
+    Metric("train_loss", "1", "lower", "learning", "loss of the epoch's last batch"),
+    Metric("learning_seconds", "s", None, "learning", "time that counts, from the first step to the epoch's end"),
+    Metric("seconds_to_target", "s", "lower", "learning", "the same, to the end of the first epoch with learn.target"),
+    Metric("epochs_to_target", "1", "lower", "learning", "epochs until then"),
+    Metric("epochs_to_target_deviation", "1", None, "learning", "their standard deviation, of a reference point"),
+    Metric("steps_to_target", "1", "lower", "learning", "steps until then"),
+    Metric("examples_to_target", "1", "lower", "learning", "examples trained with until then"),
+    Metric("energy_to_target_joules", "J", "lower", "learning", "energy of the package or board until then"),
+    Metric("best_accuracy", "1", "higher", "learning", "the best of all epochs"),
+    Metric("epochs", "1", None, "learning", "epochs of the whole training"),
+    Metric("epochs_below_target", "1", "lower", "learning", "epochs below learn.target after it was reached"),
+    Metric("evaluation_seconds", "s", "lower", "learning", "what all evaluations took"),
+)
+
+
+@dataclass(frozen=True)
+class Learn(Workload):
+    """The accuracy on held-out examples that ends the clock; it is looked at after every epoch."""
+
+    name: ClassVar[str] = "learn"
+    place: ClassVar[int] = 40
+    key: ClassVar[str] = "task"
+    group: ClassVar[str] = "learn"
+    reason: ClassVar[str] = "trains"
+    declares: ClassVar[tuple[Metric, ...]] = _METRICS
+    phases: ClassVar[Mapping[str, str]] = {"learn": "latency"}
+    inputs: ClassVar[Mapping[str, type[Any]]] = SETS
+    later: ClassVar[Mapping[str, Any]] = {"learn.schedule": "constant", "learn.warmup_epochs": 0}
+    repeatable: ClassVar[bool] = False
+    resumes: ClassVar[bool] = True
+
+    metric: str = option(
+        "accuracy",
+        "share of held-out examples whose class is the likeliest, or among the five likeliest",
+        choices=("accuracy", "top5"),
+    )
+    target: float = option(0.97, "the first epoch that reaches it counts", low=1e-3, high=1.0)
+    epochs: int = option(100, "give up after so many: outcome timeout", low=1, high=1_000_000)
+    epochs_after: int = option(0, "train on for so many once the target is reached", low=0, high=1_000_000)
+    evaluate_inside: bool = option(False, "whether evaluating is part of the time and energy to the target")
+    schedule: str = option(
+        "constant",
+        "what becomes of optimizer.learning_rate until learn.epochs: it stays, or falls to 0 (cosine, linear)",
+        choices=("constant", "cosine", "linear"),
+    )
+    warmup_epochs: int = option(0, "epochs in which the learning rate rises to optimizer.learning_rate", low=0)
+
+    @property
+    def mode(self) -> str:
+        """Steps of training."""
+        return "train"
+
+    @property
+    def unit(self) -> str:
+        """What is done in one timed step."""
+        return "training step"
+
+    def check_model(self, model: Model) -> None:
+        """Operations learn nothing."""
+        if model.is_kernel:
+            reason = f"model={model.name} trains nothing"
+            raise ConfigError("task", "learn", reason, "leave it out, or choose another model")
+
+    def fitted(self, point: Point) -> Point:
+        """Without the profile of a step that presets such as measure=quick ask for."""
+        return replace(point, measure=replace(point.measure, profile=False))
+
+    def check(self, point: Point) -> None:
+        """A model and a set that suit each other, on one device, in one process."""
+        data, model = point.data, point.model
+        if not isinstance(data, Arrays):
+            sets = ", ".join(SETS)
+            raise ConfigError("data", data.name, "has no held-out examples to learn for", f"choose one of {sets}")
+        for key, value, usual, why in (
+            ("devices", point.devices, 1, "is for one device"),
+            ("measure.processes", point.measure.processes, 1, "trains once"),
+            ("measure.keep_trace", point.measure.keep_trace, False, "profiles no step"),
+        ):
+            if value != usual:
+                more = "; sweep seed for more" if key == "measure.processes" else ""
+                raise ConfigError(key, value, f"task=learn {why}", f"set {key}={str(usual).lower()}{more}")
+        if getattr(data, "path", "") is None:
+            reason = f"data={data.name} is read from files"
+            raise ConfigError("data.path", "null", reason, "name the folder that holds them")
+        data.check(model)
+        if self.warmup_epochs >= self.epochs:
+            reason = f"leaves none of learn.epochs={self.epochs}"
+            raise ConfigError("learn.warmup_epochs", self.warmup_epochs, reason, "choose fewer")
+        if point.batch_size > (training := data.counts(model).training):
+            reason = f"is more than the {training:,} training examples of data={data.name}"
+            raise ConfigError("batch_size", point.batch_size, reason, "choose a smaller one")
+
+    def companion(self) -> Companion:
+        """The sets, as files that workers read."""
+        from paradnn.workloads.learn.files import SetFiles
+
+        return SetFiles()
+
+    def progress(self, news: Part) -> str:
+        """The accuracy after an epoch."""
+        assert isinstance(news, Epoch)
+        return f"epoch {news.number}, {self.metric} {news.accuracy:.4f} of {self.target:g}"
+
+    def history(self, news: Sequence[Part]) -> list[Moment]:
+        """What is known after each epoch."""
+        moments, seconds = [], 0.0
+        for epoch in news:
+            assert isinstance(epoch, Epoch)
+            seconds += self._counted(epoch)
+            metrics = {
+                "heldout_accuracy": epoch.accuracy,
+                "heldout_loss": epoch.heldout_loss,
+                "train_loss": epoch.train_loss,
+                "learning_seconds": seconds,
+            }
+            moments.append(Moment(epoch.number, round(1e3 * epoch.ended), metrics))
+        return moments
+
+    def ended(self, result: PointResult) -> bool:
+        """What was cut short, or never began, may go on another time."""
+        epochs = _epochs(result.answer)
+        if result.outcome in ("ok", "nan"):
+            return True
+        return len(epochs) >= last_epoch(epochs, self.target, self.epochs, self.epochs_after)
+
+    def named(self, point: Point) -> list[str]:
+        """digits to 0.97 adam lr 0.001"""
+        words = [*super().named(point), f"to {self.target:g}", point.optimizer.name]
+        return [*words, f"lr {point.optimizer.learning_rate:g}"] + ([f"seed {point.seed}"] if point.seed else [])
+
+    def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
+        """What it took to the target, where it was reached, and what the accuracy did before and after."""
+        epochs = next((found for answer in measured.answers if (found := _epochs(answer))), None)
+        if not epochs:
+            return {}
+        accuracies = [epoch.accuracy for epoch in epochs]
+        metrics = {
+            "epochs": float(len(epochs)),
+            "best_accuracy": max(accuracies),
+            "evaluation_seconds": sum(epoch.evaluation_seconds for epoch in epochs),
+        }
+        reached = next((place for place, value in enumerate(accuracies, 1) if value >= self.target), None)
+        if reached is None:
+            return metrics
+        until = epochs[:reached]
+        steps = sum(epoch.steps for epoch in until)
+        metrics |= {
+            "seconds_to_target": sum(self._counted(epoch) for epoch in until),
+            "epochs_to_target": float(reached),
+            "steps_to_target": float(steps),
+            "examples_to_target": float(steps * measured.point.batch_size),
+            "epochs_below_target": float(sum(value < self.target for value in accuracies[reached:])),
+        }
+        joules = [epoch.joules for epoch in until if epoch.joules is not None]
+        return metrics | ({"energy_to_target_joules": sum(joules)} if len(joules) == reached else {})
+
+    def _counted(self, epoch: Epoch) -> float:
+        """Seconds of an epoch that count."""
+        return epoch.train_seconds + (epoch.evaluation_seconds if self.evaluate_inside else 0.0)
+
+    def tags(self, measured: Measured) -> dict[str, str]:
+        """After which epochs the training was interrupted, if it was."""
+        resumed = [str(epoch.number - 1) for answer in measured.answers for epoch in _epochs(answer) if epoch.resumed]
+        return {"resumed_after_epoch": ", ".join(resumed)} if resumed else {}
+
+    def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
+        """Every epoch."""
+        epochs = _epochs(measured.results[0].answer)
+        return {"epochs.json": {"unit": "s", "epochs": plain(epochs)}} if epochs else {}
+
+    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
+        """Time to the target, and the best accuracy."""
+        if "best_accuracy" not in metrics:
+            return None
+        best = f"best accuracy {metrics['best_accuracy']:.4f} in {counted(round(metrics['epochs']), 'epoch')}"
+        clauses = [best]
+        if "seconds_to_target" in metrics:
+            epochs = counted(round(metrics["epochs_to_target"]), "epoch")
+            below = round(metrics["epochs_below_target"])
+            later = f", {below} of them below the target after it was reached" if below else ""
+            steps = f"{metrics['steps_to_target']:,.0f} steps"
+            clauses = [f"target reached in {metrics['seconds_to_target']:.3f} s, {epochs}, {steps}", best + later]
+        return Words("learning", clauses, verdict="; ".join(clauses))
+
+    def refuse_forecast(self) -> None:
+        """How many epochs a training takes is not known before."""
+        reason = "has no forecast: how many epochs a training takes is not known before"
+        remedy = "each takes measure.timeout at most; plan task=step for its steps"
+        raise ConfigError("task", "learn", reason, remedy)
+
+
+def _epochs(answer: Answer | None) -> Sequence[Epoch]:
+    return (answer.epochs if answer else None) or ()
+
+
+LEARN = Learn()

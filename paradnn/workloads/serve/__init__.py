@@ -1,0 +1,430 @@
+"""Inference under load (`scenario=...`): who asks, how it is served, what comes of it (docs/serving.md).
+
+Definitions and defaults are MLPerf Inference's, of mlperf.conf and test_settings.h of LoadGen 6.0. What has no default
+there is chosen here: the policy of the server, and the search of the highest rate.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paradnn.core.metric import Metric, with_ends
+from paradnn.core.schema import option
+from paradnn.core.workload import Words, Workload
+from paradnn.errors import ConfigError
+from paradnn.worker.messages import Answer
+from paradnn.worker.serving.chance import fewest_to_pass
+from paradnn.worker.serving.limit import verdict
+from paradnn.worker.serving.load import OFFLINE_SLACK, percentile
+from paradnn.worker.serving.messages import Load
+from paradnn.worker.serving.queries import QueryLog
+from paradnn.worker.serving.schedule import LOADGEN_SEED
+
+if TYPE_CHECKING:
+    from paradnn.config.point import Point
+    from paradnn.families import Model
+    from paradnn.record.measured import Measured
+
+__all__ = ["MULTI_STREAM", "OFFLINE", "SERVER", "SINGLE_STREAM", "MultiStream", "Offline", "Server", "SingleStream"]
+
+_PERCENTILE = "percentile of the latency that the scenario is about"
+_SECONDS = "ask for at least so many seconds"
+_QUERIES = "and for at least so many queries"
+_PERCENTILES = (50, 90, 95, 99, 99.9)
+#: LoadGen's, of its early stopping in streams.
+_CONFIDENCE = 0.99
+#: From one process of a point to the next, and from one replicate, the seed of arrivals takes such a step: odd and far
+#: apart, so that neighbouring seeds of an axis share no arrivals.
+_PROCESS_STEP, _REPLICATE_STEP = 0x9E3779B1, 0x85EBCA77
+
+_METRICS = (
+    Metric("latency_p95_ms", "ms", "lower", "load", "95th percentile of a query's latency"),
+    Metric("latency_p99.9_ms", "ms", "lower", "load", "99.9th percentile of a query's latency"),
+    *(
+        Metric(f"latency_p{share}_{end}_ms", "ms", "lower", "load", f"{word} end of its 95% interval")
+        for share in ("95", "99.9")
+        for end, word in (("low", "lower"), ("high", "upper"))
+    ),
+    Metric("latency_mean_ms", "ms", "lower", "load", "mean latency of a query, from its scheduled time"),
+    Metric("latency_max_ms", "ms", "lower", "load", "longest latency of a query"),
+    Metric("latency_early_stopping_ms", "ms", "lower", "load", "LoadGen's estimate of a stream's percentile"),
+    Metric("queue_mean_ms", "ms", "lower", "load", "mean time from a query's scheduled time until its batch began"),
+    Metric("queue_p50_ms", "ms", "lower", "load", "median of that time"),
+    Metric("queue_p99_ms", "ms", "lower", "load", "99th percentile of that time"),
+    Metric("service_mean_ms", "ms", "lower", "load", "mean time in which a query's batch was served"),
+    Metric("service_p50_ms", "ms", "lower", "load", "median of that time"),
+    Metric("service_p99_ms", "ms", "lower", "load", "99th percentile of that time"),
+    Metric("single_query_ms", "ms", "lower", "load", "median time of a query that is served alone, before the load"),
+    Metric("queries", "1", None, "load", "queries that were served"),
+    Metric(
+        "queries_per_second", "1/s", "higher", "load", "queries served / time from the first to come to the last end"
+    ),
+    Metric("queries_per_batch", "1", None, "load", "mean number of queries that were served at once"),
+    Metric("scheduled_queries_per_second", "1/s", None, "load", "rate of the schedule"),
+    Metric("goodput_per_second", "1/s", "higher", "load", "queries within server.latency_ms / the same time"),
+    Metric("in_time_fraction", "1", "higher", "load", "share of the queries within server.latency_ms"),
+    *with_ends("peak_queries_per_second", "1/s", "higher", "load", "highest rate found at which the limit was held"),
+    Metric(
+        "failed_queries_per_second",
+        "1/s",
+        None,
+        "load",
+        "lowest rate above it at which it was not, where each process found one",
+    ),
+    Metric("generator_late_p99_ms", "ms", "lower", "load", "99th percentile of how late queries were issued"),
+    Metric("generator_late_max_ms", "ms", "lower", "load", "latest that a query was issued after its scheduled time"),
+    Metric("energy_per_query_joules", "J", "lower", "cost", "energy of the package or board under load / queries"),
+)
+
+
+class _Scenario(Workload):
+    """What all scenarios have in common."""
+
+    key: ClassVar[str] = "scenario"
+    reason: ClassVar[str] = "is for inference"
+    declares: ClassVar[tuple[Metric, ...]] = _METRICS
+    headlines: ClassVar[Mapping[str, str]] = {
+        "peak_queries_per_second": "queries/s",
+        "goodput_per_second": "queries/s in time",
+        "latency_early_stopping_ms": "ms a query",
+        "queries_per_second": "queries/s",
+    }
+    shown: ClassVar[tuple[str, ...]] = ("valid", "limit", "limit_reason")
+    phases: ClassVar[Mapping[str, str]] = {"load": "latency"}
+    disturbed: ClassVar[Mapping[str, str]] = {"load": "under load: "}
+
+    min_seconds: float
+    min_queries: int
+
+    def check_model(self, model: Model) -> None:
+        """A model, not an operation."""
+        if model.is_kernel:
+            reason = f"model={model.name} is one operation, which is not queried"
+            raise ConfigError("scenario", self.name, reason, "choose another model")
+
+    def fitted(self, point: Point) -> Point:
+        """On one device, whose input is there, asked for no longer than its point may take."""
+        for key, value, usual, why in (
+            ("devices", point.devices, 1, "is for one device"),
+            ("data", point.data.name, "synthetic", "takes queries whose input is on the device"),
+            ("measure.cold_caches", point.measure.cold_caches, False, "measures latencies of its own"),
+        ):
+            if value != usual:
+                raise ConfigError(key, value, f"scenario={self.name} {why}", f"set {key}={str(usual).lower()}")
+        if self.min_seconds >= (most := point.measure.timeout):
+            reason = f"is not less than measure.timeout={most:g}"
+            remedy = "ask for less, or raise measure.timeout"
+            raise ConfigError(f"{self.name}.min_seconds", self.min_seconds, reason, remedy)
+        return point
+
+    def named(self, point: Point) -> list[str]:
+        """inference single_stream"""
+        return [self.mode, self.name]
+
+    def has_steps(self, outcome: str, last: Answer | None) -> bool:
+        """A load that is too much for the steps, or cut short, costs none of them."""
+        return outcome in ("ok", "overload") or bool(outcome == "timeout" and last and last.load)
+
+    # --- What a run holds
+
+    def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
+        """Queries, their latency, and how they waited; of several processes."""
+        from paradnn.record.statistics import quantile_metrics
+
+        given = _loads(measured.answers)
+        if not given or "step_time_ms" not in known:
+            return {}
+        logs = [load.log() for load in given]
+        each = [log.parts() for log in logs]
+        metrics = {
+            "queries": float(sum(map(len, logs))),
+            "queries_per_second": statistics.fmean(len(log) / log.seconds() for log in logs),
+            "queries_per_batch": 1 / statistics.fmean(1 / count for log in logs for count in log.together),
+            "single_query_ms": 1e3 * statistics.median(load.single_seconds for load in given),
+            "latency_max_ms": max(max(process["latency"]) for process in each),
+        }
+        for name in ("latency", "queue", "service"):
+            metrics[f"{name}_mean_ms"] = statistics.fmean(value for process in each for value in process[name])
+        for share in _PERCENTILES:
+            if all(len(log) * (100 - share) >= 100 for log in logs):
+                latencies = [process["latency"] for process in each]
+                metrics |= quantile_metrics(f"latency_p{share:g}", share / 100, latencies, percentile)
+        for name in ("queue", "service"):
+            for share in (50, 99):
+                values = [percentile(process[name], share / 100) for process in each]
+                metrics[f"{name}_p{share}_ms"] = statistics.fmean(values)
+        joules = [load.joules for load in given if load.joules is not None]
+        if len(joules) == len(given):
+            metrics["energy_per_query_joules"] = sum(joules) / metrics["queries"]
+        return metrics | self._own_metrics(measured, given, logs)
+
+    def _own_metrics(self, measured: Measured, given: Sequence[Load], logs: Sequence[QueryLog]) -> dict[str, float]:
+        """Of this scenario alone."""
+        return {}
+
+    def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
+        """All queries as a table, the histogram of their latency with its encoded form, the probes, a figure."""
+        from paradnn.workloads.serve.files import load_artifacts
+
+        return load_artifacts(title, self if isinstance(self, Server) else None, measured.answers)
+
+    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
+        """Whether what was asked for was held, then the load, without the quantiles."""
+        if "queries" not in metrics:
+            return None
+        asked = metrics.get("scheduled_queries_per_second")
+        words = f"{metrics['queries']:,.0f} queries, {metrics['queries_per_second']:,.1f}/s"
+        words += f" of {asked:,.1f}/s asked, {metrics['in_time_fraction']:.2%} in time" if asked else ""
+        if "peak_queries_per_second" in metrics:
+            low, high = (metrics.get(f"peak_queries_per_second_{end}") for end in ("low", "high"))
+            between = f", {low:,.1f} .. {high:,.1f}" if low and high else ""
+            processes = "a single process" if metrics["processes"] == 1 else f"{metrics['processes']:g} processes"
+            words += f", the highest rate found ({processes}{between})"
+        clauses = [
+            words,
+            f"{metrics['queries_per_batch']:.1f} a batch, waited {metrics['queue_mean_ms']:.3g} ms and were served in "
+            f"{metrics['service_mean_ms']:.3g} ms in the mean",
+        ]
+        if early := metrics.get("latency_early_stopping_ms"):
+            clauses.insert(0, f"{early:.3g} ms a query, by LoadGen's early stopping")
+        if "limit" not in tags:
+            return Words("load", clauses)
+        held = f"limit {tags['limit']}: {tags['limit_reason']}"
+        if tags.get("valid") != "false":
+            return Words("load", [held, *clauses])
+        return Words("load", [f"INVALID: {held}", *clauses], verdict=f"INVALID, {words}, limit {tags['limit']}")
+
+    # --- What it takes
+
+    def forecast(self, points: Any, step: Any, known: Mapping[str, Any]) -> dict[str, Any]:
+        """At least so many seconds, and so many queries; they come in place of single steps."""
+        import numpy as np
+
+        asked = (points.text("scenario") == self.name)[:, None]
+        if not asked.any():
+            return {}
+        seconds, queries = (points.number(f"{self.name}.min_{what}")[:, None] for what in ("seconds", "queries"))
+        load = np.fmax(self._least(seconds), queries * self._query_seconds(points, step))
+        found = {"load": np.where(asked, load, known.get("load", np.zeros(step.shape)))}
+        return found | {"latency": np.where(asked, 0.0, known["latency"])}
+
+    def _least(self, seconds: Any) -> Any:
+        return seconds
+
+    def _query_seconds(self, points: Any, step: Any) -> Any:
+        """Seconds from one query to the next."""
+        return step
+
+
+@dataclass(frozen=True)
+class SingleStream(_Scenario):
+    """A query of batch_size examples as soon as the one before it is answered."""
+
+    name: ClassVar[str] = "single_stream"
+    group: ClassVar[str] = "single_stream"
+    place: ClassVar[int] = 20
+
+    percentile: float = option(90.0, _PERCENTILE, low=1.0, high=99.999)
+    min_seconds: float = option(600.0, _SECONDS, low=0.0, high=86_400.0)
+    min_queries: int = option(100, _QUERIES, low=1, high=10_000_000)
+
+    def _own_metrics(self, measured: Measured, given: Sequence[Load], logs: Sequence[QueryLog]) -> dict[str, float]:
+        early = _early_stopping(self.percentile / 100, logs[0].parts()["latency"])
+        return {} if early is None else {"latency_early_stopping_ms": early}
+
+
+@dataclass(frozen=True)
+class MultiStream(SingleStream):
+    """The same of eight examples, for the 99th percentile."""
+
+    name: ClassVar[str] = "multi_stream"
+    group: ClassVar[str] = "multi_stream"
+    place: ClassVar[int] = 21
+
+    percentile: float = option(99.0, _PERCENTILE, low=1.0, high=99.999)
+    min_queries: int = option(662, _QUERIES, low=1, high=10_000_000)
+
+
+@dataclass(frozen=True)
+class Offline(_Scenario):
+    """All examples at once, served in batches of batch_size."""
+
+    name: ClassVar[str] = "offline"
+    group: ClassVar[str] = "offline"
+    place: ClassVar[int] = 22
+
+    min_seconds: float = option(600.0, "as many examples as are to take so many seconds", low=0.0, high=86_400.0)
+    min_queries: int = option(24_576, "and at least so many examples", low=1, high=10_000_000)
+
+    def _least(self, seconds: Any) -> Any:
+        return seconds * OFFLINE_SLACK
+
+    def _query_seconds(self, points: Any, step: Any) -> Any:
+        return step / points.number("batch_size")[:, None]
+
+
+@dataclass(frozen=True)
+class Server(_Scenario):
+    """Queries of one example that come at random, whether or not the ones before them are answered."""
+
+    name: ClassVar[str] = "server"
+    group: ClassVar[str] = "server"
+    place: ClassVar[int] = 23
+
+    rate: float | str = option(
+        "peak",
+        "queries a second, in the mean; peak: the highest rate that holds the limit",
+        low=1e-3,
+        high=1e6,
+        choices=("peak",),
+        shown=("peak", "a number"),
+    )
+    latency_ms: float = option(10.0, "the limit: no query is to take longer than so many ms", low=1e-3, high=3.6e6)
+    percentile: float = option(
+        99.0, "share of the queries, in percent, that are to hold the limit", low=1.0, high=99.999
+    )
+    confidence: float = option(0.99, "with which a run is to hold it", low=0.5, high=0.9999)
+    min_seconds: float = option(600.0, _SECONDS, low=0.0, high=86_400.0)
+    min_queries: int = option(100, _QUERIES, low=1, high=10_000_000)
+    batch: int | None = option(None, "queries that are served at once, at most; null: batch_size", low=1, high=2**20)
+    delay_ms: float = option(0.0, "wait so long for more queries, once one has come, at most", low=0.0, high=3.6e6)
+    instances: int = option(1, "threads that each serve a batch at a time, with one model", low=1, high=1024)
+    precision: float = option(
+        0.05, "rate=peak: how near, as a share, a rate that failed must be to the one that held", low=1e-3, high=1.0
+    )
+    seed: int = option(
+        LOADGEN_SEED,
+        "of the arrivals of the first process; the default is LoadGen's, others' follow from it",
+        low=0,
+        high=2**32 - 1,
+    )
+
+    def fitted(self, point: Point) -> Point:
+        """With its largest batch as that of the timed step."""
+        point = super().fitted(point)
+        if not isinstance(self.rate, str) and self.min_queries / self.rate >= point.measure.timeout:
+            reason = f"makes server.min_queries={self.min_queries} take {self.min_queries / self.rate:,.0f} s"
+            remedy = f"ask for more, or raise measure.timeout={point.measure.timeout:g}"
+            raise ConfigError("server.rate", self.rate, reason, remedy)
+        batch = self.batch or point.batch_size
+        return replace(point, batch_size=batch, workload=replace(self, batch=batch))
+
+    def check_typed(self, typed: Mapping[str, str]) -> None:
+        """The largest batch has two names; what is typed under both must be the same."""
+        batch, own = typed.get("batch_size"), typed.get("server.batch", "null")
+        if batch and own not in ("null", batch):
+            reason = f"is server.batch={own} under another name"
+            raise ConfigError("batch_size", batch, reason, "leave one of them out")
+
+    def of_process(self, replicate: int, process: int) -> Server:
+        """With arrivals of its own: processes that served the same ones would agree in what is their luck."""
+        return replace(self, seed=(self.seed + replicate * _REPLICATE_STEP + process * _PROCESS_STEP) % 2**32)
+
+    def named(self, point: Point) -> list[str]:
+        """inference server 200/s delay 5 ms x2"""
+        words = ["server", self.rate if isinstance(self.rate, str) else f"{self.rate:g}/s"]
+        words += [f"delay {self.delay_ms:g} ms"] if self.delay_ms else []
+        return [self.mode, " ".join(words + ([f"x{self.instances}"] if self.instances > 1 else []))]
+
+    def _own_metrics(self, measured: Measured, given: Sequence[Load], logs: Sequence[QueryLog]) -> dict[str, float]:
+        """What is known where queries come by a schedule; a search that did not end well found no peak."""
+        in_time = [len(log) - self._late([entry])[-1] for entry, log in zip(given, logs, strict=True)]
+        late = [(issued - due) / 1e6 for log in logs for due, issued in zip(log.scheduled, log.issued, strict=True)]
+        rates = [entry.rate for entry in given if entry.rate is not None]
+        metrics = {
+            "goodput_per_second": statistics.fmean(n / log.seconds() for n, log in zip(in_time, logs, strict=True)),
+            "in_time_fraction": sum(in_time) / sum(map(len, logs)),
+            "generator_late_p99_ms": percentile(late, 0.99),
+            "generator_late_max_ms": max(late),
+        }
+        if rates:
+            metrics["scheduled_queries_per_second"] = statistics.fmean(rates)
+        finished = all(answer.outcome == "ok" for answer in measured.answers) and len(rates) == len(given)
+        return metrics | (self._peak(given, rates) if self.rate == "peak" and finished and self._held(given) else {})
+
+    def _peak(self, given: Sequence[Load], rates: Sequence[float]) -> dict[str, float]:
+        """The highest rate that held the limit, its interval, and the lowest above it that did not."""
+
+        def lowest(entry: Load, rate: float, *verdicts: bool | None) -> float:
+            above = (probe.rate for probe in entry.probes if probe.held in verdicts and probe.rate > rate)
+            return min(above, default=math.inf)
+
+        metrics = {"peak_queries_per_second": statistics.geometric_mean(rates)}
+        failed = [lowest(entry, rate, False, None) for entry, rate in zip(given, rates, strict=True)]
+        if max(failed) < math.inf:
+            metrics["failed_queries_per_second"] = statistics.geometric_mean(failed)
+        return metrics | _peak_ends(
+            rates, [lowest(entry, rate, False) for entry, rate in zip(given, rates, strict=True)]
+        )
+
+    def tags(self, measured: Measured) -> dict[str, str]:
+        """Whether the limit was held, and what says so: over all processes, in their order.
+
+        valid: as MLPerf says it of a run, which is invalid unless its queries show that the limit is held.
+        """
+        if not (given := _loads(measured.answers)):
+            return {}
+        late, held = self._late(given), self._held(given)
+        reason = f"{late[-1]:,} of {len(late):,} queries took longer than {self.latency_ms:g} ms"
+        allowed = f"{100 - self.percentile:.3g}% may, confidence {100 * self.confidence:g}%"
+        words = {True: "held", False: "missed", None: "not shown"}[held]
+        return {"valid": str(held is True).lower(), "limit": words, "limit_reason": f"{reason}, {allowed}"}
+
+    def _held(self, given: Sequence[Load]) -> bool | None:
+        return verdict(self._late(given), self.percentile / 100, 1 - self.confidence)
+
+    def _late(self, given: Sequence[Load]) -> list[int]:
+        """How many queries were later than the limit, up to each."""
+        limit = int(self.latency_ms * 1e6)
+        return list(accumulate(latency > limit for entry in given for latency in entry.log().latencies()))
+
+    def refuse_forecast(self) -> None:
+        """How many rates a search tries is not known before."""
+        if self.rate == "peak":
+            reason = "has no forecast: how many rates a search tries is not known before"
+            remedy = "each takes measure.timeout at most; plan a server.rate=100 for a single one"
+            raise ConfigError("server.rate", "peak", reason, remedy)
+
+    def _query_seconds(self, points: Any, step: Any) -> Any:
+        return 1 / points.number("server.rate")[:, None]
+
+
+def _loads(answers: Sequence[Answer]) -> list[Load]:
+    """What the scenario gave in each process that has served."""
+    return [answer.load for answer in answers if answer.load and answer.load.log()]
+
+
+def _peak_ends(held: Sequence[float], failed: Sequence[float]) -> dict[str, float]:
+    """The interval of the highest rate: of one process what held and what surely failed, of several by their spread.
+
+    Each process' peak lies between the two, so that the interval begins where that of what held does, and ends where
+    that of what surely failed does; where nothing did it has no end. What was not shown to hold is no end.
+    """
+    from paradnn.record.statistics import mean_interval
+
+    if len(held) > 1:
+        low = mean_interval(held)[0]
+        high = mean_interval(failed)[1] if max(failed) < math.inf else math.inf
+    else:
+        low, high = held[0], failed[0]
+    ends = {"peak_queries_per_second_low": low, "peak_queries_per_second_high": high}
+    return {name: end for name, end in ends.items() if end < math.inf}
+
+
+def _early_stopping(share: float, latencies: Sequence[float]) -> float | None:
+    """LoadGen's estimate of a percentile in streams: so high that it is no lower with 99% confidence; None: too few.
+
+    It discards as many of the highest latencies as may be above the percentile for sure.
+    """
+    count, discarded = len(latencies), 0
+    while fewest_to_pass(discarded + 1, share, _CONFIDENCE) + discarded + 1 <= count:
+        discarded += 1
+    return sorted(latencies)[count - discarded] if discarded else None
+
+
+SINGLE_STREAM, MULTI_STREAM, OFFLINE, SERVER = SingleStream(), MultiStream(), Offline(), Server()
