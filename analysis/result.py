@@ -61,6 +61,10 @@ class Result(ABC):
     def _paragraphs(self) -> Iterable[Paragraph | str]:
         """The findings in words, without what was pooled or left out."""
 
+    def grids(self) -> Iterable[tuple[str, pd.DataFrame]]:
+        """Titles and texts of what a terminal shows in place of the table, where that is a map in rows."""
+        return ()
+
     def _figure(self) -> Figure:
         """The picture of what was found, where there is one."""
         raise ParadnnError("there is nothing to draw; choose other runs")

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.cli.screen import show, write_csv
 from analysis.cli.typeset import ENDINGS, typeset
 from analysis.options import Arguments, Selection, option
+from paradnn.cli.console import say
 from paradnn.errors import ConfigError
 from paradnn.store.files import whole_file
 
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FigureOutput", "Output", "deliver"]
 
-_PRINTED = 50  # rows of a table that are printed
 _KINDS = (".png", ".svg", ".pdf")
 _TAG_LENGTH = 5000  # what every MLflow server accepts as a tag's value
 
@@ -87,14 +88,14 @@ def deliver(
         raise ConfigError("--figure", str(pictures[0]), "there is nothing to draw", "choose other runs")
     figures = [(result.figure(output.width), path) for path in pictures]
     if output.csv == "-":
-        result.table.to_csv(sys.stdout, index=False)
+        write_csv(result.table, sys.stdout)
         if result.set_aside is not None:
-            print(result.set_aside, file=sys.stderr)
+            say(result.set_aside, sys.stderr)
     else:
-        _print(result)
+        show(result)
     if table is not None:
         with whole_file(table, "--csv") as making:
-            result.table.to_csv(making, index=False)
+            write_csv(result.table, making)
     if paper is not None:
         with whole_file(paper, "--typeset") as making:
             making.write_text(typeset(result.table, paper), encoding="utf-8")
@@ -103,15 +104,6 @@ def deliver(
             _save(figure, making, exact=output.width is not None)
     if output.log:
         print(f"logged as run {_log(command, result, frame, selection, command_line)}", file=sys.stderr)
-
-
-def _print(result: Result) -> None:
-    table = result.table
-    if len(table):
-        print(table.head(_PRINTED).to_string(index=False, float_format=lambda value: f"{value:.4g}", na_rep="-"))
-    if len(table) > _PRINTED:
-        print(f"... and {len(table) - _PRINTED} rows more; --csv FILE writes all of them")
-    print(result.text())
 
 
 def _writable(path: str, option: str) -> Path:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from analysis.cli.screen import write_csv
 from analysis.cli.selection import load_chosen
 from analysis.options import Arguments, Options, Selection, option
 from paradnn.core.words import counted
@@ -122,7 +123,7 @@ def export(options: ExportOptions, selection: Selection) -> None:
         return
     with whole_file(path, "FILE") as making:
         if suffix == ".csv":
-            frame.to_csv(making, index=False)
+            write_csv(frame, making)
         else:
             frame.to_parquet(making, index=False)
     print(f"{counted(len(frame), 'run')} with {frame.shape[1]} columns written to {path}")

@@ -12,6 +12,7 @@ from analysis.options import option
 from analysis.result import Paragraph, Result, pooled_within
 from analysis.summaries.gate import gated
 from analysis.summaries.predicted import PredictedOptions, completed_of, told_of
+from paradnn.cli.console import si
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,6 +53,10 @@ class HeatmapResult(Result):
     def table(self) -> pd.DataFrame:
         return self.maps.table
 
+    def grids(self) -> Iterator[tuple[str, pd.DataFrame]]:
+        for each in self.maps.maps:
+            yield f"{each.name}, {self.maps.metric}: {each.y.column} down, {each.x.column} across", _grid(each)
+
     def _figure(self) -> Figure:
         from analysis.figures.heatmap import draw_heat_maps
 
@@ -82,6 +87,18 @@ def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> HeatmapResult:
     completed = completed_of(frame, options.metric, options)
     maps = predicted_maps(completed, options.x, options.y, bins=options.bins, pool=options.pool)
     return HeatmapResult(maps=maps, sources=maps.run_ids, pooled=pooled, predicted=told_of([completed]))
+
+
+def _grid(each: HeatMap) -> pd.DataFrame:
+    """The map as texts: a row for each value of y, below the values of x; where nothing ran, how it ended."""
+    import pandas as pd
+
+    shown = {
+        (cell["y"], cell["x"]): si(cell["value"]).strip() if pd.notna(cell["value"]) else str(cell["outcome"] or "-")
+        for cell in each.cells.to_dict("records")
+    }
+    rows = [[str(y), *(shown.get((y, x), "") for x in each.x.labels)] for y in each.y.labels]
+    return pd.DataFrame(rows, columns=["", *map(str, each.x.labels)])
 
 
 def _describe(each: HeatMap, maps: HeatMaps) -> Iterator[str]:

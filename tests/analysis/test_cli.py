@@ -35,7 +35,7 @@ def test_runs_counts_what_the_store_holds(store: str, capsys: pytest.CaptureFixt
 def test_runs_prints_a_table_and_a_sentence(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", "--store", store, "--family", "lstm,gru"]) == 0
     out = capsys.readouterr().out
-    assert "lstm Test GPU" in out
+    assert "lstm    Test GPU     4" in out
     assert out.endswith("4 runs, 4 of them measured\n")
     assert main(["runs", "--store", store, "--family", "gru"]) == 0
     assert capsys.readouterr().out == "no run matches\n"
