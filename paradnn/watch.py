@@ -30,7 +30,7 @@ from paradnn.store.query import Query, Values
 from paradnn.store.reader import Reader, open_reader
 from paradnn.store.records import Row
 from paradnn.store.schema import OWNER
-from paradnn.tracking.run_index import Entry, RunIndex
+from paradnn.tracking.run_index import Entry, Owner, RunIndex
 
 __all__ = ["Progress", "main", "progress_of", "view"]
 
@@ -226,8 +226,8 @@ def _running_table(progress: Progress, width: int) -> Table:
     """Which points run, and where if there is room for it."""
     rows = []
     for row in progress.running[:_RUNNING]:
-        owner = json.loads(Entry(row.run.run_id, "RUNNING", row.tags).owner or "{}")
-        where = f"{owner.get('host', '?')}, process {owner.get('pid', '?')}"
+        owner = Owner.read(Entry(row.run.run_id, "RUNNING", row.tags).owner)
+        where = f"{owner.host}, process {owner.pid}" if owner else "?"
         where += f", task {row.tags['task']}" if "task" in row.tags else ""
         rows.append((row.run.run_name or "", where, _span(progress.now - (row.run.start_ms or 0) / 1e3)))
     fits = sum(max(map(len, column)) for column in zip(*rows, strict=True)) + 2 * len(_GAP) <= width

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
+from paradnn.store.files import read_json
 from paradnn.store.schema import EXPIRES, OWNER
 from paradnn.tracking.run_index import Entry
 
@@ -98,7 +99,10 @@ class Company:
         tags = self._client().get_experiment(self._experiment_id).tags
         for key, value in tags.items():
             if key.startswith(_DRIVER) and key != self._key:
-                yield Entry(key, "RUNNING", json.loads(value))
+                with contextlib.suppress(ValueError, TypeError):  # what is none of ours is no driver
+                    entry = Entry(key, "RUNNING", {OWNER: "", EXPIRES: ""} | read_json(value))
+                    if entry.is_readable:
+                        yield entry
 
     def _remove_ended(self) -> None:
         from mlflow.exceptions import MlflowException

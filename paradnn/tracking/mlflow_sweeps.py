@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from paradnn.errors import StoreError
 from paradnn.store.address import StoreAddress
 from paradnn.store.errors import raises_store_errors
+from paradnn.store.files import read_json
 from paradnn.tracking.run_index import Entry, RunIndex
 
 if TYPE_CHECKING:
@@ -60,7 +62,12 @@ class LaunchedSweeps:
         if self._parent is None:
             return {}
         tags = self._client.get_run(self._parent).data.tags
-        return {int(key.removeprefix(_TASK)): json.loads(tags[key]) for key in tags if key.startswith(_TASK)}
+        reports = {}
+        for key in tags:
+            with contextlib.suppress(ValueError):  # what is no report was written by others
+                if key.startswith(_TASK) and isinstance(report := read_json(tags[key]), dict):
+                    reports[int(key.removeprefix(_TASK))] = report
+        return reports
 
     @raises_store_errors
     def sweep_rows(self, sweep_id: str) -> list[dict[str, Any]]:

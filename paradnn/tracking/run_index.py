@@ -5,10 +5,13 @@ Resume and claims ask this for thousands of points; a look into a SQL store take
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import os
 import platform
 import socket
+import sys
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,12 +21,14 @@ import psutil
 
 from paradnn.config.identity import Identity
 from paradnn.errors import StoreError
+from paradnn.store.files import read_json
 from paradnn.store.query import Query, Values
 from paradnn.store.reader import Reader
 from paradnn.store.schema import EXPIRES, OUTCOME_TAGS, OWNER, outcome_of
 from paradnn.tracking.base import Finished
+from paradnn.worker.channel import read_message
 
-__all__ = ["Entry", "RunIndex", "enter_task", "owner_tag"]
+__all__ = ["Entry", "Owner", "RunIndex", "enter_task", "owner_tag"]
 
 
 def _earlier(tag: str) -> str:
@@ -54,6 +59,39 @@ _TAGS_ALONE: Mapping[Values, Collection[str]] = {
 
 #: Of which launched task this process is an attempt, if of any: its name, and what orders attempts (restarts, begun).
 _attempt: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The process that holds a run. `task`: of which launched task it is an attempt, ordered by (restarts, begun)."""
+
+    host: str
+    boot: str
+    pid: int
+    started: float
+    task: str | None = None
+    restarts: int = 0
+    begun: float = 0.0
+
+    @classmethod
+    @functools.lru_cache(maxsize=1024)
+    def read(cls, text: str) -> Owner | None:
+        """The owner that a tag names; None for a text that names none."""
+        try:
+            content = read_json(text)
+            return read_message(cls, {"task": None, "restarts": 0, "begun": 0.0} | content, "owner")
+        except (ValueError, TypeError, OverflowError):
+            return None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.pid < 2**31 or not math.isfinite(self.started):
+            raise ValueError("no process")
+
+    def is_earlier(self) -> bool:
+        """Whether it is an earlier attempt of this process' task; hosts' clocks only break ties."""
+        if not _attempt or self.task != _attempt["task"]:
+            return False
+        return (self.restarts, self.begun) < (_attempt["restarts"], _attempt["begun"])
 
 
 @dataclass(frozen=True)
@@ -92,14 +130,32 @@ class Entry:
         """
         if self.status != "RUNNING" or not self.owner:
             return False
-        owner = json.loads(self.owner)
-        if _is_earlier(owner):
+        owner = Owner.read(self.owner)
+        if owner is None:
+            return False
+        if owner.is_earlier():
             return True
-        if owner["boot"] == _boot():
-            return not _is_alive(owner["pid"], owner["started"])
+        if owner.boot == _boot():
+            return not _is_alive(owner.pid, owner.started)
         # Another host: only time can tell. This one, before it was started again: its processes are gone.
-        same_host = owner["host"] == socket.gethostname() and owner["boot"].split("/")[1:] == _boot().split("/")[1:]
-        return same_host or time.time() > float(self._bookkeeping(EXPIRES) or "inf")
+        same_host = owner.host == socket.gethostname() and owner.boot.split("/")[1:] == _boot().split("/")[1:]
+        return same_host or time.time() > self._expires
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether what it says of itself can be understood: others write into the store, too."""
+        number = self.tags.get("replicate", "0")
+        whole = number.isascii() and number.isdigit() and len(number) < 10
+        return whole and (not self.owner or (Owner.read(self.owner) is not None and not math.isnan(self._expires)))
+
+    @property
+    def _expires(self) -> float:
+        """Unix seconds; NaN where it is no time."""
+        try:
+            expires = float(self._bookkeeping(EXPIRES) or "inf")
+        except ValueError:
+            return math.nan
+        return expires if not self._bookkeeping(EXPIRES) or math.isfinite(expires) else math.nan
 
     def is_claim_of(self, owner: str) -> bool:
         """Whether it is a point that the process with this owner tag holds, without an outcome yet."""
@@ -131,6 +187,7 @@ class RunIndex:
     def __init__(self, reader: Reader, experiment: str) -> None:
         self._reader = reader
         self._experiment = experiment
+        self._unreadable: set[str] = set()  # runs that were named
 
     def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
         """Every run with an outcome in these environments; of a sweep, in whichever."""
@@ -179,14 +236,12 @@ class RunIndex:
     def _entries(self, **which: Any) -> list[Entry]:
         query = Query((self._experiment,), unfinished=True, columns=_TAGS_ALONE, **which)
         newest = sorted(self._reader.read(query).rows(), key=lambda row: row.run.start_ms or 0, reverse=True)
-        return [Entry(run.run_id, run.status or "", tags) for run, _, tags, _ in newest]
-
-
-def _is_earlier(owner: Mapping[str, Any]) -> bool:
-    """Whether the owner of a run is an earlier attempt of this process' task; hosts' clocks only break ties."""
-    if not _attempt or owner.get("task") != _attempt["task"]:
-        return False
-    return (owner["restarts"], owner["begun"]) < (_attempt["restarts"], _attempt["begun"])
+        entries = [Entry(run.run_id, run.status or "", tags) for run, _, tags, _ in newest]
+        for entry in entries:
+            if not entry.is_readable and entry.run_id not in self._unreadable:
+                self._unreadable.add(entry.run_id)
+                print(f"run {entry.run_id} is passed over: its tags cannot be understood", file=sys.stderr)
+        return [entry for entry in entries if entry.is_readable]
 
 
 def _boot() -> str:

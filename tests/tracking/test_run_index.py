@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sqlite3
 import subprocess
 import sys
 import time
@@ -225,3 +226,43 @@ ADDRESSES = {
 @pytest.mark.parametrize(("text", "shown"), ADDRESSES.items())
 def test_passwords_are_not_shown_whatever_they_hold(text: str, shown: str) -> None:
     assert without_secrets(text) == shown
+
+
+LONG = "[" * 100_000
+OWNERS = ["garbage{", "{}", "[]", "null", "7", '"x"', LONG, '{"host": 1}', "\x00", "9" * 5000]
+GOOD = json.loads(owner_tag())
+OWNERS += [json.dumps(GOOD | change) for change in ({"pid": "1"}, {"pid": 10**30}, {"pid": -1}, {"started": "NaN"})]
+OWNERS += [json.dumps(GOOD | change) for change in ({"boot": 7}, {"task": []}, {"restarts": None}, {"more": 1})]
+BAD_TAGS = [{OWNER: text} for text in OWNERS]
+BAD_TAGS += [{OWNER: owner_tag(), EXPIRES: text} for text in ("nan", "soon", "inf")]
+BAD_TAGS += [{"replicate": text} for text in ("x", "", "-1", "1e3", "\u0663", "9" * 5000)]
+
+
+def test_a_run_that_cannot_be_understood_is_named_and_passed_over(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tracker, run_id = recorded(store)
+    [[experiment]] = store.query("SELECT experiment_id FROM runs")
+    with sqlite3.connect(store.folder / "mlflow.db") as database:
+        for number, tags in enumerate(BAD_TAGS):
+            for status in ("RUNNING", "FINISHED"):
+                database.execute(
+                    "INSERT INTO runs (run_uuid, name, status, start_time, lifecycle_stage, experiment_id) "
+                    "VALUES (?, 'bad', ?, 1, 'active', ?)",
+                    (f"{status}{number}", status, experiment),
+                )
+                held = {**tags_of(Identity("1", ENVIRONMENT, 0)), "outcome": "ok", "kind": "point", "sweep_id": "s"}
+                rows = [(key, value, f"{status}{number}") for key, value in (held | tags).items()]
+                database.executemany("INSERT INTO tags (key, value, run_uuid) VALUES (?, ?, ?)", rows)
+    database.close()
+    tracker.close_abandoned()
+    [[found]] = tracker.finished([ENVIRONMENT]).values()
+    assert found.run_id == run_id
+    again = tracker.begin(Identity("1", ENVIRONMENT, 0), "p", tags_of(Identity("1", ENVIRONMENT, 0)), 1, lambda _: True)
+    assert again == found
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 * len(BAD_TAGS)
+    assert set(lines) >= {"run RUNNING0 is passed over: its tags cannot be understood"}
+    assert store.query("SELECT count(*) FROM runs WHERE run_uuid LIKE 'RUNNING%' AND status = 'RUNNING'") == [
+        (len(BAD_TAGS),)
+    ]
