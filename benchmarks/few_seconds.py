@@ -28,7 +28,7 @@ from paradnn.design.knowledge import Candidates, Knowledge
 from paradnn.execution.environments import current_environments
 from paradnn.families.fc import FullyConnected
 from paradnn.forecast.history import Past
-from paradnn.tracking.base import Finished
+from paradnn.store.runs import Finished
 from tests.forecast.planted import Machine
 
 #: Points of a batch, and looks of which the median counts.

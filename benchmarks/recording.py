@@ -29,9 +29,9 @@ from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.record.record import Record
 from paradnn.store.files import file_content
-from paradnn.tracking.base import Claim, Tracker
-from paradnn.tracking.fallback import open_tracker
-from paradnn.tracking.offline import read_document
+from paradnn.store.journal import read_document
+from paradnn.store.runs import Claim
+from paradnn.store.tracker import Tracker, open_tracker
 from tests.cluster.postgres import postgres, server
 from tests.conftest import environment
 from tests.tracking.counting import counting

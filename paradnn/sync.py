@@ -16,8 +16,8 @@ from paradnn.cli.console import say
 from paradnn.cli.program import program
 from paradnn.config.point import Tracking
 from paradnn.core.words import counted
-from paradnn.tracking.offline import default_folder
-from paradnn.tracking.upload import Synced, sync, sync_command
+from paradnn.store.journal import default_folder
+from paradnn.store.tracker import Synced, sync, sync_command
 
 __all__ = ["main"]
 
@@ -52,15 +52,15 @@ def _describe(done: Synced, command: str) -> None:
     known = len(done.of("known"))
     print(f"{len(done.of('logged'))} logged, {known} logged before, {len(withheld)} not logged, ", end="")
     print(f"{len(done.problems)} refused")
-    points = [each for each in withheld if each.kind == "point"]
+    points = [each for each in withheld if each[1].record.tags.get("kind", "point") == "point"]
     if len(withheld) > len(points):
         print(f"{counted(len(withheld) - len(points), 'measurement')} of ceilings not logged: the store has them")
     if not points:
         return
     what = counted(len(points), "point")
     print(f"{what} not logged: the store holds a measurement of the same point in the same environment:")
-    for each in points[:_LISTED]:
-        say(f"  {each.name}: run {each.run_id}, {each.path.name} here")
+    for path, each in points[:_LISTED]:
+        say(f"  {each.record.name}: run {each.run_id}, {path.name} here")
     if len(points) > _LISTED:
         print(f"  and {len(points) - _LISTED:,} more")
     print(f"The files are kept. To log them as repetitions: {command} --repeats")

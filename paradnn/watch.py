@@ -26,11 +26,11 @@ from paradnn.cli.program import program
 from paradnn.core.words import counted, did_you_mean
 from paradnn.errors import ConfigError, StoreError
 from paradnn.store.address import address_of
+from paradnn.store.claims import Entry, Owner, RunIndex
 from paradnn.store.query import Query, Values
 from paradnn.store.reader import Reader, open_reader
 from paradnn.store.records import Row
 from paradnn.store.schema import OWNER
-from paradnn.tracking.run_index import Entry, Owner, RunIndex
 
 __all__ = ["Progress", "main", "progress_of", "view"]
 

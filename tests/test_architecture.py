@@ -24,7 +24,7 @@ FLOORS = (
     {"platform"},
     {"costs"},
     {"execution", "record"},
-    {"tracking", "workloads"},
+    {"workloads"},
     {"session"},
     {"forecast"},
     {"design"},

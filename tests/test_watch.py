@@ -22,11 +22,11 @@ from paradnn.config.point import Tracking
 from paradnn.session.parent_run import ParentRun
 from paradnn.session.summary import Summary
 from paradnn.store.address import address_of
+from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.query import Query
 from paradnn.store.reader import open_reader
+from paradnn.store.runs import Claim
 from paradnn.sweep.tasks import SweepInfo
-from paradnn.tracking.base import Claim
-from paradnn.tracking.mlflow_tracker import MlflowTracker
 from paradnn.watch import progress_of, view
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
 from tests.conftest import ROOT, Store, environment, run
@@ -41,7 +41,7 @@ class Sweep:
     """A sweep of fc points that nobody measures."""
 
     def __init__(self, store: Store, name: str, planned: int) -> None:
-        self.tracker = MlflowTracker(Tracking(uri=store.uri))
+        self.tracker = MlflowStore(Tracking(uri=store.uri))
         self.info = SweepInfo(name, f"fc, {planned} points", "python -m paradnn.train -m ...")
         self.parent = ParentRun(self.tracker, self.info)
         self.parent.open(planned)

@@ -25,7 +25,7 @@ from paradnn.forecast.past_runs import PastRuns
 from paradnn.forecast.status import rates_of, sweep_status
 from paradnn.forecast.table import Rates, Table, row_of, table_of_points
 from paradnn.session.summary import Row
-from paradnn.tracking.resume import ResumePolicy, first_accepted
+from paradnn.store.resume import ResumePolicy, first_accepted
 
 __all__ = ["Candidates", "Ended", "Knowledge", "chance_of_fitting", "proved"]
 

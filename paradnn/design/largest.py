@@ -26,7 +26,7 @@ from paradnn.forecast.table import row_of
 from paradnn.record.record import run_name
 from paradnn.session.course import Conclusion, Visit
 from paradnn.session.summary import Row
-from paradnn.tracking.resume import ResumePolicy, first_accepted
+from paradnn.store.resume import ResumePolicy, first_accepted
 
 __all__ = ["LargestBatch", "Search"]
 

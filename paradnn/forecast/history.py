@@ -18,12 +18,12 @@ from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.errors import DataError, NoStoreError, StoreError
 from paradnn.store.address import locate
+from paradnn.store.claims import RunIndex
+from paradnn.store.journal import Journal, default_folder, read_record
 from paradnn.store.metrics import PHASES
 from paradnn.store.query import Query, Values
 from paradnn.store.reader import Reader, Way, open_reader
-from paradnn.tracking.base import Finished
-from paradnn.tracking.offline import OfflineTracker, default_folder, read_document
-from paradnn.tracking.run_index import RunIndex
+from paradnn.store.runs import Finished
 
 __all__ = ["History", "Past", "open_history"]
 
@@ -151,9 +151,9 @@ class _Files:
     folder: Path
 
     @cached_property
-    def _tracker(self) -> OfflineTracker:
+    def _tracker(self) -> Journal:
         """Reads each file once."""
-        return OfflineTracker(self.folder)
+        return Journal(self.folder)
 
     @property
     def where(self) -> str:
@@ -176,15 +176,14 @@ class _Files:
         found = []
         for path in self.folder.glob("point-*.json"):
             with contextlib.suppress(DataError):
-                document = read_document(path)
-                record, sweep = document["record"], document.get("sweep") or {}
-                tags = {key: record["tags"][key] for key in _TAGS if key in record["tags"]}
-                tags |= {key: value for key, value in sweep.get("tags", {}).items() if key == "sweep_id"}
+                document = read_record(path)
+                record, sweep = document.record, document.sweep
+                tags = {key: record.tags[key] for key in _TAGS if key in record.tags}
+                tags |= {"sweep_id": sweep.tags["sweep_id"]} if sweep else {}
                 if tags.get("kind") == "point":
-                    metrics = {key: value for key, value in record["metrics"].items() if math.isfinite(value)}
-                    found.append(Past(path.stem, record["start_time"] / 1e3, record["params"], metrics, tags))
+                    metrics = {key: value for key, value in record.metrics.items() if math.isfinite(value)}
+                    found.append(Past(path.stem, record.start_time / 1e3, record.params, metrics, tags))
         return sorted(found, key=lambda run: run.start)
 
     def metrics(self, run_id: str) -> Mapping[str, float]:
-        metrics: Mapping[str, float] = read_document(self.folder / f"{run_id}.json")["record"]["metrics"]
-        return metrics
+        return read_record(self.folder / f"{run_id}.json").record.metrics

@@ -20,9 +20,9 @@ from paradnn.forecast.table import Rates
 from paradnn.platform.environment import Environment, describe_environment
 from paradnn.platform.specifications import find_hardware
 from paradnn.session.hardware_peaks import Ceilings, below_ceilings, ceilings_identity
+from paradnn.store.resume import ResumePolicy, first_accepted, point_statuses
+from paradnn.store.runs import Finished
 from paradnn.store.schema import outcome_of
-from paradnn.tracking.base import Finished
-from paradnn.tracking.resume import ResumePolicy, first_accepted, point_statuses
 
 __all__ = ["SweepStatus", "rates_of", "sweep_status"]
 

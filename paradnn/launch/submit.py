@@ -26,11 +26,10 @@ from paradnn.session.parent_run import ParentRun
 from paradnn.session.progress import describe_sweep
 from paradnn.session.summary import Row, Summary
 from paradnn.store.address import locate, without_secrets
+from paradnn.store.resume import ResumePolicy
+from paradnn.store.tracker import Tracker, open_tracker
 from paradnn.sweep.space import Plan
 from paradnn.sweep.tasks import Launched, Sweep, default_chunk, make_sweep, pack
-from paradnn.tracking.base import Tracker
-from paradnn.tracking.fallback import open_tracker
-from paradnn.tracking.resume import ResumePolicy
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader

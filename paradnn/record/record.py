@@ -10,7 +10,6 @@ import base64
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paradnn.config import identity
@@ -36,6 +35,7 @@ from paradnn.record.self_checks import contradictions
 from paradnn.store.address import without_secrets
 from paradnn.store.metrics import metric
 from paradnn.store.prices import costs as priced_costs
+from paradnn.store.runs import Record
 from paradnn.store.schema import SCHEMA_VERSION
 from paradnn.worker.channel import plain
 from paradnn.worker.messages import Answer, Compilation, Contention, Profile, Timing
@@ -47,27 +47,6 @@ __all__ = ["Record", "image", "make_record", "point_tags", "run_name", "version_
 
 #: How phases that any kind of work may have are called where they were disturbed.
 _DISTURBED = {"latency": "while single steps were timed: "}
-
-
-@dataclass(frozen=True)
-class Record:
-    """Everything one run holds; times are in ms.
-
-    `artifacts` maps a file name to text, to a JSON-able value, or to {"base64": ...}: see `paradnn.store.files`.
-    `history` are metrics that have a value for each epoch.
-    """
-
-    name: str
-    outcome: str
-    reason: str | None
-    params: Mapping[str, str]
-    metrics: Mapping[str, float]
-    tags: Mapping[str, str]
-    artifacts: Mapping[str, Any]
-    start_time: int
-    end_time: int
-    description: str = ""
-    history: Sequence[Moment] = ()
 
 
 def run_name(point: Point) -> str:

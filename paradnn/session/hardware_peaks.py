@@ -27,8 +27,9 @@ from paradnn.platform.specifications import find_hardware
 from paradnn.record.breakdown_figure import ceilings_figure
 from paradnn.record.measured import given
 from paradnn.record.record import Record, image, version_tags
+from paradnn.store.runs import ClaimedElsewhere, Finished
 from paradnn.store.schema import CEILINGS_OUTCOME, SCHEMA_VERSION, outcome_of
-from paradnn.tracking.base import ClaimedElsewhere, Finished, Tracker
+from paradnn.store.tracker import Tracker
 from paradnn.worker.channel import plain
 from paradnn.worker.messages import PeakRates
 from paradnn.worker.peak_rates import ARRAY_BYTES

@@ -35,11 +35,12 @@ from paradnn.session.course import Visit
 from paradnn.session.drift import Drift
 from paradnn.session.hardware_peaks import CeilingsKeeper, below_ceilings
 from paradnn.session.open_point import OpenPoint
-from paradnn.session.partial import PartialResults
 from paradnn.session.progress import Reporter
 from paradnn.session.summary import Row, Summary
-from paradnn.tracking.base import ClaimedElsewhere, Finished, Tracker
-from paradnn.tracking.resume import ResumePolicy, wanted_extras
+from paradnn.store.journal import PartialResults
+from paradnn.store.resume import ResumePolicy, wanted_extras
+from paradnn.store.runs import ClaimedElsewhere, Finished
+from paradnn.store.tracker import Tracker
 from paradnn.worker.learning.messages import Epoch
 
 __all__ = ["Measuring", "NewsSaid", "SessionContext"]

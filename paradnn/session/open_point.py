@@ -17,7 +17,7 @@ from paradnn.record.measured import Measured, step_times
 from paradnn.record.record import Record, make_record
 from paradnn.record.statistics import narrow_enough
 from paradnn.session.hardware_peaks import Ceilings, device_peaks, overrun_tags, single_device
-from paradnn.tracking.base import Claim
+from paradnn.store.runs import Claim
 
 __all__ = ["OpenPoint"]
 

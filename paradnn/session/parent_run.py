@@ -15,9 +15,9 @@ from paradnn.session.course import Conclusion
 from paradnn.session.summary import Summary
 from paradnn.session.sweep_results import TABLE, picture, table_file, table_text
 from paradnn.store.address import without_secrets
+from paradnn.store.tracker import Tracker
 from paradnn.sweep.scheduler import job_tags
 from paradnn.sweep.tasks import SweepInfo
-from paradnn.tracking.base import Tracker
 
 __all__ = ["ParentRun"]
 

@@ -28,12 +28,12 @@ from paradnn.session.parent_run import ParentRun
 from paradnn.session.possible import require_possible
 from paradnn.session.progress import Reporter
 from paradnn.session.summary import Row, Summary
+from paradnn.store.claims import enter_task
+from paradnn.store.resume import first_accepted, point_statuses
+from paradnn.store.runs import Finished
+from paradnn.store.tracker import looks_quickly, open_tracker
 from paradnn.sweep.scheduler import restarts, task_name, task_tags, waiting_times
 from paradnn.sweep.tasks import SweepInfo
-from paradnn.tracking.base import Finished
-from paradnn.tracking.fallback import looks_quickly, open_tracker
-from paradnn.tracking.resume import first_accepted, point_statuses
-from paradnn.tracking.run_index import enter_task
 
 __all__ = ["Interrupted", "follow_course", "measure_ceilings", "measure_points", "report_problem"]
 

@@ -103,7 +103,7 @@ def _resolved(path: Path) -> Path:
 def file_content(content: Any) -> bytes:
     """The bytes of a file whose content is text, a JSON-able value, or {"base64": ...}."""
     if _is_binary(content):
-        return base64.b64decode(content["base64"])
+        return base64.b64decode(content["base64"], validate=True)
     return (content if isinstance(content, str) else json.dumps(content, indent=1)).encode()
 
 

@@ -12,7 +12,7 @@ import math
 import os
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
@@ -98,9 +98,9 @@ def _read(kind: Any, value: Any, path: str) -> Any:
     if isinstance(kind, types.UnionType):
         return _read_union(kind, value, path)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is list and isinstance(value, list):
+    if origin in (list, Sequence) and isinstance(value, list):
         return [_read(arguments[0], entry, f"{path}[{index}]") for index, entry in enumerate(value)]
-    if origin is dict and isinstance(value, dict):
+    if origin in (dict, Mapping) and isinstance(value, dict):
         return {key: _read(arguments[1], entry, f"{path}.{key}") for key, entry in value.items()}
     if is_dataclass(kind) and isinstance(value, dict):
         return _read_fields(kind, value, path)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from paradnn.config.point import Tracking
-from paradnn.tracking.mlflow_tracker import MlflowTracker
+from paradnn.store.mlflow_store import MlflowStore
 from tests.conftest import ROOT, Store, environment, run
 from tests.processes import started, wait_for
 
@@ -47,7 +47,7 @@ def test_the_store_is_served(store: Store, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    MlflowTracker(Tracking(uri=store.uri))
+    MlflowStore(Tracking(uri=store.uri))
     command = [sys.executable, "-m", "paradnn.ui", "--port", str(port)]
     silent = subprocess.DEVNULL
 

@@ -14,9 +14,9 @@ from collections import deque
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.record.record import Record
+from paradnn.store.runs import Claim, ClaimedElsewhere
 from paradnn.store.schema import SCHEMA_VERSION
-from paradnn.tracking.base import Claim, ClaimedElsewhere
-from paradnn.tracking.fallback import open_tracker
+from paradnn.store.tracker import open_tracker
 
 ENVIRONMENT = "e" * 16
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from scipy import stats
 
+from paradnn.store.journal import write_document
 from paradnn.store.metrics import metric_names
-from paradnn.tracking.mlflow_tracker import MlflowTracker
-from paradnn.tracking.offline import write_document
+from paradnn.store.mlflow_store import MlflowStore
 from tests.conftest import TINY, Store, run
 
 FEW = ["--most", "5", "--within", "0.5"]
@@ -98,7 +98,7 @@ def test_one_side_against_itself_is_kept_as_files_too(tmp_path: Path) -> None:
 @pytest.mark.framework
 def test_an_interrupted_comparison_keeps_what_it_measured(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C, after the third point is recorded."""
-    record, recorded = MlflowTracker.record, []
+    record, recorded = MlflowStore.record, []
 
     def interrupted(*arguments: Any) -> str:
         recorded.append(record(*arguments))
@@ -106,7 +106,7 @@ def test_an_interrupted_comparison_keeps_what_it_measured(store: Store, monkeypa
             signal.raise_signal(signal.SIGINT)
         return recorded[-1]
 
-    monkeypatch.setattr(MlflowTracker, "record", interrupted)
+    monkeypatch.setattr(MlflowStore, "record", interrupted)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         sides = ["--within", "0.0001", "--most", "400", "compile=graph", "compile=xla"]

@@ -15,7 +15,7 @@ from paradnn.config.identity import point_id
 from paradnn.config.point import Measure
 from paradnn.design.adaptive import start_size
 from paradnn.session.course import Visit
-from paradnn.tracking.offline import OfflineTracker
+from paradnn.store.journal import Journal
 from tests.design.world import World, space
 from tests.forecast.planted import QUICK
 
@@ -94,12 +94,12 @@ def test_of_drivers_that_claim_at_once_none_exceeds_the_number_of_points(tmp_pat
     for course in courses:
         visit, *_ = course.batch([])
         assert course.wants(visit, False)
-        assert world.claim(OfflineTracker(tmp_path), visit.point)
+        assert world.claim(Journal(tmp_path), visit.point)
         assert course.wants(visit, True)
         claimed.add(point_id(visit.point))
     fourth = Visit(next(point for point in points if point_id(point) not in claimed), {})
     assert courses[0].wants(fourth, False)
-    assert world.claim(OfflineTracker(tmp_path), fourth.point)
+    assert world.claim(Journal(tmp_path), fourth.point)
     assert not courses[0].wants(fourth, True)
     assert not courses[0].wants(fourth, False), "now it knows"
 

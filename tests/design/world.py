@@ -18,9 +18,9 @@ from paradnn.forecast.table import row_of
 from paradnn.record.record import Record, point_tags
 from paradnn.session.course import Course, Visit
 from paradnn.session.summary import Row
+from paradnn.store.journal import Journal
+from paradnn.store.runs import Claim
 from paradnn.sweep.tasks import SweepInfo
-from paradnn.tracking.base import Claim
-from paradnn.tracking.offline import OfflineTracker
 from tests.forecast.planted import QUICK, Machine
 
 __all__ = ["World", "space"]
@@ -64,7 +64,7 @@ class World:
 
     def follow(self, course: Course) -> Iterator[Visit]:
         """Measure what the course asks for; yields before every visit, between its claim and its record."""
-        tracker, rows = OfflineTracker(self.folder), []
+        tracker, rows = Journal(self.folder), []
         while visits := course.batch(rows):
             rows = []
             for visit in visits:
@@ -81,7 +81,7 @@ class World:
         """Bytes that the point takes."""
         return BASE + FACTOR * costs_of(point).memory_lower_bound_bytes
 
-    def claim(self, tracker: OfflineTracker, point: Point) -> Claim | None:
+    def claim(self, tracker: Journal, point: Point) -> Claim | None:
         """The claim of a point; None where another has it, or it is measured."""
         [environment] = current_environments([point]).values()
         assert environment is not None
@@ -89,7 +89,7 @@ class World:
         found = tracker.begin(identity, "", {}, 60.0, lambda tags: "outcome" in tags)
         return found if isinstance(found, Claim) else None
 
-    def _measure(self, tracker: OfflineTracker, claim: Claim, visit: Visit) -> Row:
+    def _measure(self, tracker: Journal, claim: Claim, visit: Visit) -> Row:
         point = visit.point
         [environment] = current_environments([point]).values()
         assert environment is not None

@@ -24,7 +24,7 @@ from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits, Worker, _Watch
 from paradnn.platform import environment
 from paradnn.record.profile_summary import profile_tags
-from paradnn.tracking.resume import ResumePolicy
+from paradnn.store.resume import ResumePolicy
 from paradnn.worker.messages import Answer, NoProfile
 from tests.conftest import ROOT
 from tests.processes import started, wait_for

@@ -21,7 +21,7 @@ from paradnn.forecast.history import Past
 from paradnn.forecast.status import SweepStatus, sweep_status
 from paradnn.forecast.table import row_of
 from paradnn.forecast.text import write_points
-from paradnn.tracking.base import Finished
+from paradnn.store.runs import Finished
 from paradnn.workloads.channel import Communication
 from paradnn.workloads.step import Step
 from tests.forecast.planted import Machine, fc, grid

@@ -19,11 +19,11 @@ from paradnn.config.point import Settings, Tracking, read_point
 from paradnn.errors import ConfigError
 from paradnn.launch import slurm
 from paradnn.launch.submit import submit
+from paradnn.store.claims import Entry, enter_task, owner_tag
 from paradnn.store.schema import EXPIRES, OWNER
 from paradnn.sweep import scheduler as placement
 from paradnn.sweep.space import Plan
 from paradnn.sweep.tasks import Launched, Sweep, SweepInfo, default_chunk
-from paradnn.tracking.run_index import Entry, enter_task, owner_tag
 from tests.conftest import ROOT, TINY, Store, run
 
 AXES = ["model.nodes=8,9,10", "sweep.chunk=2", *[entry for entry in TINY if "nodes" not in entry]]

@@ -13,12 +13,12 @@ from typing import Any
 
 from paradnn import train
 from paradnn.session.measuring import NewsSaid
-from paradnn.session.partial import PartialResults
-from paradnn.tracking.mlflow_tracker import MlflowTracker
+from paradnn.store.journal import PartialResults
+from paradnn.store.mlflow_store import MlflowStore
 
 #: Where it happens, and what does: SIGSTOP lets the test look around, SIGKILL takes what was started along.
 EVENTS: dict[str, tuple[type, str, int, signal.Signals]] = {
-    "claimed": (MlflowTracker, "begin", 1, signal.SIGSTOP),
+    "claimed": (MlflowStore, "begin", 1, signal.SIGSTOP),
     "completed": (PartialResults, "remove", 1, signal.SIGSTOP),
     "third_epoch": (NewsSaid, "say", 3, signal.SIGKILL),
 }

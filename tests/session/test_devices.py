@@ -17,7 +17,7 @@ from paradnn.record.record import run_name
 from paradnn.session.hardware_peaks import Ceilings, ceilings_identity, device_peaks, single_device
 from paradnn.session.measuring import Measuring
 from paradnn.session.open_point import OpenPoint
-from paradnn.tracking.base import Claim
+from paradnn.store.runs import Claim
 
 MODEL = {"name": "fc", "layers": 1, "nodes": 8}
 HERE, CLAIM = Environment("some processor", {}, {}, {}), Claim("run", Identity("p", "e", 0), 0)

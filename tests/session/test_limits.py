@@ -17,8 +17,8 @@ from paradnn.platform.environment import describe_environment
 from paradnn.platform.specifications import HARDWARE, find_hardware
 from paradnn.session import hardware_peaks as peaks
 from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, ceilings_identity, changes, overrun_tags
-from paradnn.tracking.offline import OfflineTracker
-from paradnn.tracking.resume import ResumePolicy
+from paradnn.store.journal import Journal
+from paradnn.store.resume import ResumePolicy
 from tests.conftest import TINY, Store, run
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -201,7 +201,7 @@ def test_ceilings_that_another_driver_never_finishes_are_missed_aloud(
     monkeypatch.setattr(peaks, "_LOOK", 0.01)
     point = Point(FullyConnected())
     environment = describe_environment("cpu", {"tensorflow": "2"})
-    tracker = OfflineTracker(tmp_path)
+    tracker = Journal(tmp_path)
     tracker.begin(ceilings_identity(point, environment), "ceilings", {}, 60.0, lambda _: True)
     said: list[str] = []
     with WorkerPool() as pool:

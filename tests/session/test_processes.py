@@ -18,11 +18,10 @@ from paradnn.config.outcome import PointResult
 from paradnn.config.point import Tracking
 from paradnn.session import measuring
 from paradnn.session.open_point import OpenPoint
-from paradnn.session.partial import PartialResults
+from paradnn.store.journal import PartialResults, write_document
+from paradnn.store.mlflow_store import MlflowStore
+from paradnn.store.runs import Claim
 from paradnn.store.schema import EXPIRES
-from paradnn.tracking.base import Claim
-from paradnn.tracking.mlflow_tracker import MlflowTracker
-from paradnn.tracking.offline import write_document
 from paradnn.worker.channel import plain
 from paradnn.worker.learning.checkpoint import Checkpoint, unfinished
 from paradnn.worker.learning.messages import Epoch
@@ -256,15 +255,15 @@ def test_what_was_kept_without_a_profile_is_no_part_of_a_point_with_one(
 def test_claims_of_points_that_are_open_for_long_are_renewed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a claim were to be renewed at once: after each process of each point that is open."""
     renewed = []
-    renew = MlflowTracker.renew
+    renew = MlflowStore.renew
 
-    def noted(tracker: MlflowTracker, claim: Claim, timeout: float) -> None:
+    def noted(tracker: MlflowStore, claim: Claim, timeout: float) -> None:
         renew(tracker, claim, timeout)
         ((expires,),) = store.query("SELECT value FROM tags WHERE run_uuid = ? AND key = ?", claim.run_id, EXPIRES)
         renewed.append((timeout, float(expires) - time.time()))
 
     monkeypatch.setattr(measuring, "RENEW", 0.0)
-    monkeypatch.setattr(MlflowTracker, "renew", noted)
+    monkeypatch.setattr(MlflowStore, "renew", noted)
     run(["paradnn.train", "model.nodes=8", *REST, "measure.processes=2", "measure.timeout=100"], store)
     assert len(renewed) == 2
     for timeout, left in renewed:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
-from paradnn.tracking.base import Claim, ClaimedElsewhere, Finished
-from paradnn.tracking.mlflow_tracker import MlflowTracker
-from paradnn.tracking.run_index import enter_task
+from paradnn.store.claims import enter_task
+from paradnn.store.mlflow_store import MlflowStore
+from paradnn.store.runs import Claim, ClaimedElsewhere, Finished
 from tests.cluster.postgres import server
 from tests.cluster.recorder import ENVIRONMENT, tags_of
 from tests.tracking.counting import Counted, counting
@@ -28,11 +28,11 @@ class Remote:
     folder: Path
     counted: Counted
 
-    def driver(self, experiment: str, name: str | None = None) -> MlflowTracker:
+    def driver(self, experiment: str, name: str | None = None) -> MlflowStore:
         """The tracker of a driver that has read the store and entered; named, one other than this process' own."""
         enter_task(name)
         try:
-            opened = MlflowTracker(Tracking(uri=self.counted.uri, experiment=experiment))
+            opened = MlflowStore(Tracking(uri=self.counted.uri, experiment=experiment))
         finally:
             enter_task(None)
         opened.finished([ENVIRONMENT])
@@ -73,7 +73,7 @@ def serving(folder: Path) -> Iterator[Remote]:
         yield Remote(folder, counted)
 
 
-def begin(tracker: MlflowTracker, number: int) -> Claim | Finished | ClaimedElsewhere:
+def begin(tracker: MlflowStore, number: int) -> Claim | Finished | ClaimedElsewhere:
     """Claim a point that any outcome is accepted for."""
     identity = Identity(str(number), ENVIRONMENT, 0)
     return tracker.begin(identity, f"point {number}", tags_of(identity), 60.0, lambda tags: True)

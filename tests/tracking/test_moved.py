@@ -15,8 +15,8 @@ from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.store.address import address_of
 from paradnn.store.client import open_experiment
-from paradnn.tracking.base import Claim
-from paradnn.tracking.mlflow_tracker import MlflowTracker
+from paradnn.store.mlflow_store import MlflowStore
+from paradnn.store.runs import Claim
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
 from tests.conftest import ROOT, Store
 
@@ -27,7 +27,7 @@ TABLE = {"columns": ["type", "share"], "data": [["MatMul", 1.0]]}
 
 def record(uri: str, number: int) -> str:
     """A run of a point with an artifact; its id."""
-    tracker = MlflowTracker(Tracking(uri=uri))
+    tracker = MlflowStore(Tracking(uri=uri))
     tags = tags_of(Identity(str(number), "e", 0))
     claim = tracker.begin(Identity(str(number), ENVIRONMENT, 0), "point", tags, 60.0, lambda tags: True)
     assert isinstance(claim, Claim)

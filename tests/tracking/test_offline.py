@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
-from paradnn.errors import StoreAwayError
-from paradnn.tracking.base import Claim
-from paradnn.tracking.fallback import ResilientTracker, open_tracker
-from paradnn.tracking.mlflow_tracker import MlflowTracker
-from paradnn.tracking.offline import OfflineTracker, read_document, write_document
-from paradnn.tracking.upload import upload_record
+from paradnn.errors import StoreAwayError, StoreError
+from paradnn.store.claims import owner_tag
+from paradnn.store.journal import Journal, read_document, read_record, write_document
+from paradnn.store.mlflow_store import MlflowStore
+from paradnn.store.runs import Claim
+from paradnn.store.tracker import Tracker, open_tracker, sync
 from tests.cluster.postgres import server
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
 from tests.conftest import TINY, Store, run
@@ -77,16 +80,16 @@ def test_offline_files_are_logged_once_and_damaged_ones_are_named(store: Store, 
 
 def test_a_run_that_was_recorded_but_for_its_end_is_ended(store: Store, tmp_path: Path) -> None:
     """The server went away between the two; the result was kept as a file, and is known when that is uploaded."""
-    tracker = MlflowTracker(Tracking(uri=store.uri))
+    tracker = MlflowStore(Tracking(uri=store.uri))
     identity = Identity("1", ENVIRONMENT, 0)
     claim = tracker.begin(identity, "point 1", tags_of(identity), 60.0, lambda tags: True)
     assert isinstance(claim, Claim)
     record = record_of(claim)
-    files = OfflineTracker(tmp_path)
+    files = Journal(tmp_path)
     kept = tmp_path / f"{files.record(claim, record, dict)}.json"
     tracker.record(claim, record, dict)
     store.change("UPDATE runs SET status = 'RUNNING', end_time = NULL")
-    assert upload_record(tracker, kept).state == "known"
+    assert tracker.upload(read_record(kept)).state == "known"
     assert store.query("SELECT run_uuid, status, end_time FROM runs") == [(claim.run_id, "FINISHED", record.end_time)]
 
 
@@ -156,16 +159,134 @@ def test_claims_that_are_held_outlive_a_store_that_went_away_and_came_back(store
     """Of several open points; the claim whose answer was lost is the only one that goes."""
     settings = Tracking(uri=store.uri, folder=str(tmp_path), patience=0.0)
     tracker = open_tracker(settings, lambda _: None)
-    assert isinstance(tracker, ResilientTracker)
+    assert isinstance(tracker, Tracker)
     places = [Identity(name, "here", 0) for name in "abcd"]
     tags = [
         {"kind": "point", "point_id": place.point_id, "environment_id": "here", "replicate": "0"} for place in places
     ]
     held = [tracker.begin(places[at], "p", tags[at], 60, lambda _: True) for at in (0, 1)]
-    lost = MlflowTracker(settings).begin(places[2], "p", tags[2], 60, lambda _: True)
+    lost = MlflowStore(settings).begin(places[2], "p", tags[2], 60, lambda _: True)
     tracker._lost(StoreAwayError("it does not answer"))
     tracker._next_look = 0.0
     held.append(tracker.begin(places[3], "p", tags[3], 60, lambda _: True))
     left = {entry["run_id"] for entry in store.runs()}
     assert {claim.run_id for claim in held} <= left
     assert lost.run_id not in left
+
+
+def records(folder: Path, store: Store) -> tuple[Path, dict[str, object]]:
+    """A result that is right, and what it holds."""
+    identity = Identity("1", ENVIRONMENT, 0)
+    journal = Journal(folder)
+    claim = journal.begin(identity, "p", tags_of(identity), 60.0, lambda _: True)
+    assert isinstance(claim, Claim)
+    path = journal.path_of(journal.record(claim, record_of(claim), dict))
+    return path, read_document(path)
+
+
+HUGE, DEEP = 10**400, "DEEP"
+CHANGES: dict[str, tuple[str, object]] = {
+    "an absolute artifact": ("record.artifacts", {"/tmp/paradnn-outside": "x"}),
+    "an artifact above": ("record.artifacts", {"../../paradnn-outside": "x"}),
+    "an artifact with a NUL": ("record.artifacts", {"a\0b": "x"}),
+    "artifacts that are a list": ("record.artifacts", []),
+    "no base64": ("record.artifacts", {"a.png": {"base64": "%"}}),
+    "half a letter": ("record.artifacts", {"a.txt": "\ud800"}),
+    "a name that is no name": ("record.name", None),
+    "params in params": ("record.params", {"a": {"b": 1}}),
+    "a param of half a letter": ("record.params", {"a": "\ud800"}),
+    "a param that MLflow has no name for": ("record.params", {"a\nb;": "x"}),
+    "a huge metric": ("record.metrics", {"m": HUGE}),
+    "a text as metric": ("record.metrics", {"m": "1"}),
+    "a metric that MLflow has no name for": ("record.metrics", {"": 1.0}),
+    "a huge time": ("record.start_time", HUGE),
+    "a large time": ("record.start_time", 2**70),
+    "an end that is none": ("record.end_time", "now"),
+    "tags of no point": ("record.tags", {}),
+    "a replicate that is none": ("record.tags.replicate", "x"),
+    "a huge replicate": ("record.tags.replicate", "9" * 5000),
+    "a sweep that is a text": ("sweep", "s"),
+    "a sweep without an id": ("sweep", {"name": "s", "description": "", "tags": {}}),
+    "a run that is a list": ("run_id", []),
+    "another version": ("schema_version", [1]),
+    "a history that is none": ("record.history", [{"step": "a"}]),
+    "no record": ("record", None),
+}
+
+
+def test_one_crafted_record_is_refused_and_the_others_are_logged(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, good = records(tmp_path, store)
+    for number, (place, value) in enumerate(CHANGES.values()):
+        changed = json.loads(json.dumps(good)) | {"offline_id": f"point-{number}"}
+        *way, last = place.split(".")
+        inner = changed
+        for key in way:
+            inner = inner[key]
+        inner[last] = value
+        changed["record"] = changed["record"] and {**changed["record"], "name": changed["record"]["name"]}
+        if changed["record"] and "point_id" in (tags := changed["record"]["tags"]):
+            tags["point_id"] = str(100 + number)
+        write_document(tmp_path / f"point-{number}.json", changed)
+    (tmp_path / "point-deep.json").write_text("[" * 100_000)
+    (tmp_path / "point-bytes.json").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "sweep-x.json").write_text("{}")
+    write_document(tmp_path / "sweep-y.json", {"sweep": {"name": 1}})
+    done = sync(tmp_path, Tracking(uri=store.uri))
+    named = [
+        next((line for line in done.problems if f"point-{number}.json" in line), "") for number in range(len(CHANGES))
+    ]
+    assert [name for name, line in zip(CHANGES, named, strict=True) if not line] == []
+    assert len(done.problems) == len(CHANGES) + 4
+    assert all("\n" not in line and len(line) < 800 for line in done.problems)
+    assert [each[0] for each in done.files] == [path]
+    assert [point["point_id"] for point in store.runs()] == ["1"]
+    assert not Path("/tmp/paradnn-outside").exists()
+
+
+def test_what_a_killed_driver_left_is_logged_by_the_next_one(store: Store, tmp_path: Path) -> None:
+    """It was killed after it had written the result, and before the store had it."""
+    settings, said = Tracking(uri=store.uri, folder=str(tmp_path)), []
+    first = open_tracker(settings, said.append)
+    identity = Identity("1", ENVIRONMENT, 0)
+    claim = first.begin(identity, "point 1", tags_of(identity), 60.0, lambda _: True)
+    assert isinstance(claim, Claim)
+    dead = json.dumps(json.loads(owner_tag()) | {"started": 1.0})
+    document = first._journal.document(claim, record_of(claim), {})
+    kept = first._journal.keep(replace(document, owner=dead))
+    living = first._journal.keep(replace(document, offline_id=f"{document.offline_id}b"))
+    open_tracker(settings, said.append).close_abandoned()
+    assert (kept.exists(), living.exists()) == (False, True)
+    assert [(run["run_id"], run["status"]) for run in store.runs()] == [(claim.run_id, "FINISHED")]
+    assert said == ["1 result uploaded, left by drivers that were killed"]
+
+
+def test_neither_store_nor_disk_takes_a_result(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line names what is not kept, at once; what waits in memory is recorded when there is room again."""
+    said: list[str] = []
+    tracker = open_tracker(Tracking(uri=store.uri, folder=str(tmp_path), patience=0.0), said.append)
+    claims = [
+        tracker.begin(
+            Identity(name, ENVIRONMENT, 0), name, tags_of(Identity(name, ENVIRONMENT, 0)), 60.0, lambda _: True
+        )
+        for name in ("1", "2")
+    ]
+    limit = store.folder / "mlflow.db"
+    monkeypatch.setattr(os, "fsync", full)
+    store.change(
+        "CREATE TRIGGER full BEFORE INSERT ON params BEGIN SELECT RAISE(FAIL, 'database or disk is full'); END"
+    )
+    with pytest.raises(
+        StoreError, match=r"neither sqlite.*mlflow\.db nor .* takes results: point 1 not kept; free some"
+    ):
+        tracker.record(claims[0], record_of(claims[0]), dict)
+    assert len(said) == 2
+    store.change("DROP TRIGGER full")
+    tracker._next_look = 0.0
+    tracker.record(claims[1], record_of(claims[1]), dict)
+    assert sorted(run["outcome"] for run in store.runs()) == ["ok", "ok"]
+
+
+def full(descriptor: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")

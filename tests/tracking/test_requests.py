@@ -15,8 +15,8 @@ from analysis.cli import main
 from analysis.store.environments import read_environment
 from paradnn.core.workload import Moment
 from paradnn.record.record import Record
-from paradnn.tracking.base import Claim, Finished
-from paradnn.tracking.mlflow_tracker import MlflowTracker
+from paradnn.store.mlflow_store import MlflowStore
+from paradnn.store.runs import Claim, Finished
 from tests.cluster.recorder import record_of
 from tests.tracking.remote import Remote, begin
 
@@ -29,7 +29,7 @@ FILES = {
 ONE_RUN = ["create", "files.json", "log-batch", "update"]
 
 
-def keep(tracker: MlflowTracker, number: int, **changes: object) -> str:
+def keep(tracker: MlflowStore, number: int, **changes: object) -> str:
     claim = begin(tracker, number)
     assert isinstance(claim, Claim)
     record: Record = replace(record_of(claim), **{"artifacts": FILES, **changes})  # type: ignore[arg-type]

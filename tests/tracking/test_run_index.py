@@ -29,13 +29,12 @@ from paradnn.record.record import Record
 from paradnn.session import hardware_peaks as peaks
 from paradnn.store import sql
 from paradnn.store.address import address_of, without_secrets
+from paradnn.store.claims import Entry, RunIndex, owner_tag
+from paradnn.store.journal import Journal, read_record
+from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.reader import open_reader
+from paradnn.store.runs import Claim
 from paradnn.store.schema import EXPIRES, OWNER
-from paradnn.tracking.base import Claim
-from paradnn.tracking.mlflow_tracker import MlflowTracker
-from paradnn.tracking.offline import OfflineTracker
-from paradnn.tracking.run_index import Entry, RunIndex, owner_tag
-from paradnn.tracking.upload import upload_record
 from paradnn.worker.messages import Answer, ArrayRate, PeakRates, ProductRate
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
 from tests.conftest import Store
@@ -62,7 +61,7 @@ def ceilings_of(environment: Environment, start: int) -> tuple[Identity, Mapping
     return identity, tags, peaks.make_ceilings_record("ceilings", POINT, environment, result, tags, start)
 
 
-def keep_ceilings(tracker: MlflowTracker | OfflineTracker, environment: Environment) -> str:
+def keep_ceilings(tracker: MlflowStore | Journal, environment: Environment) -> str:
     identity, tags, _ = ceilings_of(environment, 0)
     claim = tracker.begin(identity, "ceilings", tags, 60.0, lambda known: False)
     assert isinstance(claim, Claim)
@@ -70,7 +69,7 @@ def keep_ceilings(tracker: MlflowTracker | OfflineTracker, environment: Environm
 
 
 def test_ceilings_are_found_again_and_are_no_point(store: Store, here: Environment) -> None:
-    tracker = MlflowTracker(Tracking(uri=store.uri))
+    tracker = MlflowStore(Tracking(uri=store.uri))
     run_id = keep_ceilings(tracker, here)
     said: list[str] = []
     with WorkerPool() as pool:
@@ -87,7 +86,7 @@ def test_ceilings_are_found_again_and_are_no_point(store: Store, here: Environme
 
 def test_ceilings_of_earlier_versions_count_as_well(store: Store, here: Environment) -> None:
     """They said `outcome`, like a point."""
-    tracker = MlflowTracker(Tracking(uri=store.uri))
+    tracker = MlflowStore(Tracking(uri=store.uri))
     run_id = keep_ceilings(tracker, here)
     store.change("UPDATE tags SET key = 'outcome' WHERE key = 'ceilings_outcome'")
     with WorkerPool() as pool:
@@ -98,18 +97,18 @@ def test_ceilings_of_earlier_versions_count_as_well(store: Store, here: Environm
 
 
 def test_ceilings_kept_as_a_file_are_uploaded_once(store: Store, here: Environment, tmp_path: Path) -> None:
-    path = tmp_path / f"{keep_ceilings(OfflineTracker(tmp_path), here)}.json"
-    tracker = MlflowTracker(Tracking(uri=store.uri))
-    assert [upload_record(tracker, path).state for _ in range(2)] == ["logged", "known"]
+    path = tmp_path / f"{keep_ceilings(Journal(tmp_path), here)}.json"
+    tracker = MlflowStore(Tracking(uri=store.uri))
+    assert [tracker.upload(read_record(path)).state for _ in range(2)] == ["logged", "known"]
     assert [run["ceilings_outcome"] for run in store.runs("ceilings")] == ["ok"]
     assert store.query("SELECT run_uuid FROM tags WHERE key = 'outcome'") == []
-    again = tmp_path / f"{keep_ceilings(OfflineTracker(tmp_path / 'other'), here)}.json"
-    assert upload_record(tracker, tmp_path / "other" / again.name).state == "withheld"
+    again = tmp_path / f"{keep_ceilings(Journal(tmp_path / 'other'), here)}.json"
+    assert tracker.upload(read_record(tmp_path / "other" / again.name)).state == "withheld"
 
 
-def recorded(store: Store, number: int = 1, **metrics: float) -> tuple[MlflowTracker, str]:
+def recorded(store: Store, number: int = 1, **metrics: float) -> tuple[MlflowStore, str]:
     """A tracker, and the run of a point that it recorded."""
-    tracker = MlflowTracker(Tracking(uri=store.uri))
+    tracker = MlflowStore(Tracking(uri=store.uri))
     identity = Identity(str(number), ENVIRONMENT, 0)
     claim = tracker.begin(identity, "point", {**tags_of(identity), "device": "d"}, 60.0, lambda tags: True)
     assert isinstance(claim, Claim)
@@ -162,7 +161,7 @@ def test_tables_of_another_kind_are_not_guessed_at(store: Store, monkeypatch: py
     _, run_id = recorded(store)
     monkeypatch.setitem(sql.TABLES, "tags", ("run_uuid", "key", "value", "colour"))
     with pytest.warns(UserWarning, match=r"through MLflow's search, which is slow: its tables lack tags\.colour"):
-        tracker = MlflowTracker(Tracking(uri=store.uri))
+        tracker = MlflowStore(Tracking(uri=store.uri))
     assert [runs[0].run_id for runs in tracker.finished([ENVIRONMENT]).values()] == [run_id]
     with pytest.warns(UserWarning, match="its tables lack"):
         assert [one.run_id for one in open_history(Tracking(uri=store.uri)).past({"d"}, 2)] == [run_id]

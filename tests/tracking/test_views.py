@@ -12,15 +12,15 @@ from paradnn.config.point import Tracking
 from paradnn.errors import StoreError
 from paradnn.store.address import address_of
 from paradnn.store.metrics import METRICS
+from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.views import VIEWS, link, view_tags
-from paradnn.tracking.mlflow_tracker import MlflowTracker
 from tests.conftest import Store
 
 
 @pytest.fixture
 def recorded(store: Store) -> Store:
     """A store with an experiment as the driver makes it."""
-    MlflowTracker(Tracking(uri=store.uri))
+    MlflowStore(Tracking(uri=store.uri))
     return store
 
 

@@ -7,42 +7,45 @@ finished, whatever its status says. Through a server that is four requests: crea
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import os
 import tempfile
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from paradnn.config.identity import Identity
 from paradnn.config.outcome import OUTCOMES
 from paradnn.config.point import Tracking
 from paradnn.core.workload import Moment
-from paradnn.errors import StoreError, StoreRefusalError
-from paradnn.record.record import Record
+from paradnn.errors import DataError, StoreAwayError, StoreError, StoreRefusalError
 from paradnn.store.address import address_of, locate
+from paradnn.store.claims import CLAIM_MARGIN, Company, Entry, RunIndex, owner_tag
 from paradnn.store.client import client_of, find_experiment, open_experiment
 from paradnn.store.errors import is_listening, one_line_of, raises_store_errors
-from paradnn.store.files import file_content, pack
+from paradnn.store.files import file_content, inside, pack, read_json
+from paradnn.store.journal import Document, Sweep, identity_of
 from paradnn.store.moved import local_folder
 from paradnn.store.reader import open_reader
+from paradnn.store.resume import supersedes
+from paradnn.store.runs import AcceptsRun, Claim, ClaimedElsewhere, Finished, Record, RecordingMetrics
 from paradnn.store.schema import EXPIRES, OUTCOME_TAGS, OWNER, SCHEMA_VERSION
 from paradnn.store.views import view_tags
-from paradnn.tracking.base import AcceptsRun, Claim, ClaimedElsewhere, Finished, RecordingMetrics
-from paradnn.tracking.company import CLAIM_MARGIN, Company
-from paradnn.tracking.mlflow_sweeps import LaunchedSweeps
-from paradnn.tracking.run_index import Entry, RunIndex, owner_tag
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric
 
-__all__ = ["MlflowTracker"]
+__all__ = ["MlflowStore", "Uploaded"]
 
 #: How many metrics, or metrics, params and tags together, a tracking server takes at once.
 _MOST_VALUES = 1000
+#: How the tags of a parent begin that hold its tasks' reports; the task's number follows.
+_TASK = "task."
 _PARENT = "mlflow.parentRunId"
 _NOTE = "mlflow.note.content"
 _SOURCE = {"mlflow.source.name": "paradnn.train", "mlflow.source.type": "LOCAL"}
@@ -52,13 +55,29 @@ _ABOUT = (
 )
 
 
-class MlflowTracker(LaunchedSweeps):
-    """Records into an MLflow tracking store; see `paradnn.tracking.base.Tracker`."""
+@dataclass(frozen=True)
+class Uploaded:
+    """What became of a result that was kept: `run_id` is its run, or, where it was withheld, the run that holds the
+    same point.
+
+    "known": the store holds it already. "withheld": it was measured without a claim, and the store holds another
+    measurement of the same point, environment and replicate.
+    """
+
+    state: Literal["logged", "known", "withheld"]
+    run_id: str
+    record: Record
+
+
+class MlflowStore:
+    """Runs in an MLflow tracking store; methods raise StoreError when it does not answer."""
 
     def __init__(self, settings: Tracking) -> None:
         self._address = locate(settings.uri)
         self._experiment = settings.experiment
         self._parent: str | None = None
+        self._made: set[str] = set()  # sweeps whose runs were made for uploaded points, and not ended yet
+        self._parents: dict[str, str] = {}  # sweep -> its run, of those whose points were uploaded
         self._owner = owner_tag()
         self._contended = False  # whether another driver's run of a point of ours was met
         self._read: set[str] = set()  # environments whose outcomes were read
@@ -97,7 +116,7 @@ class MlflowTracker(LaunchedSweeps):
         links = {_PARENT: self._project_run} if self._project_run else {}
         own = {**_SOURCE, "kind": "sweep", "schema_version": SCHEMA_VERSION, OWNER: self._owner, _NOTE: description}
         run = self._client.create_run(self._experiment_id, run_name=name, tags={**own, **links, **tags})
-        self._parent = str(run.info.run_id)
+        self._parent = self._parents[tags["sweep_id"]] = str(run.info.run_id)
         return self._parent
 
     @raises_store_errors
@@ -117,11 +136,58 @@ class MlflowTracker(LaunchedSweeps):
         now = _now()
         self._client.log_batch(
             self._parent,
-            metrics=[Metric(key, value, now, 0) for key, value in metrics.items()],
+            metrics=[Metric(key, _significant(value), now, 0) for key, value in metrics.items()],
             tags=[RunTag(key, value) for key, value in {**tags, _NOTE: description}.items()],
         )
-        self._client.set_terminated(self._parent, status)
+        self._client.set_terminated(self._parent, status, now)
         self._parent = None
+
+    @raises_store_errors
+    def enter_sweep(self, parent: str, name: str, description: str, tags: Mapping[str, str]) -> None:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._client.get_run(parent)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            raise StoreError(
+                f"{self._address.public}: does not hold the sweep {tags['sweep_id']}; give a store that every host sees"
+            ) from error
+        self._parent = self._parents[tags["sweep_id"]] = parent
+
+    @raises_store_errors
+    def drop_sweep(self) -> None:
+        if self._parent is not None:
+            self._client.set_terminated(self._parent)
+            self._client.delete_run(self._parent)
+            self._parent = None
+
+    @raises_store_errors
+    def report_task(self, task: int, report: Mapping[str, Any]) -> None:
+        if self._parent is not None:
+            self._client.set_tag(self._parent, f"{_TASK}{task}", json.dumps(report))
+
+    @raises_store_errors
+    def task_reports(self) -> dict[int, dict[str, Any]]:
+        if self._parent is None:
+            return {}
+        tags = self._client.get_run(self._parent).data.tags
+        reports = {}
+        for key in tags:
+            with contextlib.suppress(ValueError):  # what is no report was written by others
+                if key.startswith(_TASK) and isinstance(report := read_json(tags[key]), dict):
+                    reports[int(key.removeprefix(_TASK))] = report
+        return reports
+
+    @raises_store_errors
+    def sweep_rows(self, sweep_id: str) -> list[dict[str, Any]]:
+        return self._index.sweep_rows(sweep_id)
+
+    @raises_store_errors
+    def release(self, sweep_id: str) -> int:
+        left = [entry for entry in self._index.with_tag("sweep_id", sweep_id) if entry.tags.get("kind") != "sweep"]
+        return sum(self._close(entry) for entry in left if entry.status == "RUNNING")
 
     @raises_store_errors
     def begin(
@@ -138,7 +204,9 @@ class MlflowTracker(LaunchedSweeps):
         looks = self._contended or tags.get("kind") != "point"
         if accepts is not None and looks and (other := self._other(identity, accepts)):
             return other
-        claim = self._create(identity, name, {**tags, OWNER: self._owner, EXPIRES: _expiry(timeout)}, _now())
+        claim = self._create(
+            identity, name, {**tags, OWNER: self._owner, EXPIRES: _expiry(timeout)}, _now(), self._parent
+        )
         if accepts is None:
             return replace(claim, repeats=True)
         if not self._must_be_free(identity, looks) and (other := self._other(identity, accepts, besides=claim.run_id)):
@@ -181,25 +249,97 @@ class MlflowTracker(LaunchedSweeps):
         """To be called before it is looked what the store lacks: no other driver believes itself alone from then on."""
         self._company.enter(0)
 
-    @raises_store_errors
-    def upload(self, record: Record, run_id: str | None) -> str:
-        """Log a record that was kept offline: into the run that was begun for it, or into a new one. Its id."""
-        identity = Identity(record.tags["point_id"], record.tags["environment_id"], int(record.tags["replicate"]))
-        if run_id:
-            claim = Claim(run_id, identity, record.start_time)
-        else:
-            tags = {key: value for key, value in record.tags.items() if key not in OUTCOME_TAGS}
-            tags |= {OWNER: self._owner, EXPIRES: _expiry(0)}
-            claim = self._create(identity, record.name, tags, record.start_time)
-        self._write(claim, record, dict)
-        return claim.run_id
+    def upload(self, document: Document, *, repeats: bool = False) -> Uploaded:
+        """Log a result that was kept, unless the store holds it, or, without `repeats`, as much of the same point by
+        another driver.
+
+        The run that was begun for it is used where it is there. It becomes a child of its sweep, whose run is made
+        where it is not there. DataError for a result that the store does not accept.
+        """
+        try:
+            return self._upload(document, repeats)
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
+            problem = " ".join(str(error).split())[:200]
+            raise DataError(f"{document.offline_id}: cannot be logged ({problem})") from error
 
     @raises_store_errors
-    def finish(self, entries: Iterable[Entry], record: Record) -> None:
+    def _upload(self, document: Document, repeats: bool) -> Uploaded:
+        record, identity = document.record, identity_of(document.record.tags)
+        self.announce()
+        logged = [entry for entry in self.entries("offline_id", document.offline_id) if entry.outcome]
+        if logged:
+            self._finish(logged, record)
+            return Uploaded("known", logged[0].run_id, record)
+        same = self._index.of_point(identity)
+        begun = next((entry for entry in same if entry.run_id == document.run_id), None)
+        if begun and begun.outcome:  # the store had taken it, only its answer was lost, or the run's end
+            self._finish([begun], record)
+            return Uploaded("known", begun.run_id, record)
+        held = next((entry for entry in same if supersedes(entry.tags, record.tags)), None)
+        again = document.repeats or (repeats and record.tags.get("kind") == "point")
+        if held and not again:
+            if begun and begun.status == "RUNNING":
+                claim = Claim(begun.run_id, identity, record.start_time)
+                self.abandon(claim, "another driver measured the point while the store was unreachable")
+            return Uploaded("withheld", held.run_id, record)
+        parent = self._parent_of(document.sweep) if document.sweep else None
+        marked = replace(record, tags={**record.tags, "offline_id": document.offline_id})
+        if begun:
+            self._write(Claim(begun.run_id, identity, record.start_time), marked, dict)
+            return Uploaded("logged", begun.run_id, record)
+        tags = {key: value for key, value in record.tags.items() if key not in OUTCOME_TAGS}
+        tags |= {OWNER: self._owner, EXPIRES: _expiry(0)}
+        claim = self._create(identity, record.name, tags, _time(record.start_time), parent)
+        try:
+            self._write(claim, marked, dict)
+        except Exception as error:
+            if not isinstance(error, StoreAwayError):  # half a run is none
+                with contextlib.suppress(Exception):
+                    self._client.delete_run(claim.run_id)
+            raise
+        return Uploaded("logged", claim.run_id, record)
+
+    def _parent_of(self, sweep: Sweep) -> str:
+        """The run of a sweep whose points are uploaded."""
+        sweep_id = sweep.tags["sweep_id"]
+        if sweep_id not in self._parents:
+            if known := self.parent(sweep_id):
+                self._parents[sweep_id] = known.run_id
+            else:
+                own = self._parent
+                self.open_sweep(sweep.name, sweep.description, sweep.tags)
+                self._parent = own
+                self._made.add(sweep_id)
+        return self._parents[sweep_id]
+
+    def parent(self, sweep_id: str) -> Entry | None:
+        """The run of a sweep, where there is one."""
+        entries = self._index.with_tag("sweep_id", sweep_id)
+        return next((entry for entry in entries if entry.tags.get("kind") == "sweep"), None)
+
+    def end_sweep(self, sweep: Sweep, artifacts: Mapping[str, Any]) -> None:
+        """Close the run of a sweep that ended without the store: one whose points this object uploaded, or one that no
+        process ended."""
+        sweep_id = sweep.tags["sweep_id"]
+        run_id = self._parents.get(sweep_id)
+        if run_id is None and (known := self.parent(sweep_id)) and known.status in ("RUNNING", "KILLED"):
+            run_id = known.run_id  # the store went away between its last point and its end
+        if run_id:
+            self._parent = run_id
+            self.close_sweep(sweep.status, sweep.description, sweep.metrics, artifacts, {})
+            self._made.discard(sweep_id)
+
+    def end_made_sweeps(self) -> None:
+        """Close the runs of sweeps that were made for uploaded points, and whose end no file holds."""
+        for sweep_id in self._made:
+            self._parent = self._parents[sweep_id]
+            self.close_sweep("FINISHED", "A sweep whose driver ended early.", {}, {}, {})
+
+    def _finish(self, entries: Iterable[Entry], record: Record) -> None:
         """End runs that hold all of this record, where the store went away before their end was written."""
         for entry in entries:
             if entry.status == "RUNNING":
-                self._client.set_terminated(entry.run_id, _status(record.outcome), record.end_time)
+                self._client.set_terminated(entry.run_id, _status(record.outcome), _time(record.end_time))
 
     @raises_store_errors
     def entries(self, key: str, value: str) -> list[Entry]:
@@ -220,13 +360,8 @@ class MlflowTracker(LaunchedSweeps):
             if entry.is_claim_of(self._owner) and entry.run_id not in keep:
                 self._client.delete_run(entry.run_id)
 
-    def join_sweep(self, run_id: str | None) -> None:
-        """Let the runs that follow be children of a parent that is there already."""
-        self._parent = run_id
-
-    def _create(self, identity: Identity, name: str, tags: Mapping[str, str], start: int) -> Claim:
-        parent = {_PARENT: self._parent} if self._parent else {}
-        whole = {**_SOURCE, **tags, **parent}
+    def _create(self, identity: Identity, name: str, tags: Mapping[str, str], start: int, parent: str | None) -> Claim:
+        whole = {**_SOURCE, **tags, **({_PARENT: parent} if parent else {})}
         run = self._client.create_run(self._experiment_id, start_time=start, run_name=name, tags=whole)
         return Claim(run.info.run_id, identity, start, files=run.info.artifact_uri, tags=whole)
 
@@ -236,17 +371,17 @@ class MlflowTracker(LaunchedSweeps):
         run_id = claim.run_id
         self._put_artifacts(run_id, record.artifacts, claim.files)
         # The point's own end, so that a record which is written again after a lost answer does not show twice.
-        end = record.end_time
+        end = _time(record.end_time)
         params = [Param(key, value) for key, value in record.params.items()]
         held = {**record.tags, _NOTE: record.description}
         tags = [RunTag(key, value) for key, value in held.items() if claim.tags.get(key) != value]
         values = {**record.metrics, **recording_metrics()}
-        numbers = [*_numbers(record.history), *(Metric(key, float(value), end, 0) for key, value in values.items())]
+        numbers = [*_numbers(record.history), *(Metric(key, _significant(values[key]), end, 0) for key in values)]
         # The outcome comes with the last of them.
         first = max(0, len(numbers) + len(params) + len(tags) - _MOST_VALUES)
         self._log_numbers(run_id, numbers[:first])
         self._client.log_batch(run_id, metrics=numbers[first:], params=params, tags=tags)
-        self._client.set_terminated(run_id, _status(record.outcome), record.end_time)
+        self._client.set_terminated(run_id, _status(record.outcome), end)
 
     def _log_numbers(self, run_id: str, numbers: Sequence[Metric]) -> None:
         """Metrics alone; what the store holds of them already it keeps once, since their times are the same."""
@@ -297,7 +432,7 @@ class MlflowTracker(LaunchedSweeps):
         files = artifacts if local_folder(address) else pack(artifacts)
         with tempfile.TemporaryDirectory(prefix="paradnn-") as folder:
             for name, content in files.items():
-                path = Path(folder) / name
+                path = inside(Path(folder), name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(file_content(content))
             get_artifact_repository(address, tracking_uri=self._address.uri).log_artifacts(folder)
@@ -333,7 +468,9 @@ def _numbers(moments: Sequence[Moment]) -> list[Metric]:
     from mlflow.entities import Metric
 
     return [
-        Metric(name, value, moment.time, moment.step) for moment in moments for name, value in moment.metrics.items()
+        Metric(name, _significant(value), _time(moment.time), moment.step)
+        for moment in moments
+        for name, value in moment.metrics.items()
     ]
 
 
@@ -347,4 +484,15 @@ def _expiry(timeout: float) -> str:
 
 
 def _now() -> int:
-    return int(time.time() * 1000)
+    return _time(int(time.time() * 1000))
+
+
+def _time(milliseconds: int) -> int:
+    """A time as MLflow takes it: none before 1970, where a host's clock may stand."""
+    return max(1, milliseconds)
+
+
+def _significant(value: float) -> float:
+    """A measurement to seven digits, as many as it may have; counts as they are."""
+    value = float(value)
+    return value if value.is_integer() else float(f"{value:.7g}")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from paradnn.config.identity import EXTRA_KEYS, Identity, limits_id
 from paradnn.config.outcome import LIMIT_OUTCOMES
 from paradnn.config.point import Point
+from paradnn.store.runs import Finished
 from paradnn.store.schema import outcome_of
-from paradnn.tracking.base import Finished
 
 __all__ = ["PointStatus", "ResumePolicy", "first_accepted", "point_statuses", "supersedes", "wanted_extras"]
 

@@ -1,0 +1,485 @@
+"""Results as files: what is measured goes here first, then into the store, at once where it answers, else later.
+
+Each point is one self-contained JSON file with a checksum, written beside its name and then renamed: a file that is
+there is whole. `paradnn.store.tracker` logs it and removes it; where no store is reached it stays, until a driver of
+the same store begins or `python -m paradnn.sync` logs it. Without a store points are claimed here too, by files that
+are made exclusively, so several drivers may share a folder. What some processes of a point measured, and how far a
+training is, waits here until the point is complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from paradnn.config.identity import Identity, digest
+from paradnn.config.outcome import PointResult
+from paradnn.config.paths import HOME
+from paradnn.config.point import Tracking
+from paradnn.core.workload import Moment
+from paradnn.errors import DataError, StoreError
+from paradnn.store.address import address_of
+from paradnn.store.claims import CLAIM_MARGIN, Entry, Owner, owner_tag
+from paradnn.store.files import new_file, read_json
+from paradnn.store.runs import AcceptsRun, Claim, ClaimedElsewhere, Finished, Record, RecordingMetrics
+from paradnn.store.schema import OWNER, SCHEMA_VERSION
+from paradnn.worker.channel import MessageError, plain, read_message
+from paradnn.worker.messages import PROTOCOL_VERSION
+
+__all__ = [
+    "FORMAT",
+    "Document",
+    "Journal",
+    "PartialResults",
+    "Sweep",
+    "default_folder",
+    "folder_of",
+    "identity_of",
+    "read_document",
+    "read_record",
+    "read_sweep",
+    "store_key",
+    "write_document",
+]
+
+#: What the files say they are; the number counts versions of their layout.
+#:   1  the first.
+FORMAT = "paradnn-offline-1"
+_LARGEST = 2**30  # bytes of a file that is read
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The parent of a point, and, once it ended, how."""
+
+    name: str
+    description: str
+    tags: dict[str, str]
+    status: str = "FINISHED"
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Document:
+    """A point that was measured, as it is kept.
+
+    `offline_id`: the name of its file. `run_id`: the run that was begun for it. `repeats`: it is recorded whatever the
+    store holds. `owner`: the tag of the driver that wrote it; earlier versions said none.
+    """
+
+    record: Record
+    offline_id: str
+    run_id: str | None
+    sweep: Sweep | None
+    repeats: bool
+    owner: str | None
+
+
+@dataclass(frozen=True)
+class _Artifacts:
+    files: dict[str, Any]
+
+
+def default_folder() -> Path:
+    """Where files go when nothing else is said."""
+    return HOME / "mlruns" / "offline"
+
+
+def folder_of(settings: Tracking) -> Path:
+    """Where files of these settings go."""
+    return Path(settings.folder).expanduser().absolute() if settings.folder else default_folder()
+
+
+def store_key(settings: Tracking) -> str:
+    """Which store, and experiment, results are for."""
+    store = "" if settings.name == "offline" else address_of(settings.uri).uri
+    return digest([store, settings.experiment], 8)
+
+
+def identity_of(tags: Mapping[str, str]) -> Identity:
+    """The measurement that tags name; DataError where they name none."""
+    try:
+        return Identity(tags["point_id"], tags["environment_id"], int(tags["replicate"]))
+    except (KeyError, ValueError) as error:
+        raise DataError(f"tags of no point: {type(error).__name__} {str(error)[:80]}") from None
+
+
+class Journal:
+    """Results as files in a folder. `key`: of the store that they are for; empty where they stay (`store_key`)."""
+
+    def __init__(self, folder: Path, key: str = "") -> None:
+        self._key = f"{key}-" if key else ""
+        self.folder = folder.expanduser().absolute()
+        self._sweep: Sweep | None = None
+        self._known: dict[Identity, list[Finished]] | None = None
+        self._read: set[str] = set()  # names of files that are known
+        if key:  # beside a store it is needed where that does not answer
+            with contextlib.suppress(StoreError):
+                _make(self.folder)
+            return
+        _make(self.folder)
+        if not os.access(self.folder, os.W_OK):
+            raise StoreError(f"tracking.folder={folder}: cannot be written; give another")
+
+    @property
+    def where(self) -> str:
+        return f"{self.folder} (python -m paradnn.sync {self.folder} logs them)"
+
+    def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
+        wanted = set(environment_ids)
+        return {
+            identity: runs
+            for identity, runs in self._all(fresh=True).items()
+            if identity.environment_id in wanted or (sweep_id and runs[0].tags.get("sweep_id") == sweep_id)
+        }
+
+    def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
+        record = read_record(self.path_of(run_id)).record
+        return dict(record.metrics), dict(record.tags)
+
+    def path_of(self, run_id: str) -> Path:
+        """Where a result is, or would be."""
+        return self.folder / f"{run_id}.json"
+
+    def holds(self, run_id: str) -> bool:
+        """Whether a result is here."""
+        return self.path_of(run_id).is_file()
+
+    def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
+        self._sweep = Sweep(name, description, dict(tags))
+        return tags["sweep_id"]
+
+    def enter_sweep(self, parent: str, name: str, description: str, tags: Mapping[str, str]) -> None:
+        self.open_sweep(name, description, tags)
+
+    def drop_sweep(self) -> None:
+        self._remove_reports()
+        self._sweep = None
+
+    def report_task(self, task: int, report: Mapping[str, Any]) -> None:
+        if self._sweep is not None:
+            write_document(self.folder / f"task-{self._sweep.tags['sweep_id']}-{task}.json", {"report": report})
+
+    def task_reports(self) -> dict[int, dict[str, Any]]:
+        return {int(path.stem.rpartition("-")[2]): read_document(path)["report"] for path in self._reports()}
+
+    def sweep_rows(self, sweep_id: str) -> list[dict[str, Any]]:
+        rows = []
+        for path in self.folder.glob("point-*.json"):
+            with contextlib.suppress(DataError):
+                record = read_record(path).record
+                if record.tags.get("sweep_id") == sweep_id:
+                    rows.append({"run_id": path.stem, "name": record.name, **record.tags, **record.metrics})
+        return rows
+
+    def release(self, sweep_id: str) -> int:
+        count = 0
+        for path in self.folder.glob("*.claim"):
+            owner = Owner.read(entry.owner) if (entry := _claim_in(path)) else None
+            if owner and (owner.task or "").startswith(f"{sweep_id}/"):
+                path.unlink(missing_ok=True)
+                count += 1
+        return count
+
+    def close_sweep(
+        self,
+        status: str,
+        description: str,
+        metrics: Mapping[str, float],
+        artifacts: Mapping[str, Any],
+        tags: Mapping[str, str],
+    ) -> None:
+        if self._sweep is None:
+            return
+        own = {**self._sweep.tags, **tags}
+        ended = Sweep(self._sweep.name, description, own, status, dict(metrics))
+        path = self.folder / f"sweep-{own['sweep_id']}.json"
+        write_document(path, {"sweep": asdict(ended), "artifacts": dict(artifacts)})
+        self._remove_reports()
+        self._sweep = None
+
+    def begin(
+        self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: AcceptsRun | None
+    ) -> Claim | Finished | ClaimedElsewhere:
+        claim = Claim(self._new_id(), identity, int(time.time() * 1000), repeats=accepts is None)
+        if accepts is None:
+            return claim
+        for _ in range(2):
+            if found := self._accepted(identity, accepts):
+                return found
+            if self._claim(identity, timeout):
+                # Another driver may have recorded it, and let it go, since the folder was read.
+                if found := self._accepted(identity, accepts, fresh=True):
+                    self._claim_path(identity).unlink(missing_ok=True)
+                return found or claim
+        return ClaimedElsewhere(str(self._claim_path(identity)))
+
+    def claimed(self) -> set[Identity]:
+        """The points that a living driver is measuring now."""
+        entries = map(_claim_in, self.folder.glob("*.claim"))
+        return {entry.identity for entry in entries if entry and not entry.is_abandoned()}
+
+    def renew(self, claim: Claim, timeout: float) -> None:
+        path = self._claim_path(claim.identity)
+        if not claim.repeats:
+            with contextlib.suppress(OSError), _written(self.folder, _owned(claim.identity, timeout)) as made:
+                os.replace(made, path)
+
+    def tell(self, claim: Claim, moments: Sequence[Moment]) -> None:
+        """Files are looked at when they are there: epochs of an open point are not kept."""
+
+    def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
+        document = self.document(claim, record, recording_metrics())
+        self.keep(document)
+        if self._known is not None:
+            self._read.add(f"{document.offline_id}.json")
+            self._known.setdefault(claim.identity, []).append(Finished(document.offline_id, record.tags))
+        self._claim_path(claim.identity).unlink(missing_ok=True)
+        return document.offline_id
+
+    def document(self, claim: Claim, record: Record, metrics: Mapping[str, float]) -> Document:
+        """What is to be kept of a point that was measured; `metrics` are those of the recording itself."""
+        run_id = claim.run_id if claim.run_id.startswith("point-") else self._new_id()
+        whole = replace(record, metrics={**record.metrics, **metrics})
+        begun = None if run_id == claim.run_id else claim.run_id
+        return Document(whole, run_id, begun, self._sweep, claim.repeats, owner_tag())
+
+    def keep(self, document: Document) -> Path:
+        """Write a document; where it is. StoreError when the disk does not take it."""
+        path = self.path_of(document.offline_id)
+        write_document(path, asdict(document))
+        return path
+
+    def left_behind(self) -> Iterator[Path]:
+        """Results for this store whose driver is gone."""
+        for path in self.folder.glob(f"point-{self._key}*.json") if self._key else ():
+            with contextlib.suppress(DataError):
+                if Entry(path.stem, "RUNNING", {OWNER: read_record(path).owner or ""}).is_abandoned():
+                    yield path
+
+    def abandon(self, claim: Claim, reason: str) -> None:
+        self._claim_path(claim.identity).unlink(missing_ok=True)
+
+    def close_abandoned(self) -> int:
+        return sum(self._drop_if_stale(path) for path in self.folder.glob("*.claim"))
+
+    def _reports(self) -> list[Path]:
+        return list(self.folder.glob(f"task-{self._sweep.tags['sweep_id']}-*.json")) if self._sweep else []
+
+    def _remove_reports(self) -> None:
+        for path in self._reports():
+            path.unlink(missing_ok=True)
+
+    def _all(self, fresh: bool = False) -> dict[Identity, list[Finished]]:
+        """What the folder holds; damaged files are left to `sync` to name."""
+        if self._known is None or fresh:
+            self._known = self._known or {}
+            for path in self.folder.glob("point-*.json"):
+                if path.name in self._read:
+                    continue
+                self._read.add(path.name)
+                with contextlib.suppress(DataError):
+                    tags = read_record(path).record.tags
+                    self._known.setdefault(identity_of(tags), []).append(Finished(path.stem, tags))
+        return self._known
+
+    def _accepted(self, identity: Identity, accepts: AcceptsRun, fresh: bool = False) -> Finished | None:
+        """The first run of a point that is accepted; `fresh`: what others recorded meanwhile is looked at too."""
+        return next((run for run in self._all(fresh).get(identity, []) if accepts(run.tags)), None)
+
+    def _claim_path(self, identity: Identity) -> Path:
+        return self.folder / f"{identity.point_id}-{identity.environment_id}-{identity.replicate}.claim"
+
+    def _claim(self, identity: Identity, timeout: float) -> bool:
+        path = self._claim_path(identity)
+        try:
+            with _written(self.folder, _owned(identity, timeout)) as made:
+                os.link(made, path)  # fails where the name is taken: the claim appears whole or not at all
+            return True
+        except FileExistsError:
+            self._drop_if_stale(path)
+            return False
+        except OSError as error:
+            raise _refused(path, error) from error
+
+    def _drop_if_stale(self, path: Path) -> bool:
+        stale = bool((entry := _claim_in(path)) and entry.is_abandoned())
+        if stale:
+            path.unlink(missing_ok=True)
+        return stale
+
+    def _new_id(self) -> str:
+        return f"point-{self._key}{uuid.uuid4().hex}"
+
+
+def _owned(identity: Identity, timeout: float) -> bytes:
+    """The content of a claim of this process for a point that takes so many seconds."""
+    expires = str(time.time() + timeout + CLAIM_MARGIN)
+    return json.dumps({"owner": owner_tag(), "claim_expires": expires, "identity": asdict(identity)}).encode()
+
+
+def _claim_in(path: Path) -> Entry | None:
+    """The claim in a file; None where there is none that can be understood."""
+    try:
+        content = read_json(path.read_text())
+        tags = {**content.pop("identity"), **content}
+        entry = Entry(path.stem, "RUNNING", {key: str(value) for key, value in tags.items()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return entry if entry.is_readable and entry.owner else None
+
+
+def write_document(path: Path, content: Mapping[str, Any]) -> None:
+    """Write one file whole or not at all; raises StoreError when the disk does not take it."""
+    body = json.dumps({"format": FORMAT, "schema_version": SCHEMA_VERSION, **content}, sort_keys=True)
+    text = json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest(), "body": body})
+    try:
+        with _written(path.parent, text.encode()) as made:
+            os.replace(made, path)
+    except OSError as error:
+        raise _refused(path, error) from error
+
+
+def _refused(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"{path}: cannot be written ({error.strerror}); free some space and run again")
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """What `write_document` wrote; raises DataError for a file that is damaged or of another kind."""
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise DataError(f"{path}: larger than any result, {_LARGEST:,} bytes")
+        outer = read_json(path.read_text())
+        body = outer["body"]
+        intact = hashlib.sha256(body.encode()).hexdigest() == outer["sha256"]
+        content: dict[str, Any] = read_json(body) if intact else {}
+        form = content.get("format")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: no result file, or a damaged one ({type(error).__name__})") from None
+    if not intact:
+        raise DataError(f"{path}: damaged, its checksum does not fit")
+    if form != FORMAT:
+        raise DataError(f"{path}: format {str(form)[:80]!r}, this version reads {FORMAT!r}")
+    return content
+
+
+def read_record(path: Path) -> Document:
+    """The result in a file, checked; DataError for one that is damaged, of another version, or none."""
+    content = _versioned(path)
+    try:
+        record = {"description": "", "history": []} | content["record"]
+        rest = {name: content.get(name) for name in ("offline_id", "run_id", "owner")}
+        rest |= {"sweep": _whole(content.get("sweep")), "repeats": bool(content.get("repeats"))}
+        document = read_message(Document, {"record": record} | rest, "document")
+        identity_of(document.record.tags)
+    except (ValueError, KeyError, TypeError, OverflowError, DataError) as error:
+        problem = " ".join(str(error).split())[:200]
+        raise DataError(f"{path}: not the record of a point ({problem})") from None
+    return document
+
+
+def read_sweep(path: Path) -> tuple[Sweep, dict[str, Any]]:
+    """The end of a sweep, and its artifacts; DataError as `read_record` raises it."""
+    content = _versioned(path)
+    try:
+        sweep = read_message(Sweep, _whole(content["sweep"]), "sweep")
+        # Files of an earlier version hold the table alone.
+        artifacts = content.get("artifacts") or {"sweep.json": content["table"]}
+        return sweep, read_message(_Artifacts, {"files": artifacts}, "artifacts").files
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise DataError(f"{path}: not the end of a sweep ({' '.join(str(error).split())[:200]})") from None
+
+
+def _whole(sweep: Any) -> Any:
+    """What is written of a sweep, with what is known only once it ended."""
+    return {"status": "FINISHED", "metrics": {}} | sweep if isinstance(sweep, dict) else sweep
+
+
+def _versioned(path: Path) -> dict[str, Any]:
+    content = read_document(path)
+    if (version := content.get("schema_version")) != SCHEMA_VERSION:
+        raise DataError(f"{path}: schema_version {str(version)[:80]}, this version reads {SCHEMA_VERSION}")
+    return content
+
+
+@contextlib.contextmanager
+def _written(folder: Path, data: bytes) -> Iterator[Path]:
+    """A finished temporary file in `folder`, gone afterwards unless it was renamed."""
+    with new_file(folder) as (path, file):
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+        yield path
+
+
+class PartialResults:
+    """Results of points that are not complete, a file each in the folder of results that wait for the store.
+
+    Only who holds the claim of a point, or finds its outcome, touches its file.
+    """
+
+    def __init__(self, settings: Tracking) -> None:
+        # Claims are made in a store: a point of another store, or experiment, is another's.
+        self._folder, self._store = folder_of(settings), store_key(settings)
+
+    def load(self, identity: Identity) -> list[PointResult]:
+        """What an earlier driver kept; a file that cannot be read, or of another version, holds nothing."""
+        try:
+            content = read_document(self._path(identity))
+            if (content["schema_version"], content["protocol"]) != (SCHEMA_VERSION, PROTOCOL_VERSION):
+                return []
+            return [read_message(PointResult, result, "result") for result in content["results"]]
+        except (DataError, MessageError, KeyError, TypeError):
+            return []
+
+    def save(self, identity: Identity, results: Sequence[PointResult]) -> None:
+        """Keep all results of a point so far; raises StoreError when the disk does not take them."""
+        _make(self._folder)
+        write_document(self._path(identity), {"protocol": PROTOCOL_VERSION, "results": plain(list(results))})
+
+    def remove(self, identity: Identity) -> None:
+        """The point is recorded. A folder that cannot be written holds no file of ours."""
+        with contextlib.suppress(OSError):
+            self._path(identity).unlink(missing_ok=True)
+
+    def forget(self, identity: Identity, outcome: str) -> None:
+        """The point has this outcome already: who recorded it may have been killed before it removed what it kept."""
+        self.remove(identity)
+        if outcome == "ok":  # what was cut short may be measured again, and go on
+            self.remove_checkpoint(identity)
+
+    def holds_any(self) -> bool:
+        """Whether anything is kept of any point; mostly nothing is."""
+        return any(next(self._folder.glob(pattern), None) for pattern in ("partial-*", "training-*"))
+
+    def checkpoint(self, identity: Identity) -> Path:
+        """Where a worker keeps how far it is, of work that can go on from there."""
+        return self._folder / f"training-{self._name(identity)}.npz"
+
+    def remove_checkpoint(self, identity: Identity) -> None:
+        """The training has ended; a worker that was killed may have left a half-written file too."""
+        path = self.checkpoint(identity)
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+            path.with_suffix(".part").unlink(missing_ok=True)  # as it is called while it is written
+
+    def _path(self, identity: Identity) -> Path:
+        return self._folder / f"partial-{self._name(identity)}.json"
+
+    def _name(self, identity: Identity) -> str:
+        return f"{self._store}-{identity.point_id}-{identity.environment_id}-{identity.replicate}"
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"tracking.folder={folder}: cannot be made ({error.strerror}); give another") from None

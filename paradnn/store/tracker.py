@@ -1,0 +1,395 @@
+"""Where a session keeps its runs: one path for results, whether the store answers or not.
+
+What is measured goes first into a file of the journal, which is there whole, then into the store: at once where it
+answers, and the file is removed; else as soon as it does. So a driver that is killed between the two loses nothing (the
+next one of the same store logs what it left), and neither does one whose store goes away: it first waits, since a
+restart takes less than `tracking.patience`, then measures on without claims and looks from time to time. What another
+driver recorded meanwhile is not recorded twice. `tracking=offline` is the same path without a store, and
+`python -m paradnn.sync` its last step, for whatever folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shlex
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from paradnn.config.identity import Identity
+from paradnn.config.point import Tracking
+from paradnn.core.words import counted
+from paradnn.core.workload import Moment
+from paradnn.errors import DataError, StoreAwayError, StoreError, StoreRefusalError
+from paradnn.store.address import address_of, without_credentials
+from paradnn.store.journal import Document, Journal, folder_of, read_record, read_sweep, store_key
+from paradnn.store.mlflow_store import MlflowStore, Uploaded
+from paradnn.store.runs import AcceptsRun, Claim, ClaimedElsewhere, Finished, Record, RecordingMetrics
+
+__all__ = ["Synced", "Tracker", "looks_quickly", "open_tracker", "sync", "sync_command"]
+
+T = TypeVar("T")
+
+#: Seconds between two looks at a store that is away: while it is waited for, and later.
+_SOON, _LATER = 1.0, 30.0
+
+
+def open_tracker(settings: Tracking, notify: Callable[[str], None]) -> Tracker:
+    """The tracker that the configuration asks for; raises StoreError when it cannot be opened.
+
+    `notify` is called with one line when results cannot go into the store.
+    """
+    return Tracker(settings, None if settings.name == "offline" else MlflowStore(settings), notify)
+
+
+def looks_quickly(settings: Tracking) -> bool:
+    """Whether the tracker opens and answers in milliseconds, without importing MLflow."""
+    if settings.name == "offline":
+        return True
+    address = address_of(settings.uri)
+    return address.is_sql and (address.database is None or address.database.exists())
+
+
+def sync_command(folder: Path, settings: Tracking) -> str:
+    """The command line that logs a folder into the store of these settings; credentials are left to the environment."""
+    words = ["python", "-m", "paradnn.sync", str(folder)]
+    if settings.uri:
+        words += ["--uri", without_credentials(settings.uri)]
+    if settings.experiment != Tracking.experiment:
+        words += ["--experiment", settings.experiment]
+    return shlex.join(words)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A result that the store has not taken: in a file, or, where the disk takes none, in memory alone."""
+
+    path: Path
+    document: Document | None = None
+
+    def read(self) -> Document:
+        return self.document or read_record(self.path)
+
+
+class Tracker:
+    """Keeps runs. Methods raise StoreError when neither store nor disk can do what is asked."""
+
+    def __init__(self, settings: Tracking, store: MlflowStore | None, notify: Callable[[str], None]) -> None:
+        self._journal = Journal(folder_of(settings), store_key(settings) if store else "")
+        self._store = store
+        self._notify = notify
+        self._patience = settings.patience
+        self._command = sync_command(self._journal.folder, settings)
+        self._kept: list[_Kept] = []  # what is still to be uploaded
+        self._held: set[str] = set()  # runs of claims that are neither recorded nor given back
+        self._unclosed = False  # whether the end of the sweep went into a file
+        self._away_since: float | None = None  # None while the store answers
+        self._next_look = 0.0
+        self._proven = False  # whether the store has taken a claim
+        self._disk_is_full = False
+
+    @property
+    def where(self) -> str:
+        """Where the runs are, as it may be shown."""
+        if self._store is None:
+            return self._journal.where
+        if not self._kept and not self._unclosed:
+            return self._store.where
+        what = f"{len(self._kept)} of them" if self._kept else "the end of the sweep"
+        return f"{self._store.where}, {what} in files until {self._command}"
+
+    def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
+        """Every run with an outcome in these environments; of a sweep, in whichever."""
+        return (self._store or self._journal).finished(environment_ids, sweep_id)
+
+    def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
+        """Metrics and tags of one run."""
+        if self._store is None or self._journal.holds(run_id):
+            return self._journal.fetch(run_id)
+        return self._store.fetch(run_id)
+
+    def close_abandoned(self) -> int:
+        """Close what dead drivers left open, once what they measured is in the store; how many there were."""
+        if self._store is None:
+            return self._journal.close_abandoned()
+        self._kept += map(_Kept, self._journal.left_behind())
+        self._upload_kept("left by drivers that were killed")
+        return self._store.close_abandoned()
+
+    def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
+        """Start the parent of the runs that follow; its id."""
+        own = self._journal.open_sweep(name, description, tags)
+        return self._store.open_sweep(name, description, tags) if self._store else own
+
+    def enter_sweep(self, parent: str, name: str, description: str, tags: Mapping[str, str]) -> None:
+        """Let the runs that follow be children of a parent that another process opened and will close."""
+        self._journal.open_sweep(name, description, tags)
+        if self._store:
+            self._store.enter_sweep(parent, name, description, tags)
+
+    def drop_sweep(self) -> None:
+        """Remove the parent, to which nothing was recorded."""
+        self._patiently(lambda keeper: keeper.drop_sweep())
+
+    def report_task(self, task: int, report: Mapping[str, Any]) -> None:
+        """Report to the parent how one of its tasks ended; a later attempt's report replaces an earlier one's."""
+        # Without its store there is no parent to report to.
+        self._finally(lambda keeper: keeper.report_task(task, report))
+
+    def task_reports(self) -> dict[int, dict[str, Any]]:
+        """What the tasks of the sweep have reported."""
+        return self._patiently(lambda keeper: keeper.task_reports())
+
+    def sweep_rows(self, sweep_id: str) -> list[dict[str, Any]]:
+        """The finished points of a sweep: run_id, name, tags and metrics in one mapping each."""
+        return self._patiently(lambda keeper: keeper.sweep_rows(sweep_id))
+
+    def release(self, sweep_id: str) -> int:
+        """Close what a sweep left open, now that none of its tasks lives; how many runs there were."""
+        return self._patiently(lambda keeper: keeper.release(sweep_id))
+
+    def close_sweep(
+        self,
+        status: str,
+        description: str,
+        metrics: Mapping[str, float],
+        artifacts: Mapping[str, Any],
+        tags: Mapping[str, str],
+    ) -> None:
+        """End the parent; `status` is an MLflow run status, `artifacts` are as those of a `Record`."""
+        if status == "KILLED":  # an interrupted sweep ends at once
+            self._patience = 0.0
+        if not self._finally(lambda keeper: keeper.close_sweep(status, description, metrics, artifacts, tags)):
+            self._journal.close_sweep(status, description, metrics, artifacts, tags)
+            self._unclosed = True
+
+    def begin(
+        self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: AcceptsRun | None
+    ) -> Claim | Finished | ClaimedElsewhere:
+        """Claim a point; with `accepts` None it is measured whatever the store holds."""
+        while self._store and self._is_there():
+            try:
+                answer = self._store.begin(identity, name, tags, timeout, accepts)
+                self._away_since, self._proven = None, True
+                if isinstance(answer, Claim):
+                    self._held.add(answer.run_id)
+                return answer
+            except StoreError as error:
+                if isinstance(error, StoreRefusalError) and not self._proven:
+                    raise  # nothing was measured yet: the user can mend it now
+                self._lost(error)
+        return self._journal.begin(identity, name, tags, timeout, accepts)
+
+    def renew(self, claim: Claim, timeout: float) -> None:
+        """Let a claim hold for so many seconds from now on."""
+        self._beside(claim, lambda keeper: keeper.renew(claim, timeout))
+
+    def tell(self, claim: Claim, moments: Sequence[Moment]) -> None:
+        """Let who looks at a point that is being measured see what its epochs gave so far; `record` keeps all of it."""
+        self._beside(claim, lambda keeper: keeper.tell(claim, moments))
+
+    def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
+        """Keep a finished point, at once and whatever becomes of the store; the run's id."""
+        self._held.discard(claim.run_id)
+        if self._store is None:
+            return self._journal.record(claim, record, recording_metrics)
+        kept = self._keep(claim, record, recording_metrics)
+        if self._away_since is None:
+            try:
+                run_id = self._store.record(claim, record, recording_metrics)
+                kept.path.unlink(missing_ok=True)
+                return run_id
+            except StoreError as error:
+                self._lost(error)
+        self._kept.append(kept)
+        if kept.document and not self._is_there():
+            names = ", ".join(each.document.record.name for each in self._kept if each.document)
+            raise StoreError(
+                f"neither {self._store.where} nor {self._journal.folder} takes results: {names} not kept; free some "
+                "space, and the same command measures what is missing"
+            )
+        return kept.path.stem
+
+    def abandon(self, claim: Claim, reason: str) -> None:
+        """Give a point back without an outcome."""
+        self._held.discard(claim.run_id)
+        (self._store if self._store and self._away_since is None else self._journal).abandon(claim, reason)
+
+    def _keep(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> _Kept:
+        """Write a result into the journal; in memory where the disk does not take it, which is said once."""
+        document = self._journal.document(claim, record, recording_metrics())
+        try:
+            return _Kept(self._journal.keep(document))
+        except StoreError as error:
+            if not self._disk_is_full:
+                self._notify(f"results wait in memory until the store takes them: {error}")
+            self._disk_is_full = True
+            return _Kept(self._journal.path_of(document.offline_id), document)
+
+    def _beside(self, claim: Claim, act: Callable[[MlflowStore | Journal], None]) -> None:
+        """Do something for a claim that is held where it was made; what is lost with the store can wait."""
+        if self._store is None:
+            act(self._journal)
+        elif self._away_since is None and claim.run_id in self._held:
+            try:
+                act(self._store)
+            except StoreError as error:
+                self._lost(error)
+
+    def _patiently(self, ask: Callable[[MlflowStore | Journal], T]) -> T:
+        """The answer, once the store gives one; raises StoreAwayError when it stays away."""
+        if self._store is None:
+            return ask(self._journal)
+        while self._is_there():
+            try:
+                return ask(self._store)
+            except StoreError as error:
+                self._lost(error)
+        raise StoreAwayError(f"{self._store.where}: does not answer")
+
+    def _finally(self, act: Callable[[MlflowStore | Journal], None]) -> bool:
+        """Do a last thing, after all that was kept for the store was uploaded; whether that was done."""
+        if self._store is None:
+            act(self._journal)
+            return True
+        while self._is_there():
+            try:
+                act(self._store)
+                self._store.delete_orphaned_claims(self._held)
+                return True
+            except StoreError as error:
+                self._lost(error)
+        return False
+
+    def _lost(self, error: StoreError) -> None:
+        """Note that the store failed; whether it is worth waiting for is a matter of the error and of time."""
+        now = time.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+            self._notify(
+                f"the store does not answer ({error}). Results go to files until it does; should it stay away, upload "
+                f"them with:\n  {self._command}"
+            )
+        if not isinstance(error, StoreAwayError) or now - self._away_since >= self._patience:
+            self._next_look = now + _LATER
+
+    def _is_there(self) -> bool:
+        """Whether the store can be asked; waits for one that went away lately, and uploads what was kept."""
+        if self._away_since is None:
+            return True
+        assert self._store
+        while (now := time.monotonic()) >= self._next_look:
+            if self._store.is_back() and self._upload_kept("; the store answers again"):
+                return True
+            if now - self._away_since >= self._patience:
+                self._next_look = now + _LATER
+            else:
+                time.sleep(_SOON)
+        return False
+
+    def _upload_kept(self, why: str) -> bool:
+        """Upload what was kept, and remove those files; False when the store went away again meanwhile."""
+        assert self._store
+        count = 0
+        while self._kept:
+            try:
+                count += self._upload(self._kept[0])
+            except StoreAwayError:
+                return False
+            except (StoreError, DataError) as error:  # the file stays, and `paradnn.sync` names it
+                self._notify(f"{self._kept[0].path} was not logged: {error}")
+            self._kept.pop(0)
+        try:
+            self._store.delete_orphaned_claims(self._held)
+        except StoreError:
+            return False
+        if count:
+            self._notify(f"{counted(count, 'result')} uploaded, {why}")
+        return True
+
+    def _upload(self, kept: _Kept) -> bool:
+        """Whether a result was uploaded now, or was known; another process may upload it at the same time."""
+        assert self._store
+        with _alone_with(kept.path) as alone:
+            if not alone and not kept.document:
+                return False
+            done = self._store.upload(kept.read())
+            if done.state != "withheld":
+                kept.path.unlink(missing_ok=True)
+                return True
+        self._notify(
+            f"{done.record.name} was not uploaded: run {done.run_id} holds the same point, measured by another "
+            f"driver meanwhile; {kept.path} is kept, and {self._command} --repeats logs it too"
+        )
+        return False
+
+
+@contextlib.contextmanager
+def _alone_with(path: Path) -> Iterator[bool]:
+    """Whether a file is there, and no other process uploads it meanwhile."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        yield False
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield path.exists()
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(descriptor)
+
+
+@dataclass
+class Synced:
+    """What became of the files of a folder; `problems` are those that cannot be logged, in words."""
+
+    files: list[tuple[Path, Uploaded]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def of(self, state: str) -> list[tuple[Path, Uploaded]]:
+        """The files that ended so."""
+        return [each for each in self.files if each[1].state == state]
+
+
+def sync(folder: Path, settings: Tracking, *, repeats: bool = False) -> Synced:
+    """Log every result file below `folder`; with `repeats` also those of points that the store holds already.
+
+    A file that is damaged, or that the store does not accept, is a problem of its own.
+    """
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder; give the folder of a sweep with tracking=offline")
+    store = MlflowStore(settings)
+    store.close_abandoned()
+    done = Synced()
+    with _progress() as progress:
+        for path in progress.track(sorted(folder.rglob("point-*.json")), description="logging"):
+            with _problems_of(path, done.problems), _alone_with(path):
+                done.files.append((path, store.upload(read_record(path), repeats=repeats)))
+        for path in progress.track(sorted(folder.rglob("sweep-*.json")), description="sweeps"):
+            with _problems_of(path, done.problems):
+                store.end_sweep(*read_sweep(path))
+    store.end_made_sweeps()
+    return done
+
+
+@contextlib.contextmanager
+def _problems_of(path: Path, problems: list[str]) -> Iterator[None]:
+    try:
+        yield
+    except (StoreAwayError, StoreRefusalError):
+        raise
+    except (DataError, StoreError) as error:
+        problems.append(str(error) if str(path) in str(error) else f"{path}: {error}")
+
+
+def _progress() -> Any:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    return Progress(console=Console(stderr=True), transient=True)
