@@ -272,7 +272,6 @@ def test_neither_store_nor_disk_takes_a_result(store: Store, tmp_path: Path, mon
         )
         for name in ("1", "2")
     ]
-    limit = store.folder / "mlflow.db"
     monkeypatch.setattr(os, "fsync", full)
     store.change(
         "CREATE TRIGGER full BEFORE INSERT ON params BEGIN SELECT RAISE(FAIL, 'database or disk is full'); END"
