@@ -9,12 +9,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-__all__ = ["ParadnnPlanner", "ParadnnSweeper"]
+__all__ = ["ParadnnFamilies", "ParadnnPlanner", "ParadnnSweeper"]
+
+
+class ParadnnFamilies(SearchPathPlugin):
+    """Every family is an option of `model`, without a file."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Hydra's call before it looks for any configuration."""
+        from paradnn.config.groups import store_families
+
+        store_families()
 
 
 class ParadnnSweeper(Sweeper):

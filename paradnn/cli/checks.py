@@ -6,10 +6,8 @@ Hydra would end the process with its parser's own words, or take what it does no
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator, Sequence
 from functools import cache
-from pathlib import Path
 
 import yaml
 from hydra._internal.utils import get_args_parser
@@ -18,27 +16,17 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from paradnn.cli.help import known_keys
+from paradnn.config.groups import content_of, groups, options_of
 from paradnn.config.paths import CONFIG
 from paradnn.core.words import did_you_mean
 from paradnn.core.workload import WORKLOADS, key_groups
 from paradnn.errors import ConfigError, ParadnnError
 
-__all__ = ["check_arguments", "chosen_option", "groups", "keys_of", "no_such_key", "no_such_option", "options_of"]
+__all__ = ["check_arguments", "chosen_option", "keys_of", "no_such_key", "no_such_option"]
 
 #: Options of Hydra that add folders of configurations, which may hold any option of any group.
 _FOLDERS = {"--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"}
 _MOST = 1_000  # values of one override that are looked at
-
-
-def options_of(group: str) -> list[str]:
-    """The options of a group of the configuration, such as `model`; none where it is no group."""
-    is_name = re.fullmatch(r"[\w/-]{1,100}", group)  # none that leads out of the folder
-    return sorted(path.stem for path in (CONFIG / group).glob("*.yaml")) if is_name else []
-
-
-def groups() -> list[str]:
-    """The groups of the configuration: model, measure and so on."""
-    return sorted(folder.name for folder in CONFIG.iterdir() if folder.is_dir() and folder.name != "hydra")
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
@@ -159,12 +147,9 @@ def no_such_key(given: str, key: str, arguments: Sequence[str]) -> str:
     return f"{given}: no such key; {hint}python -m paradnn.train --help lists them"
 
 
-@cache
 def keys_of(group: str, option: str) -> tuple[str, ...]:
     """The keys that an option of a group has, but for its name."""
-    known = option in options_of(group)
-    content = yaml.safe_load(Path(CONFIG / group / f"{option}.yaml").read_text(encoding="utf-8")) if known else None
-    return tuple(str(key) for key in content if key != "name") if isinstance(content, dict) else ()
+    return tuple(str(key) for key in content_of(group, option) if key != "name")
 
 
 def chosen_option(group: str, arguments: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from paradnn.config import point as config
 from paradnn.config.data import inputs
-from paradnn.config.paths import CONFIG
+from paradnn.config.groups import groups, options_of
 from paradnn.core.workload import WORKLOADS
 from paradnn.families import FAMILIES
 
@@ -105,10 +105,8 @@ def _dotted(cls: type, prefix: str) -> Iterator[str]:
 
 
 def _groups() -> Iterator[str]:
-    for folder in sorted(CONFIG.iterdir()):
-        if folder.is_dir() and folder.name != "hydra":
-            names = sorted(path.stem for path in folder.glob("*.yaml"))
-            yield from _entry(folder.name, f"{' | '.join(names)}: {_GROUPS[folder.name]}")
+    for group in groups():
+        yield from _entry(group, f"{' | '.join(options_of(group))}: {_GROUPS.get(group, 'chosen with a model')}")
 
 
 def _keys(cls: type, prefix: str, skip: tuple[str, ...]) -> Iterator[tuple[str, str]]:

@@ -30,7 +30,7 @@ gradient is not computed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paradnn.core.registry import Registry
@@ -52,15 +52,13 @@ class Model:
 
     is_kernel: its step is one operation, that is no model of any size. is_communication: its step is messages, which
     compute nothing. generates: it makes tokens one after the other (`prefill_layers`, `decode_layers`).
-    predicts_tokens: it says of each token which one comes next. fixed: keys of a point that are set with the model,
-    where the command line says nothing else.
+    predicts_tokens: it says of each token which one comes next.
     """
 
     is_kernel: ClassVar[bool] = False
     is_communication: ClassVar[bool] = False
     generates: ClassVar[bool] = False
     predicts_tokens: ClassVar[bool] = False
-    fixed: ClassVar[Mapping[str, Any]] = {}
 
     name: str = ""
 
@@ -162,7 +160,9 @@ class Family:
     vectors, images or tokens. swept: options in which its models differ most, the most telling first. sweep: overrides
     that sweep them. is_real: a published architecture, beside which stand the families that are generated over ranges
     of their options. place: in the order of figures and tables, which gives it a marker and a colour: new families go
-    to the end. words: what `paradnn list models` says of it, by default the first sentence of the options.
+    to the end. words: what `paradnn list models` says of it, by default what the options say. chosen: options of other
+    groups of the configuration that come with the model, by group: `step` is of keys of the point, `learning` of those
+    of the optimizer; the command line takes precedence.
     """
 
     name: str
@@ -173,6 +173,12 @@ class Family:
     is_real: bool = False
     place: int = 1000
     words: str = ""
+    chosen: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def described(self) -> str:
+        """What it is, in a sentence."""
+        return self.words or " ".join((self.options.__doc__ or "").split("\n\n")[0].split())
 
     @property
     def is_kernel(self) -> bool:

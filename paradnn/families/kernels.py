@@ -8,7 +8,7 @@ its whole result, so that no compiler can compute either once for all steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 PointT = TypeVar("PointT")
 #: Sizes that every library takes: BLAS counts in 32 bits.
 LARGEST = 2**31 - 1
+#: What comes with the model where a batch is none of its sizes, and where it is.
+ALONE = {"step": {"mode": "inference", "batch_size": 1}}
+BATCHED = {"step": {"mode": "inference", "batch_size": 16}}
 DIRECTION = "the result: the output, or the gradient of the input or of the weights"
 DIRECTIONS = ("forward", "backward_input", "backward_weights")
 
@@ -63,7 +66,6 @@ class Kernel(Model):
     is_kernel: ClassVar[bool] = True
     has_batch: ClassVar[bool] = False
     instead_of_batch: ClassVar[str] = "n"
-    fixed: ClassVar[Mapping[str, Any]] = {"mode": "inference", "batch_size": 1}
 
     def work(self, batch_size: int) -> Work:
         """What one operation is; `batch_size` is 1 where it is none of the kernel's sizes."""
@@ -157,7 +159,6 @@ class Conv2d(Kernel):
     """A convolution of `batch_size` images, or one of its two gradients."""
 
     has_batch: ClassVar[bool] = True
-    fixed: ClassVar[Mapping[str, Any]] = {"mode": "inference", "batch_size": 16}
 
     name: str = option("conv2d", "the kernel", choices=("conv2d",))
     channels: int = option(64, "of the input", low=1, high=LARGEST)
@@ -331,6 +332,7 @@ FAMILY = (
         "model.m=512,1024,2048,4096 model.n=16,64,256,1024",
         place=14,
         words="A kernel: one product of an m x k and a k x n matrix, either of them stored transposed.",
+        chosen=ALONE,
     ),
     Family(
         "conv2d",
@@ -341,6 +343,7 @@ FAMILY = (
         place=15,
         words="A kernel: one convolution of a batch of images, or the gradient of its input or of its weights. Pairs "
         "are height, width.",
+        chosen=BATCHED,
     ),
     Family(
         "elementwise",
@@ -350,5 +353,6 @@ FAMILY = (
         "model.elements=1000,100000,10000000",
         place=19,
         words="A kernel: products of tensors element by element, one after the other.",
+        chosen=ALONE,
     ),
 )

@@ -14,13 +14,14 @@ forward pass has kept, and gives the gradients before each gate; that of the inp
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paradnn.core.schema import option
 from paradnn.families import Family
 from paradnn.families.kernels import (
+    BATCHED,
     DIRECTION,
     DIRECTIONS,
     LARGEST,
@@ -62,7 +63,6 @@ class RecurrentKernel(Kernel):
     """A recurrent layer without its input product: inputs, as wide as the cell, are added to every gate as they are."""
 
     has_batch: ClassVar[bool] = True
-    fixed: ClassVar[Mapping[str, Any]] = {"mode": "inference", "batch_size": 16}
 
     name: str = option("rnn_kernel", "the kernel", choices=("rnn_kernel",))
     cell: str = option("lstm", "vanilla has a rectifier", choices=("vanilla", "lstm", "gru"))
@@ -252,4 +252,5 @@ FAMILY = Family(
     "model.hidden=256,512,1024 batch_size=4,16,64",
     place=16,
     words="A kernel: one recurrent layer without its input product, or the gradient of its input or of its weights.",
+    chosen=BATCHED,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -13,6 +12,8 @@ from paradnn.core.schema import option
 from paradnn.errors import ConfigError
 from paradnn.families import Family
 from paradnn.families.kernels import (
+    ALONE,
+    BATCHED,
     LARGEST,
     Kernel,
     Work,
@@ -86,7 +87,6 @@ class SparseFullyConnected(Kernel):
     """
 
     has_batch: ClassVar[bool] = True
-    fixed: ClassVar[Mapping[str, Any]] = {"mode": "inference", "batch_size": 16}
 
     name: str = option("sparse_fc", "the kernel", choices=("sparse_fc",))
     layers: int = option(1, "layers, each of `nodes` units", low=1, high=10_000)
@@ -202,6 +202,7 @@ FAMILY = (
         "model.density=0.05,0.1,0.2,0.5 model.n=1,16,64",
         place=17,
         words="A kernel: one product of a sparse m x k and a dense k x n matrix.",
+        chosen=ALONE,
     ),
     Family(
         "sparse_fc",
@@ -211,5 +212,6 @@ FAMILY = (
         "model.density=0.05,0.1,0.2,0.5 model.storage=sparse,dense batch_size=1,64",
         place=18,
         words="A kernel: pruned fully connected layers, whose weights are stored sparse, or dense to compare with.",
+        chosen=BATCHED,
     ),
 )

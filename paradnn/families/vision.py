@@ -181,8 +181,40 @@ def _build_squeezenet(model: Classifier) -> Workload:
 
 
 FAMILY = (
-    Family("resnet50", Classifier, "images", is_real=True, place=8),
-    Family("densenet121", Classifier, "images", is_real=True, place=9),
-    Family("mobilenet", MobileNet, "images", is_real=True, place=10),
-    Family("squeezenet", Classifier, "images", is_real=True, place=11),
+    Family(
+        "resnet50",
+        Classifier,
+        "images",
+        is_real=True,
+        place=8,
+        words="ResNet-50 of keras.applications (He et al. 2016), from random weights; the v1.5 form is a "
+        "model=bottleneck, see docs/models.md.",
+    ),
+    Family(
+        "densenet121",
+        Classifier,
+        "images",
+        is_real=True,
+        place=9,
+        words="DenseNet-121 of keras.applications (Huang et al. 2017): every layer reads the features of all earlier "
+        "layers.",
+    ),
+    Family(
+        "mobilenet",
+        MobileNet,
+        "images",
+        is_real=True,
+        place=10,
+        words="MobileNet of keras.applications (Howard et al. 2017): depthwise separable convolutions; alpha is the "
+        "width multiplier.",
+    ),
+    Family(
+        "squeezenet",
+        Classifier,
+        "images",
+        is_real=True,
+        place=11,
+        words="SqueezeNet 1.0 (Iandola et al. 2016): fire modules of 1x1 and 3x3 convolutions, no normalisation.",
+        chosen={"learning": {"learning_rate": 0.001}},  # it diverges at the paper's rate of 0.1
+    ),
 )

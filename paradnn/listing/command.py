@@ -10,12 +10,8 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
-import yaml
-
-from paradnn.cli.checks import groups, options_of
 from paradnn.cli.help import documented_keys
-from paradnn.cli.program import program
-from paradnn.config.paths import CONFIG
+from paradnn.config.groups import content_of, groups, options_of, words_of
 from paradnn.core.words import did_you_mean
 from paradnn.errors import ConfigError, ParadnnError
 from paradnn.store.metrics import METRICS
@@ -50,17 +46,14 @@ def entries(kind: str) -> list[tuple[str, str]]:
 
 
 def _described(group: str, option: str) -> str:
-    """The words at the head of an option's file that are no command, and for a model its keys."""
-    text = (CONFIG / group / f"{option}.yaml").read_text(encoding="utf-8")
-    comments = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")]
-    words = " ".join(line for line in comments if not line.startswith(("@", "python -m")))
+    """What an option is, and for a model its keys."""
+    words = words_of(group, option)
     if group != "model":
         return words
-    keys = ", ".join(f"model.{key}={value}" for key, value in yaml.safe_load(text).items() if key != "name")
+    keys = ", ".join(f"model.{key}={value}" for key, value in content_of(group, option).items() if key != "name")
     return f"{words} {keys}"
 
 
-@program
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what is asked for; 0, or 2 for a kind or a word that there is not."""
     given = list(sys.argv[1:] if arguments is None else arguments)

@@ -13,10 +13,11 @@ import importlib
 import sys
 from collections.abc import Iterable, Sequence
 
-from paradnn.cli.checks import chosen_option, groups, keys_of, options_of
+from paradnn.cli.checks import chosen_option, keys_of
 from paradnn.cli.commands import COMMANDS
 from paradnn.cli.help import known_keys
 from paradnn.cli.program import program
+from paradnn.config.groups import groups, options_of
 from paradnn.config.outcome import OUTCOMES
 from paradnn.config.point import Point, Settings
 from paradnn.families import FAMILIES

@@ -9,6 +9,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from paradnn.cli.help import known_keys
+from paradnn.config.groups import options_of
 from paradnn.config.paths import CONFIG
 from tests.conftest import ROOT
 
@@ -26,8 +27,8 @@ def test_documented_overrides_exist(line: str) -> None:
     words = [part for word in shlex.split(line, comments=True) for part in re.split(r" (?=[\w.]+=)", word)]
     overrides = [word for word in words if not word.startswith("-")]
     for override in OverridesParser.create().parse_overrides([word for word in overrides if "=" in word]):
-        group, value = CONFIG / override.key_or_group, str(override.input_line).partition("=")[2]
-        if group.is_dir():
-            assert all((group / f"{name}.yaml").is_file() for name in value.split(",")), line
+        group, value = override.key_or_group, str(override.input_line).partition("=")[2]
+        if options := options_of(group):
+            assert set(value.split(",")) <= set(options), line
         elif not override.key_or_group.startswith(("hydra.", "plan.", "framework.env.")):
             assert override.key_or_group in known_keys(), line

@@ -14,7 +14,7 @@ from paradnn.core.schema import option
 from paradnn.core.workload import Words, Workload
 from paradnn.errors import ConfigError
 from paradnn.families import Family
-from paradnn.families.kernels import Kernel, Work
+from paradnn.families.kernels import ALONE, Kernel, Work
 from paradnn.worker.communication.payload import PAYLOADS, buffer_sizes
 
 if TYPE_CHECKING:
@@ -287,4 +287,5 @@ FAMILY = Family(
     "model.transport=tcp,grpc model.bytes=64,4096,262144",
     place=20,
     words="Messages between processes: latency, bandwidth, parameter servers, collectives.",
+    chosen=ALONE,
 )

@@ -1,0 +1,87 @@
+"""What the groups of the configuration hold, such as `model` and `measure`: files of conf/, and the families.
+
+A family needs no file: `model=NAME` has the defaults of its options, and with it come the options of other groups that
+it chooses (`Family.chosen`). A file of the same name takes precedence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import yaml
+
+from paradnn.config.paths import CONFIG
+from paradnn.families import FAMILIES, Family
+
+__all__ = ["content_of", "groups", "options_of", "store_families", "words_of"]
+
+#: Where the keys of a group stand, where that is not below its name.
+_PACKAGES = {"step": "_global_", "learning": "optimizer"}
+
+
+def groups() -> list[str]:
+    """The groups of the configuration: model, measure and so on."""
+    folders = {folder.name for folder in CONFIG.iterdir() if folder.is_dir() and folder.name != "hydra"}
+    return sorted(folders | {group for group, *_ in of_families()})
+
+
+def options_of(group: str) -> list[str]:
+    """The options of a group of the configuration, such as `model`; none where it is no group."""
+    if not re.fullmatch(r"[\w/-]{1,100}", group):  # none that leads out of the folder
+        return []
+    files = {path.stem for path in (CONFIG / group).glob("*.yaml")}
+    return sorted(files | {name for own, name, _ in of_families() if own == group})
+
+
+@cache
+def content_of(group: str, option: str) -> Mapping[str, Any]:
+    """The keys that an option of a group has, with their values; empty for what is no option."""
+    if text := _text(group, option):
+        content = yaml.safe_load(text)
+        return content if isinstance(content, dict) else {}
+    return next((content for *key, content in of_families() if key == [group, option]), {})
+
+
+def words_of(group: str, option: str) -> str:
+    """What an option is: the words at the head of its file that are no command, or those of the family."""
+    if text := _text(group, option):
+        comments = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")]
+        return " ".join(line for line in comments if not line.startswith(("@", "python -m")))
+    return FAMILIES[option].described if group == "model" else f"Chosen with model={option}."
+
+
+def of_families() -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Group, option and content of what families bring."""
+    return [
+        (group, family.name, content)
+        for family in FAMILIES.values()
+        for group, content in {"model": _defaults(family), **family.chosen}.items()
+    ]
+
+
+def store_families() -> None:
+    """Let Hydra find what families bring."""
+    from hydra.core.config_store import ConfigStore
+
+    for group, name, content in of_families():
+        if not _text(group, name):
+            package = _PACKAGES.get(group)
+            ConfigStore.instance().store(name=name, node=dict(content), group=group, package=package)
+
+
+def _text(group: str, option: str) -> str:
+    path = CONFIG / group / f"{option}.yaml"
+    return path.read_text(encoding="utf-8") if re.fullmatch(r"[\w.-]+", option) and path.is_file() else ""
+
+
+def _defaults(family: Family) -> dict[str, Any]:
+    """The options of a family as a file would hold them; one number stands for several that are the same."""
+    values = {entry.name: entry.default for entry in dataclasses.fields(family.options)} | {"name": family.name}
+    for key, value in values.items():
+        if isinstance(value, tuple):
+            values[key] = value[0] if len(set(value)) == 1 else list(value)
+    return values
