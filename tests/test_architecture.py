@@ -149,7 +149,7 @@ def test_processes_hold_only_what_they_need() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (worker, started, whole), missing = json.loads(done.stdout)
-    shared = {"paradnn.worker", "paradnn.core", "paradnn.errors"}
+    shared = {"paradnn.worker", "paradnn.core", "paradnn.families", "paradnn.errors"}
     assert {".".join(name.split(".")[:2]) for name in worker if name.startswith("paradnn.")} <= shared
     assert not heads(set(worker)) & (DRIVERS_OWN | FRAMEWORKS | {"google", "numpy"})
     assert not heads(set(started)) & (SLOW | FRAMEWORKS)

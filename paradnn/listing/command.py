@@ -54,6 +54,7 @@ def _described(group: str, option: str) -> str:
     return f"{words} {keys}"
 
 
+@program
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what is asked for; 0, or 2 for a kind or a word that there is not."""
     given = list(sys.argv[1:] if arguments is None else arguments)

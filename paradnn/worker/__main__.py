@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
+from paradnn.families import FAMILIES
 from paradnn.worker import frameworks
 from paradnn.worker.channel import Channel
 from paradnn.worker.fork_server import Report, die_with_parent, serve
@@ -34,6 +35,8 @@ def main() -> int:
         framework = frameworks.load(arguments.framework)
         from paradnn.worker.communication.answer import answer_communication, communicates
         from paradnn.worker.point import answer_request
+
+        list(FAMILIES)  # found once, and not by every child
     except Exception as error:
         channel.send(Failed(f"{type(error).__name__}: {error}"))
         return 1
