@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Sequence
 
 from paradnn.cli.help import documented_keys
+from paradnn.cli.program import program
 from paradnn.config.groups import content_of, groups, options_of, words_of
 from paradnn.core.words import did_you_mean
 from paradnn.errors import ConfigError, ParadnnError
