@@ -78,7 +78,7 @@ def calibrate(step: Array, settings: MeasureColumns) -> Blocks:
         confirmed[left] = long_enough
         # Sized from the trial with a tenth in reserve, but at most tenfold.
         wanted = np.ceil(1.1 * block * count / np.maximum(last, 1e-9))
-        more = np.minimum(MAX_STEPS, np.maximum(2 * count, np.minimum(wanted, 10 * count)))
+        more = np.minimum(MAX_STEPS, np.maximum(count + 1, np.minimum(wanted, 10 * count)))
         steps[left] = np.where(long_enough, count, more)
         left = left[~finished]
     shape = np.broadcast_shapes(step.shape, settings.block_seconds.shape)

@@ -144,7 +144,7 @@ def measure_steps(
         begin = clock()
         steps, calibration = _calibrate(timed, protocol.block_seconds)
         warmup = [calibration[-1].seconds]
-        while clock() - begin < protocol.warmup_seconds and not is_steady(warmup)[0]:
+        while clock() - begin < protocol.warmup_seconds and not _has_settled(warmup):
             warmup.append(timed(steps))
     with phase("measure"):
         attempts = _attempts(lambda: timed(steps), warmup, protocol, clock, watch)
@@ -243,6 +243,14 @@ def _verdict(warmup: Sequence[float], blocks: Sequence[float]) -> tuple[bool, st
     return not change.matters, f"{'' if change.matters else 'no change that matters: '}{change}"
 
 
+def _has_settled(warmup: Sequence[float]) -> bool:
+    """Whether the warm-up is over: its last windows agree, or three of them show no change, only noise."""
+    if is_steady(warmup)[0]:
+        return True
+    latest = warmup[-3 * WINDOW :]
+    return len(latest) == 3 * WINDOW and not find_change(latest).matters
+
+
 def is_steady(blocks: Sequence[float], window: int = WINDOW) -> tuple[bool, str]:
     """Whether the last two windows of block times agree, and if not, in what.
 
@@ -284,9 +292,9 @@ def _calibrate(timed: _Timed, block_seconds: float) -> tuple[int, list[Trial]]:
             confirmed = True
             continue
         confirmed = False
-        # Sized from the trial with a tenth in reserve, but at most tenfold.
+        # Sized from the trial with a tenth in reserve, but at most tenfold, and not doubled for a little that was missing.
         wanted = math.ceil(1.1 * block_seconds * steps / max(seconds, 1e-9))
-        steps = min(MAX_STEPS, max(2 * steps, min(wanted, 10 * steps)))
+        steps = min(MAX_STEPS, max(steps + 1, min(wanted, 10 * steps)))
 
 
 def _deviation(values: Sequence[float]) -> float:
