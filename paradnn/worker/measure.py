@@ -292,7 +292,7 @@ def _calibrate(timed: _Timed, block_seconds: float) -> tuple[int, list[Trial]]:
             confirmed = True
             continue
         confirmed = False
-        # Sized from the trial with a tenth in reserve, but at most tenfold, and not doubled for a little that was missing.
+        # Sized from the trial with a tenth in reserve, but at most tenfold.
         wanted = math.ceil(1.1 * block_seconds * steps / max(seconds, 1e-9))
         steps = min(MAX_STEPS, max(steps + 1, min(wanted, 10 * steps)))
 

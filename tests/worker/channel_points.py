@@ -56,9 +56,9 @@ def measure_until_killed(point: dict[str, Any], says: Connection) -> None:
     time.sleep(1000)
 
 
-def be_asked(connected: socket.socket, key: bytes, patience: float) -> None:
+def be_asked(connected: socket.socket, patience: float) -> None:
     """Be a server's process for one connection."""
-    remote.accept(connected, key, patience)
+    remote.accept(connected, patience)
 
 
 def send_through_shared_memory(given: dict[str, Any]) -> None:
