@@ -20,7 +20,6 @@ import traceback
 from collections.abc import Mapping
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
-from typing import NoReturn
 
 from paradnn.worker.addresses import LOOPBACK, listen, own_address, port_number, with_port
 from paradnn.worker.errors import Unavailable
@@ -125,10 +124,11 @@ def _fork(stranger: Stranger, strangers: Mapping[int, Stranger], listening: sock
         if other is not stranger:
             other.connected.close()
     _be_process(stranger.connected, server)
+    os._exit(0)
 
 
-def _be_process(connected: socket.socket, server: int) -> NoReturn:
-    """Become the process that is asked for."""
+def _be_process(connected: socket.socket, server: int) -> None:
+    """Become the process that is asked for; does not return."""
     die_with_parent(server)
     try:
         asked, channel, own, addresses = accept(connected, _PATIENCE)

@@ -2,9 +2,9 @@
 
 The point's process connects to a server for each process that it wants there; both show that they know the same key
 before anything else is read, and before the server forks: it sends a number, drawn at random, and gets another with
-the proof for both (HMAC-SHA256), which it answers with its own. Each side then knows the other by the address that the connection has: no host's name is
-looked up. A second connection, over which nothing is sent, ends each with the other (`process_group.die_with`); the
-kernel looks every few seconds whether the other host is still there.
+the proof for both (HMAC-SHA256), which it answers with its own. Each side then knows the other by the address that
+the connection has: no host's name is looked up. A second connection, over which nothing is sent, ends each with the
+other (`process_group.die_with`); the kernel looks every few seconds whether the other host is still there.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import hmac
 import os
 import signal
 import socket
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
@@ -86,7 +86,8 @@ def _ask(address: str, key: bytes, asked: Asked, patience: float) -> RemoteProce
     local, there = connected.getsockname()[0], connected.getpeername()[0]
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
-        _prove(connected, key, address, patience)
+        with _closed_on_fault(connected):
+            _prove(connected, key, address, patience)
         channel = Connection(connected.detach())
         channel.send(asked)
         _wait(channel, address, patience)
@@ -100,6 +101,15 @@ def _ask(address: str, key: bytes, asked: Asked, patience: float) -> RemoteProce
     own_port, life_port = answer
     life = _connect((there, life_port), address, patience)
     return RemoteProcess(asked.rank, with_port(there, own_port), local, channel, _keep(life))
+
+
+@contextmanager
+def _closed_on_fault(connected: socket.socket) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        connected.close()
+        raise
 
 
 def _prove(connected: socket.socket, key: bytes, address: str, patience: float) -> None:
