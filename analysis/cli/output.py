@@ -130,7 +130,7 @@ def _save(figure: Figure, path: Path, exact: bool = False) -> None:
 def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, command_line: Sequence[str]) -> str:
     """Put a result into the store; returns the run's id. All source runs stand in sources.json, and in the tag
     `sources` where they fit; `source_sweeps` names the sweeps they come from."""
-    from analysis.store.writer import open_experiment, writing
+    from analysis.store.writer import held, open_experiment, writing
     from paradnn.store.address import address_of
     from paradnn.store.schema import ANALYSIS_OUTCOME
 
@@ -138,7 +138,7 @@ def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, c
     sources = list(result.sources)
     with writing(address_of(selection.written).uri), tempfile.TemporaryDirectory() as folder:
         tags = _tags(name, result, frame, command_line)
-        run_id: str = client.create_run(experiment_id, run_name=name, tags=tags).info.run_id
+        run_id: str = client.create_run(experiment_id, run_name=name, tags={**tags, **held()}).info.run_id
         files = Path(folder)
         table = json.loads(result.table.to_json(orient="split", index=False, date_format="iso", double_precision=15))
         (files / "result.json").write_text(json.dumps(table), encoding="utf-8")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from analysis.store.load import load
-from analysis.store.writer import open_experiment, writing
+from analysis.store.writer import held, open_experiment, writing
 from paradnn.store.address import address_of
 from paradnn.store.schema import SCHEMA_VERSION
 from paradnn.workloads.channel import COLLECTIVES, bus_factor
@@ -186,7 +186,7 @@ def _parent(client: Any, experiment_id: str, publication: Publication) -> str:
     known = client.search_runs([experiment_id], query, max_results=1)
     if known:
         return str(known[0].info.run_id)
-    tags = {**_SHARED, "kind": "import", "mlflow.note.content": publication.about}
+    tags = {**_SHARED, "kind": "import", "mlflow.note.content": publication.about, **held()}
     start = publication.published_ms
     run_id = client.create_run(experiment_id, start_time=start, tags=tags, run_name=publication.name).info.run_id
     client.set_terminated(run_id, "FINISHED", start)
@@ -231,7 +231,7 @@ def _log(client: Any, experiment_id: str, run: PublishedRun, parent: str, start:
 
     now = int(time.time() * 1000)
     own = {key: _storable(text) for key, text in run.tags.items()}
-    tags = {**_SHARED, "kind": "point", "point_id": run.point_id, "mlflow.parentRunId": parent, **own}
+    tags = {**_SHARED, "kind": "point", "point_id": run.point_id, "mlflow.parentRunId": parent, **own, **held()}
     run_id = client.create_run(experiment_id, start_time=start, tags=tags, run_name=_storable(run.name)).info.run_id
     _log_tables(client, run_id, run)
     curve = [

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.store.writer import open_experiment, writing
+from analysis.store.writer import held, open_experiment, writing
 from paradnn.errors import StoreError
 from paradnn.store.address import BUNDLE, address_of
 from paradnn.store.bundle import artifacts_of, extract, write_bundle
@@ -135,7 +135,7 @@ def _log(client: Any, experiment_id: str, row: Row, known: Mapping[str, str]) ->
     if _PARENT in first:
         first[_PARENT] = known.get(first[_PARENT], first[_PARENT])
     start = run.start_ms or 0
-    made = client.create_run(experiment_id, start_time=start, tags=first, run_name=run.run_name)
+    made = client.create_run(experiment_id, start_time=start, tags={**first, **held()}, run_name=run.run_name)
     run_id = str(made.info.run_id)
     with tempfile.TemporaryDirectory() as folder:
         extract(run.artifact_uri or "", Path(folder))

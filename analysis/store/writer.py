@@ -7,15 +7,21 @@ from typing import Any
 
 from paradnn.errors import StoreError
 from paradnn.store.address import address_of, without_secrets
+from paradnn.store.claims import RunIndex, close_abandoned, owner_tag
 from paradnn.store.client import open_experiment as open_for_writing
 from paradnn.store.errors import store_errors
+from paradnn.store.reader import open_reader
+from paradnn.store.schema import OWNER
 from paradnn.store.views import view_tags
 
-__all__ = ["open_experiment", "writing"]
+__all__ = ["held", "open_experiment", "writing"]
 
 
 def open_experiment(uri: str | None, name: str) -> tuple[Any, str]:
-    """An MlflowClient and the id of the experiment, both made where they are not there yet; StoreError otherwise."""
+    """An MlflowClient and the id of the experiment, both made where they are not there yet; StoreError otherwise.
+
+    Runs of writers that were killed are ended.
+    """
     address = address_of(uri)
     if not address.is_sql and not address.is_server:
         problem = "a bundle is only read" if address.is_bundle else "no tracking store"
@@ -25,7 +31,14 @@ def open_experiment(uri: str | None, name: str) -> tuple[Any, str]:
     with writing(address.uri):
         if address.folder is not None:
             address.folder.mkdir(parents=True, exist_ok=True)
-        return open_for_writing(address, name, view_tags())
+        client, experiment_id = open_for_writing(address, name, view_tags())
+        close_abandoned(RunIndex(open_reader(address, client=client), name), lambda: client)
+        return client, experiment_id
+
+
+def held() -> dict[str, str]:
+    """The tag of a run that this process writes: should it be killed, whoever writes next ends the run."""
+    return {OWNER: owner_tag()}
 
 
 def writing(uri: str) -> AbstractContextManager[None]:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from paradnn.config.outcome import PointResult
-from paradnn.execution.scratch import remove_leftovers
+from paradnn.core.scratch import remove_leftovers
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits, Worker
 from paradnn.platform.environment import available_memory

@@ -22,8 +22,8 @@ import psutil
 
 from paradnn.config.outcome import OUTCOMES, Ending, PointResult, classify, signal_name
 from paradnn.config.paths import PACKAGE
+from paradnn.core.scratch import Scratch
 from paradnn.execution.resident import Resident
-from paradnn.execution.scratch import Scratch
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.worker.channel import BrokenLine, MessageError, encode, read_event
 from paradnn.worker.learning.messages import Epoch

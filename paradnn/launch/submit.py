@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings
+from paradnn.core.scratch import Scratch
 from paradnn.core.words import counted
 from paradnn.errors import ConfigError
 from paradnn.launch.rounds import Round, Rounds
@@ -56,8 +56,8 @@ def sweep_with(
         key, value = ("sweep.chunk", sweep.settings.sweep.chunk) if launcher == BASIC else ("hydra/launcher", launcher)
         raise ConfigError(key, value, "cannot search batch_size=largest, which one process does", "leave it out")
     if launcher == BASIC and sweep.settings.sweep.chunk is None:
-        with tempfile.TemporaryDirectory(prefix="paradnn-sweep-") as folder:
-            task = [*sweep.overrides, pack(sweep.info, sweep.plan, Path(folder) / "plan.json")]
+        with Scratch() as folder:
+            task = [*sweep.overrides, pack(sweep.info, sweep.plan, folder / "plan.json")]
             # Raises what the task raised.
             return [entry.return_value for entry in launch([task])]
     code = submit(sweep, launcher, _processes(launcher, master), launch)
@@ -87,8 +87,8 @@ def plan_with(
 ) -> Any:
     """Call `task` here with a multirun's settings and its whole plan, whatever the launcher; what it returned."""
     sweep = make_sweep(loader, master, arguments, params)
-    with tempfile.TemporaryDirectory(prefix="paradnn-plan-") as folder:
-        path = Path(folder) / "plan.json"
+    with Scratch() as folder:
+        path = folder / "plan.json"
         pack(sweep.info, sweep.plan, path)
         config = copy.deepcopy(master)
         config.sweep.plan = str(path)

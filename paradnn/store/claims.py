@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from paradnn.config.identity import Identity
+from paradnn.config.outcome import OUTCOMES
 from paradnn.errors import StoreError
 from paradnn.store.files import read_json
 from paradnn.store.query import Query, Values
@@ -34,7 +35,19 @@ from paradnn.worker.channel import read_message
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["CLAIM_MARGIN", "TRUST", "Company", "Entry", "Owner", "RunIndex", "enter_task", "owner_tag"]
+__all__ = [
+    "CLAIM_MARGIN",
+    "TRUST",
+    "Company",
+    "Entry",
+    "Owner",
+    "RunIndex",
+    "close_abandoned",
+    "close_run",
+    "enter_task",
+    "owner_tag",
+    "status_of",
+]
 
 #: For how long a look for other drivers holds, in seconds; who comes later waits so long, once.
 TRUST = 2.0
@@ -276,6 +289,26 @@ def _is_alive(pid: int, started: float) -> bool:
         return abs(process.create_time() - started) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
+
+
+def status_of(outcome: str | None) -> str:
+    """MLflow's status of a run with this outcome."""
+    return "FINISHED" if outcome == "ok" else "FAILED"
+
+
+def close_run(client: MlflowClient, entry: Entry) -> bool:
+    """End a run that no process works on; False where its outcome was recorded already."""
+    if entry.outcome in OUTCOMES:  # it was recorded whole, only its end was not
+        client.set_terminated(entry.run_id, status_of(entry.outcome))
+        return False
+    client.set_tag(entry.run_id, "reason", "its driver was killed")
+    client.set_terminated(entry.run_id, "KILLED")
+    return True
+
+
+def close_abandoned(index: RunIndex, client: Callable[[], MlflowClient]) -> int:
+    """End the runs that dead processes left open; how many had no outcome."""
+    return sum(close_run(client(), entry) for entry in index.running() if entry.is_abandoned())
 
 
 class Company:

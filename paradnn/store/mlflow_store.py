@@ -11,20 +11,27 @@ import contextlib
 import functools
 import json
 import os
-import tempfile
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from paradnn.config.identity import Identity
-from paradnn.config.outcome import OUTCOMES
 from paradnn.config.point import Tracking
+from paradnn.core.scratch import Scratch
 from paradnn.core.workload import Moment
 from paradnn.errors import DataError, StoreAwayError, StoreError, StoreRefusalError
 from paradnn.store.address import address_of, locate
-from paradnn.store.claims import CLAIM_MARGIN, Company, Entry, RunIndex, owner_tag
+from paradnn.store.claims import (
+    CLAIM_MARGIN,
+    Company,
+    Entry,
+    RunIndex,
+    close_abandoned,
+    close_run,
+    owner_tag,
+    status_of,
+)
 from paradnn.store.client import client_of, find_experiment, open_experiment
 from paradnn.store.errors import is_listening, one_line_of, raises_store_errors
 from paradnn.store.files import file_content, inside, pack, read_json
@@ -234,7 +241,7 @@ class MlflowStore:
     def abandon(self, claim: Claim, reason: str) -> None:
         for entry in self._index.of_point(claim.identity):
             if entry.run_id == claim.run_id and entry.outcome:  # interrupted when it was recorded already
-                self._client.set_terminated(claim.run_id, _status(entry.outcome))
+                self._client.set_terminated(claim.run_id, status_of(entry.outcome))
                 return
         self._client.set_tag(claim.run_id, "reason", reason)
         self._client.set_terminated(claim.run_id, "KILLED")
@@ -242,7 +249,7 @@ class MlflowStore:
     @raises_store_errors
     def close_abandoned(self) -> int:
         self._company.before_reading()
-        return sum(self._close_if_abandoned(entry) for entry in self._index.running())
+        return close_abandoned(self._index, lambda: self._client)
 
     @raises_store_errors
     def announce(self) -> None:
@@ -339,7 +346,7 @@ class MlflowStore:
         """End runs that hold all of this record, where the store went away before their end was written."""
         for entry in entries:
             if entry.status == "RUNNING":
-                self._client.set_terminated(entry.run_id, _status(record.outcome), _time(record.end_time))
+                self._client.set_terminated(entry.run_id, status_of(record.outcome), _time(record.end_time))
 
     @raises_store_errors
     def entries(self, key: str, value: str) -> list[Entry]:
@@ -381,7 +388,7 @@ class MlflowStore:
         first = max(0, len(numbers) + len(params) + len(tags) - _MOST_VALUES)
         self._log_numbers(run_id, numbers[:first])
         self._client.log_batch(run_id, metrics=numbers[first:], params=params, tags=tags)
-        self._client.set_terminated(run_id, _status(record.outcome), end)
+        self._client.set_terminated(run_id, status_of(record.outcome), end)
 
     def _log_numbers(self, run_id: str, numbers: Sequence[Metric]) -> None:
         """Metrics alone; what the store holds of them already it keeps once, since their times are the same."""
@@ -416,13 +423,7 @@ class MlflowStore:
         return entry.is_abandoned() and self._close(entry)
 
     def _close(self, entry: Entry) -> bool:
-        """End a run that no process works on; False where its outcome was recorded already."""
-        if entry.outcome in OUTCOMES:  # it was recorded whole, only its end was not
-            self._client.set_terminated(entry.run_id, _status(entry.outcome))
-            return False
-        self._client.set_tag(entry.run_id, "reason", "its driver was killed")
-        self._client.set_terminated(entry.run_id, "KILLED")
-        return True
+        return close_run(self._client, entry)
 
     def _put_artifacts(self, run_id: str, artifacts: Mapping[str, Any], address: str | None = None) -> None:
         """Store files under the run; `address` is where its files are, asked for where it is not given."""
@@ -430,12 +431,12 @@ class MlflowStore:
 
         address = address or str(self._client.get_run(run_id).info.artifact_uri)
         files = artifacts if local_folder(address) else pack(artifacts)
-        with tempfile.TemporaryDirectory(prefix="paradnn-") as folder:
+        with Scratch() as folder:
             for name, content in files.items():
-                path = inside(Path(folder), name)
+                path = inside(folder, name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(file_content(content))
-            get_artifact_repository(address, tracking_uri=self._address.uri).log_artifacts(folder)
+            get_artifact_repository(address, tracking_uri=self._address.uri).log_artifacts(str(folder))
 
     @raises_store_errors
     def _open(self) -> None:
@@ -472,10 +473,6 @@ def _numbers(moments: Sequence[Moment]) -> list[Metric]:
         for moment in moments
         for name, value in moment.metrics.items()
     ]
-
-
-def _status(outcome: str | None) -> str:
-    return "FINISHED" if outcome == "ok" else "FAILED"
 
 
 def _expiry(timeout: float) -> str:

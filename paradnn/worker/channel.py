@@ -112,14 +112,14 @@ def _read(kind: Any, value: Any, path: str) -> Any:
 
 
 def _read_number(value: Any, path: str) -> float:
-    """A number that is finite, unless it is a loss, which may have become anything."""
+    """A number that is finite, unless it is a loss, or a metric that was stored, which may be anything."""
     number = _NOT_FINITE.get(value) if isinstance(value, str) else None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):
             number = float(value)
     if number is None:
         raise _fault(path, value, _WORDS[float])
-    if not math.isfinite(number) and not path.endswith("loss"):
+    if not math.isfinite(number) and not path.endswith("loss") and ".metrics." not in path:
         raise _fault(path, value, "finite")
     return number
 

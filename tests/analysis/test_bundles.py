@@ -19,6 +19,7 @@ from analysis.store.load import load, load_files, load_table, load_tables
 from paradnn.errors import ConfigError, DataError, ParadnnError
 from paradnn.store.bundle import FORMAT
 from paradnn.store.files import inside, whole_file
+from paradnn.store.schema import OWNER
 from tests.analysis.conftest import Writer, fc
 
 Blank = Callable[[Path], str]
@@ -278,3 +279,25 @@ def test_artifacts_outside_the_store_are_read_only_where_the_user_says_so(
         assert load_files(load(str(database), family="fc"), "secret.json", str(database)) == {}
     monkeypatch.setenv("PARADNN_ARTIFACTS", str(other))
     assert main(command) == 0
+
+
+def test_an_import_that_was_killed_is_ended_and_done_again(bundle: Path, tmp_path: Path, blank_store: Blank) -> None:
+    uri = blank_store(tmp_path / "mlflow.db")
+    assert main(["import", str(bundle), "--store", uri]) == 0
+    with sqlite3.connect(tmp_path / "mlflow.db") as database:
+        [[run_id, owner]] = database.execute(
+            "SELECT run_uuid, value FROM tags WHERE key = ? AND run_uuid IN "
+            "(SELECT run_uuid FROM params WHERE value = 'lstm') LIMIT 1",
+            (OWNER,),
+        ).fetchall()
+        dead = json.dumps(json.loads(owner) | {"started": 1.0})
+        database.execute("UPDATE runs SET status = 'RUNNING', end_time = NULL WHERE run_uuid = ?", (run_id,))
+        database.execute(
+            "UPDATE tags SET value = ? WHERE key = 'mlflow.paradnn.owner' AND run_uuid = ?", (dead, run_id)
+        )
+        database.execute("DELETE FROM tags WHERE key IN ('outcome', 'origin') AND run_uuid = ?", (run_id,))
+    assert main(["import", str(bundle), "--store", uri]) == 0
+    assert database.execute("SELECT status FROM runs WHERE run_uuid = ?", (run_id,)).fetchall() == [("KILLED",)]
+    assert database.execute("SELECT count(*) FROM runs WHERE status = 'RUNNING'").fetchall() == [(0,)]
+    database.close()
+    assert len(load(uri, kind=None, unfinished=True)) == 36

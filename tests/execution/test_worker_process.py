@@ -17,9 +17,9 @@ import pytest
 from paradnn.config.identity import limits_id, request_of
 from paradnn.config.outcome import Ending, classify
 from paradnn.config.point import read_point
+from paradnn.core.scratch import Scratch
 from paradnn.errors import ConfigError, WorkerError
 from paradnn.execution.pool import WorkerPool
-from paradnn.execution.scratch import Scratch
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits, Worker, _Watch
 from paradnn.platform import environment
@@ -59,13 +59,15 @@ def test_a_worker_that_dies_in_its_sleep_is_replaced(pool: WorkerPool) -> None:
 def test_folders_of_killed_drivers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Known by a lock: process numbers tell nothing of drivers in containers that share this /tmp."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    code = "from paradnn.execution.scratch import Scratch; one = Scratch(); print(one.path, flush=True); input()"
+    code = "from paradnn.core.scratch import Scratch; one = Scratch(); print(one.path, flush=True); input()"
     pipes, environ = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}, {**os.environ, "TMPDIR": str(tmp_path)}
     with started([sys.executable, "-c", code], cwd=ROOT, env=environ, text=True, **pipes) as driver:
         other = Path(driver.stdout.readline().strip())
         mine = Scratch()
         (tmp_path / "another").mkdir()
+        os.mkfifo(tmp_path / "paradnn-scratch-pipe")  # to open it would wait for who writes
         WorkerPool()
+        os.unlink(tmp_path / "paradnn-scratch-pipe")
         assert set(tmp_path.iterdir()) == {other, mine.path, tmp_path / "another"}
     WorkerPool()
     assert set(tmp_path.iterdir()) == {mine.path, tmp_path / "another"}

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paradnn.config.data import Input
+from paradnn.core.scratch import Scratch
 from paradnn.core.workload import Companion
 from paradnn.errors import DataError
-from paradnn.execution.scratch import Scratch
 from paradnn.workloads.learn.sets import Cifar10, Cifar100, Digits, Folder, Generated, Mnist, Topics, list_pictures
 
 if TYPE_CHECKING:

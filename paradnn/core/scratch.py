@@ -1,6 +1,6 @@
-"""The folder that a driver keeps for each worker, and the removal of those whose driver was killed.
+"""Temporary folders, and the removal of those whose process was killed.
 
-A driver holds a lock on its folders as long as it is alive. Process numbers would not do: drivers in containers may
+A process holds a lock on its folders as long as it is alive. Process numbers would not do: drivers in containers may
 share one /tmp, and each sees only its own numbers.
 """
 
@@ -41,9 +41,16 @@ class Scratch:
         os.close(self._held)
         return False
 
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
     def remove(self) -> None:
         """Remove the folder with all that is in it."""
-        self._folder.cleanup()
+        with contextlib.suppress(OSError):  # a disk that is gone; the next process removes it
+            self._folder.cleanup()
         os.close(self._held)
 
 
@@ -51,7 +58,7 @@ def remove_leftovers() -> None:
     """Remove the folders of drivers that were killed, and so could not do it themselves."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # removed meanwhile, or another user's
-            descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)  # a pipe would wait
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
