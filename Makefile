@@ -72,11 +72,11 @@ test-pages: install-dev
 
 FRAMEWORKS := .venv-frameworks
 test-frameworks: $(FRAMEWORKS)/.installed
-	$(FRAMEWORKS)/bin/python -m pytest tests/worker/test_framework_agreement.py tests/worker/test_frameworks.py tests/worker/test_kernels.py
+	$(FRAMEWORKS)/bin/python -m pytest tests/worker/test_framework_agreement.py tests/worker/test_frameworks.py tests/worker/test_kernels.py tests/worker/test_engines.py
 
 $(FRAMEWORKS)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(FRAMEWORKS)
-	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,jax,torch]'
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,jax,torch,engines]'
 	touch $@
 
 # What the distribution gives: missing packages are installed, and no service of theirs is left running.

@@ -19,7 +19,7 @@ def point(model: str) -> Point:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("framework", choices=frameworks.NAMES)
+    parser.add_argument("framework", choices=frameworks.FRAMEWORKS)
     given, _ = parser.parse_known_args()
     framework = frameworks.load(given.framework)
     from paradnn.worker.communication.run import Processes

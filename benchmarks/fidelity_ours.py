@@ -36,7 +36,7 @@ def point(framework: str, platform: str, name: str):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("framework", choices=frameworks.NAMES)
+    parser.add_argument("framework", choices=frameworks.FRAMEWORKS)
     parser.add_argument("platform")
     given, _ = parser.parse_known_args()
     framework = frameworks.load(given.framework)

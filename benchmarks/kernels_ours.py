@@ -26,7 +26,7 @@ def point(framework: str, compile_mode: str, size: str):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("framework", choices=frameworks.NAMES)
+    parser.add_argument("framework", choices=frameworks.FRAMEWORKS)
     parser.add_argument("compile")
     given, _ = parser.parse_known_args()
     framework = frameworks.load(given.framework)

@@ -21,7 +21,9 @@ from paradnn.core.schema import memory_bytes, option, read
 from paradnn.core.workload import USUAL, WORKLOADS, Workload, asked_for, choices, key_groups
 from paradnn.errors import ConfigError
 from paradnn.families import FAMILIES, Model
+from paradnn.families.layers import COMPUTE_BYTES
 from paradnn.worker.affinity import core_list, core_text
+from paradnn.worker.versions import FRAMEWORKS
 
 __all__ = [
     "LARGEST",
@@ -104,7 +106,9 @@ class Platform:
 class Framework:
     """The framework below Keras, with the variables it reads when it is imported."""
 
-    name: str = option("tensorflow", "Keras backend", choices=("tensorflow", "jax", "torch"))
+    name: str = option(
+        "tensorflow", "Keras backend, or an engine that serves models (docs/engines.md)", choices=tuple(FRAMEWORKS)
+    )
     env: Mapping[str, str] = option(
         {}, "environment variables of the worker, such as TF_ENABLE_ONEDNN_OPTS", prefixes=ENV_PREFIXES
     )
@@ -181,7 +185,9 @@ class Point:
         256, "examples of a step (paper: fc 64..16384, cnn 64..1024, rnn 16..1024); largest: search", low=1, high=2**40
     )
     precision: str = option(
-        "float32", "16-bit types are Keras mixed policies", choices=("float32", "bfloat16", "float16")
+        "float32",
+        "16-bit types are Keras mixed policies; int8 is an engine's, with calibration or without (int8_dynamic)",
+        choices=tuple(COMPUTE_BYTES),
     )
     compile: str = option(
         "graph",

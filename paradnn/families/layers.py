@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 #: The type of a batch, of the logits, and of weights and optimizer variables in every precision.
 _FULL_BYTES = 4
-COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "int8_dynamic": 4}
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from paradnn.errors import ConfigError, WorkerError
 from paradnn.platform.findings import Finding, host_findings
 from paradnn.platform.gpu_state import gpu_findings
 from paradnn.worker import versions as worker_versions
-from paradnn.worker.versions import versions
+from paradnn.worker.versions import FRAMEWORKS, versions
 
 __all__ = [
     "Environment",
@@ -37,8 +37,6 @@ __all__ = [
     "software_versions",
 ]
 
-#: Frameworks that are no dependency, but an extra of this package.
-_EXTRAS = ("jax", "torch")
 #: How often an interpreter that is killed while it describes itself is asked.
 _TRIES = 3
 
@@ -148,10 +146,11 @@ def software_versions(python: str, framework: str) -> Mapping[str, str]:
 
 
 def _require(found: Mapping[str, str], framework: str, python: str) -> Mapping[str, str]:
-    for package in (framework, "keras"):
+    entry = FRAMEWORKS[framework]
+    for package, extra in ((entry.package, entry.extra), ("keras", "")):
         if not any(name.startswith(package) for name in found):
             # What this project's own interpreter lacks is one of its extras.
-            wanted = f"'paradnn[{package}]'" if python == sys.executable and package in _EXTRAS else package
+            wanted = f"'paradnn[{extra}]'" if python == sys.executable and extra else package
             raise ConfigError(
                 "framework.name",
                 framework,

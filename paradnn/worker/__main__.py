@@ -24,7 +24,7 @@ from paradnn.worker.messages import PROTOCOL_VERSION, Answer, Failed, Ready
 def main() -> int:
     """Serve points until standard input ends; 1 when the framework cannot be imported."""
     parser = argparse.ArgumentParser(prog="python -m paradnn.worker", description=__doc__.splitlines()[0])
-    parser.add_argument("--framework", choices=frameworks.NAMES, default="tensorflow")
+    parser.add_argument("--framework", choices=frameworks.FRAMEWORKS, default="tensorflow")
     parser.add_argument("--driver", type=int, help="process that reads the answers; the worker exits with it")
     arguments = parser.parse_args()
     die_with_parent(driver=arguments.driver)
@@ -40,7 +40,7 @@ def main() -> int:
     except Exception as error:
         channel.send(Failed(f"{type(error).__name__}: {error}"))
         return 1
-    if arguments.framework == "tensorflow":
+    if frameworks.FRAMEWORKS[arguments.framework].backend == "tensorflow":
         # AutoGraph leaves a file for each function where a child does not end by itself: in this folder, which goes
         # with the worker. PyTorch keeps what is compiled once for a machine in the usual one.
         tempfile.tempdir = os.getcwd()

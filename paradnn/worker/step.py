@@ -10,7 +10,7 @@ import keras
 from paradnn.families import build
 from paradnn.families.workload import Workload
 from paradnn.worker.data import synthetic_batch
-from paradnn.worker.frameworks import Framework, Step
+from paradnn.worker.frameworks import FRAMEWORKS, Framework, Step, Unavailable
 
 __all__ = ["POLICIES", "choose_types", "prepare_step"]
 
@@ -27,7 +27,14 @@ def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[Worklo
 
 
 def choose_types(point: Mapping[str, Any]) -> None:
-    """The seed, and the types of weights and products; what only generates keeps its weights in the products' type."""
+    """The seed, and the types of weights and products; what only generates keeps its weights in the products' type.
+
+    An engine converts what is built in float32. Raises Unavailable for a type that Keras has not.
+    """
     keras.utils.set_random_seed(point["seed"])
-    precision = point["precision"]
+    name = point["framework"]["name"]
+    precision = "float32" if FRAMEWORKS[name].is_engine else point["precision"]
+    if precision not in POLICIES:
+        engines = ", ".join(name for name, entry in FRAMEWORKS.items() if entry.is_engine)
+        raise Unavailable(f"framework={name} has no precision={precision}: set framework to one of {engines}")
     keras.config.set_dtype_policy(precision if point["mode"] == "generate" else POLICIES[precision])

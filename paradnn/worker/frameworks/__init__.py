@@ -18,16 +18,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import Trace
+from paradnn.worker.versions import FRAMEWORKS
 
 if TYPE_CHECKING:  # importing Keras belongs to `load`, where a failure is reported
     from paradnn.families.workload import Workload
     from paradnn.worker.device_layout import DeviceLayout
 
-__all__ = ["NAMES", "FeedableStep", "Framework", "LearningStep", "Step", "Unavailable", "distributed", "load"]
+__all__ = ["FRAMEWORKS", "FeedableStep", "Framework", "LearningStep", "Step", "Unavailable", "distributed", "load"]
 
-NAMES = ("tensorflow", "jax", "torch")
-#: Those with a module of steps over several devices.
-_PARALLEL = ("tensorflow", "jax")
 #: What Keras imports where it is installed, for parts that no point uses: a third of the processor time of a worker's
 #: start, and 150 MB.
 _NEEDLESS = ("IPython", "matplotlib", "pandas", "sklearn")
@@ -108,8 +106,8 @@ class Framework(Protocol):
 
 def load(name: str) -> Framework:
     """Import the framework `name` with Keras on top of it."""
-    os.environ["KERAS_BACKEND"] = name
-    if name != "tensorflow":
+    os.environ["KERAS_BACKEND"] = FRAMEWORKS[name].backend
+    if FRAMEWORKS[name].backend != "tensorflow":
         # Keras seeds TensorFlow too wherever it is installed, which would import it in every child.
         sys.modules["tensorflow"] = None  # type: ignore[assignment]
     with _without(_NEEDLESS):
@@ -133,7 +131,7 @@ def _without(names: Sequence[str]) -> Iterator[None]:
 
 def distributed(framework: Framework, layout: DeviceLayout) -> Framework:
     """`framework` over the devices of `layout`, none of them opened yet. Raises Unavailable."""
-    if framework.name not in _PARALLEL:
+    if not FRAMEWORKS[framework.name].parallel:
         raise Unavailable(
             f"framework={framework.name} runs on one device, not on {layout.devices}: data parallel steps are "
             "TensorFlow's and JAX's"

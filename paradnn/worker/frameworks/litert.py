@@ -1,0 +1,75 @@
+"""LiteRT (TensorFlow Lite): the model as a flat buffer of built-in operations, run by its interpreter.
+
+Operations that only TensorFlow has (Flex) are refused when a model is converted, since they would not run elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
+
+from paradnn.worker.frameworks import Framework, Unavailable
+from paradnn.worker.frameworks.engines import Engine, Session, Source
+
+__all__ = ["LiteRT", "make"]
+
+
+class LiteRT(Engine):
+    """See `paradnn.worker.frameworks.Framework`."""
+
+    name = "litert"
+    precisions = ("float16", "int8_dynamic", "int8")
+
+    def convert(self, source: Source, precision: str) -> Session:
+        converter = tf.lite.TFLiteConverter.from_concrete_functions([source.frozen()])
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+        if precision != "float32":
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        if precision == "float16":
+            converter.target_spec.supported_types = [tf.float16]
+        if precision == "int8":
+            converter.representative_dataset = source.calibration
+            converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8, tf.lite.OpsSet.TFLITE_BUILTINS]
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that inputs and outputs stay float32, as they are to
+                content = converter.convert()
+            return _Loaded(content, source)
+        except (RuntimeError, ValueError) as error:
+            raise Unavailable(f"LiteRT cannot run this model: {_first_line(error)}") from error
+
+
+class _Loaded(Session):
+    def __init__(self, content: bytes, source: Source) -> None:
+        self.size = len(content)
+        threads = source.threads or len(os.sched_getaffinity(0))
+        self._interpreter = Interpreter(model_content=content, num_threads=threads)
+        self._interpreter.allocate_tensors()
+        # By name: the order is the converter's own.
+        places = sorted(self._interpreter.get_input_details(), key=lambda place: place["name"])
+        for place, array in zip(places, source.batch, strict=True):
+            self._interpreter.set_tensor(place["index"], array)
+        self._outputs = [place["index"] for place in self._interpreter.get_output_details()]
+        self.run = self._interpreter.invoke  # type: ignore[method-assign]
+
+    def run(self) -> None:
+        self._interpreter.invoke()
+
+    def outputs(self) -> Sequence[np.ndarray[Any, Any]]:
+        return [self._interpreter.get_tensor(place) for place in self._outputs]
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:200]
+
+
+def make() -> Framework:
+    """The framework, for `paradnn.worker.frameworks.load`."""
+    return LiteRT()

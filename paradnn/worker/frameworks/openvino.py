@@ -1,0 +1,69 @@
+"""OpenVINO on a CPU: the model as ONNX by tf2onnx, compiled by OpenVINO.
+
+Left alone it computes in bfloat16 on processors that have it, whatever the model says: the precision is set, and what
+it says of itself is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import openvino
+
+from paradnn.worker.frameworks import Framework, Unavailable
+from paradnn.worker.frameworks.engines import Engine, Session, Source, onnx_model
+
+__all__ = ["OpenVino", "make"]
+
+_HINTS = {"float32": "f32", "int8": "f32", "bfloat16": "bf16", "float16": "f16"}
+
+
+class OpenVino(Engine):
+    """See `paradnn.worker.frameworks.Framework`; int8 is the artefact that ONNX Runtime's tools calibrate."""
+
+    name = "openvino"
+    precisions = ("bfloat16", "float16", "int8")
+
+    def convert(self, source: Source, precision: str) -> Session:
+        model = onnx_model(source)
+        content = model.SerializeToString()
+        if precision == "int8":
+            try:
+                from paradnn.worker.frameworks.onnxruntime import quantised
+            except ImportError as error:
+                raise Unavailable(f"precision=int8 is calibrated by ONNX Runtime's tools: {error}") from None
+            content = quantised(model, source, precision)
+        try:
+            return _Loaded(content, source, _HINTS[precision])
+        except RuntimeError as error:
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            raise Unavailable(f"OpenVINO cannot run this model: {lines[-1][:200] if lines else error}") from error
+
+
+class _Loaded(Session):
+    def __init__(self, content: bytes, source: Source, hint: str) -> None:
+        self.size = len(content)
+        settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": hint, "PERFORMANCE_HINT": "LATENCY"}
+        if source.threads:
+            settings["INFERENCE_NUM_THREADS"] = source.threads
+        core = openvino.Core()
+        compiled = core.compile_model(core.read_model(content), "CPU", settings)
+        self.computes = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        self._request = compiled.create_infer_request()
+        for place, array in enumerate(source.batch):
+            # Shared, so that no step copies it.
+            self._request.set_input_tensor(place, openvino.Tensor(np.ascontiguousarray(array), shared_memory=True))
+        self._count = len(compiled.outputs)
+
+    def run(self) -> None:
+        self._request.infer()
+
+    def outputs(self) -> Sequence[np.ndarray[Any, Any]]:
+        return [self._request.get_output_tensor(place).data.copy() for place in range(self._count)]
+
+
+def make() -> Framework:
+    """The framework, for `paradnn.worker.frameworks.load`."""
+    return OpenVino()

@@ -1,0 +1,122 @@
+"""Engines beside Keras itself: what a converted model says, what cannot be, and what is known of a framework before it
+is imported. `make test-frameworks` installs them."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paradnn.worker.errors import Unavailable
+from paradnn.worker.versions import FRAMEWORKS, versions
+from tests.conftest import ROOT
+
+ENGINES = sorted(name for name, entry in FRAMEWORKS.items() if entry.is_engine)
+#: Options that make a model small, by family; `vit` has an operation that ONNX lacks.
+SMALL: dict[str, dict[str, Any]] = {
+    "fc": {"layers": 2, "nodes": 32, "input_size": 20, "output_size": 10},
+    "residual": {"filters": 4, "image_size": 32, "output_size": 10},
+    "bottleneck": {"filters": 4, "image_size": 32, "output_size": 10},
+    "rnn": {"embedding_size": 16},
+    "lstm": {"embedding_size": 16},
+    "gru": {"embedding_size": 16},
+    "gpt": {"layers": 1, "width": 32, "heads": 2, "sequence_length": 8, "vocab_size": 50},
+    "vit": {"layers": 1, "width": 32, "heads": 2, "image_size": 32, "patch": 8, "output_size": 10},
+}
+POINT = {"mode": "inference", "compile": "graph", "precision": "float32", "batch_size": 4, "seed": 1}
+
+
+def point_of(engine: str, **changed: Any) -> dict[str, Any]:
+    return POINT | {"framework": {"name": engine}, "platform": {"name": "cpu", "threads": 1, "index": 0}} | changed
+
+
+def step_of(engine: str, family: str, **changed: Any) -> Any:
+    pytest.importorskip(FRAMEWORKS[engine].package.replace("-", "_"))
+    from paradnn.families import FAMILIES
+    from paradnn.worker.step import prepare_step
+
+    point = point_of(engine, **changed)
+    framework = importlib.import_module(f"paradnn.worker.frameworks.{engine}").make()
+    options = FAMILIES[family].options(name=family, **SMALL[family])
+    return prepare_step({**point, "model": vars(options)}, framework)[1]
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("family", SMALL)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_converted_model_says_what_keras_says(engine: str, family: str) -> None:
+    step = step_of(engine, family)
+    step.run(2)
+    assert step.error < 1e-5
+    assert "bytes" in (step.compile_note() or "")
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("engine", ENGINES)
+def test_eight_bits_cost_accuracy_and_are_smaller(engine: str) -> None:
+    plain, quantised = step_of(engine, "fc"), step_of(engine, "fc", precision="int8")
+    for step in (plain, quantised):
+        step.run(1)
+    assert 1e-5 < quantised.error < 0.1
+    assert quantised._session.size < plain._session.size
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"mode": "train"}, "trains none: set mode=inference"),
+        ({"compile": "xla"}, "set compile=graph"),
+        ({"precision": "float64"}, "has no precision=float64"),
+    ],
+)
+def test_what_an_engine_cannot_is_unavailable(engine: str, changed: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Unavailable, match=reason):
+        step_of(engine, "fc", **changed)
+
+
+@pytest.mark.framework
+def test_outputs_that_are_not_keras_own_are_no_measurement() -> None:
+    engines = importlib.import_module("paradnn.worker.frameworks.engines")
+    one = [np.array([1.0, -2.0])]
+    assert engines.largest_error([np.array([1.0, -2.1])], one) == pytest.approx(0.05)
+    assert engines.largest_error([np.array([np.nan, -2.0])], one) == np.inf
+    assert engines.largest_error([np.array([[1.0, -2.0]])], one) == np.inf
+
+    class Wrong:
+        size, computes = 1, ""
+
+        def run(self) -> None:
+            pass
+
+        def outputs(self) -> Any:
+            return [np.array([1.0, -2.1])]
+
+    class Source:
+        def expected(self) -> Any:
+            return one
+
+    with pytest.raises(ValueError, match=r"differ from Keras' by 0\.05 of the largest"):
+        engines.EngineStep(Wrong, Source(), "float32").run(1)
+    engines.EngineStep(Wrong, Source(), "int8").run(1)  # what is quantised may differ by more
+
+
+def test_every_framework_is_a_module_and_its_name_is_known_without_it() -> None:
+    folder = ROOT / "paradnn/worker/frameworks"
+    modules = {path.stem for path in folder.glob("*.py")}
+    assert set(FRAMEWORKS) <= modules
+    assert {path.stem for path in (ROOT / "conf/framework").glob("*.yaml")} == set(FRAMEWORKS)
+    assert all("python" in versions(name) for name in FRAMEWORKS)
+
+
+def test_what_describes_an_interpreter_needs_no_package() -> None:
+    """Its text is run in interpreters that have none of this project."""
+    tree = ast.parse(Path(ROOT / "paradnn/worker/versions.py").read_text())
+    names = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert names == {"__future__", "importlib.metadata", "platform", "dataclasses"}
