@@ -48,7 +48,7 @@ def test_every_configuration_says_how_to_run_it() -> None:
         ("foo=1", "foo=1: no such key"),
         ("model.nodes=0", "model.nodes=0: must be at least 1; choose a larger value"),
         ("batch_size=-1", "batch_size=-1: must be at least 1; choose a larger value"),
-        ("precision=int3", "precision=int3: no such choice; choose one of float32, bfloat16, float16"),
+        ("precision=nothing", "precision=nothing: no such choice; choose one of float32, bfloat16, float16"),
         ("model=foo", "model=foo: no such option; choose one of bottleneck, channel, conv2d, densenet121, elem"),
         ("model.nodes=1,2", "model.nodes=1,2: several values are a sweep; add -m"),
         ("model.nodes=[1", "model.nodes"),

@@ -43,7 +43,7 @@ FC = {"model": {"name": "fc"}}
         ),
         ({**FC, "batch_size": -1}, "batch_size=-1: must be at least 1"),
         ({**FC, "batch_size": 2**70}, "batch_size=1180591620717411303424: must be at most"),
-        ({**FC, "precision": "int3"}, "precision=int3: no such choice; choose one of float32, bfloat16, float16"),
+        ({**FC, "precision": "nothing"}, "precision=nothing: no such choice; choose one of float32, bfloat16, float16"),
         ({**FC, "measure": {"min_seconds": float("nan")}}, "measure.min_seconds=nan: expects a finite number"),
         ({**FC, "measure": {"memory_limit": "lots"}}, "measure.memory_limit=lots: is not a memory size"),
         ({**FC, "measure": {"predict_oom": "maybe"}}, "measure.predict_oom=maybe: expects true or false"),
