@@ -6,20 +6,26 @@ import importlib
 import sys
 
 from paradnn.cli.commands import COMMANDS
+from paradnn.cli.program import program
+from paradnn.core.words import did_you_mean
+from paradnn.errors import ParadnnError
 
 __all__ = ["main"]
 
 
+@program
 def main() -> int:
     """Run the command named first; the process' exit code. A word that is none lists them."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
-    if name in ("-h", "--help"):
-        print("usage: paradnn COMMAND ...; each command has --help\n")
+    if name == "help" and sys.argv[2:3] and sys.argv[2] in COMMANDS:
+        sys.argv[1:] = [name := sys.argv[2], "--help"]
+    if name in ("-h", "--help", "help"):
+        print("usage: paradnn COMMAND ...; paradnn COMMAND --help says what it takes; paradnn --version\n")
         print("\n".join(f"  {command:<12}{text}" for command, (_, text) in COMMANDS.items()))
         return 0
     if name not in COMMANDS:
-        print(f"error: {name or 'no command'}: choose one of {', '.join(COMMANDS)}; each has --help", file=sys.stderr)
-        return 2
+        hint = did_you_mean(name, COMMANDS)
+        raise ParadnnError(f"{name or 'no command'}: {hint}choose one of {', '.join(COMMANDS)}; each has --help")
     del sys.argv[1]
     return int(importlib.import_module(COMMANDS[name][0]).main())
 

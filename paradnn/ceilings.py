@@ -1,4 +1,7 @@
-"""`python -m paradnn.ceilings`: measure what this machine can do at most, and record it. Wiring only.
+"""`python -m paradnn.ceilings`: measure what this machine can do at most, and record it.
+
+  python -m paradnn.ceilings                                       of this machine's CPU
+  python -m paradnn.ceilings platform=gpu framework=jax            of another device, by another framework
 
 The configuration and its keys are those of `python -m paradnn.train`; what counts is platform and framework. A sweep
 measures ceilings itself where the store has none, so this is for looking, and to re-measure them.
@@ -44,7 +47,7 @@ def _measure_ceilings(config: DictConfig) -> int:
 @program
 def main() -> int:
     """`python -m paradnn.ceilings platform=cpu`: the same configuration and the same keys as paradnn.train."""
-    return run_command(_measure_ceilings)
+    return run_command(_measure_ceilings, __doc__)
 
 
 if __name__ == "__main__":

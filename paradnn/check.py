@@ -7,7 +7,6 @@ python -m paradnn.check --restore        put them back
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -19,22 +18,22 @@ from rich.table import Table
 from rich.text import Text
 
 from paradnn.cli.console import Screen, say
+from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
 from paradnn.platform.findings import Finding, host_findings, load_findings
 from paradnn.platform.gpu_state import gpu_findings
 from paradnn.platform.load import LoadWatch
 from paradnn.platform.tuning import default_state_file, restore, tune, tuned_names
 
-__all__ = ["main", "verdict"]
+__all__ = ["main", "make_parser", "verdict"]
 
 #: The load is watched for so many seconds.
 _SECONDS = 1.0
 
 
-@program
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line: 0; 1 where something harms with --strict, or was not restored; 2 for bad input."""
-    parser = argparse.ArgumentParser(prog="python -m paradnn.check", description=(__doc__ or "").partition("\n")[0])
+def make_parser() -> Parser:
+    """What the command takes."""
+    parser = Parser("python -m paradnn.check", __doc__)
     parser.add_argument("--strict", action="store_true", help="exit with 1 where something will hurt measurements")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     action = parser.add_mutually_exclusive_group()
@@ -49,7 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--state", type=Path, default=default_state_file(), help="file of the former values (default: %(default)s)"
     )
-    given = parser.parse_args(arguments)
+    return parser
+
+
+@program
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line: 0; 1 where something harms with --strict, or was not restored; 2 for bad input."""
+    given = make_parser().parse_args(arguments)
     if given.restore:
         return 0 if restore(given.state, say) else 1
     if given.tune is not None:

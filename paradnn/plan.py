@@ -1,7 +1,12 @@
-"""`python -m paradnn.plan`: how long a sweep would take. Measures nothing. Wiring only.
+"""`python -m paradnn.plan`: how long a sweep would take. Measures nothing.
 
-It takes the overrides of `python -m paradnn.train` and some of its own: `plan.hosts=1,2,4`, `plan.out=FILE`, and
-`plan.channel=NAME` with `plan.algorithm`, `plan.servers`, `plan.bucket` for steps over so many hosts.
+  python -m paradnn.plan -m experiment=paper_fc                    the whole sweep, by what the store holds already
+  python -m paradnn.plan -m experiment=paper_fc plan.hosts=1,4     on so many hosts
+  python -m paradnn.plan -m experiment=quick plan.out=points.csv   every point as a row of a file
+  python -m paradnn.plan devices=1 plan.channel=nccl plan.hosts=8  how fast a step over hosts is, by a measured channel;
+                                                                   also plan.algorithm, plan.servers, plan.bucket
+
+It takes the overrides of `python -m paradnn.train` beside its own.
 """
 
 from __future__ import annotations
@@ -162,7 +167,7 @@ def main() -> int:
 
     options, rest = split_options(split_overrides(sys.argv[1:]))
     sys.argv[1:] = [*rest, _SWEEPER]
-    return run_command(lambda config: _plan(config, options))
+    return run_command(lambda config: _plan(config, options), __doc__)
 
 
 if __name__ == "__main__":

@@ -7,26 +7,31 @@ python -m paradnn.stacks remove NAME     remove it, under whatever requirements 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 
+from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
 from paradnn.core.words import counted
 from paradnn.platform.stack import list_stacks, named_stack, open_stack, remove_stacks
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
+
+
+def make_parser() -> Parser:
+    """What the command takes."""
+    parser = Parser("python -m paradnn.stacks", __doc__)
+    commands = parser.add_subparsers(dest="command")
+    commands.add_parser("list", help="what there is, and what conf/software names")
+    for command, text in (("make", "make it now"), ("remove", "remove it, under whatever requirements")):
+        commands.add_parser(command, help=text).add_argument("name")
+    return parser
 
 
 @program
 def main() -> int:
     """`python -m paradnn.stacks [list | make NAME | remove NAME]`; the process' exit code."""
-    parser = argparse.ArgumentParser(prog="python -m paradnn.stacks", description=(__doc__ or "").partition("\n")[0])
-    commands = parser.add_subparsers(dest="command")
-    commands.add_parser("list", help="what there is, and what conf/software names")
-    for command, text in (("make", "make it now"), ("remove", "remove it, under whatever requirements")):
-        commands.add_parser(command, help=text).add_argument("name")
-    arguments = parser.parse_args()
+    arguments = make_parser().parse_args()
     if arguments.command == "make":
         begin = time.perf_counter()
         opened = open_stack(named_stack(arguments.name), print)

@@ -7,33 +7,38 @@ files are named too, the others are logged; the exit code is then 1. Files are k
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from paradnn.cli.console import say
+from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
 from paradnn.config.point import Tracking
 from paradnn.core.words import counted
 from paradnn.store.journal import default_folder
 from paradnn.store.tracker import Synced, sync, sync_command
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 _LISTED = 10
 
 
-@program
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 0 when no file is damaged, 1 when some are, 2 for bad input."""
-    parser = argparse.ArgumentParser(prog="python -m paradnn.sync", description=(__doc__ or "").splitlines()[0])
+def make_parser() -> Parser:
+    """What the command takes."""
+    parser = Parser("python -m paradnn.sync", __doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=default_folder(), help="default: %(default)s")
     parser.add_argument("--uri", help="tracking URI; default: MLFLOW_TRACKING_URI, else sqlite:///mlruns/mlflow.db")
     parser.add_argument("--experiment", default="paradnn", help="MLflow experiment (default: %(default)s)")
     text = "log measurements of points that the store holds already too, as repetitions of them"
     parser.add_argument("--repeats", action="store_true", help=text)
-    given = parser.parse_args(arguments)
+    return parser
+
+
+@program
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; 0 when no file is damaged, 1 when some are, 2 for bad input."""
+    given = make_parser().parse_args(arguments)
     settings = Tracking(uri=given.uri, experiment=given.experiment)
     try:
         done = sync(given.folder, settings, repeats=given.repeats)

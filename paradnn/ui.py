@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
 import sys
 from collections.abc import Sequence
 
+from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
 from paradnn.errors import ConfigError, NoStoreError, StoreError
 from paradnn.store.address import StoreAddress, address_of
@@ -19,10 +19,20 @@ from paradnn.store.errors import store_errors
 from paradnn.store.moved import settle
 from paradnn.store.views import VIEWS, link, view_tags
 
-__all__ = ["main", "prepare_views"]
+__all__ = ["main", "make_parser", "prepare_views"]
 
 #: Traces and evaluations, which nothing here uses, would start eight more processes.
 _SETTINGS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+
+
+def make_parser() -> Parser:
+    """What the command takes."""
+    parser = Parser("python -m paradnn.ui", __doc__)
+    parser.add_argument("--store", help="tracking URI; default: MLFLOW_TRACKING_URI, else sqlite:///mlruns/mlflow.db")
+    parser.add_argument("--experiment", default="paradnn", help="MLflow experiment (default: %(default)s)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=5000, help="port to listen on (default: %(default)s)")
+    return parser
 
 
 @program
@@ -31,12 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Of a store behind a server the links alone are printed.
     """
-    parser = argparse.ArgumentParser(prog="python -m paradnn.ui", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--store", help="tracking URI; default: MLFLOW_TRACKING_URI, else sqlite:///mlruns/mlflow.db")
-    parser.add_argument("--experiment", default="paradnn", help="MLflow experiment (default: %(default)s)")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=5000, help="port to listen on (default: %(default)s)")
-    given = parser.parse_args(arguments)
+    given = make_parser().parse_args(arguments)
     address = address_of(given.store)
     served = address.is_server
     if not served:

@@ -6,7 +6,6 @@ Ctrl-C ends it; the sweep goes on. `--once` prints what is known now, as does a 
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -22,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paradnn.cli.console import si, standard_output
+from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
 from paradnn.core.words import counted, did_you_mean
 from paradnn.errors import ConfigError, StoreError
@@ -32,7 +32,7 @@ from paradnn.store.reader import Reader, open_reader
 from paradnn.store.records import Row
 from paradnn.store.schema import OWNER
 
-__all__ = ["Progress", "main", "progress_of", "view"]
+__all__ = ["Progress", "main", "make_parser", "progress_of", "view"]
 
 #: What is read of each point.
 _READ: Mapping[Values, Collection[str]] = {
@@ -78,16 +78,21 @@ class Progress:
         return (self.now - self.begun) * max(self.planned - len(self.done), 0) / len(self.done)
 
 
-@program
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Show a sweep until it ends or Ctrl-C; 0, or 2 for wrong input and a store without a sweep."""
-    parser = argparse.ArgumentParser(prog="python -m paradnn.watch", description=(__doc__ or "").splitlines()[0])
+def make_parser() -> Parser:
+    """What the command takes."""
+    parser = Parser("python -m paradnn.watch", __doc__)
     parser.add_argument("--store", help="tracking URI; default: MLFLOW_TRACKING_URI, else sqlite:///mlruns/mlflow.db")
     parser.add_argument("--experiment", default="paradnn", help="MLflow experiment (default: %(default)s)")
     parser.add_argument("--sweep", metavar="ID", help="the sweep_id of a sweep (default: the newest that is running)")
     parser.add_argument("--once", action="store_true", help="print what is known now, and exit")
     parser.add_argument("--interval", type=float, default=5.0, help="seconds between looks (default: %(default)g)")
-    given = parser.parse_args(arguments)
+    return parser
+
+
+@program
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Show a sweep until it ends or Ctrl-C; 0, or 2 for wrong input and a store without a sweep."""
+    given = make_parser().parse_args(arguments)
     console = standard_output()
     try:
         if given.interval <= 0:

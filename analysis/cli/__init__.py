@@ -6,24 +6,17 @@ A new one is a `Command` in `analysis.cli.commands`, with a dataclass of options
 
 from __future__ import annotations
 
-import argparse
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from analysis.cli.commands import COMMANDS
 from paradnn.cli.console import say
+from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
 
 __all__ = ["COMMANDS", "main", "make_parser"]
-
-
-class _Parser(argparse.ArgumentParser):
-    """One line for a wrong argument, where argparse prints the whole usage."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message}; see {self.prog} --help\n")
 
 
 @program
@@ -40,22 +33,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     """The parser of the whole command line; what it gives has the chosen command as `sub_command`."""
-    parser = _Parser(
-        prog="python -m analysis",
+    parser = Parser(
+        "python -m analysis",
         description="Analyse the runs in a tracking store.",
         epilog="python -m analysis COMMAND --help says what a command does and takes.",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         child = commands.add_parser(
-            command.name,
-            help=command.summary,
-            description=command.description,
-            epilog=f"example: {command.example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
+            command.name, help=command.summary, description=command.description, epilog=f"example: {command.example}"
         )
         command.configure(child)
         child.set_defaults(sub_command=command)

@@ -36,9 +36,12 @@ class _Task:
             self.error = error
 
 
-def run_command(action: Callable[[DictConfig], int]) -> int:
-    """Run Hydra with `action` and turn what the user can mend into one line; the process' exit code."""
-    OmegaConf.register_new_resolver("paradnn_help", help_text, replace=True)
+def run_command(action: Callable[[DictConfig], int], page: str | None = None) -> int:
+    """Run Hydra with `action` and turn what the user can mend into one line; the process' exit code.
+
+    `page` is what --help says before the keys.
+    """
+    OmegaConf.register_new_resolver("paradnn_help", lambda: help_text(page), replace=True)
     verbose = os.environ.get("HYDRA_FULL_ERROR") == "1"
     # Hydra prints errors its own way and exits with 1, unless this lets them through.
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -55,7 +58,7 @@ def run_command(action: Callable[[DictConfig], int]) -> int:
         if task.error:
             raise task.error
     except Exception as error:
-        if verbose or not is_input_error(error):
+        if verbose or isinstance(error, OSError) or not is_input_error(error):
             raise
         raise ParadnnError(one_line(error)) from None
     finally:

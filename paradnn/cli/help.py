@@ -58,9 +58,9 @@ _GROUPS = {
 }
 
 
-def help_text() -> str:
-    """Every group with its options, every key with its default and its meaning."""
-    parts = [_HEAD, "Groups (key=option)", *_groups()]
+def help_text(page: str | None = None) -> str:
+    """Every group with its options, every key with its default and its meaning; first what a command is."""
+    parts = [f"{page.strip()}\n" if page else _HEAD, "Groups (key=option)", *_groups()]
     for heading, keys in documented_keys().items():
         parts += ["", heading, *(line for key, text in keys for line in _entry(key, text))]
     # Hydra substitutes $NAME in the text.

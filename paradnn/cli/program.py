@@ -33,6 +33,9 @@ def program(main: Callable[P, int]) -> Callable[P, int]:
         try:
             if signal.getsignal(signal.SIGINT) is paradnn.end_quietly:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
+            if sys.argv[1:] == ["--version"] and not arguments:
+                print(f"paradnn {paradnn.__version__}")
+                return 0
             code = main(*arguments, **named)
             sys.stdout.flush()
         except ParadnnError as error:

@@ -18,17 +18,18 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from paradnn.cli.overrides import split_overrides
+from paradnn.cli.parser import Parser
 from paradnn.compare.verdict import FEWEST, Rule
 from paradnn.config.point import SETTINGS_KEYS
 from paradnn.errors import ConfigError, ParadnnError
 
-__all__ = ["Commands", "Parser", "Request", "Side", "add_command_options", "check_commands", "parsed", "read_arguments"]
+__all__ = ["Commands", "Request", "Side", "add_command_options", "check_commands", "parsed", "read_arguments"]
 
 _EXAMPLES = """\
 examples:
@@ -110,13 +111,6 @@ class Commands:
 
 #: Unless --minutes says more or less; and rounds, of which commands may be short.
 COMMAND_MINUTES, COMMAND_ROUNDS = 10.0, 640
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ParadnnError(f"{message}; {self.prog} --help shows how")
 
 
 def read_arguments(arguments: Sequence[str]) -> Request | Commands:
@@ -225,8 +219,6 @@ def _parser() -> Parser:
         usage="%(prog)s [options] SIDE SIDE [--] [OVERRIDE ...]",
         description="Which of two settings, software stacks, frameworks, commands or commits is faster here.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     usual = Rule()
     add = parser.add_argument

@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from paradnn.compare.arguments import Parser, add_command_options, check_commands, parsed
+from paradnn.cli.parser import Parser
+from paradnn.cli.program import program
+from paradnn.compare.arguments import add_command_options, check_commands, parsed
 from paradnn.compare.commands import Command, Metric, Turns, follow
 from paradnn.compare.commits import WORKING_TREE, checkouts
 from paradnn.compare.screen import Progress, describe_commands, document, write_text
 from paradnn.compare.verdict import Estimate, Rule, estimate
-from paradnn.errors import ConfigError, ParadnnError
+from paradnn.errors import ConfigError
 
 __all__ = ["Gate", "judge", "main"]
 
@@ -50,23 +52,17 @@ def judge(found: Estimate | None, slower: float) -> Gate:
     return Gate.PASSED if found.low > 1 / (1 + slower) else Gate.UNDECIDED
 
 
+@program
 def main() -> int:
     """Compare, print and write; the exit code."""
-    try:
-        given = parsed(_parser(), sys.argv[1:])
-        slower = _share("--slower", given.slower)
-        misses = _share("--false-alarms", given.false_alarms)
-        check_commands(given)
-        if len(given.words) != 1:
-            problem = "one command is needed after --"
-            raise ConfigError("command", " ".join(given.words), problem, "write paradnn gate --base main -- COMMAND")
-        return _gate(given, slower, misses)
-    except ParadnnError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    given = parsed(make_parser(), sys.argv[1:])
+    slower = _share("--slower", given.slower)
+    misses = _share("--false-alarms", given.false_alarms)
+    check_commands(given)
+    if len(given.words) != 1:
+        problem = "one command is needed after --"
+        raise ConfigError("command", " ".join(given.words), problem, "write paradnn gate --base main -- COMMAND")
+    return _gate(given, slower, misses)
 
 
 def _gate(given: argparse.Namespace, slower: float, misses: float) -> int:
@@ -145,13 +141,9 @@ def _write(given: argparse.Namespace, words: str, outcome: Gate, found: Estimate
         write_text(given.junit, "--junit", ElementTree.tostring(suite, encoding="unicode") + "\n")
 
 
-def _parser() -> Parser:
+def make_parser() -> Parser:
     parser = Parser(
-        prog="python -m paradnn.compare.gate",
-        usage="paradnn gate [options] --base REF -- COMMAND",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        prog="python -m paradnn.compare.gate", usage="paradnn gate [options] --base REF -- COMMAND", description=__doc__
     )
     add = parser.add_argument
     add("words", nargs="*", metavar="COMMAND", help="what is timed, in each commit's folder")

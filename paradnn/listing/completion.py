@@ -1,13 +1,14 @@
 """Shell completion of `paradnn`: commands, groups, keys and their values, presets, metrics, options of the analysis.
 
-    eval "$(paradnn completion bash)"      # in ~/.bashrc
+    eval "$(paradnn completion bash)"           # in ~/.bashrc
+    eval "$(paradnn completion zsh)"            # in ~/.zshrc, after compinit
+    paradnn completion fish | source            # in ~/.config/fish/config.fish
 
 The shell asks `paradnn completion LINE` with what stands before the cursor, and gets a proposal a line.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import importlib
 import sys
@@ -16,17 +17,21 @@ from collections.abc import Iterable, Sequence
 from paradnn.cli.checks import chosen_option, keys_of
 from paradnn.cli.commands import COMMANDS
 from paradnn.cli.help import known_keys
+from paradnn.cli.parser import options, sub_commands
 from paradnn.cli.program import program
 from paradnn.config.groups import groups, options_of
 from paradnn.config.outcome import OUTCOMES
 from paradnn.config.point import Point, Settings
+from paradnn.errors import ConfigError
 from paradnn.families import FAMILIES
 from paradnn.listing.command import KINDS, entries
 from paradnn.store.metrics import METRICS
 
 __all__ = ["main", "proposals"]
 
-_SCRIPT = r"""
+#: What each shell is given. A word that ends in = goes on, any other is followed by a blank.
+_SCRIPTS = {
+    "bash": r"""
 _paradnn() {
   local line="${COMP_LINE:0:COMP_POINT}" word head
   word="${line##* }"
@@ -37,7 +42,20 @@ _paradnn() {
   [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} != *= ]] && COMPREPLY=("${COMPREPLY[0]} ")
 }
 complete -o nospace -F _paradnn paradnn
-"""
+""",
+    "zsh": r"""
+_paradnn() {
+  local -a found
+  found=("${(@f)$(paradnn completion "$LBUFFER" 2>/dev/null)}")
+  compadd -Q -S '' -- ${(M)found:#*=}
+  compadd -Q -- ${found:#*=}
+}
+compdef _paradnn paradnn
+""",
+    "fish": r"""
+complete -c paradnn -f -a '(paradnn completion (commandline -cp) 2>/dev/null)'
+""",
+}
 #: Commands that take keys and values.
 _OVERRIDES = {"train", "plan", "ceilings", "compare"}
 #: What the options of the analysis take, where their parser does not say it.
@@ -55,12 +73,14 @@ _COLUMNS = {"--x", "--y", "--by", "--on", "--colour", "--against"}
 def main(arguments: Sequence[str] | None = None) -> int:
     """`paradnn completion bash` prints the shell's part; with a line of input, what may follow."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given == ["bash"]:
-        print(_SCRIPT.strip())
+    if len(given) == 1 and given[0] in _SCRIPTS:
+        print(_SCRIPTS[given[0]].strip())
         return 0
-    if len(given) != 1 or given[0] in ("-h", "--help"):
-        print('usage: eval "$(paradnn completion bash)" in ~/.bashrc')
-        return 0 if given in ([], ["-h"], ["--help"]) else 2
+    if given in ([], ["-h"], ["--help"]):
+        print(f"usage: paradnn completion SHELL\n\n{(__doc__ or '').partition('.')[2].strip()}")
+        return 0
+    if len(given) > 1:
+        raise ConfigError("completion", " ".join(given), "are too many words", f"name one of {', '.join(_SCRIPTS)}")
     print("\n".join(proposals(given[0])))
     return 0
 
@@ -77,8 +97,10 @@ def proposals(line: str) -> list[str]:
         found = _overrides(before[1:], current)
     elif before[0] == "list":
         found = [*KINDS, *groups()] if len(before) == 1 else [name.partition("=")[0] for name, _ in entries(before[1])]
-    elif before[0] == "analysis":
-        found = _analysis(before[1:], current)
+    elif before[0] == "completion":
+        found = _SCRIPTS
+    elif before[0] in COMMANDS:
+        found = _parsed(before, current)
     else:
         found = ()
     return sorted({word for word in found if word.startswith(current)})
@@ -115,21 +137,22 @@ def _choices(key: str) -> Sequence[str]:
     return ()
 
 
-def _analysis(before: Sequence[str], current: str) -> Iterable[str]:
-    """Commands of the analysis, their options, and what an option takes."""
-    parser = importlib.import_module("analysis.cli").make_parser()
-    [commands] = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    if not before:
-        return list(commands)
-    command, flag = commands.get(before[0]), before[-1]
-    if command is None:
-        return ()
-    options = {name: action for action in command._actions for name in action.option_strings}
-    if flag in options and options[flag].nargs != 0:
+def _parsed(before: Sequence[str], current: str) -> Iterable[str]:
+    """A command's own commands, its options, and what an option takes."""
+    name, *words = before
+    parser = importlib.import_module(COMMANDS[name][0]).make_parser()
+    if commands := sub_commands(parser):
+        if not words:
+            return list(commands)
+        if words[0] not in commands:
+            return ()
+        parser = commands[words[0]]
+    known, flag = options(parser), before[-1]
+    if flag in known and known[flag].nargs != 0:
         head, comma, _ = current.rpartition(",")
-        values = options[flag].choices or _VALUES.get(flag) or (_columns() if flag in _COLUMNS else ())
+        values = known[flag].choices or _VALUES.get(flag) or (_columns() if flag in _COLUMNS else ())
         return [f"{head}{comma}{value}" for value in values]
-    return list(options)
+    return list(known)
 
 
 def _columns() -> list[str]:

@@ -79,7 +79,9 @@ def test_what_is_not_there_is_one_line(words: list[str], message: str, capsys: p
         ("paradnn analysis heatmap --y embed", ["embedding_size"]),
         ("paradnn analysis sensitivity --log-scale b", ["both"]),
         ("paradnn analysis nothing --x", []),
-        ("paradnn sync ", []),
+        ("paradnn sync --re", ["--repeats"]),
+        ("paradnn stacks re", ["remove"]),
+        ("paradnn completion z", ["zsh"]),
         ("paradnn zzz", []),
     ],
 )

@@ -1,0 +1,55 @@
+"""Options of a command: argparse, of which a wrong word is one line that says what may have been meant."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from paradnn.core.words import did_you_mean
+from paradnn.errors import ParadnnError
+
+__all__ = ["Parser", "options", "sub_commands"]
+
+_CHOICE = re.compile(r"(?:argument (\S+): )?invalid choice: (.*) \(choose from (.*)\)", re.DOTALL)
+_UNKNOWN = re.compile(r"unrecognized arguments: (.*)", re.DOTALL)
+
+
+class Parser(argparse.ArgumentParser):
+    """`about`: the module's docstring, the first line of which describes the command and the others are its page."""
+
+    def __init__(self, prog: str, about: str | None = "", **how: Any) -> None:
+        first, _, page = (about or "").partition("\n")
+        words = first.partition(": ")[2] or first
+        shown = {"description": words[:1].upper() + words[1:], "epilog": page.strip() or None}
+        layout = argparse.RawDescriptionHelpFormatter
+        super().__init__(**{"prog": prog, "formatter_class": layout, "allow_abbrev": False, **shown, **how})
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ParadnnError in place of printing the usage."""
+        if found := _CHOICE.fullmatch(message):
+            value, known = found[2].strip("'\""), re.findall(r"'([^']*)'", found[3])
+            hint = f"{did_you_mean(value, known)}choose one of {', '.join(known)}"
+            raise ParadnnError(f"{found[1] or 'argument'}={value}: no such choice; {hint}")
+        hint = ""
+        if found := _UNKNOWN.fullmatch(message):
+            word = re.split("[ =]", found[1])[0]
+            hint = did_you_mean(word, _flags(self)) if word.startswith("--") else ""
+        raise ParadnnError(f"{message}; {hint}{self.prog} --help shows how")
+
+
+def sub_commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parsers of a command's own commands, by their names."""
+    found = [each.choices for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    return dict(found[0]) if found else {}
+
+
+def options(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+    """What may be given with dashes, by each of its names."""
+    return {name: action for action in parser._actions for name in action.option_strings}
+
+
+def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for each in (parser, *sub_commands(parser).values()):
+        yield from (name for name in options(each) if name.startswith("--"))
