@@ -44,7 +44,7 @@ def overrides(generator: random.Random) -> list[str]:
 
 def check(point: Point) -> None:
     """Whatever passes has its costs, its identity and its name."""
-    of_step = {"batch_size": point.batch_size, "precision": point.precision, "mode": point.mode}
+    of_step = {"batch_size": point.batch_size, "precision": point.precision, "mode": request_of(point)["mode"]}
     model_costs(request_of(point)["model"], **of_step, optimizer=point.optimizer.name)
     assert point_id(point)
     assert run_name(point)
