@@ -10,6 +10,7 @@ import contextlib
 import random
 import re
 import shlex
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,15 +24,17 @@ from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
 from paradnn.platform.environment import Environment, available_memory
+from paradnn.platform.load import LoadWatch
 from paradnn.platform.specifications import find_hardware
 from paradnn.record.breakdown_figure import ceilings_figure
 from paradnn.record.measured import given
 from paradnn.record.record import Record, image, version_tags
+from paradnn.record.statistics import mean_interval
 from paradnn.store.runs import ClaimedElsewhere, Finished
 from paradnn.store.schema import CEILINGS_OUTCOME, SCHEMA_VERSION, outcome_of
 from paradnn.store.tracker import Tracker
 from paradnn.worker.channel import plain
-from paradnn.worker.messages import PeakRates
+from paradnn.worker.messages import ArrayRate, PeakRates, ProductRate
 from paradnn.worker.peak_rates import ARRAY_BYTES
 
 __all__ = [
@@ -50,6 +53,8 @@ __all__ = [
 #: Changes with what is measured: ceilings of another version are not used.
 _VERSION = 1
 _TIMEOUT = 600.0
+#: Processes that measure ceilings: so many, and more, at most so many, until each kernel was undisturbed in two.
+PROCESSES, MOST_PROCESSES, QUIET = 3, 6, 2
 #: Seconds between two looks while another driver measures the ceilings.
 _LOOK = 1.0
 #: How far measurements of one quantity, each sound, may be apart: what is more has a cause, such as a busy machine.
@@ -60,20 +65,22 @@ _MARGIN = 0.05
 class Ceilings:
     """The ceilings of one environment: precision -> FLOP/s, and B/s of main memory; `run_id` is where they stand.
 
-    idle_watts: power at rest, None where there is no counter.
+    idle_watts: power at rest, None where there is no counter. contended: what disturbed them, None where nothing did.
     """
 
     run_id: str
     flops_per_second: Mapping[str, float]
     bytes_per_second: float | None
     idle_watts: float | None = None
+    contended: str | None = None
 
     @classmethod
-    def of(cls, run_id: str, metrics: Mapping[str, float]) -> Ceilings:
-        """The ceilings in a run's metrics."""
+    def of(cls, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str] | None = None) -> Ceilings:
+        """The ceilings in a run's metrics and tags."""
         prefix = "peak_flops_per_second."
         peaks = {key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)}
-        return cls(run_id, peaks, metrics.get("peak_bytes_per_second"), metrics.get("idle_watts"))
+        contended = (tags or {}).get("contended_reason")
+        return cls(run_id, peaks, metrics.get("peak_bytes_per_second"), metrics.get("idle_watts"), contended)
 
     def emulated(self, precision: str) -> float | None:
         """How fast 16-bit products are against float32's where they are slower: the platform emulates them."""
@@ -212,11 +219,11 @@ class CeilingsKeeper:
         known = self._tracker.finished([identity.environment_id]).get(identity, []) if again else []
         earlier = next((run.run_id for run in known if outcome_of(run.tags) == "ok"), None)
         deadline = time.monotonic() + _TIMEOUT
+        accepts = None if again else self._sound(identity)
         while time.monotonic() < deadline:
-            accepts = None if again else (lambda known: outcome_of(known) == "ok")
             claim = self._tracker.begin(identity, name, tags, _TIMEOUT, accepts)
             if isinstance(claim, Finished):
-                return Ceilings.of(claim.run_id, self._tracker.fetch(claim.run_id)[0])
+                return Ceilings.of(claim.run_id, *self._tracker.fetch(claim.run_id))
             if not isinstance(claim, ClaimedElsewhere):
                 break
             # Two drivers that claimed at once both withdrew: they must not claim again at the same moment.
@@ -228,8 +235,8 @@ class CeilingsKeeper:
         what = f"{environment.device} ({point.framework.name}{stack})"
         self._say(f"measuring the ceilings of {what}, once: about half a minute")
         try:
-            result = self._pool.measure(WorkerKey.of(point), _request(point), _limits(), lambda _: None)
-            record = make_ceilings_record(name, point, environment, result, tags, claim.start_time)
+            result, further = self._measure(point)
+            record = make_ceilings_record(name, point, environment, result, tags, claim.start_time, further)
             run_id = self._tracker.record(claim, record, dict)
         except BaseException:
             with contextlib.suppress(Exception):
@@ -238,10 +245,38 @@ class CeilingsKeeper:
         if result.outcome != "ok":
             self._say(f"no ceilings ({result.outcome}: {result.reason}): no utilisation is reported")
             return None
-        measured = Ceilings.of(run_id, record.metrics)
+        measured = Ceilings.of(run_id, record.metrics, record.tags)
+        if measured.contended:
+            self._say(f"these ceilings are too low: {measured.contended}; a quiet session measures them again")
         for line in changes(Ceilings.of(earlier, self._tracker.fetch(earlier)[0]), measured) if earlier else ():
             self._say(line)
         return measured
+
+    def _sound(self, identity: Identity) -> Callable[[Mapping[str, str]], bool]:
+        """Which stored ceilings are used: such as nothing disturbed; on a machine that is busy now any, where there are
+        none of those."""
+        known = self._tracker.finished([identity.environment_id]).get(identity, [])
+        found = [run.tags.get("contended") == "true" for run in known if outcome_of(run.tags) == "ok"]
+        any_will_do = bool(found) and all(found) and LoadWatch().look().busy
+        return lambda tags: outcome_of(tags) == "ok" and (any_will_do or tags.get("contended") != "true")
+
+    def _measure(self, point: Point) -> tuple[PointResult, list[PeakRates]]:
+        """All kernels in one process, then the fastest in further ones, until so many were undisturbed."""
+        request = _request(point)
+        further: list[PeakRates] = []
+        result = self._pool.measure(WorkerKey.of(point), request, _limits(), lambda _: None)
+        rates = result.answer.peak_rates if result.answer else None
+        if result.outcome != "ok" or rates is None:
+            return result, []
+        only = {"matmul": plain(_fastest(rates)), "bandwidth": plain(_largest(rates))}
+        for _ in range(MOST_PROCESSES - 1):
+            if _disturbed([rates, *further]) is None and len(further) + 1 >= PROCESSES:
+                break
+            again = self._pool.measure(WorkerKey.of(point), {**request, "only": only}, _limits(), lambda _: None)
+            if again.outcome != "ok" or again.answer is None or again.answer.peak_rates is None:
+                break
+            further.append(again.answer.peak_rates)
+        return result, further
 
 
 def _limits() -> Limits:
@@ -254,11 +289,26 @@ def _request(point: Point) -> dict[str, Any]:
 
 
 def make_ceilings_record(
-    name: str, point: Point, environment: Environment, result: PointResult, tags: Mapping[str, str], start: int
+    name: str,
+    point: Point,
+    environment: Environment,
+    result: PointResult,
+    tags: Mapping[str, str],
+    start: int,
+    further: Sequence[PeakRates] = (),
 ) -> Record:
-    """What is stored of measured ceilings; `start` is in Unix milliseconds."""
+    """What is stored of measured ceilings; `start` is in Unix milliseconds, `further` are those of other processes."""
     rates = result.answer.peak_rates if result.answer else None
-    metrics = _metrics(rates) if rates else {}
+    metrics: dict[str, float] = {}
+    if rates:
+        metrics = _metrics([rates, *further])
+        reason = _disturbed([rates, *further])
+        tags = {**tags, "contended": str(bool(reason)).lower()} | ({"contended_reason": reason} if reason else {})
+        rates = replace(
+            rates,
+            matmul=[row for each in (rates, *further) for row in each.matmul],
+            bandwidth=[row for each in (rates, *further) for row in each.bandwidth],
+        )
     params = {"platform": asdict(point.platform), "framework": asdict(point.framework)}
     tables = {f"{key}.json": _table(rows) for key, rows in plain(rates).items() if rows} if rates else {}
     figure = {"ceilings.png": image(ceilings_figure(rates))} if rates else {}
@@ -276,17 +326,56 @@ def make_ceilings_record(
     )
 
 
-def _metrics(rates: PeakRates) -> dict[str, float]:
-    """The fastest product of each precision; the bandwidth over the largest arrays, and over each size."""
+def _fastest(rates: PeakRates) -> list[ProductRate]:
+    """The fastest product of each precision."""
+    best: dict[str, ProductRate] = {}
+    for row in rates.matmul:
+        if row.precision not in best or row.flops_per_second > best[row.precision].flops_per_second:
+            best[row.precision] = row
+    return list(best.values())
+
+
+def _largest(rates: PeakRates) -> list[ArrayRate]:
+    """That of the main memory: over the largest arrays, where those fit."""
+    return [row for row in rates.bandwidth if row.array_bytes == ARRAY_BYTES[-1]]
+
+
+def _kernels(processes: Sequence[PeakRates]) -> dict[str, list[tuple[float, str | None]]]:
+    """Rates of each ceiling's kernel by the name of its metric, one a process, and what disturbed each."""
+    found: dict[str, list[tuple[float, str | None]]] = {}
+    for product in _fastest(processes[0]):
+        key = product.size, product.compile, product.precision
+        rows = [row for each in processes for row in each.matmul if (row.size, row.compile, row.precision) == key]
+        found[f"peak_flops_per_second.{product.precision}"] = [(row.flops_per_second, row.disturbed) for row in rows]
+    if arrays := [row for each in processes for row in _largest(each)]:
+        found["peak_bytes_per_second"] = [(row.bytes_per_second, row.disturbed) for row in arrays]
+    return found
+
+
+def _disturbed(processes: Sequence[PeakRates]) -> str | None:
+    """What disturbed a kernel so often that fewer than two processes are left of it; None where nothing did."""
+    for name, rows in _kernels(processes).items():
+        reasons = [disturbed for _, disturbed in rows if disturbed]
+        if reasons and len(rows) - len(reasons) < QUIET:
+            return f"{name.split('_per_')[0].replace('_', ' ')} {name.partition('.')[2]}".rstrip() + f": {reasons[0]}"
+    return None
+
+
+def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
+    """The fastest product of each precision and the bandwidth over the largest arrays, each the geometric mean of the
+    processes in which nothing disturbed it (of all, where something did in each) with its 95% interval; and the
+    bandwidth over each size."""
     metrics: dict[str, float] = {}
-    for product in rates.matmul:
-        key = f"peak_flops_per_second.{product.precision}"
-        metrics[key] = max(metrics.get(key, 0.0), product.flops_per_second)
-    for row in rates.bandwidth:
+    for name, rows in _kernels(processes).items():
+        rates = [rate for rate, disturbed in rows if disturbed is None] or [rate for rate, _ in rows]
+        metrics[name] = statistics.geometric_mean(rates)
+        if len(rates) > 1:
+            base, dot, precision = name.partition(".")
+            low, high = mean_interval(rates)
+            metrics |= {f"{base}_low{dot}{precision}": low, f"{base}_high{dot}{precision}": high}
+    for row in processes[0].bandwidth:
         metrics[f"peak_bytes_per_second.{_size(row.array_bytes)}"] = row.bytes_per_second
-    if rates.bandwidth and rates.bandwidth[-1].array_bytes == ARRAY_BYTES[-1]:
-        metrics["peak_bytes_per_second"] = rates.bandwidth[-1].bytes_per_second
-    return metrics | given("idle_watts", rates.idle_watts)
+    return metrics | {"processes": float(len(processes))} | given("idle_watts", processes[0].idle_watts)
 
 
 def _description(environment: Environment, metrics: Mapping[str, float]) -> str:

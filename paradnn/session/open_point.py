@@ -74,6 +74,8 @@ class OpenPoint:
             tags["reference_point"] = "true"
         if self.ceilings:
             tags["ceilings_run"] = self.ceilings.run_id
+            if self.ceilings.contended:
+                tags["ceilings_contended"] = f"the ceilings are too low: {self.ceilings.contended}"
             if share := self.ceilings.emulated(self.point.precision):
                 tags["emulation_note"] = (
                     f"{self.point.precision} products are emulated here: {share:.2f} of float32's rate"

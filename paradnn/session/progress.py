@@ -212,6 +212,8 @@ def _limit_lines(row: Row) -> list[str]:
         lines.append(f"  note         {row.tags['profile_note']}")
     if note := row.tags.get("emulation_note") or row.tags.get("precision_note"):
         lines.append(f"  note         {note}")
+    if note := row.tags.get("ceilings_contended"):
+        lines.append(f"  note         {note}")
     if "ceilings_note" in row.tags:
         lines.append(f"  note         {row.tags['ceilings_note']} Measure it again: {row.tags['ceilings_remedy']}")
     if "energy_per_step_joules" in metrics:

@@ -30,6 +30,7 @@ _SHOWN = (
     "checks",
     "emulation_note",
     "precision_note",
+    "ceilings_contended",
     "ceilings_note",
     "ceilings_remedy",
     "profile",

@@ -73,6 +73,7 @@ _TAGS_ALONE: Mapping[Values, Collection[str]] = {
         *OUTCOME_TAGS,
         "limits_id",
         "extras",
+        "contended",
         *(OWNER, _earlier(OWNER)),
         *(EXPIRES, _earlier(EXPIRES)),
         "kind",

@@ -87,6 +87,8 @@ _ALL = (
     Metric("flops_utilization", "1", "higher", "limits", "flops_per_second / measured matmul peak of this precision"),
     Metric("flops_utilization_spec", "1", "higher", "limits", "flops_per_second / the specification's peak"),
     Metric("peak_flops_per_second", "FLOP/s", None, "limits", "measured matmul peak used for flops_utilization"),
+    Metric("peak_bytes_per_second_low", "B/s", None, "limits", "lower end of its 95% interval (ceilings)"),
+    Metric("peak_bytes_per_second_high", "B/s", None, "limits", "upper end of its 95% interval (ceilings)"),
     Metric("peak_bytes_per_second", "B/s", None, "limits", "measured memory bandwidth used for the roofline"),
     Metric("spec_flops_per_second", "FLOP/s", None, "limits", "the specification's peak in this precision"),
     Metric("spec_bytes_per_second", "B/s", None, "limits", "the specification's memory bandwidth"),
@@ -192,6 +194,12 @@ FAMILIES: dict[str, Metric] = {
     ),
     "peak_flops_per_second.": Metric(
         "peak_flops_per_second.<precision>", "FLOP/s", None, "limits", "fastest measured matmul of a ceilings run"
+    ),
+    "peak_flops_per_second_low.": Metric(
+        "peak_flops_per_second_low.<precision>", "FLOP/s", None, "limits", "lower end of its 95% interval"
+    ),
+    "peak_flops_per_second_high.": Metric(
+        "peak_flops_per_second_high.<precision>", "FLOP/s", None, "limits", "upper end of its 95% interval"
     ),
     "peak_bytes_per_second.": Metric(
         "peak_bytes_per_second.<array>", "B/s", None, "limits", "measured bandwidth over arrays of one size"

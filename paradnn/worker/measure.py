@@ -25,7 +25,17 @@ from paradnn.worker.learning.messages import Epoch
 from paradnn.worker.messages import Contention, Timing, Trial
 from paradnn.worker.series import FEWEST, block_interval, find_change
 
-__all__ = ["BlocksWatch", "NotFinite", "Protocol", "Run", "Watch", "epochs_as_blocks", "is_steady", "measure_steps"]
+__all__ = [
+    "BlocksWatch",
+    "DisturbanceWatch",
+    "NotFinite",
+    "Protocol",
+    "Run",
+    "Watch",
+    "epochs_as_blocks",
+    "is_steady",
+    "measure_steps",
+]
 
 #: Blocks in each of the two windows whose agreement ends the warm-up.
 WINDOW = 4
@@ -79,24 +89,22 @@ class Watch(Interface):
         """What counts is the attempt with this number, from 0."""
 
 
-class BlocksWatch:
-    """Energy, contention and compilations of the attempt that counts, of which `keep` is told: else of the last."""
+class DisturbanceWatch:
+    """Contention of the attempt that counts, of which `keep` is told: else of the last."""
 
-    def __init__(self, meter: EnergyMeter, step: Compiling) -> None:
-        self._meter, self._counter, self._watch = meter, CompilationCounter(step), ContentionWatch()
-        self._attempts: list[tuple[float | None, Contention | None, int]] = []
+    def __init__(self) -> None:
+        self._watch = ContentionWatch()
+        self._seen: list[Contention | None] = []
         self._kept = -1
 
     def start(self) -> None:
         """As `Watch.start`."""
-        self._counter.start()
-        self._meter.start()
         self._watch.start()
 
     def stop(self) -> float:
         """As `Watch.stop`."""
         seen = self._watch.stop()
-        self._attempts.append((self._meter.joules(), seen, self._counter.count()))
+        self._seen.append(seen)
         return seen.taken if seen and seen.reason else 0.0
 
     def keep(self, attempt: int) -> None:
@@ -104,18 +112,39 @@ class BlocksWatch:
         self._kept = attempt
 
     @property
-    def energy(self) -> tuple[float | None, str]:
-        """Joules, None where they are not known, and where they come from."""
-        return self._attempts[self._kept][0], self._meter.source
-
-    @property
     def contention(self) -> Contention | None:
         """What disturbed the blocks; None where the system does not tell."""
-        return self._attempts[self._kept][1]
+        return self._seen[self._kept]
+
+
+class BlocksWatch(DisturbanceWatch):
+    """Energy and compilations, too, of the attempt that counts."""
+
+    def __init__(self, meter: EnergyMeter, step: Compiling) -> None:
+        super().__init__()
+        self._meter, self._counter = meter, CompilationCounter(step)
+        self._spent: list[tuple[float | None, int]] = []
+
+    def start(self) -> None:
+        """As `Watch.start`."""
+        self._counter.start()
+        self._meter.start()
+        super().start()
+
+    def stop(self) -> float:
+        """As `Watch.stop`."""
+        taken = super().stop()
+        self._spent.append((self._meter.joules(), self._counter.count()))
+        return taken
+
+    @property
+    def energy(self) -> tuple[float | None, str]:
+        """Joules, None where they are not known, and where they come from."""
+        return self._spent[self._kept][0], self._meter.source
 
     def judged(self, timing: Timing) -> Timing:
         """`timing`, not steady where something was compiled meanwhile."""
-        if not (compiled := self._attempts[self._kept][2]):
+        if not (compiled := self._spent[self._kept][1]):
             return timing
         reason = f"the measured steps compiled {compiled} program(s); {timing.steady_reason}"
         return replace(timing, steady=False, steady_reason=reason)

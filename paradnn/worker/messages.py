@@ -220,7 +220,7 @@ class NoProfile:
 
 @dataclass(frozen=True)
 class ProductRate:
-    """FLOP/s of square matrix products: median over blocks, with the quartiles."""
+    """FLOP/s of square matrix products: median over blocks, with the quartiles, and what disturbed them."""
 
     precision: str
     size: int
@@ -229,17 +229,21 @@ class ProductRate:
     low: float
     high: float
     blocks: int
+    steady: bool = True
+    disturbed: str | None = None
 
 
 @dataclass(frozen=True)
 class ArrayRate:
-    """B/s of the sum of two arrays of `array_bytes` each, in place: median over blocks, with the quartiles."""
+    """B/s of the sum of two arrays of `array_bytes` each, in place: as `ProductRate`."""
 
     array_bytes: int
     bytes_per_second: float
     low: float
     high: float
     blocks: int
+    steady: bool = True
+    disturbed: str | None = None
 
 
 @dataclass(frozen=True)

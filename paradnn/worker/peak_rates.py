@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from paradnn.worker.energy import EnergyMeter, open_meter
-from paradnn.worker.measure import Protocol, measure_steps
+from paradnn.worker.measure import DisturbanceWatch, Protocol, measure_steps
 from paradnn.worker.messages import ArrayRate, PeakRates, ProductRate
 
 if TYPE_CHECKING:
@@ -37,8 +37,16 @@ _REST = 3.0
 
 
 def measure_peak_rates(request: Mapping[str, Any], framework: Framework, phase: Callable[[str], Any]) -> PeakRates:
-    """Power at rest, then matmul and bandwidth rates, with arrays that fit in the request's `memory_bytes`."""
+    """Power at rest, then matmul and bandwidth rates, with arrays that fit in the request's `memory_bytes`.
+
+    With `only`, rows of an earlier answer, those kernels alone are measured, in another process.
+    """
     memory = request["memory_bytes"]
+    if only := request.get("only"):
+        with phase("matmul"):
+            matmul = [_product(framework, row["precision"], row["size"], row["compile"]) for row in only["matmul"]]
+        with phase("bandwidth"):
+            return PeakRates(matmul, [_bandwidth(framework, row["array_bytes"]) for row in only["bandwidth"]])
     with phase("idle"):
         idle = _idle_watts(open_meter(request["platform"]["name"], int(request["platform"]["index"])))
     with phase("matmul"):
@@ -65,16 +73,17 @@ def _matmul(framework: Framework, precision: str, memory: int) -> list[ProductRa
         for size in _MATMUL_SIZES:
             if 4 * 4 * size * size > memory:
                 break
-            run = framework.make_kernel("matmul", size, precision, compile)
-            run(1)
-            begin = time.perf_counter()
-            run(1)
-            seconds = time.perf_counter() - begin
-            rows.append(ProductRate(precision, size, compile, *_rates(run, 2.0 * size**3)))
+            rows.append(_product(framework, precision, size, compile))
             # The next size has eight times the work.
-            if 8 * seconds > _LONGEST:
+            if 8 * 2.0 * size**3 / rows[-1].flops_per_second > _LONGEST:
                 break
     return rows
+
+
+def _product(framework: Framework, precision: str, size: int, compile: str) -> ProductRate:
+    run = framework.make_kernel("matmul", size, precision, compile)
+    run(1)
+    return ProductRate(precision, size, compile, *_rates(run, 2.0 * size**3))
 
 
 def _bandwidth(framework: Framework, array_bytes: int) -> ArrayRate:
@@ -83,9 +92,11 @@ def _bandwidth(framework: Framework, array_bytes: int) -> ArrayRate:
     return ArrayRate(array_bytes, *_rates(run, 3.0 * array_bytes * REPEATS))
 
 
-def _rates(run: Callable[[int], None], work: float) -> tuple[float, float, float, int]:
-    """Rate of a kernel that does so much `work`: median over blocks, lower and upper quartile, number of blocks."""
-    timing = measure_steps(run, _PROTOCOL, lambda _: nullcontext())
+def _rates(run: Callable[[int], None], work: float) -> tuple[float, float, float, int, bool, str | None]:
+    """Rate of a kernel that does so much `work`: median over blocks, lower and upper quartile, number of blocks,
+    whether they are steady, and what disturbed them."""
+    watch = DisturbanceWatch()
+    timing = measure_steps(run, _PROTOCOL, lambda _: nullcontext(), watch=watch)
     rates = [work * timing.steps_per_block / seconds for seconds in timing.blocks]
     low, middle, high = statistics.quantiles(rates, n=4, method="inclusive") if len(rates) > 1 else rates * 3
-    return middle, low, high, len(rates)
+    return middle, low, high, len(rates), timing.steady, watch.contention.reason if watch.contention else None
