@@ -21,7 +21,6 @@ import numpy as np
 
 from benchmarks.common import save
 from benchmarks.neusight import GPU, Timed, labelled_models, timed_operations
-from paradnn.costs import kernel_operation
 from paradnn.forecast.operation_times import LEAST, OperationTimes
 
 FOLDS, SEED = 10, 0
@@ -30,7 +29,7 @@ FOLDS, SEED = 10, 0
 def stored(store: str, device: str, precision: str) -> Mapping[str, Sequence[Timed]]:
     """Kernels of a device in a store, by kind."""
     from analysis import load
-    from analysis.methods.extrapolation import model_of
+    from analysis.methods.extrapolation import stated_model
     from analysis.store.frame import is_ok
     from paradnn.families import FAMILIES
 
@@ -40,7 +39,7 @@ def stored(store: str, device: str, precision: str) -> Mapping[str, Sequence[Tim
     rows = rows[rows["device"].str.contains(device, regex=False)]
     found: defaultdict[str, list[Timed]] = defaultdict(list)
     for row in rows.to_dict("records"):
-        operation = kernel_operation(model_of(row), int(row["batch_size"]), precision)
+        operation = stated_model(row).as_operation(int(row["batch_size"]), precision)
         found[operation.kind].append((operation, float(row["step_time_ms"]) / 1e3))
     return found
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from analysis.published.archive import read_archive
 from analysis.store.past import rates_of, table_of
-from paradnn.costs import model_costs
+from paradnn.families import model_of
 from paradnn.forecast.features import Line, roofline, step_inputs
 from paradnn.forecast.inputs import Coordinate, Inputs
 from paradnn.forecast.regression import Array
@@ -81,8 +81,8 @@ def _table(rows: list[Any]) -> Table:
     entries, costs = [], []
     for row in rows:
         model = dict(zip(("layers", "nodes", "input_size", "output_size"), row.shape[:4], strict=True)) | {"name": "fc"}
-        cost = model_costs(
-            model, batch_size=row.shape[4], precision=row.platform.precision, mode="train", optimizer="rmsprop"
+        cost = model_of(model).costs(
+            batch_size=row.shape[4], precision=row.platform.precision, mode="train", optimizer="rmsprop"
         )
         costs.append([cost.flops_per_step, cost.bytes_per_step, cost.parameters])
         fixed = {"model.name": "fc", "precision": row.platform.precision, "compile": row.platform.compile}

@@ -22,7 +22,6 @@ FLOORS = (
     {"config"},
     {"store", "cli", "sweep"},
     {"platform"},
-    {"costs"},
     {"execution", "record"},
     {"workloads"},
     {"session"},
@@ -33,7 +32,7 @@ FLOORS = (
 )
 #: What `analysis` shares with the driver: faults, the look of figures, machines, where the store is, what can be run,
 #: what memory excludes.
-CONFIG = ("config.identity", "config.outcome", "config.paths", "config.point", "config.price")
+CONFIG = ("config.costs", "config.identity", "config.outcome", "config.paths", "config.point", "config.price")
 #: ... and what a point costs, how long its step and its messages take, and which points a sweep has.
 FORECAST = (
     "forecast.communication",
@@ -52,14 +51,13 @@ SHARED = (
     "plotting",
     "platform",
     "store",
-    "costs",
     "sweep.space",
     "cli",
     "design.frontier",
     *CONFIG,
     *FORECAST,
 )
-MOST_ROOMS, MOST_ARROWS = 32, 182
+MOST_ROOMS, MOST_ARROWS = 31, 178
 
 FRAMEWORKS = {"keras", "tensorflow", "jax", "torch"}
 #: None of it is in an interpreter under test.

@@ -1,6 +1,6 @@
 """How long a step would take on a device that only ran kernels: its operations, each predicted from these, summed.
 
-The products of a step follow from its layers (`paradnn.costs.model_operations`), with exact shapes, which profiles do
+The products of a step follow from its layers (`Model.product_list`), with exact shapes, which profiles do
 not hold. What else a step does is read from the run's own operation table, how often and how many bytes, whatever
 device it was profiled on; without a table it is the traffic that the products do not explain. Such an operation is
 predicted as an elementwise kernel that moves as many bytes. An operation within a step is not called: of each kernel's
@@ -20,14 +20,13 @@ import numpy as np
 import pandas as pd
 
 from analysis.store.frame import is_ok, require_homogeneous
-from paradnn.costs import kernel_operation, model_costs, model_operations
 from paradnn.errors import ConfigError, NotEnoughData
-from paradnn.families import FAMILIES
+from paradnn.families import FAMILIES, Model, model_of
 from paradnn.families.operations import Counted, Operation, elementwise_operation
 from paradnn.forecast.operation_times import LEAST, OperationTimes
 from paradnn.forecast.past_runs import NOISE_METRICS, stated_noise
 
-__all__ = ["Kernels", "Step", "fit_kernels", "model_of", "require_step", "step_of", "summed"]
+__all__ = ["Kernels", "Step", "fit_kernels", "require_step", "stated_model", "step_of", "summed"]
 
 _DRAWS, _SEED = 2000, 0
 #: How far operations of a step are off together, beside kernels that ran alone (standard deviation of the logarithm):
@@ -104,7 +103,7 @@ def fit_kernels(
     )
     groups: defaultdict[str, list[tuple[Operation, float, float]]] = defaultdict(list)
     for row, seconds, own in zip(runs.to_dict("records"), _numbers(runs, metric) / 1e3, noise, strict=True):
-        operation = kernel_operation(model_of(row), int(row["batch_size"]), str(row["precision"]))
+        operation = stated_model(row).as_operation(int(row["batch_size"]), str(row["precision"]))
         groups[operation.kind].append((operation, seconds, own))
     counts = {kind: len({operation for operation, *_ in group}) for kind, group in groups.items()}
     models = {
@@ -140,9 +139,9 @@ def _kernel_runs(frame: pd.DataFrame, device: str, like: Row, metric: str) -> pd
 
 def require_step(row: Row, option: str = "--run", remedy: str = "choose runs with --where") -> None:
     """ConfigError, of the option that chose it, for a point whose operations are not known."""
-    name = model_of(row)["name"]
-    if FAMILIES[name].is_kernel or _told(row, "devices", "1") != "1":
-        raise ConfigError(option, name, "is no model on one device", remedy)
+    model = stated_model(row)
+    if model.is_kernel or _told(row, "devices", "1") != "1":
+        raise ConfigError(option, model.name, "is no model on one device", remedy)
     if _told(row, "mode", "train") == "generate":
         raise ConfigError(option, "mode=generate", "has no list of operations here", remedy)
 
@@ -150,15 +149,15 @@ def require_step(row: Row, option: str = "--run", remedy: str = "choose runs wit
 def step_of(row: Row, kernels: Kernels, table: pd.DataFrame | None) -> Step:
     """One step of the point in `row` (columns of a frame) on the kernels' device; `table`: its operations, profiled."""
     require_step(row)
-    model, batch_size, precision = model_of(row), int(row["batch_size"]), str(row["precision"])
+    model, batch_size, precision = stated_model(row), int(row["batch_size"]), str(row["precision"])
     mode = _told(row, "mode", "train")
-    products = model_operations(model, batch_size=batch_size, precision=precision, mode=mode)
+    products = model.product_list(batch_size=batch_size, precision=precision, mode=mode)
     known = [each for each in products if each.operation.kind in kernels.models]
     others: list[Counted] = []
     if "elementwise" in kernels.models:
         others = list(_others(table, precision)) if table is not None else [_traffic(model, row, products)]
     if not known and not others:
-        raise NotEnoughData(f"none of the operations of {model['name']} is among the kernels of {kernels.device}")
+        raise NotEnoughData(f"none of the operations of {model.name} is among the kernels of {kernels.device}")
     covered, missing = _coverage(table, {each.operation.kind for each in known}, "elementwise" in kernels.models)
     if len(known) < len(products):
         lacking = sorted({each.operation.kind for each in products}.difference(kernels.models))
@@ -242,11 +241,10 @@ def _with_idle(step: Step, kernels: Kernels) -> Step:
     return replace(step, covered=step.covered + known, not_modelled=left)
 
 
-def _traffic(model: Mapping[str, Any], row: Row, products: Sequence[Counted]) -> Counted:
+def _traffic(model: Model, row: Row, products: Sequence[Counted]) -> Counted:
     """The traffic of a step that its products do not explain, one operation for each pass over a layer."""
     mode = _told(row, "mode", "train")
-    costs = model_costs(
-        model,
+    costs = model.costs(
         batch_size=int(row["batch_size"]),
         precision=str(row["precision"]),
         mode=mode,
@@ -281,8 +279,8 @@ def _named(table: pd.DataFrame) -> pd.Series:
     return table["type"].astype(str)
 
 
-def model_of(row: Row) -> dict[str, Any]:
-    """The model of a frame's row, as `paradnn.costs` takes it; ConfigError for a family that this version lacks."""
+def stated_model(row: Row) -> Model:
+    """The model of a frame's row; ConfigError for a family that this version lacks."""
     name = row.get("family")
     if name not in FAMILIES:
         raise ConfigError("--run", name, "is no family that this version knows", "choose other runs")
@@ -292,8 +290,7 @@ def model_of(row: Row) -> dict[str, Any]:
         for key, value in row.items()
         if str(key).startswith(prefix) and not _is_missing(value)
     }
-    known = FAMILIES[str(name)].options.__dataclass_fields__
-    return {**{key: value for key, value in given.items() if key in known}, "name": str(name)}
+    return model_of({**given, "name": str(name)})
 
 
 def _told(row: Row, name: str, otherwise: str) -> str:

@@ -1,7 +1,7 @@
 """What a channel says of data-parallel steps: of those that were measured, and of more hosts than were measured.
 
 The step of a device alone is measured, with the batch that it would have as one of N; its layers' gradients follow
-from the model (`paradnn.costs.layer_work`), and their exchange from the channel (`data_parallel`).
+from the model (`Model.layer_work`), and their exchange from the channel (`data_parallel`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.methods.extrapolation import model_of
+from analysis.methods.extrapolation import stated_model
 from analysis.methods.joining import describes
 from analysis.store.frame import is_ok
-from paradnn.costs import LayerWork, layer_work
 from paradnn.errors import NotEnoughData
 from paradnn.families import FAMILIES
+from paradnn.families.layers import LayerWork
 from paradnn.forecast.communication.channels import channels
 from paradnn.forecast.communication.data_parallel import Exchange, Step
 from paradnn.forecast.communication.link import FittedLink, RingCheck, check_rings, choose_channel, link_of
@@ -168,7 +168,7 @@ def _expect(frame: pd.DataFrame, exchange: Exchange, keys: list[str], asked: Seq
         raise NotEnoughData("every step has fewer examples than devices; ask for fewer, or for --scaling weak")
     found, largest = [], 0.0
     for one in possible:
-        layers = layer_work(model_of(one.row))
+        layers = stated_model(one.row).layer_work()
         shown = {name: one.row[name] for name in (*keys, *_STEP) if name in one.row}
         shown |= {"batch_size": one.batch, "devices": one.devices, "measured_ms": 1e3 * one.measured}
         found.append({**shown, **dict(_times(layers, one, link, exchange))})

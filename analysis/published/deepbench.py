@@ -23,10 +23,10 @@ from typing import Any
 
 from analysis.published.files import DAMAGED, read_sheets, reason
 from analysis.published.runs import Imported, Publication, PublishedRun, Transfer, digest, log_publications
+from paradnn.config.costs import costs_of
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
 from paradnn.core.workload import asked_for
-from paradnn.costs.point import costs_of
 from paradnn.errors import ConfigError, DataError
 from paradnn.families import FAMILIES
 from paradnn.platform.specifications import find_hardware

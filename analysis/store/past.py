@@ -15,7 +15,8 @@ import numpy as np
 import pandas as pd
 
 from paradnn.config.point import Optimizer
-from paradnn.costs import Costs, model_costs
+from paradnn.families import model_of
+from paradnn.families.layers import Costs
 from paradnn.forecast.past_runs import NOISE_METRICS, PastRuns, stated_noise
 from paradnn.forecast.table import Table
 from paradnn.platform.specifications import find_hardware
@@ -132,8 +133,7 @@ def _work(family: str, keys: frozenset[tuple[str, str]]) -> tuple[float, ...]:
     row: Mapping[str, Any] = {key: _value(text) for key, text in keys if text != "null"}
     model = {key.removeprefix("model."): value for key, value in row.items() if key.startswith("model.")}
     try:
-        costs: Costs = model_costs(
-            {"name": family, **model},
+        costs: Costs = model_of({"name": family, **model}).costs(
             batch_size=row["batch_size"],
             precision=row.get("precision", "float32"),
             mode=row.get("mode", "train"),

@@ -226,7 +226,7 @@ class Workload:
         return words + ([point.data.name] if point.data.name != "synthetic" else [])
 
     def cost_keys(self) -> dict[str, int]:
-        """Which of its options decide what a timed step costs (`paradnn.costs`)."""
+        """Which of its options decide what a timed step costs (`Model.costs`)."""
         return {}
 
     def has_steps(self, outcome: str, last: Answer | None) -> bool:

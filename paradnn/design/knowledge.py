@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Point, Settings
-from paradnn.costs.point import memory_limit
 from paradnn.design.axes import Array, Axis, axes_of, coordinates, kinds_of, sizes_of, terms_of
 from paradnn.design.frontier import chances, excluded
 from paradnn.errors import StoreError
@@ -24,6 +23,7 @@ from paradnn.forecast.history import History, Past
 from paradnn.forecast.past_runs import PastRuns
 from paradnn.forecast.status import rates_of, sweep_status
 from paradnn.forecast.table import Rates, Table, row_of, table_of_points
+from paradnn.platform.memory import memory_limit
 from paradnn.session.summary import Row
 from paradnn.store.resume import ResumePolicy, first_accepted
 

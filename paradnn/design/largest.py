@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from paradnn.config.costs import costs_of
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings
-from paradnn.costs.point import costs_of, memory_limit
 from paradnn.design.axes import axes_of, kinds_of, sizes_of
 from paradnn.design.frontier import excluded, fitting
 from paradnn.design.knowledge import proved
@@ -23,6 +23,7 @@ from paradnn.execution.environments import current_environments
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.forecast.history import History, open_history
 from paradnn.forecast.table import row_of
+from paradnn.platform.memory import memory_limit
 from paradnn.record.record import run_name
 from paradnn.session.course import Conclusion, Visit
 from paradnn.session.summary import Row

@@ -201,11 +201,15 @@ def message_families() -> tuple[str, ...]:
 
 
 def model_of(options: Mapping[str, Any]) -> Model:
-    """The model of a mapping with its `name`, as requests and stored runs hold it; ValueError names the families."""
+    """The model of a mapping with its `name`, as requests and stored runs hold it; ValueError names the families.
+
+    Nothing is checked but what the keys must be together. What other versions stored beside is left out.
+    """
     if options["name"] not in FAMILIES:
         raise ValueError(f"model.name={options['name']}: no such family; known are {', '.join(FAMILIES)}")
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
-    return FAMILIES[options["name"]].options(**values)
+    known = FAMILIES[options["name"]].options
+    given: dict[str, Any] = {key: value for key, value in options.items() if key in known.__dataclass_fields__}
+    return known(**given | {key: tuple(value) for key, value in given.items() if isinstance(value, list)})
 
 
 def build(options: Mapping[str, Any]) -> Workload:

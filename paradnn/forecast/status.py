@@ -9,15 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from paradnn.config.costs import costs_of
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings
-from paradnn.costs import Costs
-from paradnn.costs.point import costs_of, exceeds_memory, memory_limit
 from paradnn.execution.environments import current_environments
 from paradnn.execution.worker_key import WorkerKey
+from paradnn.families.layers import Costs
 from paradnn.forecast.history import History
 from paradnn.forecast.table import Rates
 from paradnn.platform.environment import Environment, describe_environment
+from paradnn.platform.memory import exceeds_memory, memory_limit
 from paradnn.platform.specifications import find_hardware
 from paradnn.session.hardware_peaks import Ceilings, below_ceilings, ceilings_identity
 from paradnn.store.resume import ResumePolicy, first_accepted, point_statuses

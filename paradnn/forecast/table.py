@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
 from paradnn.core.workload import WORKLOADS
-from paradnn.costs import Costs, example_sizes, layer_count
+from paradnn.errors import ConfigError
+from paradnn.families import Model, model_of
+from paradnn.families.layers import Costs
 from paradnn.forecast.history import Past
 from paradnn.forecast.regression import Array
 from paradnn.store.schema import LATER_PARAMS
@@ -90,13 +92,15 @@ class Table:
     @cached_property
     def layers(self) -> Array:
         """(n,) layers; ten for a model that this version does not know."""
-        return np.array([_of_model(row, layer_count, 10) for row in self.rows], dtype=float)
+        return np.array([_of_model(row, Model.layer_count, 10) for row in self.rows], dtype=float)
 
     @cached_property
     def examples(self) -> Array:
         """(n, 2) numbers of an example's input and of its target, a one for each class; of a model that this version
         does not know a thousand and ten."""
-        return np.array([_of_model(row, example_sizes, (1000, 10)) for row in self.rows], dtype=float).reshape(-1, 2)
+        return np.array([_of_model(row, Model.example_sizes, (1000, 10)) for row in self.rows], dtype=float).reshape(
+            -1, 2
+        )
 
     @cached_property
     def words(self) -> list[frozenset[tuple[str, str]]]:
@@ -173,15 +177,15 @@ def _defaults() -> dict[str, str]:
     return {key: value for key, value in point.items() if key != "model"}
 
 
-def _of_model(row: Mapping[str, str], figure: Callable[[Mapping[str, Any]], Any], unknown: Any) -> Any:
+def _of_model(row: Mapping[str, str], figure: Callable[[Model], Any], unknown: Any) -> Any:
     return _of_items(tuple(item for item in row.items() if item[0].startswith("model.")), figure, unknown)
 
 
 @functools.lru_cache(maxsize=65536)
-def _of_items(model: tuple[tuple[str, str], ...], figure: Callable[[Mapping[str, Any]], Any], unknown: Any) -> Any:
+def _of_items(model: tuple[tuple[str, str], ...], figure: Callable[[Model], Any], unknown: Any) -> Any:
     try:
-        return figure({key.removeprefix("model."): _value(value) for key, value in model})
-    except (KeyError, TypeError, ValueError):  # of another version
+        return figure(model_of({key.removeprefix("model."): _value(value) for key, value in model}))
+    except (KeyError, TypeError, ValueError, ConfigError):  # of another version
         return unknown
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
-from paradnn.costs import Costs
+from paradnn.families.layers import Costs
 from paradnn.platform.environment import Environment
 from paradnn.record.input_pipeline import balance_metrics
 from paradnn.record.profile_summary import profile_metrics

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping
 
 from paradnn.config.point import Point
-from paradnn.costs import Costs
+from paradnn.families.layers import Costs
 from paradnn.record.input_pipeline import balance_checks
 from paradnn.worker.messages import Answer
 

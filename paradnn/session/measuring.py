@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from paradnn.config.costs import costs_of
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, Settings
 from paradnn.core.words import counted
 from paradnn.core.workload import Companion, Moment, Part, Workload
-from paradnn.costs.point import costs_of, exceeds_memory, memory_limit
 from paradnn.errors import DataError, StoreError, WorkerError
 from paradnn.execution.environments import WorkerEnvironments
 from paradnn.execution.hosts import OtherHosts
@@ -28,6 +28,7 @@ from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
 from paradnn.platform.findings import Finding
+from paradnn.platform.memory import exceeds_memory, memory_limit
 from paradnn.record.prices import price_tags, priced
 from paradnn.record.profile_summary import profile_tags
 from paradnn.record.record import Record, point_tags, run_name

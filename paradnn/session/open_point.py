@@ -11,7 +11,7 @@ from typing import Any
 from paradnn.config.identity import request_of
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Measure, Point
-from paradnn.costs import Costs
+from paradnn.families.layers import Costs
 from paradnn.platform.environment import Environment, load_average
 from paradnn.record.measured import Measured, step_times
 from paradnn.record.record import Record, make_record

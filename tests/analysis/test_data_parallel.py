@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from paradnn.costs import LayerWork, layer_work, model_costs
+from paradnn.families import model_of
+from paradnn.families.layers import LayerWork
 from paradnn.forecast.communication.data_parallel import ALGORITHMS, as_link, exchange_seconds, messages, simulate
 
 #: Seconds, and seconds a byte: 50 us and 1 GB/s.
@@ -90,11 +91,11 @@ def test_a_step_is_never_faster_than_its_pass_or_its_link_nor_slower_than_both()
 
 
 def test_layers_add_up_to_the_model() -> None:
-    costs = model_costs(FC, batch_size=7, precision="float32", mode="train", optimizer="sgd")
-    layers = layer_work(FC)
+    costs = model_of(FC).costs(batch_size=7, precision="float32", mode="train", optimizer="sgd")
+    layers = model_of(FC).layer_work()
     assert [layer.gradient_bytes for layer in layers] == [4 * 16, 4 * 20, 4 * 10]
     assert sum(layer.gradient_bytes for layer in layers) == 4 * costs.parameters
     assert 7 * sum(layer.forward for layer in layers) == costs.forward_flops
     assert 7 * sum(layer.backward for layer in layers) == costs.backward_flops
     with pytest.raises(ValueError, match="gemm has no layers"):
-        layer_work({"name": "gemm"})
+        model_of({"name": "gemm"}).layer_work()

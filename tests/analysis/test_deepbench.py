@@ -26,7 +26,7 @@ from paradnn.platform.specifications import find_hardware
 from paradnn.workloads.step import Step
 from tests.analysis.conftest import Writer
 from tests.analysis.deepbench import CONVOLUTION, FLOAT, GEMM, LSTM, REDUCE, SPECS, Rows, folder_of, table, write
-from tests.costs.test_kernels import stated
+from tests.families.test_kernels import stated
 
 OWN = os.environ.get("PARADNN_DEEPBENCH")
 

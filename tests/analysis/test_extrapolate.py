@@ -12,8 +12,8 @@ import pytest
 
 from analysis.methods.extrapolation import Step, fit_kernels, step_of
 from analysis.summaries.extrapolate import ExtrapolateOptions, extrapolate
-from paradnn.costs import kernel_operation, model_costs, model_operations
 from paradnn.errors import NotEnoughData, ParadnnError
+from paradnn.families import model_of
 from tests.analysis.planted import runs
 
 #: Milliseconds of P1B3's products in one pass on x86 (m, n, k, transposes); two of the same operands took 0.549
@@ -64,7 +64,9 @@ def planted(noise: float = 0.0, start: float = 0.0) -> pd.DataFrame:
     ]
     products = kernels(shapes, [1e3 * (CALL + start + seconds(gemm(*shape))) for shape in shapes])
     sizes = [(elements, chain) for elements in (10, 10**3, 10**4, 10**5, 10**6) for chain in (1, 30)]
-    chains = [kernel_operation({"name": "elementwise", "elements": e, "operations": o}, 1, "float32") for e, o in sizes]
+    chains = [
+        model_of({"name": "elementwise", "elements": e, "operations": o}).as_operation(1, "float32") for e, o in sizes
+    ]
     times = [1e3 * (CALL + one.calls * STEP + one.bytes / BANDWIDTH) for one in chains]
     columns = pd.DataFrame(sizes, columns=["model.elements", "model.operations"])
     given = {"family": "elementwise", "batch_size": 1, "mode": "inference", "step_time_ms": times}
@@ -74,7 +76,7 @@ def planted(noise: float = 0.0, start: float = 0.0) -> pd.DataFrame:
 
 def gemm(m: int, n: int, k: int, variant: str) -> Any:
     flips = {f"transpose_{side}": letter == "t" for side, letter in zip("ab", variant, strict=True)}
-    return kernel_operation({"name": "gemm", "m": m, "n": n, "k": k, **flips}, 1, "float32")
+    return model_of({"name": "gemm", "m": m, "n": n, "k": k, **flips}).as_operation(1, "float32")
 
 
 def seconds(operation: Any) -> float:
@@ -84,8 +86,8 @@ def seconds(operation: Any) -> float:
 def whole(model: dict[str, Any], batch_size: int) -> float:
     """What the planted platform takes for the products of a step and the traffic beside them."""
     plain = {key.removeprefix("model."): int(value) for key, value in model.items()} | {"name": "fc"}
-    products = model_operations(plain, batch_size=batch_size, precision="float32", mode="train")
-    costs = model_costs(plain, batch_size=batch_size, precision="float32", mode="train", optimizer="rmsprop")
+    products = model_of(plain).product_list(batch_size=batch_size, precision="float32", mode="train")
+    costs = model_of(plain).costs(batch_size=batch_size, precision="float32", mode="train", optimizer="rmsprop")
     moved = costs.bytes_per_step - sum(each.operation.bytes for each in products)
     return CALL + sum(seconds(each.operation) for each in products) + moved / BANDWIDTH
 
@@ -149,12 +151,9 @@ def test_what_a_product_takes_to_begin_is_no_part_of_the_call() -> None:
     """A library's own preparations happen in every product of a step, the call once."""
     start, small = 1e-4, {"model.layers": 8, "model.nodes": "16", "model.input_size": 16, "model.output_size": 16}
     found = fit_kernels(planted(start=start), "Test CPU", {"precision": "float32"})
-    products = model_operations(
-        {key.removeprefix("model."): int(value) for key, value in small.items()} | {"name": "fc"},
-        batch_size=4,
-        precision="float32",
-        mode="train",
-    )
+    products = model_of(
+        {key.removeprefix("model."): int(value) for key, value in small.items()} | {"name": "fc"}
+    ).product_list(batch_size=4, precision="float32", mode="train")
     table = pd.DataFrame({"type": ["Mul"], "category": ["elementwise"], "count": [1], "bytes": [1e2], "share": [1.0]})
     step = step_of(point(small, 4), found, table)
     assert step.seconds == pytest.approx(CALL + len(products) * (start + STEP), rel=0.3)

@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 
 from analysis.cli.homogeneous import answer
-from analysis.methods.extrapolation import model_of
+from analysis.methods.extrapolation import stated_model
 from analysis.methods.scaling_prediction import seconds_at
 from analysis.options import Selection
 from analysis.summaries.scaling import ScalingOptions, ScalingResult, scaling
 from analysis.summaries.scaling_prediction import HostsResult, PredictedResult
-from paradnn.costs import layer_work
 from paradnn.errors import ConfigError, NotEnoughData
+from paradnn.families import model_of
 from paradnn.forecast.communication.channels import channels
 from paradnn.forecast.communication.data_parallel import exchange_seconds, simulate
 from paradnn.forecast.communication.link import choose_channel, link_of
@@ -52,7 +52,9 @@ def trained(counts: tuple[int, ...] = (1, 2, 4), exchanged: float = 1.0, hidden:
     for count in counts:
         seconds = []
         for nodes, layers, batch in POINTS.to_numpy(dtype="int64").tolist():
-            work = layer_work({"name": "fc", "nodes": nodes, "layers": layers, "input_size": 100, "output_size": 10})
+            work = model_of(
+                {"name": "fc", "nodes": nodes, "layers": layers, "input_size": 100, "output_size": 10}
+            ).layer_work()
             step = simulate(
                 work, alone(nodes, layers, batch / count), lambda size, n=count: exchange_seconds("ring", n, size, link)
             )
@@ -121,7 +123,7 @@ def test_all_gradients_go_at_once_unless_told_otherwise() -> None:
     result = scaling(store(trained((1, 2)), messages()), ScalingOptions(channel="tcp latency"))
     assert isinstance(result, ScalingResult)
     for row in result.expected.table.to_dict("records"):
-        size = sum(layer.gradient_bytes for layer in layer_work(model_of(row)))
+        size = sum(layer.gradient_bytes for layer in stated_model(row).layer_work())
         assert row["exchange_ms"] == pytest.approx(1e3 * 2 * link(size / 2))
         assert row["overlapped_ms"] == row["serial_ms"] == pytest.approx(row["alone_ms"] + row["exchange_ms"])
     assert "(ring, all gradients at once)" in result.text()
@@ -163,9 +165,9 @@ def test_hosts_lose_what_the_ring_takes() -> None:
     )
     assert isinstance(result, HostsResult)
     for row in result.expected.table.to_dict("records"):
-        model = model_of(row)
+        model = stated_model(row)
         computing = alone(row["model.nodes"], row["model.layers"], row["batch_size"] / row["devices"])
-        sent = [exchange_seconds("ring", row["devices"], layer.gradient_bytes, link) for layer in layer_work(model)]
+        sent = [exchange_seconds("ring", row["devices"], layer.gradient_bytes, link) for layer in model.layer_work()]
         assert row["serial_ms"] == pytest.approx(1e3 * (computing + sum(sent)))
         assert row["efficiency_serial"] == pytest.approx(computing / (computing + sum(sent)))
     text = result.text()

@@ -16,7 +16,6 @@ from paradnn import train
 from paradnn.cli.help import help_text, known_keys
 from paradnn.config.identity import point_id, request_of
 from paradnn.config.point import Point, read_point, read_settings
-from paradnn.costs import model_costs
 from paradnn.errors import ConfigError
 from paradnn.families import FAMILIES
 from paradnn.record.record import run_name
@@ -45,7 +44,7 @@ def overrides(generator: random.Random) -> list[str]:
 def check(point: Point) -> None:
     """Whatever passes has its costs, its identity and its name."""
     of_step = {"batch_size": point.batch_size, "precision": point.precision, "mode": request_of(point)["mode"]}
-    model_costs(request_of(point)["model"], **of_step, optimizer=point.optimizer.name)
+    point.model.costs(**of_step, optimizer=point.optimizer.name)
     assert point_id(point)
     assert run_name(point)
 

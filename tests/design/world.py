@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from paradnn.config.costs import costs_of
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Measure, Point, Settings, Sweep, Tracking
-from paradnn.costs.point import costs_of
 from paradnn.design.course import AdaptiveSweep
 from paradnn.execution.environments import current_environments
 from paradnn.families.fc import FullyConnected

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paradnn.costs import kernel_operation
+from paradnn.families import model_of
 from paradnn.families.operations import Operation, elementwise_operation
 from paradnn.forecast.operation_times import OperationTimes
 
@@ -20,7 +20,7 @@ def products(count: int, seed: int = 0) -> list[Operation]:
 
 def gemm(m: int, n: int, k: int) -> Operation:
     model = {"name": "gemm", "m": m, "n": n, "k": k, "transpose_a": False, "transpose_b": False}
-    return kernel_operation(model, 1, "float32")
+    return model_of(model).as_operation(1, "float32")
 
 
 def planted(operations: list[Operation], noise: float = 0.01, seed: int = 0) -> np.ndarray:
@@ -61,7 +61,7 @@ def test_a_product_far_beyond_the_timed_ones_follows_the_roofline(fitted: Operat
 
 def test_chains_tell_a_call_from_an_operation_within_it() -> None:
     chains = [
-        kernel_operation({"name": "elementwise", "elements": elements, "operations": operations}, 1, "float32")
+        model_of({"name": "elementwise", "elements": elements, "operations": operations}).as_operation(1, "float32")
         for elements in (10, 1000, 100_000, 10_000_000)
         for operations in (1, 10, 100)
     ]

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from paradnn.config.costs import costs_of
 from paradnn.config.identity import Identity
 from paradnn.config.point import Point, Settings
-from paradnn.costs.point import costs_of
 from paradnn.errors import ConfigError
 from paradnn.forecast.communication.data_parallel import Exchange
 from paradnn.forecast.communication.over_hosts import HostStep, OverHosts, over_hosts

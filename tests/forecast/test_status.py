@@ -8,8 +8,8 @@ from typing import overload
 
 import pytest
 
+from paradnn.config.costs import costs_of
 from paradnn.config.point import Point, Settings, read_point
-from paradnn.costs.point import costs_of
 from paradnn.forecast.history import open_history
 from paradnn.forecast.status import SweepStatus, sweep_status
 from tests.forecast.planted import fc

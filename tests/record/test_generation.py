@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from paradnn.config.costs import costs_of, prefill_costs_of
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, read_point
-from paradnn.costs.point import costs_of, prefill_costs_of
 from paradnn.platform.environment import Environment
 from paradnn.record.measured import Measured
 from paradnn.record.record import Record, make_record

@@ -13,9 +13,9 @@ import pytest
 from hdrh.histogram import HdrHistogram
 from scipy import stats
 
+from paradnn.config.costs import costs_of
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Platform, Point, read_point
-from paradnn.costs.point import costs_of
 from paradnn.platform.environment import Environment
 from paradnn.record.measured import Measured
 from paradnn.record.record import Record, make_record

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from paradnn.config.costs import costs_of
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import read_point
-from paradnn.costs.point import costs_of
 from paradnn.platform.environment import Environment
 from paradnn.record.measured import Measured
 from paradnn.record.record import Record, make_record

@@ -9,9 +9,9 @@ import pytest
 
 from paradnn.config.identity import Identity, point_id, request_of
 from paradnn.config.point import Point, read_point
-from paradnn.costs import model_costs
 from paradnn.errors import ConfigError
 from paradnn.execution.worker_process import Limits
+from paradnn.families import model_of
 from paradnn.platform.environment import Environment
 from paradnn.record.record import run_name
 from paradnn.session.hardware_peaks import Ceilings, ceilings_identity, device_peaks, single_device
@@ -32,13 +32,8 @@ def environment(cores: int) -> Environment:
 
 
 def costs(point: Point, devices: int) -> Any:
-    return model_costs(
-        request_of(point)["model"],
-        batch_size=point.batch_size,
-        precision="float32",
-        mode="train",
-        optimizer="rmsprop",
-        devices=devices,
+    return model_of(request_of(point)["model"]).costs(
+        batch_size=point.batch_size, precision="float32", mode="train", optimizer="rmsprop", devices=devices
     )
 
 

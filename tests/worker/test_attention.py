@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from paradnn.costs import model_costs
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
-from paradnn.families import build
+from paradnn.families import build, model_of
 from paradnn.families.parts.attention import CrossAttention, SelfAttention, plain_attention
 from paradnn.families.transformer import smoothed_cross_entropy
 from paradnn.worker.data import synthetic_batch
@@ -71,7 +70,7 @@ def clean() -> Iterator[None]:
 @pytest.mark.parametrize("model", SMALL, ids=label)
 def test_parameters_are_keras_own(model: dict[str, Any]) -> None:
     built = build(model).model
-    costs = model_costs(model, **STEP)
+    costs = model_of(model).costs(**STEP)
     assert costs.parameters == sum(math.prod(v.shape) for v in built.trainable_variables) == built.count_params()
     assert costs.non_trainable_parameters == 0
 
@@ -97,7 +96,7 @@ def test_parameters_are_keras_own(model: dict[str, Any]) -> None:
     ids=lambda value: label(value) if isinstance(value, dict) else None,
 )
 def test_the_published_parameter_counts(model: dict[str, Any], published: float, tolerance: float) -> None:
-    assert model_costs(model, **STEP).parameters == pytest.approx(published, rel=tolerance, abs=0)
+    assert model_of(model).costs(**STEP).parameters == pytest.approx(published, rel=tolerance, abs=0)
 
 
 #: torchvision's model pages: multiply-accumulates of one image, in 10^9, to two digits.
@@ -111,7 +110,7 @@ def test_the_published_parameter_counts(model: dict[str, Any], published: float,
     ],
 )
 def test_the_published_work(model: dict[str, Any], published: float) -> None:
-    assert round(model_costs(model, **{**STEP, "batch_size": 1}).forward_flops / 2e9, 2) == published
+    assert round(model_of(model).costs(**{**STEP, "batch_size": 1}).forward_flops / 2e9, 2) == published
 
 
 @pytest.mark.parametrize("model", SMALL, ids=label)
@@ -128,7 +127,7 @@ def test_flops_are_those_of_tensorflows_counter(model: dict[str, Any]) -> None:
             loss = workload.loss(targets, forward())
         return [tf.convert_to_tensor(each) for each in tape.gradient(loss, network.trainable_variables)]
 
-    costs = model_costs(model, **STEP)
+    costs = model_of(model).costs(**STEP)
     assert counted_flops(tf.function(forward).get_concrete_function().graph) == costs.forward_flops
     assert counted_flops(tf.function(backward).get_concrete_function().graph) == costs.flops_per_step
 
@@ -244,7 +243,7 @@ def test_the_memory_bound_is_below_a_real_step(
         result = pool.measure(key, point(model, size, compile_mode, mode), Limits(200, None), lambda phase: None)
         assert result.outcome == "ok", result.reason
         peaks.append(result.answer.step_memory_bytes)
-        costs = model_costs(model, batch_size=size, precision="float32", mode=mode, optimizer="rmsprop")
+        costs = model_of(model).costs(batch_size=size, precision="float32", mode=mode, optimizer="rmsprop")
         bounds.append(costs.memory_lower_bound_bytes)
     assert all(bound < peak for bound, peak in zip(bounds, peaks, strict=True))
     assert bounds[2] - bounds[1] < peaks[2] - peaks[1]

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from paradnn.config.outcome import PointResult
-from paradnn.costs import model_costs
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
+from paradnn.families import model_of
 from tests.conftest import processes_of_points
 from tests.processes import wait_for
 from tests.worker.families import BATCH, MODELS
@@ -86,14 +86,14 @@ def test_devices_train_as_one_does(pool: WorkerPool, alone: PointResult, transpo
     assert collective
     assert sum(row["share"] for row in collective) > 0
     # Of two processes the profile sees one.
-    costs = model_costs(MODELS["fc"], batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop")
+    costs = model_of(MODELS["fc"]).costs(batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop")
     assert profile.devices == (1 if transport == "grpc" else 2)
     assert profile.product_flops == pytest.approx(costs.flops_per_step * profile.devices / 2, rel=0.01)
 
 
 def test_memory_of_all_replicas_is_within_its_bound(pool: WorkerPool) -> None:
     model = MODELS["fc"] | {"nodes": 2000, "layers": 2}
-    bound = model_costs(model, batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop", devices=2)
+    bound = model_of(model).costs(batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop", devices=2)
     for transport in ("local", "grpc"):
         result = measure(pool, model=model, transport=transport)
         assert result.answer.step_memory_bytes >= bound.memory_lower_bound_bytes

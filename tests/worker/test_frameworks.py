@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from paradnn.config.outcome import PointResult
-from paradnn.costs import model_costs
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
+from paradnn.families import model_of
 from paradnn.worker.messages import NoProfile, Profile
 from tests.conftest import ROOT, TINY, Store, process
 from tests.worker.families import BATCH, MODELS
@@ -74,7 +74,7 @@ def test_pytorch_has_one_device(pool: WorkerPool) -> None:
 def test_jax_reduces_over_devices_within_its_program(pool: WorkerPool) -> None:
     result = measure(pool, "jax", "fc", devices=2)
     assert result.outcome == "ok", result.reason
-    costs = model_costs(MODELS["fc"], batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop")
+    costs = model_of(MODELS["fc"]).costs(batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop")
     profile = result.answer.profile
     assert profile.product_flops == pytest.approx(costs.flops_per_step, rel=0.1)
     assert "communication" in {row["category"] for row in profile.operation_types.rows()}
@@ -101,7 +101,7 @@ def test_tables_agree_with_analytic_costs(pool: WorkerPool, framework: str, comp
     assert result.outcome == "ok", result.reason
     profile = result.answer.profile
     assert isinstance(profile, Profile), profile
-    costs = model_costs(MODELS[family], batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop")
+    costs = model_of(MODELS[family]).costs(batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop")
     assert result.answer.measurement.parameters == costs.parameters
     assert profile.product_flops == pytest.approx(costs.flops_per_step, rel=0.1)
     for name in ("operations", "operation_types"):
@@ -123,7 +123,9 @@ def test_inference_runs_and_is_profiled(pool: WorkerPool, framework: str) -> Non
         pool, framework, "bottleneck", mode="inference", compile="graph" if framework == "jax" else "eager"
     )
     assert result.outcome == "ok", result.reason
-    costs = model_costs(MODELS["bottleneck"], batch_size=BATCH, precision="float32", mode="inference", optimizer="sgd")
+    costs = model_of(MODELS["bottleneck"]).costs(
+        batch_size=BATCH, precision="float32", mode="inference", optimizer="sgd"
+    )
     assert isinstance(result.answer.profile, Profile)
     assert result.answer.profile.product_flops == pytest.approx(costs.flops_per_step, rel=0.05)
     assert len(result.answer.latencies) == 200

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from paradnn.costs import model_costs, prefill_costs
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
+from paradnn.families import model_of
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.generation.decoder import build_decoder
 from tests.worker.counter import counted_flops
@@ -45,10 +45,10 @@ def test_tokens_are_those_of_the_whole_model(compile_mode: str) -> None:
 def test_work_is_that_of_tensorflows_counter() -> None:
     decoder = build_decoder(MODELS["gpt"], BATCH, PROMPT, TOKENS, "graph")
     lengths = {"prompt": PROMPT, "tokens": TOKENS}
-    costs = model_costs(
-        MODELS["gpt"], batch_size=BATCH, precision="float32", mode="generate", optimizer="sgd", **lengths
+    costs = model_of(MODELS["gpt"]).costs(
+        batch_size=BATCH, precision="float32", mode="generate", optimizer="sgd", **lengths
     )
-    first = prefill_costs(MODELS["gpt"], batch_size=BATCH, precision="float32", **lengths)
+    first = model_of(MODELS["gpt"]).prefill_costs(batch_size=BATCH, precision="float32", **lengths)
     prompts = tf.zeros((BATCH, PROMPT), "int32")
     reading = tf.function(lambda: decoder.prefill.model(prompts)).get_concrete_function().graph
     following = tf.function(lambda: decoder.decode.model([])).get_concrete_function().graph
@@ -73,8 +73,7 @@ def test_a_point_has_both_phases(pool: WorkerPool, compile_mode: str, precision:
     result = measured(pool, compile=compile_mode, precision=precision)
     assert result.outcome == "ok", result.reason
     answer, generation = result.answer, result.answer.generation
-    costs = model_costs(
-        MODELS["gpt"],
+    costs = model_of(MODELS["gpt"]).costs(
         batch_size=POINT["batch_size"],
         precision=precision,
         mode="generate",
@@ -101,7 +100,7 @@ def test_the_memory_bound_is_below_a_real_point(pool: WorkerPool, compile_mode: 
     for given in lengths:
         result = measured(pool, model=model, generate=given, compile=compile_mode, batch_size=8)
         assert result.outcome == "ok", result.reason
-        costs = model_costs(model, batch_size=8, precision="float32", mode="generate", optimizer="sgd", **given)
+        costs = model_of(model).costs(batch_size=8, precision="float32", mode="generate", optimizer="sgd", **given)
         peaks.append(result.answer.step_memory_bytes)
         bounds.append(costs.memory_lower_bound_bytes)
     assert all(bound < peak for bound, peak in zip(bounds, peaks, strict=True))

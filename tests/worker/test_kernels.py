@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from paradnn.costs import model_costs
 from paradnn.execution.worker_key import WorkerKey
-from paradnn.families import FAMILIES
+from paradnn.families import FAMILIES, model_of
 from tests.conftest import ROOT
 from tests.worker.kernel_oracle import cell, convolution, gradient
 
@@ -228,7 +227,9 @@ def test_the_program_that_runs_has_the_whole_product_in_it(answers: tuple[str, V
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in CASES[case][0].items()}
     model = asdict(FAMILIES[options["name"]].options(**options))
     batch = BATCH if options["name"] == "conv2d" else 1
-    flops = model_costs(model, batch_size=batch, precision="float32", mode="inference", optimizer="sgd").flops_per_step
+    flops = (
+        model_of(model).costs(batch_size=batch, precision="float32", mode="inference", optimizer="sgd").flops_per_step
+    )
     counted = {mode: float(values[f"{mode}/{case}/flops"]) for mode in MODES[name].split(",")}
     stated = {mode: count for mode, count in counted.items() if count}
     assert stated, f"{name} states the FLOPs of no compile mode"

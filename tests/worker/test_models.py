@@ -13,11 +13,10 @@ import pytest
 import tensorflow as tf
 from keras.src.ops.numpy import Pad
 
-from paradnn.costs import model_costs
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
-from paradnn.families import build
+from paradnn.families import build, model_of
 from paradnn.families.workload import Workload
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
@@ -90,16 +89,16 @@ def clean():
 @pytest.mark.parametrize("model", [*FAMILIES, RESNET50, RESNET18, RESNET56], ids=label)
 def test_parameters_are_keras_own(model: dict[str, Any]) -> None:
     built = built_once(label(model))
-    costs = model_costs(model, **STEP)
+    costs = model_of(model).costs(**STEP)
     assert costs.parameters == sum(math.prod(v.shape) for v in built.trainable_variables)
     assert costs.parameters + costs.non_trainable_parameters == built.count_params()
 
 
 def test_the_published_parameter_counts() -> None:
-    assert model_costs(RESNET50, **STEP).parameters == 25_557_032
-    assert model_costs(RESNET18, **STEP).parameters == 11_689_512
+    assert model_of(RESNET50).costs(**STEP).parameters == 25_557_032
+    assert model_of(RESNET18).costs(**STEP).parameters == 11_689_512
     # 0.85M in He et al. 2016, Table 6: 55 convolutions, their normalisations, and 64 x 10 + 10 of the classifier.
-    assert model_costs(RESNET56, **STEP).parameters == 853_018
+    assert model_of(RESNET56).costs(**STEP).parameters == 853_018
 
 
 def makers(tensor: Any) -> list[Any]:
@@ -127,10 +126,10 @@ def test_activations_are_those_of_keras_layers(model: dict[str, Any]) -> None:
     read += elements([maker for layer in rectifiers for maker in makers(layer.input)])
     written = elements(kept) + elements([layer.output for layer in rectifiers])
     step = {**STEP, "optimizer": "sgd"}
-    inference = model_costs(model, **{**step, "mode": "inference"})
+    inference = model_of(model).costs(**{**step, "mode": "inference"})
     assert inference.bytes_per_step == 4 * (built.count_params() + 4 * (read + written))
     batch = elements(built.inputs) + 1
-    assert model_costs(model, **step).memory_lower_bound_bytes == 4 * (
+    assert model_of(model).costs(**step).memory_lower_bound_bytes == 4 * (
         built.count_params() + 4 * (batch + elements(kept))
     )
 
@@ -162,7 +161,7 @@ def test_flops_are_those_of_tensorflows_counter(model: dict[str, Any]) -> None:
             loss = workload.loss(targets, network(inputs[0], training=True))
         return tape.gradient(loss, network.trainable_variables)
 
-    costs = model_costs(model, **{**STEP, "batch_size": batch})
+    costs = model_of(model).costs(**{**STEP, "batch_size": batch})
     assert counted_flops(tf.function(forward).get_concrete_function().graph) == costs.forward_flops
     assert counted_flops(tf.function(backward).get_concrete_function().graph) == costs.flops_per_step
 
@@ -265,7 +264,7 @@ def test_the_memory_bound_is_below_a_real_step(
     key = WorkerKey(sys.executable, "tensorflow", None, "cpu", ())
     result = pool.measure(key, point(model, batch, compile_mode, mode), Limits(350, None), lambda phase: None)
     assert result.outcome == "ok", result.reason
-    costs = model_costs(model, batch_size=batch, precision="float32", mode=mode, optimizer="rmsprop")
+    costs = model_of(model).costs(batch_size=batch, precision="float32", mode=mode, optimizer="rmsprop")
     assert costs.memory_lower_bound_bytes < result.answer.step_memory_bytes
 
 
@@ -290,7 +289,7 @@ def test_the_memory_bound_grows_with_the_batch_as_a_real_step_does(
         result = pool.measure(key, point(model, size, compile_mode, "train"), Limits(350, None), lambda phase: None)
         assert result.outcome == "ok", result.reason
         peaks.append(result.answer.peak_memory_bytes)
-        costs = model_costs(model, batch_size=size, precision="float32", mode="train", optimizer="rmsprop")
+        costs = model_of(model).costs(batch_size=size, precision="float32", mode="train", optimizer="rmsprop")
         bounds.append(costs.memory_lower_bound_bytes)
     measured, bound = peaks[1] - peaks[0], bounds[1] - bounds[0]
     assert bound > 80e6  # far above a page

@@ -14,8 +14,7 @@ from typing import Any
 import keras
 import pytest
 
-from paradnn.costs import model_costs
-from paradnn.families import build
+from paradnn.families import build, model_of
 from paradnn.worker import energy
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
@@ -75,7 +74,7 @@ TABLES = [
 @pytest.mark.parametrize(("family", "compile"), TABLES)
 def test_tables_agree_with_the_analytic_costs(family: str, compile: str) -> None:
     found, _ = profile(family, compile)
-    costs = model_costs(MODELS[family], batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop")
+    costs = model_of(MODELS[family]).costs(batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop")
     # A compiler pads three channels to four, and a recurrence's first product is with zeros: docs/metrics.md.
     assert found.product_flops == pytest.approx(costs.flops_per_step, rel=0.02 if family in ATTENTION else 0.07)
     if family == "fc":
@@ -157,7 +156,9 @@ def test_a_kept_trace_is_the_profilers_own_file() -> None:
 
 def test_inference_is_profiled_as_well() -> None:
     found, _ = profile("bottleneck", "graph", mode="inference")
-    costs = model_costs(MODELS["bottleneck"], batch_size=BATCH, precision="float32", mode="inference", optimizer="sgd")
+    costs = model_of(MODELS["bottleneck"]).costs(
+        batch_size=BATCH, precision="float32", mode="inference", optimizer="sgd"
+    )
     assert found.product_flops == pytest.approx(costs.flops_per_step, rel=0.01)
 
 

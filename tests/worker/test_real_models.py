@@ -12,8 +12,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from paradnn.costs import model_costs
-from paradnn.families import build
+from paradnn.families import build, model_of
 from paradnn.families.retinanet import detection_loss
 from paradnn.families.workload import ArraySpec, Workload
 from paradnn.worker.data import synthetic_batch
@@ -39,7 +38,7 @@ def workloads() -> Iterator[dict[str, Workload]]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_parameters_are_keras_own(workloads: dict[str, Workload], name: str) -> None:
-    built, costs = workloads[name].model, model_costs(MODELS[name], **STEP)
+    built, costs = workloads[name].model, model_of(MODELS[name]).costs(**STEP)
     assert costs.parameters == sum(math.prod(v.shape) for v in built.trainable_variables)
     assert costs.parameters + costs.non_trainable_parameters == built.count_params()
 
@@ -127,17 +126,17 @@ def test_activations_are_those_of_keras_layers(workloads: dict[str, Workload], n
             written += elements([output])
         elif isinstance(operation, layers.Add) and not any(map(rectifies, graph.readers[id(output)])):
             read += elements(graph.sources(inputs[1]))  # where the other one is made
-    inference = model_costs(MODELS[name], **{**STEP, "mode": "inference"})
+    inference = model_of(MODELS[name]).costs(**{**STEP, "mode": "inference"})
     assert inference.bytes_per_step == 4 * (built.count_params() + 2 * (read + written))
     batch = elements(built.inputs) + sum(math.prod(spec.shape) for spec in workloads[name].targets)
-    training = model_costs(MODELS[name], **STEP)
+    training = model_of(MODELS[name]).costs(**STEP)
     assert training.memory_lower_bound_bytes == 4 * (built.count_params() + 2 * (batch + kept))
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_flops_are_those_of_tensorflows_counter(workloads: dict[str, Workload], name: str) -> None:
     """Of the forward pass; of the whole step too, but for the two whose gradients take longest to trace."""
-    workload, costs = workloads[name], model_costs(MODELS[name], **STEP)
+    workload, costs = workloads[name], model_of(MODELS[name]).costs(**STEP)
     inputs, targets = (tuple(map(tf.constant, arrays)) for arrays in synthetic_batch(workload, 2, 0))
 
     def forward():

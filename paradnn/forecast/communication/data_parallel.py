@@ -21,7 +21,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from paradnn.core.words import counted
-from paradnn.costs import LayerWork
+from paradnn.families.layers import LayerWork
 
 __all__ = ["ALGORITHMS", "Algorithm", "Exchange", "Link", "Step", "as_link", "exchange_seconds", "messages", "simulate"]
 

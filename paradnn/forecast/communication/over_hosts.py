@@ -8,14 +8,13 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from paradnn.costs import layer_work
-from paradnn.costs.point import costs_of
+from paradnn.config.costs import costs_of
 from paradnn.errors import ConfigError, NotEnoughData
 from paradnn.families import FAMILIES
 from paradnn.forecast.communication.channels import channels
@@ -115,7 +114,7 @@ def over_hosts(status: SweepStatus, history: History, hosts: Sequence[int], exch
     drawn = _drawn(link)
     steps, largest = [], 0.0
     for (index, scaling, count), part in parts.items():
-        layers = layer_work(asdict(status.points[index].model))
+        layers = status.points[index].model.layer_work()
         step = exchange.step(layers, alone[index, part], count, drawn)
         whole = alone[index, status.points[index].batch_size] / (1 if scaling == "weak" else count)
         waiting = 1 - step.computing / step.overlapped

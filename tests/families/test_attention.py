@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paradnn.costs import model_costs
+from paradnn.families import model_of
 
 STEP = {"batch_size": 2, "precision": "float32", "mode": "train", "optimizer": "sgd"}
 #: 3 tokens of width 4, two heads, 11 words: a normalisation has 8 numbers, a block 2 x 8 + (4 + 1) x 12 + (4 + 1) x 4
@@ -15,7 +15,7 @@ def test_a_language_model_by_hand() -> None:
     block = [60, 20, 80, 68]  # query, key and value; attended; hidden; output
     parameters = table + positions + 3 * norm + sum(block)
     x, logits, tokens = 2 * 12, 2 * 33, 2 * 3
-    costs = model_costs(GPT, **STEP)
+    costs = model_of(GPT).costs(**STEP)
     assert costs.parameters == parameters
     macs = 2 * 3 * (48 + 16 + 64 + 64 + 44) + 2 * 2 * 3 * 3 * 4
     assert costs.forward_flops == 2 * macs
@@ -51,7 +51,7 @@ def test_a_language_model_by_hand() -> None:
     assert costs.bytes_per_step == 4 * (forward + loss + backward + update)
     kept = x + (3 * x + x + x) + (4 * x + x) + logits
     assert costs.memory_lower_bound_bytes == 4 * (parameters + 2 * tokens + kept)
-    inference = model_costs(GPT, **{**STEP, "mode": "inference"})
+    inference = model_of(GPT).costs(**{**STEP, "mode": "inference"})
     assert inference.bytes_per_step == 4 * (forward - 2 * 6)
     assert inference.memory_lower_bound_bytes == 4 * (parameters + tokens + 5 * x)
 
@@ -69,7 +69,7 @@ def test_a_translation_model_by_hand() -> None:
         "dropout": 0.1,
         "label_smoothing": 0.1,
     }
-    costs = model_costs(model, **STEP)
+    costs = model_of(model).costs(**STEP)
     attention, feed, norm = 4 * 16, (4 + 1) * 5 + (5 + 1) * 4, 8
     parameters = 44 + (attention + feed + 2 * norm) + (2 * attention + feed + 3 * norm)
     assert costs.parameters == parameters
@@ -80,7 +80,7 @@ def test_a_translation_model_by_hand() -> None:
     x, tokens, logits = 24, 6, 66
     kept = 2 * x + (5 * x + 30 + x) + (2 * 5 * x + 30 + x) + logits
     assert costs.memory_lower_bound_bytes == 4 * (parameters + 3 * tokens + kept)
-    inference = model_costs(model, **{**STEP, "mode": "inference"})
+    inference = model_of(model).costs(**{**STEP, "mode": "inference"})
     looking = 24 + tokens + x
     itself = attention + norm + (x + 3 * x + x + 2 * x) + (3 * x + x + x + x)
     other = attention + norm + (x + x + 3 * x + x + 2 * x) + (x + 2 * x + x + x + x)
@@ -92,7 +92,7 @@ def test_a_translation_model_by_hand() -> None:
 def test_a_vision_transformer_by_hand() -> None:
     """4 patches of 2 x 2 pixels and a class token, width 6."""
     model = {"name": "vit", "layers": 1, "width": 6, "heads": 3, "patch": 2, "image_size": 4, "output_size": 7}
-    costs = model_costs(model, **STEP)
+    costs = model_of(model).costs(**STEP)
     patches, block = (12 + 1) * 6 + 6 + 5 * 6, 2 * 12 + 7 * 18 + 7 * 6 + 7 * 24 + 25 * 6
     assert costs.parameters == patches + block + 12 + 7 * 7
     first, rest = 4 * 12 * 6, 5 * (108 + 36 + 144 + 144) + 2 * 5 * 5 * 6 + 42
@@ -106,8 +106,8 @@ def test_a_vision_transformer_by_hand() -> None:
 def test_scores_grow_with_the_square_of_the_length_and_take_no_memory() -> None:
     """Sixteen times the tokens: linear work and memory as those of sixteen times the batch, scores as of 16 x 16."""
     short, long = ({**GPT, "sequence_length": length} for length in (64, 1024))
-    many = model_costs(short, **{**STEP, "batch_size": 32})
-    few = model_costs(long, **STEP)
+    many = model_of(short).costs(**{**STEP, "batch_size": 32})
+    few = model_of(long).costs(**STEP)
     assert few.forward_flops - many.forward_flops == 2 * 2 * 2 * 4 * (1024**2 - 16 * 64**2)
     positions = 4 * (1024 - 64)
     assert few.memory_lower_bound_bytes - many.memory_lower_bound_bytes == 4 * positions

@@ -7,8 +7,7 @@ from dataclasses import asdict
 
 import pytest
 
-from paradnn.costs import kernel_operation, model_costs, model_operations
-from paradnn.families import FAMILIES
+from paradnn.families import FAMILIES, model_of
 from paradnn.families.operations import elementwise_operation
 
 MODELS = [name for name, family in FAMILIES.items() if not family.is_kernel]
@@ -35,8 +34,8 @@ P1B3 = {
 @pytest.mark.parametrize("name", MODELS)
 def test_products_do_all_the_arithmetic_of_a_step(name: str, mode: str) -> None:
     model = asdict(FAMILIES[name].options(name=name))
-    costs = model_costs(model, batch_size=3, precision="float32", mode=mode, optimizer="sgd")
-    found = model_operations(model, batch_size=3, precision="float32", mode=mode)
+    costs = model_of(model).costs(batch_size=3, precision="float32", mode=mode, optimizer="sgd")
+    found = model_of(model).product_list(batch_size=3, precision="float32", mode=mode)
     flops = sum(each.count * each.operation.flops for each in found)
     if name == "mobilenet":  # depthwise convolutions are no products
         assert 0.9 < flops / costs.flops_per_step < 1
@@ -49,7 +48,7 @@ def test_a_fully_connected_step_has_the_products_that_candle_profiled() -> None:
     """The first layer's input gradient, which the profile lists as run 0 times, is not among them."""
     model = {"name": "fc", "layers": 4, "nodes": [1000, 500, 100, 50], "input_size": 29532, "output_size": 1}
     found: Counter[tuple[tuple[int, int], tuple[int, int]]] = Counter()
-    for each in model_operations(model, batch_size=100, precision="float32", mode="train"):
+    for each in model_of(model).product_list(batch_size=100, precision="float32", mode="train"):
         one = each.operation
         left = (one.k, one.m) if one.variant[0] == "t" else (one.m, one.k)
         right = (one.n, one.k) if one.variant[1] == "t" else (one.k, one.n)
@@ -61,7 +60,7 @@ def test_directions_of_a_convolution_are_products_of_the_same_arithmetic() -> No
     options = {"channels": 8, "height": 10, "width": 12, "filters": 16, "kernel": (3, 3), "padding": (1, 1)}
     for direction in ("forward", "backward_input", "backward_weights"):
         model = asdict(FAMILIES["conv2d"].options(name="conv2d", direction=direction, **options))
-        one = kernel_operation(model, 4, "float32")
+        one = model_of(model).as_operation(4, "float32")
         m, n, k, calls = one.product
         assert 2 * m * n * k * calls == one.flops == 2 * 4 * 10 * 12 * 9 * 8 * 16
     assert (m, n, k) == (72, 16, 480)
@@ -74,14 +73,14 @@ def test_a_recurrent_kernel_is_products_one_after_the_other_and_its_weights_one(
         "backward_weights": (8, 32, 15, 1),
     }.items():
         model = {"name": "rnn_kernel", "cell": "lstm", "hidden": 8, "steps": 3, "direction": direction}
-        one = kernel_operation(model, 5, "float32")
+        one = model_of(model).as_operation(5, "float32")
         assert sorted(one.product) == sorted(product)
         assert one.flops == 2 * 5 * 3 * 8 * 32
 
 
 def test_an_elementwise_operation_moves_what_it_is_said_to() -> None:
     one = elementwise_operation(1.2e6, "float32")
-    kernel = kernel_operation({"name": "elementwise", "elements": one.m, "operations": 1}, 1, "float32")
+    kernel = model_of({"name": "elementwise", "elements": one.m, "operations": 1}).as_operation(1, "float32")
     assert kernel == one
-    chain = kernel_operation({"name": "elementwise", "elements": one.m, "operations": 7}, 1, "bfloat16")
+    chain = model_of({"name": "elementwise", "elements": one.m, "operations": 7}).as_operation(1, "bfloat16")
     assert (chain.calls, chain.bytes, chain.flops) == (7, 3.5 * one.bytes, 7 * one.flops)

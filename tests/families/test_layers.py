@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from paradnn.costs import model_costs
+from paradnn.families import model_of
 
 STEP = {"batch_size": 32, "precision": "float32", "mode": "train", "optimizer": "rmsprop"}
 
@@ -17,13 +17,13 @@ def fc(layers: int, nodes: int, input_size: int, output_size: int) -> dict:
 
 def test_table_2_spans_ten_thousand_to_nearly_a_billion_parameters() -> None:
     counts = [
-        model_costs(fc(layers, nodes, inputs, outputs), **STEP).parameters
+        model_of(fc(layers, nodes, inputs, outputs)).costs(**STEP).parameters
         for layers, nodes, inputs, outputs in itertools.product((4, 128), (32, 8192), (2000, 8000), (200, 1000))
     ]
     counts += [
-        model_costs(
-            {"name": name, "layers": layers, "embedding_size": width, "sequence_length": 10, "vocab_size": 2}, **STEP
-        ).parameters
+        model_of({"name": name, "layers": layers, "embedding_size": width, "sequence_length": 10, "vocab_size": 2})
+        .costs(**STEP)
+        .parameters
         for name, layers, width in itertools.product(("rnn", "lstm", "gru"), (1, 13), (100, 900))
     ]
     assert 10_000 < min(counts) < 30_000
@@ -33,15 +33,15 @@ def test_table_2_spans_ten_thousand_to_nearly_a_billion_parameters() -> None:
 def test_hidden_layers_of_unequal_widths_as_in_candles_p1b3() -> None:
     """github.com/ECP-CANDLE/Benchmarks, Pilot1/P1B3: 30,088,701 parameters."""
     model = {"name": "fc", "layers": 4, "nodes": [1000, 500, 100, 50], "input_size": 29532, "output_size": 1}
-    costs = model_costs(model, **STEP)
+    costs = model_of(model).costs(**STEP)
     assert costs.parameters == 30_088_701
     assert costs.forward_flops == 2 * 32 * (29532 * 1000 + 1000 * 500 + 500 * 100 + 100 * 50 + 50)
-    same = model_costs({**model, "nodes": [64] * 4}, **STEP)
-    assert same == model_costs({**model, "nodes": 64}, **STEP)
+    same = model_of({**model, "nodes": [64] * 4}).costs(**STEP)
+    assert same == model_of({**model, "nodes": 64}).costs(**STEP)
 
 
 def test_flops_of_the_stated_example() -> None:
-    costs = model_costs(fc(4, 1024, 2000, 1000), **{**STEP, "batch_size": 256})
+    costs = model_of(fc(4, 1024, 2000, 1000)).costs(**{**STEP, "batch_size": 256})
     weights = 2000 * 1024 + 3 * 1024**2 + 1024 * 1000
     assert costs.flops_per_step == 6 * 256 * weights - 2 * 256 * 2000 * 1024
     # TensorFlow's profiler prints 8.55e9 for this step, biases, activations and the loss counted in.
@@ -57,17 +57,17 @@ def test_flops_of_the_stated_example() -> None:
     ],
 )
 def test_costs_scale_as_they_must(model: dict) -> None:
-    one, two = (model_costs(model, **{**STEP, "batch_size": batch}) for batch in (8, 16))
+    one, two = (model_of(model).costs(**{**STEP, "batch_size": batch}) for batch in (8, 16))
     assert two.flops_per_step == 2 * one.flops_per_step
     assert two.parameters == one.parameters
-    inference = model_costs(model, **{**STEP, "mode": "inference"})
-    training = model_costs(model, **STEP)
+    inference = model_of(model).costs(**{**STEP, "mode": "inference"})
+    training = model_of(model).costs(**STEP)
     assert inference.flops_per_step == training.forward_flops < training.flops_per_step
     assert inference.memory_lower_bound_bytes < training.memory_lower_bound_bytes
-    half = model_costs(model, **{**STEP, "precision": "bfloat16"})
+    half = model_of(model).costs(**{**STEP, "precision": "bfloat16"})
     assert half.flops_per_step == training.flops_per_step
     assert half.memory_lower_bound_bytes < training.memory_lower_bound_bytes
-    by_optimizer = [model_costs(model, **{**STEP, "optimizer": name}) for name in ("sgd", "momentum", "rmsprop")]
+    by_optimizer = [model_of(model).costs(**{**STEP, "optimizer": name}) for name in ("sgd", "momentum", "rmsprop")]
     slots = [costs.memory_lower_bound_bytes - by_optimizer[0].memory_lower_bound_bytes for costs in by_optimizer]
     assert slots == [0, 4 * training.parameters, 8 * training.parameters]
 
@@ -82,9 +82,9 @@ def test_traffic_of_a_dense_step_by_hand() -> None:
     last = 8 + 12 + 6 + 12 + 8  # logits' gradient, hidden, weights but the bias; hidden's gradient, weights' gradient
     first = 12 + 20 + 18  # hidden's gradient, inputs; weights' gradient
     update = 26 + 26 + 26 + 2 * (26 + 26)
-    train = model_costs(FC, **{**STEP, "batch_size": 4})
+    train = model_of(FC).costs(**{**STEP, "batch_size": 4})
     assert train.bytes_per_step == 4 * (forward + loss + last + first + update) == 1504
-    inference = model_costs(FC, **{**STEP, "batch_size": 4, "mode": "inference"})
+    inference = model_of(FC).costs(**{**STEP, "batch_size": 4, "mode": "inference"})
     assert inference.bytes_per_step == 4 * forward == 312
 
 
@@ -95,19 +95,19 @@ def test_traffic_of_mixed_precision_by_hand() -> None:
     last = 4 * 8 + 2 * (12 + 6 + 12 + 8)
     first = 2 * 12 + 4 * 20 + 2 * 18
     update = 2 * 26 + 4 * (26 + 26 + 2 * (26 + 26))
-    train = model_costs(FC, **{**STEP, "batch_size": 4, "precision": "bfloat16"})
+    train = model_of(FC).costs(**{**STEP, "batch_size": 4, "precision": "bfloat16"})
     assert train.bytes_per_step == forward + loss + last + first + update == 1216
     assert train.memory_lower_bound_bytes == 4 * 3 * 26 + 4 * (20 + 4) + 2 * (12 + 8) == 448
 
 
 def test_memory_of_a_dense_step_by_hand() -> None:
     """Three times the weights, inputs, classes, hidden, logits; without training weights, inputs, hidden, logits."""
-    train = model_costs(FC, **{**STEP, "batch_size": 4})
+    train = model_of(FC).costs(**{**STEP, "batch_size": 4})
     assert train.memory_lower_bound_bytes == 4 * (3 * 26 + 20 + 4 + 12 + 8) == 488
-    inference = model_costs(FC, **{**STEP, "batch_size": 4, "mode": "inference"})
+    inference = model_of(FC).costs(**{**STEP, "batch_size": 4, "mode": "inference"})
     assert inference.memory_lower_bound_bytes == 4 * (26 + 20 + 12 + 8) == 264
     wide = fc(layers=2, nodes=9, input_size=5, output_size=1)  # hidden 36 twice; weights 54, 90, 10
-    inference = model_costs(wide, **{**STEP, "batch_size": 4, "mode": "inference"})
+    inference = model_of(wide).costs(**{**STEP, "batch_size": 4, "mode": "inference"})
     assert inference.memory_lower_bound_bytes == 4 * (154 + 20 + 36 + 36) == 984
 
 
@@ -117,7 +117,7 @@ def test_a_residual_step_by_hand() -> None:
     Groups two to four begin with a projection, whose normalisation is the added one's.
     """
     model = {"name": "residual", "blocks": [1, 1, 1, 1], "filters": 1, "image_size": 16, "output_size": 2}
-    costs = model_costs(model, **{**STEP, "batch_size": 1, "optimizer": "sgd"})
+    costs = model_of(model).costs(**{**STEP, "batch_size": 1, "optimizer": "sgd"})
     products = (9 + 9) + (2 + 18 + 36) + (8 + 72 + 144) + (32 + 288 + 576)
     scales = 1 + (1 + 1) + (2 + 2 * 2) + (4 + 2 * 4) + (8 + 2 * 8)
     parameters = 147 + products + 2 * scales + (8 * 2 + 2)
@@ -139,7 +139,7 @@ def test_a_residual_step_by_hand() -> None:
     assert costs.bytes_per_step == 4 * (forward + loss + backward + update) == 47924
     kept = (64 + 16) + 2 * 16 + 3 * 8 + 3 * 4 + 3 * 8 + (8 + 2)
     assert costs.memory_lower_bound_bytes == 4 * (parameters + fixed + 768 + 1 + kept) == 9960
-    inference = model_costs(model, **{**STEP, "batch_size": 1, "mode": "inference"})
+    inference = model_of(model).costs(**{**STEP, "batch_size": 1, "mode": "inference"})
     assert inference.bytes_per_step == 4 * (forward + fixed) == 11940
     assert inference.memory_lower_bound_bytes == 4 * (parameters + fixed + 768 + 64) == 9484
 
@@ -148,13 +148,13 @@ def test_a_bottleneck_reads_its_input_twice_and_adds_it() -> None:
     """One more block of group one, 4x4 images of 4 channels for one filter: its share of the traffic, no more."""
     model = {"name": "bottleneck", "blocks": [1, 1, 1, 1], "filters": 1, "image_size": 16, "output_size": 2}
     step = {**STEP, "batch_size": 3, "mode": "inference"}
-    one, two = (model_costs({**model, "blocks": [count, 1, 1, 1]}, **step) for count in (1, 2))
+    one, two = (model_of({**model, "blocks": [count, 1, 1, 1]}).costs(**step) for count in (1, 2))
     weights = 4 * 1 + 9 + 4  # and two numbers and two statistics for each of 1 + 1 + 4 normalised channels
     read = 64 + 16 + 16 + 16 + 16 + (64 + 64)
     written = 16 + 16 + 16 + 16 + 64 + 64
     assert two.bytes_per_step - one.bytes_per_step == 4 * (weights + 2 * 6 + 2 * 6 + 3 * (read + written))
     step["mode"] = "train"
-    one, two = (model_costs({**model, "blocks": [count, 1, 1, 1]}, **step) for count in (1, 2))
+    one, two = (model_of({**model, "blocks": [count, 1, 1, 1]}).costs(**step) for count in (1, 2))
     kept = 16 + 16 + 64
     grown = two.memory_lower_bound_bytes - one.memory_lower_bound_bytes
     assert grown == 4 * (3 * (weights + 2 * 6) + 2 * 6 + 3 * kept)
@@ -182,11 +182,11 @@ def test_recurrent_steps_by_hand(
     cells = 12 + 12 + inner + states + weights + 12 + cell
     embedding = 12 + 6 + 22
     update = (3 + 2 * slots) * parameters
-    costs = model_costs(model, **{**STEP, "batch_size": 2, "optimizer": optimizer})
+    costs = model_of(model).costs(**{**STEP, "batch_size": 2, "optimizer": optimizer})
     assert costs.bytes_per_step == 4 * (forward + loss + logits + cells + embedding + update) == traffic
     alive = (1 + slots) * parameters + 6 + 6 + 12 + inner + states + 66
     assert costs.memory_lower_bound_bytes == 4 * alive == memory
-    inference = model_costs(model, **{**STEP, "batch_size": 2, "mode": "inference"})
+    inference = model_of(model).costs(**{**STEP, "batch_size": 2, "mode": "inference"})
     assert inference.bytes_per_step == 4 * (forward - inner)
     assert inference.memory_lower_bound_bytes == 4 * (parameters + 6 + 12 + 66)
 
@@ -194,7 +194,7 @@ def test_recurrent_steps_by_hand(
 def test_a_lookup_reads_its_rows_at_most_the_table() -> None:
     model = {"name": "rnn", "layers": 1, "embedding_size": 2, "sequence_length": 3, "vocab_size": 11}
     few, many = (
-        model_costs(model, **{**STEP, "mode": "inference", "batch_size": batch}).bytes_per_step for batch in (1, 4)
+        model_of(model).costs(**{**STEP, "mode": "inference", "batch_size": batch}).bytes_per_step for batch in (1, 4)
     )
     rest = 10 + 33  # cell, logits
     assert few == 4 * (rest + 6 + (3 + 6 + 6 + 6 + 6 + 33))
@@ -203,5 +203,5 @@ def test_a_lookup_reads_its_rows_at_most_the_table() -> None:
 
 def test_without_momentum_no_velocity_is_kept() -> None:
     for optimizer, slots in (("rmsprop", 1), ("momentum", 0), ("sgd", 0)):
-        costs = model_costs(FC, **{**STEP, "batch_size": 4, "optimizer": optimizer}, momentum=0.0)
+        costs = model_of(FC).costs(**{**STEP, "batch_size": 4, "optimizer": optimizer}, momentum=0.0)
         assert costs.memory_lower_bound_bytes == 4 * ((1 + slots) * 26 + 20 + 4 + 12 + 8)

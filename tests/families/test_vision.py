@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paradnn.costs import model_costs
+from paradnn.families import model_of
 from paradnn.families.retinanet import detector_layers
 
 STEP = {"batch_size": 1, "precision": "float32", "mode": "train", "optimizer": "sgd"}
@@ -28,13 +28,13 @@ PARAMETERS = [
 
 @pytest.mark.parametrize(("asked", "published"), PARAMETERS, ids=lambda value: str(value))
 def test_parameters_are_the_published_ones(asked: dict, published: int) -> None:
-    assert model_costs(asked, **STEP).parameters == published
+    assert model_of(asked).costs(**STEP).parameters == published
 
 
 def test_the_detectors_parameters_are_detectron2s() -> None:
     """Its test of the analysis expects 37,915,572 without the scales and offsets of frozen normalisation."""
     asked = {"name": "retinanet", "image_size": 320, "output_size": 80}
-    assert model_costs(asked, **STEP).parameters - CHANNELS - 2 * CHANNELS == 37_915_572
+    assert model_of(asked).costs(**STEP).parameters - CHANNELS - 2 * CHANNELS == 37_915_572
 
 
 #: Multiply-accumulates of a forward pass, as printed: He et al. 2016, table 1 (stride on the first convolution, as in
@@ -52,7 +52,7 @@ WORK = [
 
 @pytest.mark.parametrize(("asked", "published", "rounding"), WORK, ids=lambda value: str(value))
 def test_forward_work_is_the_published(asked: dict, published: float, rounding: float) -> None:
-    assert model_costs(asked, **STEP).forward_flops / 2 == pytest.approx(published, rel=rounding)
+    assert model_of(asked).costs(**STEP).forward_flops / 2 == pytest.approx(published, rel=rounding)
 
 
 def test_the_detectors_work_is_detectron2s() -> None:
@@ -71,7 +71,7 @@ def test_a_depthwise_convolution_by_hand() -> None:
         parameters += 9 * before + 2 * before + before * after + 2 * after
     macs += 102 * 2
     parameters += 102 * 2 + 2
-    costs = model_costs(asked, **STEP)
+    costs = model_of(asked).costs(**STEP)
     assert (costs.parameters, costs.forward_flops) == (parameters, 2 * macs)
     # The first convolution has no gradient of its input, every other product two gradients.
     assert costs.backward_flops == 2 * (2 * macs - 27 * 3 * 256)
@@ -83,7 +83,7 @@ def test_targets_of_every_anchor_are_read() -> None:
     rows = detector_layers(32, 32, 1)
     anchors = 9 * (16 + 4 + 1 + 1 + 1)
     assert sum(layer.written for layer in rows if layer.is_last) == anchors * (1 + 4)
-    costs = model_costs(asked, **STEP)
+    costs = model_of(asked).costs(**STEP)
     kept = sum(layer.kept for layer in rows)
     state = costs.parameters + costs.non_trainable_parameters
     assert costs.memory_lower_bound_bytes == 4 * (state + 32 * 32 * 3 + anchors * 5 + kept)

@@ -8,8 +8,7 @@ import pytest
 
 from analysis import drawing as style
 from paradnn.cli.help import known_keys
-from paradnn.costs import model_costs
-from paradnn.families import FAMILIES, Family
+from paradnn.families import FAMILIES, Family, model_of
 from tests.conftest import ROOT
 
 
@@ -34,7 +33,7 @@ def test_an_entry_is_whole(family: Family) -> None:
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
 def test_every_family_has_costs_and_a_look_of_its_own(family: Family) -> None:
     model = dataclasses.asdict(family.options(name=family.name))
-    costs = model_costs(model, batch_size=2, precision="float32", mode="train", optimizer="rmsprop")
+    costs = model_of(model).costs(batch_size=2, precision="float32", mode="train", optimizer="rmsprop")
     assert (costs.parameters == 0) == family.is_kernel
     assert (costs.flops_per_step == 0) == family.is_communication
     others = [name for name in FAMILIES if name != family.name]

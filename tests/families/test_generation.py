@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from analysis.store.past import WORK, costs_of
-from paradnn.costs import model_costs, model_operations, prefill_costs
+from paradnn.families import model_of
 
 #: Width 4, two heads, 11 words, 9 positions: a block has 60, 20, 80 and 68 weights and biases, a normalisation 8.
 GPT = {"name": "gpt", "layers": 1, "width": 4, "heads": 2, "sequence_length": 9, "vocab_size": 11}
@@ -20,7 +20,7 @@ CACHE = BATCH * 2 * 8 * 4
 
 def step(model: dict = GPT, **changes):
     given = {"batch_size": BATCH, "precision": "float32", "mode": "generate", "optimizer": "sgd", **LENGTHS}
-    return model_costs(model, **{**given, **changes})
+    return model_of(model).costs(**{**given, **changes})
 
 
 def test_a_token_by_hand() -> None:
@@ -48,7 +48,7 @@ def test_a_token_by_hand() -> None:
 
 
 def test_a_prompt_by_hand() -> None:
-    costs = prefill_costs(GPT, batch_size=BATCH, precision="float32", **LENGTHS)
+    costs = model_of(GPT).prefill_costs(batch_size=BATCH, precision="float32", **LENGTHS)
     assert costs.parameters == PARAMETERS
     assert costs.forward_flops == 2 * BATCH * (5 * (48 + 16 + 64 + 64) + 2 * 5 * 5 * 4 + 44)
     x, last = BATCH * 5 * 4, BATCH * 4
@@ -106,7 +106,7 @@ def test_only_a_language_model_generates() -> None:
     with pytest.raises(ValueError, match="fc generates no tokens"):
         step(model={"name": "fc", "layers": 1, "nodes": 4, "input_size": 4, "output_size": 4})
     with pytest.raises(ValueError, match="not told as a list of operations"):
-        model_operations(GPT, batch_size=1, precision="float32", mode="generate")
+        model_of(GPT).product_list(batch_size=1, precision="float32", mode="generate")
 
 
 def test_stored_runs_cost_what_their_points_do() -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from paradnn.costs import Costs, layer_count, model_costs
-from paradnn.families import FAMILIES
+from paradnn.families import FAMILIES, model_of
+from paradnn.families.layers import Costs
 from tests.conftest import ROOT
 
 #: Rows of DeepBench's lists, those that come twice counted twice.
@@ -31,7 +31,7 @@ Problem = tuple[tuple[str, Any], ...]
 
 def costs(name: str, batch_size: int = 1, precision: str = "float32", **options: Any) -> Costs:
     model = asdict(FAMILIES[name].options(name=name, **options))
-    return model_costs(model, batch_size=batch_size, precision=precision, mode="inference", optimizer="rmsprop")
+    return model_of(model).costs(batch_size=batch_size, precision=precision, mode="inference", optimizer="rmsprop")
 
 
 def problems(listed: str) -> list[Problem]:
@@ -145,7 +145,7 @@ def test_a_sparse_product_costs_what_is_stored() -> None:
     assert found.bytes_per_step == 4 * (4 + 4 + 11 + 4 * 3 + 10 * 3)
     dense = costs("sparse_gemm", m=10, n=3, k=8, density=1.0)
     assert dense.flops_per_step == costs("gemm", m=10, n=3, k=8).flops_per_step
-    assert layer_count({"name": "gemm"}) == 1
+    assert model_of({"name": "gemm"}).layer_count() == 1
 
 
 def test_pruned_layers_cost_their_products() -> None:
