@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("framework", choices=frameworks.FRAMEWORKS)
     given, _ = parser.parse_known_args()
     framework = frameworks.load(given.framework)
-    from paradnn.worker.communication.run import Processes
+    from paradnn.workloads.channel.processes import Processes
 
     kept: list[Processes] = []  # the pipes to the other processes close when nothing refers to them
 

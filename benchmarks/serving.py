@@ -23,11 +23,10 @@ import mlperf_loadgen as lg
 import numpy as np
 
 from paradnn.worker.energy import EnergyMeter
-from paradnn.worker.serving.arrivals import Generated
-from paradnn.worker.serving.load import Service, measure_load, percentile
-from paradnn.worker.serving.queries import QueryLog
-from paradnn.worker.serving.schedule import LOADGEN_SEED, arrivals
-from paradnn.worker.serving.server import Policy, Server
+from paradnn.workloads.serve.load import Service, measure_load, percentile
+from paradnn.workloads.serve.queries import QueryLog
+from paradnn.workloads.serve.schedule import LOADGEN_SEED, arrivals
+from paradnn.workloads.serve.server import Generated, Policy, Server
 
 _SHARES = (50, 90, 99)
 

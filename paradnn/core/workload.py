@@ -19,7 +19,7 @@ draws its figures, imports the rest within functions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from paradnn.families.layers import Costs
     from paradnn.record.measured import Measured
     from paradnn.worker.messages import Answer
+    from paradnn.worker.point import PointRun
 
 __all__ = [
     "USUAL",
@@ -49,6 +50,7 @@ __all__ = [
     "choices",
     "key_groups",
     "option_names",
+    "part_called",
 ]
 
 #: The keys that say which kind of work a point is, and what they say where they ask for none in particular.
@@ -65,6 +67,15 @@ class Part:
     """
 
     of: ClassVar[str]
+
+    def news(self) -> Sequence[Part]:
+        """What of it was sent before, piece by piece, as it was measured."""
+        return ()
+
+    @classmethod
+    def gathered(cls, news: Sequence[Any]) -> Part | None:
+        """What such pieces come to, where the worker did not live to send the whole."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -200,6 +211,21 @@ class Workload:
         """As one of several processes of a replicate does it, from 0."""
         return self
 
+    # --- What the worker does
+
+    def open(self, run: PointRun) -> None:
+        """Open the devices, in as many processes as hold them."""
+        run.open_devices()
+
+    def measure(self, run: PointRun) -> None:
+        """Build, compile, warm up and measure; what is known is noted in `run`, and stands however this ends."""
+        raise NotImplementedError
+
+    def elsewhere(self) -> Callable[..., None] | None:
+        """What serves a process of the point on another host, as `paradnn.worker.ranks.serve_elsewhere` does, which
+        None stands for."""
+        return None
+
     # --- What a session does for it
 
     def companion(self) -> Companion:
@@ -277,6 +303,11 @@ def asked_for(config: Mapping[str, Any]) -> Workload:
             if work.key == key and said.get(key, USUAL.get(key)) in work.names:
                 return work
     return next(iter(WORKLOADS.values()))
+
+
+def part_called(name: object) -> type[Part] | None:
+    """What a kind of work sends under a name; None for none."""
+    return next((part for work in WORKLOADS.values() for part in work.parts if part.of == name), None)
 
 
 @cache

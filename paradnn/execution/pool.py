@@ -9,10 +9,10 @@ from typing import Any
 
 from paradnn.config.outcome import PointResult
 from paradnn.core.scratch import remove_leftovers
+from paradnn.core.workload import Part
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits, Worker
 from paradnn.platform.environment import available_memory
-from paradnn.worker.learning.messages import Epoch
 
 __all__ = ["WorkerPool"]
 
@@ -43,7 +43,7 @@ class WorkerPool:
         self._get(key)
 
     def measure(
-        self, key: WorkerKey, point: Mapping[str, Any], limits: Limits, on_news: Callable[[str | Epoch], None]
+        self, key: WorkerKey, point: Mapping[str, Any], limits: Limits, on_news: Callable[[str | Part], None]
     ) -> PointResult:
         """Measure one point; whatever happens to child or worker, a result with an outcome comes back."""
         try:

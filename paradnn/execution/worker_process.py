@@ -23,17 +23,17 @@ import psutil
 from paradnn.config.outcome import OUTCOMES, Ending, PointResult, classify, signal_name
 from paradnn.config.paths import PACKAGE
 from paradnn.core.scratch import Scratch
+from paradnn.core.workload import Part
 from paradnn.execution.resident import Resident
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.worker.channel import BrokenLine, MessageError, encode, read_event
-from paradnn.worker.learning.messages import Epoch
 from paradnn.worker.messages import (
     PROTOCOL_VERSION,
     Answer,
-    EpochEnded,
     Event,
     Exited,
     Failed,
+    News,
     NoProfile,
     PhaseBegun,
     Ready,
@@ -80,7 +80,7 @@ class _Watch:
     killed_at: float = 0.0
     answer: Answer | None = None
     measured: Answer | None = None  # the answer as it was when the profile began
-    epochs: list[Epoch] = field(default_factory=list)
+    news: list[Part] = field(default_factory=list)
     fault: str | None = None  # a message that is not what the protocol says
 
 
@@ -124,8 +124,8 @@ class Worker:
         self._buffer = bytearray()
         self._received = 0  # bytes that it has said of the latest point
 
-    def measure(self, point: Mapping[str, Any], limits: Limits, on_news: Callable[[str | Epoch], None]) -> PointResult:
-        """Measure one point; `alive` says whether another can follow. `on_news` takes phases, and epochs that end."""
+    def measure(self, point: Mapping[str, Any], limits: Limits, on_news: Callable[[str | Part], None]) -> PointResult:
+        """Measure one point; `alive` says whether another can follow. `on_news` takes phases, and parts."""
         watch = _Watch(time.perf_counter(), Resident(self._process.pid))
         try:
             problem = self._wait_ready()
@@ -195,7 +195,7 @@ class Worker:
                 return "crash", f"the worker was ended by {signal_name(-code)} while importing: {last}"
         return "unavailable", f"the worker exited while importing: {last}"
 
-    def _follow(self, watch: _Watch, limits: Limits, sent: float, on_news: Callable[[str | Epoch], None]) -> Ending:
+    def _follow(self, watch: _Watch, limits: Limits, sent: float, on_news: Callable[[str | Part], None]) -> Ending:
         """Read events until the child is gone, ending it at its limits. Raises MessageError."""
         while True:
             for event in self._events(_LOOK):
@@ -210,9 +210,9 @@ class Worker:
                     watch.phase, watch.entered = event.phase, time.perf_counter()
                     watch.measured = event.answer or watch.measured
                     on_news(watch.phase)
-                elif isinstance(event, EpochEnded):
-                    watch.epochs.append(event.epoch)
-                    on_news(event.epoch)
+                elif isinstance(event, News):
+                    watch.news.append(event.part)
+                    on_news(event.part)
                 elif isinstance(event, Result):
                     if event.answer.outcome not in OUTCOMES:
                         raise MessageError(f"result.answer.outcome={event.answer.outcome!r} is no outcome")
@@ -269,8 +269,8 @@ class Worker:
             lost = NoProfile(f"{outcome}: {reason}", limited=ending.stopped in ("timeout", "memory"))
             answer, outcome, reason = replace(watch.measured, profile=lost), "ok", None
             phases["profile"] = now - watch.entered
-        elif not answer and watch.epochs:  # the curve so far
-            answer = Answer(outcome, reason, {}, epochs=watch.epochs)
+        elif not answer and watch.news:  # the curve so far
+            answer = Answer(outcome, reason, {}, work=watch.news[0].gathered(watch.news))
         known = answer or watch.measured
         phases = {**(known.phases if known else {}), **phases, "start": (watch.started or now) - watch.begin}
         return PointResult(outcome, reason, answer, phases, shown, watch.peak or None)

@@ -107,7 +107,8 @@ def make_record(measured: Measured) -> Record:
     metrics |= given("load_average", measured.load)
     outcome, reason = measured.ending()
     tags = {**measured.tags, "outcome": outcome}
-    history = [moment for answer in measured.answers for moment in work.history(answer.news())]
+    sent = (answer.work.news() for answer in measured.answers if answer.work)
+    history = [moment for news in sent for moment in work.history(news)]
     if has_steps := work.has_steps(outcome, results[-1].answer):
         metrics |= measured_metrics(measured)
     metrics |= work.metrics(measured, metrics)

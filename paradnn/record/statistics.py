@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from paradnn.worker.chance import events_factor, quantile_ranks
 from paradnn.worker.series import block_interval, why_no_interval, widened_interval
-from paradnn.worker.serving.chance import events_factor, quantile_ranks
 
 __all__ = [
     "Summarised",

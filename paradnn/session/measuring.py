@@ -42,7 +42,6 @@ from paradnn.store.journal import PartialResults
 from paradnn.store.resume import ResumePolicy, wanted_extras
 from paradnn.store.runs import ClaimedElsewhere, Finished
 from paradnn.store.tracker import Tracker
-from paradnn.worker.learning.messages import Epoch
 
 __all__ = ["Measuring", "NewsSaid", "SessionContext"]
 
@@ -282,7 +281,7 @@ class Measuring:
         point, request = entry.point, entry.request()
         said = NewsSaid(point.workload, partial(self._tracker.tell, entry.claim))
 
-        def news(event: str | Epoch) -> None:
+        def news(event: str | Part) -> None:
             if words := event if isinstance(event, str) else said.say(event):
                 self._reporter.phase(words)
 

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
+from paradnn.core.workload import WORKLOADS
 from paradnn.families import FAMILIES
 from paradnn.worker import frameworks
 from paradnn.worker.channel import Channel
@@ -33,10 +34,9 @@ def main() -> int:
     os.dup2(2, 1)
     try:
         framework = frameworks.load(arguments.framework)
-        from paradnn.worker.communication.answer import answer_communication, communicates
         from paradnn.worker.point import answer_request
 
-        list(FAMILIES)  # found once, and not by every child
+        list(FAMILIES), list(WORKLOADS)  # found once, and not by every child
     except Exception as error:
         channel.send(Failed(f"{type(error).__name__}: {error}"))
         return 1
@@ -47,8 +47,7 @@ def main() -> int:
     channel.send(Ready(PROTOCOL_VERSION))
 
     def answer(point: Mapping[str, Any], report: Report) -> Answer:
-        chosen = answer_communication if communicates(point) else answer_request
-        return chosen(point, framework, report)
+        return answer_request(point, framework, report)
 
     serve(channel, answer)
     return 0

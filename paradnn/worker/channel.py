@@ -16,9 +16,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
+from paradnn.core.workload import Part, part_called
 from paradnn.worker.messages import EVENTS, PROTOCOL_VERSION, Event
 
-__all__ = ["BrokenLine", "Channel", "MessageError", "encode", "plain", "read_event", "read_json", "read_message"]
+__all__ = [
+    "BrokenLine",
+    "Channel",
+    "MessageError",
+    "encode",
+    "plain",
+    "plain_fields",
+    "read_event",
+    "read_json",
+    "read_message",
+]
 
 Message = TypeVar("Message")
 
@@ -59,7 +70,8 @@ def encode(message: Any) -> bytes:
 def plain(value: Any) -> Any:
     """A message as JSON-able values; NaN and infinities become strings, since JSON has none."""
     if is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        own: dict[str, Any] = {"of": value.of} if isinstance(value, Part) else {}
+        return {**own, **plain_fields(value)}
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -67,6 +79,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and repr(value) in _NOT_FINITE:
         return repr(value)
     return value
+
+
+def plain_fields(value: Any) -> dict[str, Any]:
+    """The fields of a message as JSON-able values."""
+    return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
 
 
 def read_event(line: bytes) -> Event:
@@ -95,6 +112,8 @@ def _read(kind: Any, value: Any, path: str) -> Any:
     """`value` as a `kind`: a dataclass, a scalar, a list, a mapping by text, or a union of them."""
     if kind is Any:
         return value
+    if isinstance(kind, type) and issubclass(kind, Part):
+        return _read_part(kind, value, path)
     if isinstance(kind, types.UnionType):
         return _read_union(kind, value, path)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -131,6 +150,18 @@ def _read_union(kind: Any, value: Any, path: str) -> Any:
         return None
     keys = set(value) if isinstance(value, dict) else set()
     return _read(next((member for member in members if set(_types(member)) == keys), members[0]), value, path)
+
+
+def _read_part(kind: type[Part], value: Any, path: str) -> Any:
+    """What a kind of work sent, whose name stands beside its fields."""
+    if not isinstance(value, dict):
+        raise _fault(path, value, "an object")
+    content = dict(value)
+    name = content.pop("of", None)
+    part = part_called(name) if kind is Part else kind
+    if part is None:
+        raise _fault(f"{path}.of", name, "what a kind of work sends")
+    return _read_fields(part, content, path)
 
 
 def _read_fields(kind: Any, value: dict[str, Any], path: str) -> Any:

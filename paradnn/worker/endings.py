@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import traceback
 
-from paradnn.worker.errors import Unavailable
+from paradnn.worker.errors import Ended
 from paradnn.worker.frameworks import Framework
-from paradnn.worker.learning.learn import NotReached
-from paradnn.worker.measure import NotFinite
 from paradnn.worker.process_group import RankFailed
-from paradnn.worker.serving.load import NotServed, OutOfTime
 
 __all__ = ["ending_of"]
 
@@ -18,14 +15,8 @@ def ending_of(error: Exception, framework: Framework, phase: str) -> tuple[str, 
     """Outcome and one-line reason of what was raised in `phase`."""
     if isinstance(error, RankFailed):
         return error.outcome, error.reason
-    if isinstance(error, Unavailable):
-        return "unavailable", str(error)
-    if isinstance(error, NotServed):
-        return "timeout" if isinstance(error, OutOfTime) else "overload", str(error)
-    if isinstance(error, NotFinite):
-        return "nan", str(error)
-    if isinstance(error, NotReached):
-        return "timeout", str(error)
+    if isinstance(error, Ended):
+        return error.outcome, str(error)
     reason = f"{phase}: {_line(error)}"
     if isinstance(error, MemoryError):
         return "oom_host", reason

@@ -17,19 +17,19 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from paradnn.core.workload import Part
 from paradnn.worker.channel import Channel, MessageError, read_json, read_message
-from paradnn.worker.learning.messages import Epoch, EpochEnded
 from paradnn.worker.memory import give_back, remember_file_pages
-from paradnn.worker.messages import Answer, Exited, PhaseBegun, Refused, Request, Result, Started
+from paradnn.worker.messages import Answer, Exited, News, PhaseBegun, Refused, Request, Result, Started
 
 __all__ = ["Report", "die_with_parent", "serve"]
 
 
 class Report(Protocol):
-    """Reports to the driver that a phase begins, or that an epoch has ended; `answer` is the one so far, should the
+    """Reports to the driver that a phase begins, or a piece of what is measured; `answer` is the one so far, should the
     phase not end."""
 
-    def __call__(self, news: str | Epoch, answer: Answer | None = None, /) -> None: ...
+    def __call__(self, news: str | Part, answer: Answer | None = None, /) -> None: ...
 
 
 Handler = Callable[[Mapping[str, Any], Report], Answer]
@@ -122,8 +122,8 @@ def _child(request: Request, channel: Channel, handler: Handler, worker: int, cl
         _redirect(request.stderr)
         channel.send(Started(request.id, os.getpid()))
 
-        def report(news: str | Epoch, answer: Answer | None = None, /) -> None:
-            channel.send(EpochEnded(news) if isinstance(news, Epoch) else PhaseBegun(news, answer))
+        def report(news: str | Part, answer: Answer | None = None, /) -> None:
+            channel.send(News(news) if isinstance(news, Part) else PhaseBegun(news, answer))
 
         channel.send(Result(request.id, handler(request.point, report)))
         code = 0

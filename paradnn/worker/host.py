@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 
+from paradnn.core.workload import asked_for
 from paradnn.worker.addresses import LOOPBACK, listen, own_address, port_number, with_port
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.fork_server import die_with_parent
@@ -141,11 +142,9 @@ def _be_process(connected: socket.socket, server: int) -> None:
 
     def serve(rank: int, channel: Connection) -> None:
         # Variables that a framework reads when it is imported are set only now.
-        if asked.point["model"]["name"] == "channel":
-            from paradnn.worker.communication.run import serve_elsewhere
-        else:
-            from paradnn.worker.ranks import serve_elsewhere
-        serve_elsewhere(asked.point, rank, addresses, own, channel)
+        from paradnn.worker.ranks import serve_elsewhere
+
+        (asked_for(asked.point).elsewhere() or serve_elsewhere)(asked.point, rank, addresses, own, channel)
 
     run_rank(asked.rank, server, channel, [], serve)
 

@@ -21,21 +21,11 @@ from typing import Protocol as Interface
 from paradnn.worker.compiling import CompilationCounter, Compiling
 from paradnn.worker.contention import ContentionWatch
 from paradnn.worker.energy import EnergyMeter
-from paradnn.worker.learning.messages import Epoch
+from paradnn.worker.errors import Ended
 from paradnn.worker.messages import Contention, Timing, Trial
 from paradnn.worker.series import FEWEST, block_interval, find_change
 
-__all__ = [
-    "BlocksWatch",
-    "DisturbanceWatch",
-    "NotFinite",
-    "Protocol",
-    "Run",
-    "Watch",
-    "epochs_as_blocks",
-    "is_steady",
-    "measure_steps",
-]
+__all__ = ["BlocksWatch", "DisturbanceWatch", "NotFinite", "Protocol", "Run", "Watch", "is_steady", "measure_steps"]
 
 #: Blocks in each of the two windows whose agreement ends the warm-up.
 WINDOW = 4
@@ -55,8 +45,10 @@ MAX_STEPS = 1_000_000
 Run = Callable[[int], "float | None"]
 
 
-class NotFinite(Exception):
+class NotFinite(Ended):
     """The loss is NaN or infinite: the steps that are timed train nothing."""
+
+    outcome = "nan"
 
 
 @dataclass(frozen=True)
@@ -219,16 +211,6 @@ def _attempts(
         if not enough or now - begin + growth * (now - start) > protocol.max_seconds:
             return attempts
         scale *= growth
-
-
-def epochs_as_blocks(epochs: Sequence[Epoch]) -> Timing:
-    """The epochs of a training as blocks of its steps.
-
-    Whether they are steady is not asked: what is timed is the training as a whole, however it went.
-    """
-    blocks = [epoch.train_seconds for epoch in epochs]
-    first = Trial(epochs[0].steps, blocks[0])
-    return Timing(first.steps, [first], [], blocks, True, "a training is timed as a whole", epochs[-1].train_loss)
 
 
 def _blocks(

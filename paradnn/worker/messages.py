@@ -2,7 +2,7 @@
 
 One JSON object a line (`paradnn.worker.channel`). The driver writes requests to the worker's standard input:
 
-    {"protocol": 8, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
+    {"protocol": 9, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
 
 and reads events, each with a key `event`, from its standard output:
 
@@ -11,7 +11,7 @@ and reads events, each with a key `event`, from its standard output:
     refused  the request cannot be served: reason (no child is forked)
     started  a child was forked for the point: id, pid
     phase    the child enters a phase: phase; answer, where what was measured is complete: it counts if the child dies
-    epoch    an epoch of training has ended: epoch
+    news     a piece of what the point's kind of work measures is known: part
     result   the child's answer
     exited   the child has exited: exit_code or signal, peak memory as the kernel counted it
 
@@ -23,9 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from paradnn.core.workload import Part
 from paradnn.worker.input.messages import InputMeasurement, PipelinePart
-from paradnn.worker.learning.messages import Epoch, EpochEnded
-from paradnn.worker.serving.messages import Load
 
 __all__ = [
     "EVENTS",
@@ -34,13 +33,12 @@ __all__ = [
     "ArrayRate",
     "Compilation",
     "Contention",
-    "EpochEnded",
     "Event",
     "Exited",
     "Failed",
-    "Generation",
     "InputMeasurement",
     "Measurement",
+    "News",
     "NoProfile",
     "PeakRates",
     "PhaseBegun",
@@ -66,7 +64,8 @@ __all__ = [
 #:      whether the training was interrupted before it.
 #:   7  an answer holds what disturbed reading the prompts, and a load.
 #:   8  what disturbed single steps too; a timing holds the blocks that were measured and do not count.
-PROTOCOL_VERSION = 8
+#:   9  what a kind of work measures beside its steps is one part, with the kind's name; news of it are parts too.
+PROTOCOL_VERSION = 9
 
 
 @dataclass(frozen=True)
@@ -162,15 +161,6 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Generation:
-    """Of a generation what reading its prompts took, to the first token; `Measurement` is of the steps after it."""
-
-    prefill: Timing
-    compilation: Compilation
-    cache_bytes: int
-
-
-@dataclass(frozen=True)
 class Table:
     """Rows of values under named columns."""
 
@@ -260,9 +250,9 @@ class Answer:
     """How a request ended within the child, and what was measured before that.
 
     `phases` are seconds by name; memory is in bytes, None where it is not known (`paradnn.worker.memory`);
-    `latencies` are seconds of single steps, `load` what a scenario gave, `generation` what was measured of prompts,
-    `epochs` those of a training; `contention` is what disturbed phases other than the measured blocks, `prefill`,
-    `load` and `latency`. An `ok` has a measurement, or peak rates if asked for.
+    `latencies` are seconds of single steps, `work` what the point's kind of work measures beside its steps;
+    `contention` is what disturbed phases other than the measured blocks. An `ok` has a measurement, or peak rates if
+    asked for.
     """
 
     outcome: str
@@ -273,9 +263,7 @@ class Answer:
     peak_device_memory_bytes: int | None = None
     measurement: Measurement | None = None
     latencies: list[float] | None = None
-    load: Load | None = None
-    generation: Generation | None = None
-    epochs: list[Epoch] | None = None
+    work: Part | None = None
     contention: dict[str, Contention] = field(default_factory=dict)
     input: InputMeasurement | None = None
     profile: Profile | NoProfile | None = None
@@ -285,10 +273,6 @@ class Answer:
         """Raise ValueError for an `ok` without what was asked for."""
         if self.outcome == "ok" and self.measurement is None and self.peak_rates is None:
             raise ValueError("the outcome is ok, but nothing was measured")
-
-    def news(self) -> list[Epoch]:
-        """What was sent as it ended."""
-        return self.epochs or []
 
 
 @dataclass(frozen=True)
@@ -356,8 +340,15 @@ class Exited:
     max_resident_bytes: int
 
 
-Event = Ready | Failed | Refused | Started | PhaseBegun | EpochEnded | Result | Exited
+@dataclass(frozen=True)
+class News:
+    """A piece of what the point's kind of work measures is known, before the child's answer."""
+
+    part: Part
+
+
+Event = Ready | Failed | Refused | Started | PhaseBegun | News | Result | Exited
 
 #: Events by the name that they have on the pipe.
 EVENTS: dict[str, type[Event]] = {"ready": Ready, "failed": Failed, "refused": Refused, "started": Started}
-EVENTS |= {"phase": PhaseBegun, "epoch": EpochEnded, "result": Result, "exited": Exited}
+EVENTS |= {"phase": PhaseBegun, "news": News, "result": Result, "exited": Exited}

@@ -11,39 +11,34 @@ import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
+from paradnn.core.workload import asked_for
 from paradnn.families.workload import Workload
 from paradnn.worker.affinity import bind_cores
 from paradnn.worker.cold_caches import Caches
-from paradnn.worker.compiling import compile_steps
-from paradnn.worker.contention import ContentionWatch
-from paradnn.worker.data import synthetic_batch
 from paradnn.worker.device_layout import DeviceLayout, layout_of
 from paradnn.worker.endings import ending_of
 from paradnn.worker.energy import EnergyMeter, open_meter
 from paradnn.worker.fork_server import Report
-from paradnn.worker.frameworks import Framework, LearningStep, Step, distributed
-from paradnn.worker.generation.steps import prepare_generation
-from paradnn.worker.input.opening import open_feed, reads_files
+from paradnn.worker.frameworks import Framework, Step, distributed
 from paradnn.worker.latencies import single_latencies
-from paradnn.worker.learning.examples import read_examples
-from paradnn.worker.learning.learn import Learner, with_course
-from paradnn.worker.learning.messages import Epoch
-from paradnn.worker.measure import BlocksWatch, Protocol, Run, epochs_as_blocks, measure_steps
-from paradnn.worker.memory import MemoryMeter, Taken
-from paradnn.worker.messages import Answer, Contention, Generation, Measurement, NoProfile, Profile, Timing
+from paradnn.worker.measure import BlocksWatch, Protocol, Run, measure_steps
+from paradnn.worker.memory import MemoryMeter
+from paradnn.worker.messages import Answer, Compilation, Contention, Measurement, NoProfile, Profile, Timing
 from paradnn.worker.peak_rates import measure_peak_rates
 from paradnn.worker.phases import Phases
-from paradnn.worker.precision import has_instructions, product_types
-from paradnn.worker.process_group import GroupStep, ProcessGroup
+from paradnn.worker.precision import has_instructions
+from paradnn.worker.process_group import ProcessGroup
 from paradnn.worker.profile.run import profile_steps
 from paradnn.worker.ranks import start_ranks
-from paradnn.worker.serving.load import NotServed, Service, measure_load
-from paradnn.worker.serving.sizes import compile_service
-from paradnn.worker.step import choose_types, prepare_step
 
-__all__ = ["PointRun", "answer_request"]
+__all__ = ["PointRun", "Timed", "answer_request"]
+
+#: Enters a phase by its name.
+Phase = Callable[[str], contextlib.AbstractContextManager[None]]
+#: Timed blocks, joules and where they come from, and what disturbed the blocks.
+Timed = tuple[Timing, tuple[float | None, str], Contention | None]
 
 
 def answer_request(request: Mapping[str, Any], framework: Framework, report: Report) -> Answer:
@@ -55,228 +50,139 @@ def answer_request(request: Mapping[str, Any], framework: Framework, report: Rep
 
 
 class PointRun:
-    """A request while it is served: what was measured so far is in the answer, whatever comes next."""
+    """A request while it is served: what was measured so far is in the answer, whatever comes next.
+
+    The point's kind of work says what is done; here is what all of them use. `request` is the point as plain values.
+    """
 
     def __init__(self, request: Mapping[str, Any], framework: Framework, report: Report) -> None:
-        self._request = request
-        self._framework = framework
-        self._phases = Phases(report)
+        self.request = request
+        self.framework = framework
+        self.phases = Phases(report)
+        self.group: ProcessGroup | None = None
+        self.step: Any = None  # of work that makes it as it opens
+        self.memory = MemoryMeter()
+        self.answered = Answer("crash", None, self.phases.seconds)
         self._layout: DeviceLayout | None = None
-        self._group: ProcessGroup | None = None
-        self._memory = MemoryMeter()
-        self._answer = Answer("crash", None, self._phases.seconds)
 
     def answer(self) -> Answer:
+        """Do the work; how it ended."""
         try:
-            self._open()
-            if self._request.get("task") == "ceilings":
-                rates = measure_peak_rates(self._request, self._framework, self._phases)
-                self._answer = replace(self._answer, peak_rates=rates)
-            elif self._request.get("task") == "learn":
-                self._learn()
-            elif self._request["mode"] == "generate":
-                self._generate()
+            if self.request.get("task") == "ceilings":
+                self.open_devices()
+                self.note(peak_rates=measure_peak_rates(self.request, self.framework, self.phases))
             else:
-                self._measure()
-            self._answer = replace(self._answer, outcome="ok")
+                work = asked_for(self.request)
+                work = work.of(self.request)
+                work.open(self)
+                work.measure(self)
+            self.note(outcome="ok")
         except Exception as error:
-            outcome, reason = ending_of(error, self._framework, self._phases.current)
+            outcome, reason = ending_of(error, self.framework, self.phases.current)
             # One process that fails takes the others with it: the first to run out of memory says why.
-            other = self._group.failure() if self._group and not outcome.startswith("oom") else None
+            other = self.group.failure() if self.group and not outcome.startswith("oom") else None
             outcome, reason = (other.outcome, other.reason) if other else (outcome, reason)
-            self._answer = replace(self._answer, outcome=outcome, reason=reason)
-        if self._answer.peak_memory_bytes is None:
-            self._remember_memory(self._memory.taken())
-        if self._group:
-            self._group.close()
-        return self._answer
+            self.note(outcome=outcome, reason=reason)
+        if self.answered.peak_memory_bytes is None:
+            self.note_own_memory()
+        if self.group:
+            self.group.close()
+        return self.answered
 
-    def _open(self) -> None:
+    def note(self, **known: Any) -> None:
+        """Fields of the answer that are known now."""
+        self.answered = replace(self.answered, **known)
+
+    def open_devices(self) -> None:
         """Open the devices, in as many processes as hold them."""
-        with self._phases("build"):
-            self._layout = layout_of(self._request)
+        with self.phases("build"):
+            self._layout = layout_of(self.request)
             if self._layout is not None:
                 if self._layout.processes > 1:
-                    self._group, self._layout = start_ranks(self._request, self._framework, self._layout)
-                self._framework = distributed(self._framework, self._layout)
-            self._framework.open_device(bind_cores(self._request["platform"]))
+                    self.group, self._layout = start_ranks(self.request, self.framework, self._layout)
+                self.framework = distributed(self.framework, self._layout)
+            self.framework.open_device(bind_cores(self.request["platform"]))
 
-    def _measure(self) -> None:
-        """Build, compile, warm up and measure the point, then what is measured beside its steps."""
-        point, framework, phases, group = self._request, self._framework, self._phases, self._group
-        with phases("build"):
-            workload, step = prepare_step(point, framework)
-            if group:
-                step = GroupStep(step, group)
-        with phases("input") if reads_files(point) else contextlib.nullcontext():
-            fed = open_feed(point, workload, framework, step)
-        with phases("compile"):
-            compilation, first_loss = compile_steps(step)
-            types = product_types(step)
-            service = self._service(workload, step)
-        self._memory.compiled()
-        if group:
-            group.compiled()
-        run = fed.run if fed else step.run
-        timing, energy, contention = self._time(run, step, phases)
-        measurement = Measurement(
-            _parameters(workload), compilation, types, self._native(), first_loss, timing, *energy, contention
-        )
-        self._answer = replace(self._answer, measurement=measurement)
-        if service:
-            with phases("load"):
-                self._load(service(_step_seconds(timing)))
-        elif point["mode"] == "inference":
-            latencies = self._latencies(run)  # which notes what disturbed them
-            self._answer = replace(self._answer, latencies=latencies)
-        if fed:
-            with phases("balance"):
-                self._answer = replace(self._answer, input=fed.measure(timing))
-        self._look_closer(step, timing)
+    @property
+    def seconds_left(self) -> float:
+        """Until the driver ends the process."""
+        return float(self.request["measure"]["timeout"] - sum(self.phases.seconds.values()))
 
-    def _look_closer(self, step: Step, timing: Timing) -> None:
-        """What the point took of memory, then where the time of its steps goes, if so asked for."""
-        # Before the profiler, whose buffers are none of the model's memory.
-        if self._answer.peak_memory_bytes is None:
-            self._note_memory()
-        if self._request["measure"]["profile"] or self._request["measure"]["keep_trace"]:
-            with self._phases("profile", replace(self._answer, outcome="ok")):
-                self._answer = replace(self._answer, profile=self._profile(step, timing))
-
-    def _learn(self) -> None:
-        """Build, compile, then train to the target: every epoch is a block of steps, and told as it ends."""
-        point, phases = with_course(self._request), self._phases
-        with phases("build"):
-            workload, step = prepare_step(point, self._framework)
-        with phases("input"):
-            examples = read_examples(point["learning_set"], workload.inputs[0].shape)
-            synthetic = synthetic_batch(workload, point["batch_size"], point["seed"])
-            learner = Learner(cast("LearningStep", step), examples, point, synthetic)
-        with phases("compile"):
-            compilation, _ = compile_steps(learner)
-            types = product_types(step)
-            learner.restart()
-        self._memory.compiled()
-        meter = self._meter()
-        watch = BlocksWatch(EnergyMeter(meter.source), step)
-        with phases("learn"):
-            watch.start()
-            try:
-                learner.learn(meter, self._tell)
-            finally:
-                watch.stop()
-        epochs = self._answer.epochs or []
-        timing = watch.judged(epochs_as_blocks(epochs))
-        spent = [epoch.joules for epoch in epochs if epoch.joules is not None]
-        energy = (sum(spent) if len(spent) == len(epochs) else None), meter.source
-        measurement = Measurement(
-            _parameters(workload), compilation, types, self._native(), None, timing, *energy, watch.contention
-        )
-        self._answer = replace(self._answer, measurement=measurement)
-        self._note_memory()
-
-    def _generate(self) -> None:
-        """Build, compile, then time the phases one after the other: prompts that are read, and a token of each."""
-        point, phases = self._request, self._phases
-        with phases("build"):
-            choose_types(point)
-            steps = prepare_generation(point, self._framework)
-        with phases("compile"):
-            reading, _ = compile_steps(steps.prefill)
-            compilation, _ = compile_steps(steps.decode)
-            types = product_types(steps.decode)
-        self._memory.compiled()
-        prefill, _, disturbed = self._time(steps.prefill.run, steps.prefill, lambda _: phases("prefill"))
-        self._note_contention("prefill", disturbed)
-        self._answer = replace(self._answer, generation=Generation(prefill, reading, steps.decoder.cache_bytes))
-        timing, energy, contention = self._time(steps.decode.run, steps.decode, phases)
-        measurement = Measurement(
-            _parameters(steps.decoder.decode), compilation, types, self._native(), None, timing, *energy, contention
-        )
-        latencies = self._latencies(steps.decode.run)  # which notes what disturbed them
-        self._answer = replace(self._answer, measurement=measurement, latencies=latencies)
-        self._look_closer(steps.decode, timing)
-
-    def _tell(self, epochs: list[Epoch]) -> None:
-        self._answer = replace(self._answer, epochs=epochs)
-        self._phases.report(epochs[-1])
-
-    def _native(self) -> bool | None:
-        """Whether the processor has instructions for products in the point's precision; None if not known."""
-        point = self._request
-        return has_instructions(point["precision"]) if point["platform"]["name"] == "cpu" else None
-
-    def _time(
-        self, run: Run, step: Step, phase: Callable[[str], contextlib.AbstractContextManager[None]]
-    ) -> tuple[Timing, tuple[float | None, str], Contention | None]:
+    def time(self, run: Run, step: Step, phase: Phase | None = None) -> Timed:
         """The timed blocks, joules and where they come from, and what disturbed the blocks."""
-        watch = BlocksWatch(self._meter(), step)
-        timing = measure_steps(run, Protocol.of(self._request["measure"]), phase, watch=watch)
+        watch = BlocksWatch(self.meter(), step)
+        timing = measure_steps(run, Protocol.of(self.request["measure"]), phase or self.phases, watch=watch)
         return watch.judged(timing), watch.energy, watch.contention
 
-    def _service(self, workload: Workload, step: Step) -> Callable[[float], Service] | None:
-        """What serves queries, compiled, once the time of a step is known; None where no scenario asks."""
-        point, scenario = self._request, self._request.get("scenario", "closed")
-        if scenario == "closed":
-            return None
+    def note_measured(
+        self,
+        timed: Timed,
+        workload: Workload | None,
+        compilation: Compilation,
+        types: dict[str, float],
+        loss: Any = None,
+    ) -> None:
+        """What timed steps of a model gave (None: they have none); `loss` is the very first."""
+        timing, energy, contention = timed
+        point = self.request
+        native = has_instructions(point["precision"]) if workload and point["platform"]["name"] == "cpu" else None
+        parameters = 0 if workload is None else _parameters(workload)
+        measured = Measurement(parameters, compilation, types, native, loss, timing, *energy, contention)
+        self.note(measurement=measured)
 
-        def make(size: int) -> Step:
-            return self._framework.make_step(workload, synthetic_batch(workload, size, point["seed"]), point)
-
-        return compile_service(scenario, point[scenario], point["batch_size"], step, make)
-
-    def _load(self, service: Service) -> None:
-        """Let the scenario ask; what it gave is in the answer, however it ends."""
-        scenario = self._request["scenario"]
-        left = self._request["measure"]["timeout"] - sum(self._phases.seconds.values())
-        watch = ContentionWatch()
-        watch.start()
-        try:
-            load = measure_load(scenario, self._request[scenario], service, left, self._meter())
-        except NotServed as unserved:
-            self._answer = replace(self._answer, load=unserved.load)
-            raise
-        finally:
-            watch.stop()
-            self._note_contention("load", watch.seen)
-        self._answer = replace(self._answer, load=load)
-
-    def _latencies(self, run: Run) -> list[float]:
-        """Seconds of single steps, on cold caches if so asked for."""
+    def note_latencies(self, run: Run) -> None:
+        """Seconds of single steps, on cold caches if so asked for, and what disturbed them."""
         cold = None
-        if self._request["measure"]["cold_caches"]:
-            self._note_memory()  # what empties the caches is none of the model's memory
+        if self.request["measure"]["cold_caches"]:
+            self.note_memory()  # what empties the caches is none of the model's memory
             cold = Caches()
-        with self._phases("latency"):
-            longest = self._request["measure"]["max_seconds"]
+        with self.phases("latency"):
+            longest = self.request["measure"]["max_seconds"]
             seconds, disturbed = single_latencies(run, longest, cold.empty if cold else None)
-        self._note_contention("latency", disturbed)
-        return seconds
+        self.note_contention("latency", disturbed)
+        self.note(latencies=seconds)
 
-    def _note_contention(self, phase: str, seen: Contention | None) -> None:
+    def look_closer(self, step: Step) -> None:
+        """What the point took of memory, then where the time of its steps goes, if so asked for."""
+        # Before the profiler, whose buffers are none of the model's memory.
+        if self.answered.peak_memory_bytes is None:
+            self.note_memory()
+        if self.request["measure"]["profile"] or self.request["measure"]["keep_trace"]:
+            with self.phases("profile", replace(self.answered, outcome="ok")):
+                self.note(profile=self._profile(step))
+
+    def note_contention(self, phase: str, seen: Contention | None) -> None:
+        """What disturbed a phase beside the measured blocks."""
         if seen:
-            self._answer = replace(self._answer, contention={**self._answer.contention, phase: seen})
+            self.note(contention={**self.answered.contention, phase: seen})
 
-    def _note_memory(self) -> None:
+    def note_memory(self) -> None:
         """The peaks so far are those of the point."""
-        taken = sum(self._group.memory() if self._group else [], start=self._memory.taken())
-        self._remember_memory(taken)
-        self._answer = replace(self._answer, peak_device_memory_bytes=self._framework.peak_device_memory())
+        taken = sum(self.group.memory() if self.group else [], start=self.memory.taken())
+        self.note(peak_memory_bytes=taken.peak, step_memory_bytes=taken.steps)
+        self.note(peak_device_memory_bytes=self.framework.peak_device_memory())
 
-    def _remember_memory(self, taken: Taken) -> None:
-        self._answer = replace(self._answer, peak_memory_bytes=taken.peak, step_memory_bytes=taken.steps)
+    def note_own_memory(self) -> None:
+        """The peaks so far of this process alone are those of the point."""
+        taken = self.memory.taken()
+        self.note(peak_memory_bytes=taken.peak, step_memory_bytes=taken.steps)
 
-    def _meter(self) -> EnergyMeter:
-        platform = self._request["platform"]
+    def meter(self) -> EnergyMeter:
+        """What counts the energy of the point's device."""
+        platform = self.request["platform"]
         if self._layout is not None and platform["name"] != "cpu":
             return EnergyMeter("unavailable: the counter is that of one board, the point has several")
         return open_meter(platform["name"], int(platform["index"]))
 
-    def _profile(self, step: Step, timing: Timing) -> Profile | NoProfile:
-        settings = self._request["measure"]
-        step_seconds = _step_seconds(timing)
-        left = settings["timeout"] - sum(self._phases.seconds.values())
-        profile = profile_steps(self._framework, step, step_seconds, settings["keep_trace"], left)
+    def step_seconds(self) -> float:
+        """The median of a timed step."""
+        assert self.answered.measurement
+        timing = self.answered.measurement.timing
+        return statistics.median(timing.blocks) / timing.steps_per_block
+
+    def _profile(self, step: Step) -> Profile | NoProfile:
+        keeps = self.request["measure"]["keep_trace"]
+        profile = profile_steps(self.framework, step, self.step_seconds(), keeps, self.seconds_left)
         if self._layout is None or isinstance(profile, NoProfile):
             return profile
         return replace(profile, devices=self._layout.local_devices)
@@ -284,7 +190,3 @@ class PointRun:
 
 def _parameters(workload: Workload) -> int:
     return sum(math.prod(variable.shape) for variable in workload.model.trainable_variables)
-
-
-def _step_seconds(timing: Timing) -> float:
-    return statistics.median(timing.blocks) / timing.steps_per_block

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
@@ -25,7 +25,17 @@ from paradnn.worker.memory import MemoryMeter, Taken
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.remote_process import RemoteProcess
 
-__all__ = ["GroupStep", "ProcessGroup", "RankFailed", "die_with", "run_rank", "serve_steps"]
+__all__ = [
+    "GroupStep",
+    "ProcessGroup",
+    "RankFailed",
+    "die_with",
+    "patience_of",
+    "run_rank",
+    "serve_steps",
+    "silent",
+    "truncated",
+]
 
 #: What a process is asked for, beside a number of steps.
 _COMPILED, _MEMORY = "compiled", "memory"
@@ -45,6 +55,25 @@ class RankFailed(Exception):
 
     def __str__(self) -> str:
         return self.reason
+
+
+#: Seconds without any answer after which a peer counts as gone.
+_LONGEST = 30.0
+
+
+def patience_of(point: Mapping[str, Any]) -> float:
+    """Seconds to wait for an answer: less than the driver waits for the point, so that the reason names the peer."""
+    return float(min(_LONGEST, 0.5 * point["measure"]["timeout"]))
+
+
+def silent(peer: str, seconds: float) -> RankFailed:
+    """The outcome of a peer that does not answer."""
+    return RankFailed("timeout", f"{peer} did not answer within {seconds:g} s")
+
+
+def truncated(peer: str, got: int, wanted: int) -> RankFailed:
+    """The outcome of a message that ends too early."""
+    return RankFailed("crash", f"{peer} closed the connection after {got:,} of {wanted:,} bytes of a message")
 
 
 class ProcessGroup:

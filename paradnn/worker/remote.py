@@ -21,10 +21,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from paradnn.worker.addresses import LOOPBACK, host_and_port, listen, with_port
-from paradnn.worker.communication.waiting import patience_of, silent
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.messages import PROTOCOL_VERSION
-from paradnn.worker.process_group import RankFailed, die_with
+from paradnn.worker.process_group import RankFailed, die_with, patience_of, silent
 from paradnn.worker.remote_process import RemoteProcess
 
 __all__ = ["KEY", "Asked", "Stranger", "accept", "local_address", "processes_elsewhere"]

@@ -26,8 +26,8 @@ def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[Worklo
     return workload, framework.make_step(workload, synthetic_batch(workload, point["batch_size"], point["seed"]), point)
 
 
-def choose_types(point: Mapping[str, Any]) -> None:
-    """The seed, and the types of weights and products; what only generates keeps its weights in the products' type.
+def choose_types(point: Mapping[str, Any], mixed: bool = True) -> None:
+    """The seed, and the types of weights and products; not `mixed`: of weights what products have.
 
     An engine converts what is built in float32. Raises Unavailable for a type that Keras has not.
     """
@@ -37,4 +37,4 @@ def choose_types(point: Mapping[str, Any]) -> None:
     if precision not in POLICIES:
         engines = ", ".join(name for name, entry in FRAMEWORKS.items() if entry.is_engine)
         raise Unavailable(f"framework={name} has no precision={precision}: set framework to one of {engines}")
-    keras.config.set_dtype_policy(precision if point["mode"] == "generate" else POLICIES[precision])
+    keras.config.set_dtype_policy(POLICIES[precision] if mixed else precision)

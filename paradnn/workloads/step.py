@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paradnn.core.workload import Workload
 
-__all__ = ["STEP", "Step"]
+if TYPE_CHECKING:
+    from paradnn.worker.point import PointRun
+
+__all__ = ["STEP", "Step", "measure_step"]
+
+#: Given the built model and its step, compiles what is needed; what is done with a step's run once that was timed.
+Beside = Callable[[Any, Any], Callable[[Any], None]]
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,42 @@ class Step(Workload):
     def of(self, config: Mapping[str, Any]) -> Step:
         """In the mode that is asked for."""
         return Step(config.get("mode", self.mode))
+
+    def measure(self, run: PointRun) -> None:
+        """Build, compile, warm up and measure; of a forward pass then single steps."""
+        measure_step(run, None if self.mode == "train" else lambda _, __: run.note_latencies)
+
+
+def measure_step(run: PointRun, beside: Beside | None) -> None:
+    """Build, compile, warm up and measure a step of the point's model, then what is measured `beside`."""
+    from paradnn.worker.compiling import compile_steps
+    from paradnn.worker.input.opening import open_feed, reads_files
+    from paradnn.worker.precision import product_types
+    from paradnn.worker.process_group import GroupStep
+    from paradnn.worker.step import prepare_step
+
+    point, phases = run.request, run.phases
+    with phases("build"):
+        workload, step = prepare_step(point, run.framework)
+        if run.group:
+            step = GroupStep(step, run.group)
+    with phases("input") if reads_files(point) else contextlib.nullcontext():
+        fed = open_feed(point, workload, run.framework, step)
+    with phases("compile"):
+        compilation, first_loss = compile_steps(step)
+        types = product_types(step)
+        then = beside(workload, step) if beside else None
+    run.memory.compiled()
+    if run.group:
+        run.group.compiled()
+    timed = run.time(fed.run if fed else step.run, step)
+    run.note_measured(timed, workload, compilation, types, first_loss)
+    if then:
+        then(fed.run if fed else step.run)
+    if fed:
+        with phases("balance"):
+            run.note(input=fed.measure(timed[0]))
+    run.look_closer(step)
 
 
 STEP = Step()

@@ -12,8 +12,8 @@ import pytest
 from analysis import LatencyOptions, latency
 from analysis.methods.latency import knee_of, latency_curves
 from paradnn.errors import NotEnoughData
-from paradnn.worker.serving.queries import QueryLog
 from paradnn.workloads.serve.files import histogram
+from paradnn.workloads.serve.queries import QueryLog
 
 
 def queue(rate: float, most: float = 1000.0, width: float = 1.01, batch: int = 1, **more: Any) -> dict[str, Any]:

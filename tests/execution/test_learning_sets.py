@@ -12,9 +12,9 @@ from sklearn.datasets import load_digits
 
 from paradnn.errors import DataError
 from paradnn.worker.errors import Unavailable
-from paradnn.worker.learning.examples import read_examples, training_count
 from paradnn.workloads.learn.files import SetFiles, best_accuracy, generate, read_set
 from paradnn.workloads.learn.sets import Cifar10, Cifar100, Digits, Folder, Generated, Mnist, Topics
+from paradnn.workloads.learn.training import read_examples, training_count
 
 
 def test_every_digit_is_trained_with_or_held_out() -> None:

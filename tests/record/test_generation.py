@@ -10,7 +10,8 @@ from paradnn.config.point import Point, read_point
 from paradnn.platform.environment import Environment
 from paradnn.record.measured import Measured
 from paradnn.record.record import Record, make_record
-from paradnn.worker.messages import Answer, Compilation, Generation, Measurement, Timing
+from paradnn.worker.messages import Answer, Compilation, Measurement, Timing
+from paradnn.workloads.generate import Generation
 
 BANDWIDTH, PEAK = 1e10, 1e11
 
@@ -29,7 +30,7 @@ def recorded(point: Point, cache_bytes: int | None = None) -> Record:
     costs, compilation = costs_of(point), Compilation([0.5, 0.1], [1, 0], None)
     generation = Generation(timing(0.2, 1), compilation, costs.cache_bytes if cache_bytes is None else cache_bytes)
     measurement = Measurement(costs.parameters, compilation, {}, None, None, timing(0.005, 20), None, "none")
-    answer = Answer("ok", None, {}, measurement=measurement, latencies=[0.006] * 200, generation=generation)
+    answer = Answer("ok", None, {}, measurement=measurement, latencies=[0.006] * 200, work=generation)
     peaks = {"peak_bytes_per_second": BANDWIDTH, "peak_flops_per_second": PEAK}
     results = [PointResult("ok", None, answer)]
     return make_record(Measured(point, Environment("a processor", {}, {}, {}), costs, results, {}, peaks, None, 0, 1))

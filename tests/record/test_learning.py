@@ -13,9 +13,9 @@ from paradnn.config.point import Point, read_point
 from paradnn.platform.environment import Environment
 from paradnn.record.measured import Measured
 from paradnn.record.record import Record, make_record
-from paradnn.worker.learning.messages import Epoch
 from paradnn.worker.messages import Answer
 from paradnn.workloads.learn import LEARN, Learn
+from paradnn.workloads.learn.messages import Epoch, Epochs
 
 ACCURACIES = (0.5, 0.9, 0.97, 0.96, 0.98)
 
@@ -41,7 +41,7 @@ def recorded(point: Point, answer: Answer) -> Record:
 
 
 def test_the_first_crossing_counts_and_what_came_after_is_kept() -> None:
-    record = recorded(learner(), Answer("timeout", "too long", {}, epochs=epochs(joules=3.0)))
+    record = recorded(learner(), Answer("timeout", "too long", {}, work=Epochs(epochs(joules=3.0))))
     expected = {
         "seconds_to_target": 6.0,
         "epochs_to_target": 3,
@@ -61,14 +61,14 @@ def test_the_first_crossing_counts_and_what_came_after_is_kept() -> None:
 
 
 def test_evaluation_counts_where_it_is_asked_for() -> None:
-    record = recorded(learner(evaluate_inside=True), Answer("timeout", "too long", {}, epochs=epochs()))
+    record = recorded(learner(evaluate_inside=True), Answer("timeout", "too long", {}, work=Epochs(epochs())))
     assert record.metrics["seconds_to_target"] == pytest.approx(7.5)
     assert "energy_to_target_joules" not in record.metrics
     assert record.history[-1].metrics["learning_seconds"] == pytest.approx(12.5)
 
 
 def test_every_epoch_is_a_step_of_the_curve() -> None:
-    record = recorded(learner(), Answer("timeout", "too long", {}, epochs=epochs()))
+    record = recorded(learner(), Answer("timeout", "too long", {}, work=Epochs(epochs())))
     assert [(moment.step, moment.metrics["heldout_accuracy"]) for moment in record.history] == list(
         enumerate(ACCURACIES, 1)
     )
@@ -77,7 +77,7 @@ def test_every_epoch_is_a_step_of_the_curve() -> None:
 
 
 def test_a_target_that_was_not_reached_leaves_no_time_to_it() -> None:
-    record = recorded(learner(target=0.99), Answer("timeout", "too long", {}, epochs=epochs()))
+    record = recorded(learner(target=0.99), Answer("timeout", "too long", {}, work=Epochs(epochs())))
     assert record.outcome == "timeout"
     assert "seconds_to_target" not in record.metrics
     assert "; ".join(LEARN.words(record.metrics, {}).clauses) == "best accuracy 0.9800 in 5 epochs"
@@ -85,15 +85,16 @@ def test_a_target_that_was_not_reached_leaves_no_time_to_it() -> None:
 
 def test_a_training_that_was_resumed_says_so() -> None:
     known = [replace(epoch, resumed=epoch.number in (3, 5)) for epoch in epochs()]
-    record = recorded(learner(), Answer("timeout", "too long", {}, epochs=known))
+    record = recorded(learner(), Answer("timeout", "too long", {}, work=Epochs(known)))
     assert record.tags["resumed_after_epoch"] == "2, 4"
     assert record.metrics["seconds_to_target"] == 6.0, "whichever process had them"
-    assert "resumed_after_epoch" not in recorded(learner(), Answer("timeout", "too long", {}, epochs=epochs())).tags
+    whole = recorded(learner(), Answer("timeout", "too long", {}, work=Epochs(epochs())))
+    assert "resumed_after_epoch" not in whole.tags
 
 
 def test_what_was_cut_short_may_go_on() -> None:
     def ended(outcome: str, settings: Learn, count: int) -> bool:
-        answer = Answer(outcome, None, {}, epochs=epochs()[:count]) if count else None
+        answer = Answer(outcome, None, {}, work=Epochs(epochs()[:count])) if count else None
         return settings.ended(PointResult(outcome, None, answer))
 
     assert not ended("crash", Learn(epochs=100), 2)

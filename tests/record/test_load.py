@@ -21,8 +21,7 @@ from paradnn.record.measured import Measured
 from paradnn.record.record import Record, make_record
 from paradnn.store.files import file_content
 from paradnn.worker.messages import Answer, Compilation, Measurement, Timing, Trial
-from paradnn.worker.serving.messages import Load, Probe
-from paradnn.worker.serving.queries import QueryLog
+from paradnn.workloads.serve.queries import Load, Probe, QueryLog
 
 MS = 1_000_000
 
@@ -55,7 +54,7 @@ def record(point: Point, loads: list[Load], outcome: str = "ok", reason: str | N
         "unavailable",
     )
     results = [
-        PointResult(outcome, reason, Answer(outcome, reason, {"load": 1.0}, measurement=measurement, load=load), {})
+        PointResult(outcome, reason, Answer(outcome, reason, {"load": 1.0}, measurement=measurement, work=load), {})
         for load in loads
     ]
     environment = Environment("a processor", {}, {}, {})

@@ -46,7 +46,7 @@ def short_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
     enforce = Worker._enforce
 
     def early(worker: Worker, watch: _Watch, limits: Limits, sent: float) -> None:
-        enforce(worker, watch, limits, sent - limits.timeout if len(watch.epochs) > 1 else sent)
+        enforce(worker, watch, limits, sent - limits.timeout if len(watch.news) > 1 else sent)
 
     monkeypatch.setattr(Worker, "_enforce", early)
 

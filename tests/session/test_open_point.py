@@ -12,8 +12,8 @@ from paradnn.config.point import Measure, Point
 from paradnn.families.fc import FullyConnected
 from paradnn.session.open_point import OpenPoint
 from paradnn.worker.messages import Answer, Compilation, Measurement, Timing
-from paradnn.worker.serving.schedule import LOADGEN_SEED
 from paradnn.workloads.serve import Server
+from paradnn.workloads.serve.schedule import LOADGEN_SEED
 
 
 def planted(*seconds: float, **settings: Any) -> OpenPoint:

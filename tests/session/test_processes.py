@@ -23,9 +23,9 @@ from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.runs import Claim
 from paradnn.store.schema import EXPIRES
 from paradnn.worker.channel import plain
-from paradnn.worker.learning.checkpoint import Checkpoint, unfinished
-from paradnn.worker.learning.messages import Epoch
 from paradnn.worker.messages import PROTOCOL_VERSION
+from paradnn.workloads.learn.messages import Epoch
+from paradnn.workloads.learn.training import Checkpoint, unfinished
 from tests.conftest import TINY, Store, run
 from tests.processes import PATIENCE, children_of, wait_for
 from tests.session.test_faults import all_gone, crash_the_point, driver, is_stopped, meanwhile

@@ -10,9 +10,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from paradnn.worker import remote
-from paradnn.worker.communication.payload import buffer_sizes, make_buffers
-from paradnn.worker.communication.run import Processes
-from paradnn.worker.communication.shared_memory import SharedMemoryStep, open_rings, serve_ring
+from paradnn.workloads.channel.payload import buffer_sizes, make_buffers
+from paradnn.workloads.channel.processes import Processes
+from paradnn.workloads.channel.shared_memory import SharedMemoryStep, open_rings, serve_ring
 from tests.processes import PATIENCE, children_of, wait_for
 
 MODEL = {

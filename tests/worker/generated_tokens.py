@@ -38,7 +38,7 @@ def generated(framework: Any, compile_mode: str) -> dict[str, np.ndarray]:
     from keras import ops
 
     from paradnn.worker.data import synthetic_batch
-    from paradnn.worker.generation.decoder import build_decoder
+    from paradnn.workloads.generate.decoder import build_decoder
 
     decoder = build_decoder(MODEL, BATCH, PROMPT, TOKENS, compile_mode)
     generator = np.random.default_rng(7)

@@ -21,7 +21,7 @@ def main(name: str) -> None:
     from paradnn.families import build
     from paradnn.worker.compiling import compile_steps
     from paradnn.worker.data import synthetic_batch
-    from paradnn.worker.serving.sizes import batch_sizes, compile_service
+    from paradnn.workloads.serve.load import batch_sizes, compile_service
 
     point: dict[str, Any] = {"mode": "inference", "compile": "graph", "precision": "float32", "batch_size": BATCH}
     point |= {"platform": {"name": "cpu", "threads": None, "index": 0}, "devices": 1, "optimizer": {}}

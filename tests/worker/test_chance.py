@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from paradnn.worker.serving.chance import beta_share, correlation_factor, events_factor, fewest_to_pass, quantile_ranks
-from paradnn.worker.serving.limit import Limit, LimitWatch
+from paradnn.worker.chance import beta_share, correlation_factor, events_factor, fewest_to_pass, quantile_ranks
+from paradnn.workloads.serve.limit import Limit, LimitWatch
 
 
 @pytest.mark.parametrize("a", [0.5, 3, 459, 12_345.6])

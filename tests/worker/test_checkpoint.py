@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paradnn.worker.learning.checkpoint import Checkpoint
-from paradnn.worker.learning.messages import Epoch, last_epoch
+from paradnn.workloads.learn.messages import Epoch, last_epoch
+from paradnn.workloads.learn.training import Checkpoint
 
 VALUES = [np.arange(6, dtype="float32").reshape(2, 3), np.array(7, dtype="int64")]
 

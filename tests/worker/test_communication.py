@@ -14,14 +14,13 @@ from contextlib import closing
 import pytest
 
 from paradnn.worker.addresses import listen
-from paradnn.worker.communication.collectives import collective_layout
-from paradnn.worker.communication.payload import LARGE, MEDIUM, SMALL, buffer_sizes, decode, encode, make_buffers
-from paradnn.worker.communication.rpc import GrpcStep, serve_calls
-from paradnn.worker.communication.shared_memory import Ring
-from paradnn.worker.communication.sockets import TcpStep, serve_connections
-from paradnn.worker.communication.waiting import patience_of
 from paradnn.worker.errors import Unavailable
-from paradnn.worker.process_group import RankFailed
+from paradnn.worker.process_group import RankFailed, patience_of
+from paradnn.workloads.channel.collectives import collective_layout
+from paradnn.workloads.channel.payload import LARGE, MEDIUM, SMALL, buffer_sizes, decode, encode, make_buffers
+from paradnn.workloads.channel.rpc import GrpcStep, serve_calls
+from paradnn.workloads.channel.shared_memory import Ring
+from paradnn.workloads.channel.sockets import TcpStep, serve_connections
 from tests.conftest import ROOT
 from tests.processes import PATIENCE, in_fresh_process
 from tests.worker.channel_points import buffers_of, point, send_through_shared_memory

@@ -16,7 +16,7 @@ from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
 from paradnn.families import model_of
 from paradnn.worker.frameworks.tensorflow import TensorFlow
-from paradnn.worker.generation.decoder import build_decoder
+from paradnn.workloads.generate.decoder import build_decoder
 from tests.worker.counter import counted_flops
 from tests.worker.families import MODELS, POINT
 from tests.worker.generated_tokens import BATCH, PROMPT, TOKENS, generated
@@ -72,7 +72,7 @@ def measured(pool: WorkerPool, framework: str = "tensorflow", **changes: Any) ->
 def test_a_point_has_both_phases(pool: WorkerPool, compile_mode: str, precision: str) -> None:
     result = measured(pool, compile=compile_mode, precision=precision)
     assert result.outcome == "ok", result.reason
-    answer, generation = result.answer, result.answer.generation
+    answer, generation = result.answer, result.answer.work
     costs = model_of(MODELS["gpt"]).costs(
         batch_size=POINT["batch_size"],
         precision=precision,

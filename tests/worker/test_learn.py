@@ -13,10 +13,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
 
 from paradnn.worker.energy import EnergyMeter
-from paradnn.worker.learning.examples import Examples, Part
-from paradnn.worker.learning.learn import Learner, NotReached, judge
-from paradnn.worker.learning.messages import Epoch
-from paradnn.worker.measure import NotFinite, epochs_as_blocks
+from paradnn.worker.measure import NotFinite
+from paradnn.workloads.learn.messages import Epoch
+from paradnn.workloads.learn.training import Examples, Labelled, Learner, NotReached, as_blocks, judge
 
 FEATURES, CLASSES = 8, 4
 
@@ -52,9 +51,9 @@ def examples(seed: int = 0) -> Examples:
     random = np.random.default_rng(seed)
     centres = 1.2 * random.standard_normal((CLASSES, FEATURES))
 
-    def part(count: int) -> Part:
+    def part(count: int) -> Labelled:
         classes = random.integers(0, CLASSES, count).astype("int32")
-        return Part((centres[classes] + random.standard_normal((count, FEATURES))).astype("float32"), classes)
+        return Labelled((centres[classes] + random.standard_normal((count, FEATURES))).astype("float32"), classes)
 
     return Examples(part(500), part(64))
 
@@ -76,7 +75,7 @@ def learnt(step: Any, **settings: Any) -> list[Epoch]:
 
 def test_the_judge_agrees_with_scikit_learn() -> None:
     random = np.random.default_rng(0)
-    logits, part = random.standard_normal((300, 7)), Part(np.zeros((300, 1)), random.integers(0, 7, 300))
+    logits, part = random.standard_normal((300, 7)), Labelled(np.zeros((300, 1)), random.integers(0, 7, 300))
     shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     accuracy, loss = judge(logits, part)
     assert accuracy == accuracy_score(part.classes, logits.argmax(axis=1))
@@ -85,7 +84,7 @@ def test_the_judge_agrees_with_scikit_learn() -> None:
 
 
 def test_who_says_the_same_of_all_classes_or_nothing_knows_none() -> None:
-    part = Part(np.zeros((4, 1)), np.array([0, 1, 0, 1]))
+    part = Labelled(np.zeros((4, 1)), np.array([0, 1, 0, 1]))
     assert judge(np.zeros((4, 2)), part)[0] == 0
     assert judge(np.full((4, 2), np.nan), part)[0] == 0
 
@@ -93,7 +92,7 @@ def test_who_says_the_same_of_all_classes_or_nothing_knows_none() -> None:
 def test_of_sequences_every_token_is_judged() -> None:
     logits = np.random.default_rng(0).standard_normal((20, 6, 7))
     classes = np.random.default_rng(1).integers(0, 7, (20, 6))
-    accuracy, loss = judge(logits, Part(classes, classes))
+    accuracy, loss = judge(logits, Labelled(classes, classes))
     assert accuracy == accuracy_score(classes.ravel(), logits.argmax(axis=2).ravel())
     shares = np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True)
     assert loss == pytest.approx(log_loss(classes.ravel(), shares.reshape(-1, 7), labels=range(7)))
@@ -191,7 +190,7 @@ def test_energy_is_that_of_the_steps_or_of_the_evaluation_too() -> None:
 
 def test_epochs_are_blocks_of_steps() -> None:
     epochs = learnt(Softmax(), target=0.5, epochs_after=3)
-    timing = epochs_as_blocks(epochs)
+    timing = as_blocks(epochs)
     assert timing.steady, "which nobody asks of a training"
     assert timing.blocks == [epoch.train_seconds for epoch in epochs]
     assert (timing.steps_per_block, timing.final_loss) == (15, epochs[-1].train_loss)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from paradnn.worker.serving.peak import find_peak
+from paradnn.workloads.serve.load import find_peak
 
 
 def planted_search(peak: float, unlucky: Sequence[float] = (), most: int = 100) -> tuple[float, float, int, bool]:

@@ -14,9 +14,9 @@ from contextlib import closing
 import pytest
 
 from paradnn.worker.addresses import listen
-from paradnn.worker.communication.rpc import GrpcStep
-from paradnn.worker.communication.sockets import TcpStep
 from paradnn.worker.errors import Unavailable
+from paradnn.workloads.channel.rpc import GrpcStep
+from paradnn.workloads.channel.sockets import TcpStep
 from tests.conftest import ROOT
 from tests.processes import PATIENCE, hearing_ctrl_c, started
 from tests.worker.channel_points import buffers_of, point

@@ -13,13 +13,19 @@ import numpy as np
 import pytest
 
 from paradnn.worker.energy import EnergyMeter
-from paradnn.worker.serving.arrivals import AllAtOnce, OneByOne
-from paradnn.worker.serving.generator import RECORD, issue
-from paradnn.worker.serving.load import OutOfTime, Service, late_reason, measure_load, percentile
-from paradnn.worker.serving.queries import QueryLog
-from paradnn.worker.serving.schedule import LOADGEN_SEED, arrivals
-from paradnn.worker.serving.server import Policy, Server
-from paradnn.worker.serving.sizes import batch_sizes, compile_service
+from paradnn.workloads.serve.generator import issue
+from paradnn.workloads.serve.load import (
+    OutOfTime,
+    Service,
+    batch_sizes,
+    compile_service,
+    late_reason,
+    measure_load,
+    percentile,
+)
+from paradnn.workloads.serve.queries import QueryLog
+from paradnn.workloads.serve.schedule import LOADGEN_SEED, RECORD, arrivals
+from paradnn.workloads.serve.server import AllAtOnce, OneByOne, Policy, Server
 from tests.processes import PATIENCE
 
 MS = 1_000_000
@@ -170,7 +176,7 @@ def test_the_schedule_lasts_as_long_as_asked_and_has_as_many_queries() -> None:
 
 def test_the_generator_of_numbers_is_that_of_c() -> None:
     """C++'s standard states the 10,000th number of a default std::mt19937 (seed 5489): 4123659995."""
-    from paradnn.worker.serving.schedule import _mersenne_twister
+    from paradnn.workloads.serve.schedule import _mersenne_twister
 
     generator = _mersenne_twister(5489)
     assert [generator.getrandbits(32) for _ in range(10_000)][-1] == 4123659995

@@ -1,1 +1,1 @@
-"""Communication between processes, measured alone: docs/communication.md says what a step of each pattern is."""
+"""Messages between processes, where they were before: `python -m paradnn.worker.communication.peer`."""

@@ -5,7 +5,7 @@ The family trains nothing and has no batch, as a kernel; what moves is bytes, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -15,11 +15,12 @@ from paradnn.core.workload import Words, Workload
 from paradnn.errors import ConfigError
 from paradnn.families import Family
 from paradnn.families.kernels import ALONE, Kernel, Work
-from paradnn.worker.communication.payload import PAYLOADS, buffer_sizes
+from paradnn.workloads.channel.payload import PAYLOADS, buffer_sizes
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
     from paradnn.record.measured import Measured
+    from paradnn.worker.point import PointRun
 
 __all__ = ["CHANNEL", "COLLECTIVES", "FAMILY", "Channel", "Communication", "bus_factor", "transfer_metrics"]
 
@@ -212,6 +213,34 @@ class Channel(Workload):
     def unit(self) -> str:
         """What is done in one timed step."""
         return "exchange"
+
+    def open(self, run: PointRun) -> None:
+        """Open the processes: a step needs no device."""
+        from paradnn.workloads.channel.processes import Processes
+
+        with run.phases("build"):
+            processes = Processes(run.request, run.framework)
+            run.group, run.step = processes.group, processes.step()
+
+    def measure(self, run: PointRun) -> None:
+        """Time the messages as the steps of any model."""
+        from paradnn.worker.compiling import compile_steps
+        from paradnn.worker.process_group import GroupStep
+
+        step = run.step
+        with run.phases("compile"):
+            compilation, _ = compile_steps(step)
+        run.memory.compiled()
+        run.note_measured(run.time(step.run, step), None, compilation, {})
+        if run.request["model"]["pattern"] == "latency" and not isinstance(step, GroupStep):
+            run.note_latencies(step.run)
+        run.note_own_memory()
+
+    def elsewhere(self) -> Callable[..., None]:
+        """Be a process of a point that another host measures."""
+        from paradnn.workloads.channel.processes import serve_elsewhere
+
+        return serve_elsewhere
 
     def meeting(self, point: Point) -> tuple[str, int]:
         """Two processes, or those of a collective or a parameter server."""

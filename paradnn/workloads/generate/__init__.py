@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paradnn.core.metric import Metric, with_ends
 from paradnn.core.schema import option, read
-from paradnn.core.workload import Words, Workload
+from paradnn.core.workload import Part, Words, Workload
 from paradnn.errors import ConfigError
-from paradnn.worker.channel import plain
-from paradnn.worker.messages import Answer, Generation
+from paradnn.worker.channel import plain_fields
+from paradnn.worker.messages import Answer, Compilation, Timing
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
     from paradnn.families.layers import Costs
     from paradnn.record.measured import Measured
+    from paradnn.worker.point import PointRun
 
 __all__ = ["GENERATE", "Generate"]
 
@@ -50,6 +51,17 @@ _METRICS = (
 
 
 @dataclass(frozen=True)
+class Generation(Part):
+    """What reading the prompts took, to the first token; the timed steps are those after it."""
+
+    of: ClassVar[str] = "generation"
+
+    prefill: Timing
+    compilation: Compilation
+    cache_bytes: int
+
+
+@dataclass(frozen=True)
 class Generate(Workload):
     """The length of a prompt, and of what is generated for it; every example of a batch has the same."""
 
@@ -61,6 +73,7 @@ class Generate(Workload):
     rates: ClassVar[Mapping[str, str]] = {"tokens_per_second": "tokens/s"}
     phases: ClassVar[Mapping[str, str]] = {"prefill": "compile"}
     disturbed: ClassVar[Mapping[str, str]] = {"prefill": "while prompts were read: "}
+    parts: ClassVar[tuple[type[Part], ...]] = (Generation,)
     same_step: ClassVar[bool] = False
     profiled_whole: ClassVar[bool] = False  # products of one token are small, and many are fused with others
 
@@ -109,6 +122,28 @@ class Generate(Workload):
     def cost_keys(self) -> dict[str, int]:
         """Prompt and output: what the cache holds."""
         return asdict(self)
+
+    def measure(self, run: PointRun) -> None:
+        """Time the phases one after the other: prompts that are read, and a token of each."""
+        from paradnn.worker.compiling import compile_steps
+        from paradnn.worker.precision import product_types
+        from paradnn.worker.step import choose_types
+        from paradnn.workloads.generate.decoder import prepare_generation
+
+        with run.phases("build"):
+            choose_types(run.request, mixed=False)  # what only generates keeps its weights in the products' type
+            steps = prepare_generation(run.request, run.framework)
+        with run.phases("compile"):
+            reading, _ = compile_steps(steps.prefill)
+            compilation, _ = compile_steps(steps.decode)
+            types = product_types(steps.decode)
+        run.memory.compiled()
+        prefill, _, disturbed = run.time(steps.prefill.run, steps.prefill, lambda _: run.phases("prefill"))
+        run.note_contention("prefill", disturbed)
+        run.note(work=Generation(prefill, reading, steps.decoder.cache_bytes))
+        run.note_measured(run.time(steps.decode.run, steps.decode), steps.decoder.decode, compilation, types)
+        run.note_latencies(steps.decode.run)
+        run.look_closer(steps.decode)
 
     def named(self, point: Point) -> list[str]:
         """generate 64+64"""
@@ -166,12 +201,12 @@ class Generate(Workload):
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
         """Raw times of reading the prompts, of each process."""
         given = _generations(measured.answers)
-        return {"prefill.json": {"unit": "s", "processes": [plain(entry) for entry in given]}} if given else {}
+        return {"prefill.json": {"unit": "s", "processes": [plain_fields(entry) for entry in given]}} if given else {}
 
     def contradictions(self, costs: Costs, answer: Answer) -> list[str]:
         """The cache is as large as arithmetic says."""
-        given = answer.generation
-        if given is None or given.cache_bytes == costs.cache_bytes:
+        given = answer.work
+        if not isinstance(given, Generation) or given.cache_bytes == costs.cache_bytes:
             return []
         return [f"the cache has {given.cache_bytes} bytes, the analytic count is {costs.cache_bytes}"]
 
@@ -196,7 +231,7 @@ class Generate(Workload):
 
 
 def _generations(answers: Sequence[Answer]) -> list[Generation]:
-    return [answer.generation for answer in answers if answer.generation]
+    return [answer.work for answer in answers if isinstance(answer.work, Generation)]
 
 
 def _token_metrics(batch_size: int, known: Mapping[str, float]) -> dict[str, float]:

@@ -11,9 +11,9 @@ from paradnn.core.schema import option
 from paradnn.core.words import counted
 from paradnn.core.workload import Companion, Moment, Part, Words, Workload
 from paradnn.errors import ConfigError
-from paradnn.worker.channel import plain
-from paradnn.worker.learning.messages import Epoch, last_epoch
+from paradnn.worker.channel import plain_fields
 from paradnn.worker.messages import Answer
+from paradnn.workloads.learn.messages import Epoch, Epochs, last_epoch
 from paradnn.workloads.learn.sets import SETS, Arrays
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from paradnn.config.point import Point
     from paradnn.families import Model
     from paradnn.record.measured import Measured
+    from paradnn.worker.point import PointRun
 
 __all__ = ["LEARN", "Learn"]
 
@@ -54,6 +55,7 @@ class Learn(Workload):
     reason: ClassVar[str] = "trains"
     declares: ClassVar[tuple[Metric, ...]] = _METRICS
     phases: ClassVar[Mapping[str, str]] = {"learn": "latency"}
+    parts: ClassVar[tuple[type[Part], ...]] = (Epoch, Epochs)
     inputs: ClassVar[Mapping[str, type[Any]]] = SETS
     later: ClassVar[Mapping[str, Any]] = {"learn.schedule": "constant", "learn.warmup_epochs": 0}
     repeatable: ClassVar[bool] = False
@@ -119,6 +121,12 @@ class Learn(Workload):
         if point.batch_size > (training := data.counts(model).training):
             reason = f"is more than the {training:,} training examples of data={data.name}"
             raise ConfigError("batch_size", point.batch_size, reason, "choose a smaller one")
+
+    def measure(self, run: PointRun) -> None:
+        """Train to the target: every epoch is a block of steps, and told as it ends."""
+        from paradnn.workloads.learn.training import measure_training
+
+        measure_training(run)
 
     def companion(self) -> Companion:
         """The sets, as files that workers read."""
@@ -196,7 +204,7 @@ class Learn(Workload):
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
         """Every epoch."""
         epochs = _epochs(measured.results[0].answer)
-        return {"epochs.json": {"unit": "s", "epochs": plain(epochs)}} if epochs else {}
+        return {"epochs.json": {"unit": "s", "epochs": [plain_fields(epoch) for epoch in epochs]}} if epochs else {}
 
     def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
         """Time to the target, and the best accuracy."""
@@ -220,7 +228,7 @@ class Learn(Workload):
 
 
 def _epochs(answer: Answer | None) -> Sequence[Epoch]:
-    return (answer.epochs if answer else None) or ()
+    return answer.work.epochs if answer and isinstance(answer.work, Epochs) else ()
 
 
 LEARN = Learn()

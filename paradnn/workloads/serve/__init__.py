@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paradnn.core.metric import Metric, with_ends
 from paradnn.core.schema import option
-from paradnn.core.workload import Words, Workload
+from paradnn.core.workload import Part, Words, Workload
 from paradnn.errors import ConfigError
+from paradnn.worker.chance import fewest_to_pass
 from paradnn.worker.messages import Answer
-from paradnn.worker.serving.chance import fewest_to_pass
-from paradnn.worker.serving.limit import verdict
-from paradnn.worker.serving.load import OFFLINE_SLACK, percentile
-from paradnn.worker.serving.messages import Load
-from paradnn.worker.serving.queries import QueryLog
-from paradnn.worker.serving.schedule import LOADGEN_SEED
+from paradnn.workloads.serve.limit import verdict
+from paradnn.workloads.serve.load import OFFLINE_SLACK, percentile
+from paradnn.workloads.serve.queries import Load, QueryLog
+from paradnn.workloads.serve.schedule import LOADGEN_SEED
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
     from paradnn.families import Model
     from paradnn.record.measured import Measured
+    from paradnn.worker.point import PointRun
 
 __all__ = ["MULTI_STREAM", "OFFLINE", "SERVER", "SINGLE_STREAM", "MultiStream", "Offline", "Server", "SingleStream"]
 
@@ -97,6 +97,7 @@ class _Scenario(Workload):
     shown: ClassVar[tuple[str, ...]] = ("valid", "limit", "limit_reason")
     phases: ClassVar[Mapping[str, str]] = {"load": "latency"}
     disturbed: ClassVar[Mapping[str, str]] = {"load": "under load: "}
+    parts: ClassVar[tuple[type[Part], ...]] = (Load,)
 
     min_seconds: float
     min_queries: int
@@ -122,13 +123,19 @@ class _Scenario(Workload):
             raise ConfigError(f"{self.name}.min_seconds", self.min_seconds, reason, remedy)
         return point
 
+    def measure(self, run: PointRun) -> None:
+        """A step as any other's, then let the scenario ask; what it gave is in the answer, however it ends."""
+        from paradnn.workloads.serve.load import measure_served
+
+        measure_served(run)
+
     def named(self, point: Point) -> list[str]:
         """inference single_stream"""
         return [self.mode, self.name]
 
     def has_steps(self, outcome: str, last: Answer | None) -> bool:
         """A load that is too much for the steps, or cut short, costs none of them."""
-        return outcome in ("ok", "overload") or bool(outcome == "timeout" and last and last.load)
+        return outcome in ("ok", "overload") or bool(outcome == "timeout" and last and isinstance(last.work, Load))
 
     # --- What a run holds
 
@@ -396,7 +403,7 @@ class Server(_Scenario):
 
 def _loads(answers: Sequence[Answer]) -> list[Load]:
     """What the scenario gave in each process that has served."""
-    return [answer.load for answer in answers if answer.load and answer.load.log()]
+    return [answer.work for answer in answers if isinstance(answer.work, Load) and answer.work.log()]
 
 
 def _peak_ends(held: Sequence[float], failed: Sequence[float]) -> dict[str, float]:

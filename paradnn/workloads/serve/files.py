@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from paradnn.worker.channel import plain
 from paradnn.worker.messages import Answer
-from paradnn.worker.serving.load import percentile
-from paradnn.worker.serving.messages import Load, Probe
-from paradnn.worker.serving.queries import COLUMNS, QueryLog
+from paradnn.workloads.serve.load import percentile
+from paradnn.workloads.serve.queries import COLUMNS, Load, Probe, QueryLog
 
 if TYPE_CHECKING:
     from hdrh.histogram import HdrHistogram
@@ -36,9 +35,9 @@ def load_artifacts(title: str, limit: Server | None, answers: Sequence[Answer]) 
     """All queries as a table, the histogram of their latency with its encoded form, the probes, the picture."""
     from paradnn.record.record import image
 
-    given = [answer.load for answer in answers if answer.load and answer.load.log()]
+    given = [load for answer in answers if isinstance(load := answer.work, Load) and load.log()]
     artifacts: dict[str, Any] = {}
-    probes = [plain(probe) for answer in answers if answer.load for probe in answer.load.probes]
+    probes = [plain(probe) for answer in answers if isinstance(answer.work, Load) for probe in answer.work.probes]
     if probes:
         artifacts["probes.json"] = {"unit": "s", "probes": probes}
     if given:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from paradnn.core.workload import Part
 
-__all__ = ["Epoch", "EpochEnded", "last_epoch"]
+__all__ = ["Epoch", "Epochs", "last_epoch"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,11 @@ class Epoch(Part):
     joules: float | None
     resumed: bool = False
 
+    @classmethod
+    def gathered(cls, news: Sequence[Any]) -> Epochs:
+        """The curve so far."""
+        return Epochs(list(news))
+
 
 def last_epoch(epochs: Sequence[Epoch], target: float, most: int, after: int) -> int:
     """The number of the epoch that a training ends with, as far as `epochs` tell.
@@ -44,7 +49,13 @@ def last_epoch(epochs: Sequence[Epoch], target: float, most: int, after: int) ->
 
 
 @dataclass(frozen=True)
-class EpochEnded:
-    """An epoch has ended."""
+class Epochs(Part):
+    """All epochs of a training so far."""
 
-    epoch: Epoch
+    of: ClassVar[str] = "epochs"
+
+    epochs: list[Epoch]
+
+    def news(self) -> Sequence[Part]:
+        """Each was sent as it ended."""
+        return self.epochs

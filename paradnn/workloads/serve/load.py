@@ -1,28 +1,51 @@
-"""One scenario on a model: who asks, how it is served, what comes of it. What is served is a function of how many."""
+"""One scenario on a model: who asks, how it is served, what comes of it. What is served is a function of how many.
+
+The highest rate at which a limit holds is found by bisection over probes, then a run of full length at what it found. A
+probe that holds says so with the confidence asked for, one that fails likewise; one that is undecided at its end counts
+as failed, since the limit was not shown to hold. Where the full run does not hold the limit either, which has more time
+to go wrong, the search goes on below it.
+
+A server has compiled powers of two up to its largest batch; a batch between two is padded. A size of its own for every
+batch would have each compiled, since no shape is left open (a program of open shapes is another program than the one
+that is timed): under XLA, JAX and torch.compile minutes for a hundred sizes. Padding to powers of two wastes less than
+half of a batch, and nothing of a full one. All are compiled before the first query.
+"""
 
 from __future__ import annotations
 
+import bisect
+import math
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from paradnn.worker.serving.arrivals import AllAtOnce, Generated, OneByOne
-from paradnn.worker.serving.limit import Limit, LimitWatch
-from paradnn.worker.serving.messages import Load, Probe
-from paradnn.worker.serving.peak import Found, find_peak
-from paradnn.worker.serving.queries import QueryLog
-from paradnn.worker.serving.server import Arrivals, Policy, Server
+from paradnn.worker.compiling import compile_steps
+from paradnn.worker.contention import ContentionWatch
+from paradnn.worker.errors import Ended
+from paradnn.workloads.serve.limit import Limit, LimitWatch
+from paradnn.workloads.serve.queries import Load, Probe, QueryLog
+from paradnn.workloads.serve.server import AllAtOnce, Arrivals, Generated, OneByOne, Policy, Server
+
+if TYPE_CHECKING:
+    from paradnn.worker.frameworks import Step
+    from paradnn.worker.point import PointRun
 
 __all__ = [
     "OFFLINE_SLACK",
+    "Found",
     "Meter",
     "NotServed",
     "OutOfTime",
     "Overload",
     "Service",
+    "batch_sizes",
+    "compile_service",
+    "find_peak",
     "late_reason",
     "measure_load",
+    "measure_served",
     "percentile",
 ]
 
@@ -40,7 +63,7 @@ _LEFT_SECONDS = 1.0
 Number = TypeVar("Number", int, float)
 
 
-class NotServed(Exception):
+class NotServed(Ended):
     """What was asked for did not all come or was not all served; `load` is what was measured of it."""
 
     def __init__(self, reason: str, load: Load) -> None:
@@ -51,9 +74,13 @@ class NotServed(Exception):
 class Overload(NotServed):
     """The load that was asked for could not be issued, or not be served."""
 
+    outcome = "overload"
+
 
 class OutOfTime(NotServed):
     """`measure.timeout` would have ended the process with queries yet to come."""
+
+    outcome = "timeout"
 
 
 class Meter(Protocol):
@@ -236,3 +263,167 @@ class _ScheduledRuns:
         if run.problem:
             raise (OutOfTime if run.cut else Overload)(run.problem, load)
         return load
+
+
+Run = TypeVar("Run")
+#: The search begins at this share of what the model can do at most, and gives up at this one.
+_FIRST, _LOWEST = 0.5, 1e-3
+#: Where nothing has held yet, and where nothing has failed yet, the next rate is so many times the last.
+_DOWN, _UP = 0.4, 1.6
+#: Runs of full length that may fail.
+_RUNS = 4
+
+
+@dataclass
+class Found(Generic[Run]):
+    """The rate of the last run of full length, queries/s, None where there was none; that run; whether the limit held.
+
+    `passed` and `failed` bound the search.
+    """
+
+    rate: float | None = None
+    run: Run | None = None
+    held: bool = False
+    passed: list[float] = field(default_factory=list)
+    failed: list[float] = field(default_factory=list)
+
+    @property
+    def low(self) -> float:
+        """The highest rate below every failure at which a probe held; 0 where there is none."""
+        return max((rate for rate in self.passed if rate < self.high), default=0.0)
+
+    @property
+    def high(self) -> float:
+        """The lowest rate that failed."""
+        return min(self.failed, default=math.inf)
+
+
+def find_peak(
+    probe: Callable[[float], bool],
+    run: Callable[[float], tuple[bool, Run]],
+    capacity: float,
+    precision: float,
+    has_time: Callable[[float], bool],
+) -> Found[Run]:
+    """Search from half of `capacity` (queries/s) until what held and what failed differ by a share `precision`.
+
+    `probe(rate)` says whether the limit held, `run(rate)` the same of a run of full length, with the run.
+    `has_time(rate)`: whether another probe leaves enough time for the run.
+    """
+    found: Found[Run] = Found()
+    for number in range(_RUNS):
+        while (found.low == 0 or found.high > found.low * (1 + precision)) and has_time(rate := _next(found, capacity)):
+            if rate < _LOWEST * capacity:
+                return found
+            (found.passed if probe(rate) else found.failed).append(rate)
+        if found.low == 0 or (found.run is not None and not has_time(found.low)):
+            return found
+        found.rate = found.low
+        found.held, found.run = run(found.low)
+        if found.held:
+            return found
+        # Probes are shorter, and will say again that it holds nearby: step down, further each time.
+        found.failed.append(found.low / (1 + precision) ** 2**number)
+    return found
+
+
+def _next(found: Found[Run], capacity: float) -> float:
+    """The rate to be tried next."""
+    if found.low and found.high < math.inf:
+        return math.sqrt(found.low * found.high)
+    if found.low:
+        return found.low * _UP
+    return found.high * _DOWN if found.high < math.inf else capacity * _FIRST
+
+
+#: Runs of a single query that say what it takes alone, and for how long they may go on.
+_SINGLE_RUNS, _SINGLE_SECONDS = 30, 2.0
+
+
+def batch_sizes(largest: int) -> list[int]:
+    """1, 2, 4 and so on, and the largest."""
+    return sorted({largest} | {2**power for power in range(largest.bit_length()) if 2**power < largest})
+
+
+def compile_service(
+    scenario: str, settings: Mapping[str, Any], batch_size: int, step: Step, make: Callable[[int], Step]
+) -> Callable[[float], Service]:
+    """What serves the queries of `scenario`, all compiled, once it knows how long `step` takes, of `batch_size`.
+
+    `make(size)` makes the step of another size. A query of a stream is the whole batch; offline, all batches but the
+    last are full, and that one is padded.
+    """
+    sizes = batch_sizes(batch_size) if scenario == "server" else [batch_size]
+    steps = [step if size == batch_size else make(size) for size in sizes]
+    for other in steps[:-1]:
+        compile_steps(other)
+    if scenario in ("single_stream", "multi_stream"):
+        sizes = [1]
+
+    def run(queries: int) -> object:
+        return steps[bisect.bisect_left(sizes, queries)].run(1)
+
+    known = _keras_state()
+
+    def prepare() -> None:
+        # Steps were compiled for what Keras knows: PyTorch would compile again where a thread knows less.
+        for name, value in known.items():
+            _keras_state().setdefault(name, list(value) if isinstance(value, list) else value)
+        for each in steps:
+            compile_steps(each)
+
+    def service(step_seconds: float) -> Service:
+        return Service(run, sizes[-1], sizes[-1] / step_seconds, _single_seconds(lambda: run(1)), prepare)
+
+    return service
+
+
+def _keras_state() -> dict[str, Any]:
+    """What Keras keeps for this thread alone, by name: the policy of types, the open scopes. It has no public name."""
+    from keras.src.backend.common import global_state
+
+    state: dict[str, Any] = vars(global_state.GLOBAL_STATE_TRACKER)
+    return state
+
+
+def _single_seconds(run: Callable[[], object]) -> float:
+    """The median of a query that comes alone."""
+    seconds: list[float] = []
+    end = time.perf_counter() + _SINGLE_SECONDS
+    while len(seconds) < _SINGLE_RUNS and (not seconds or time.perf_counter() < end):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def measure_served(run: PointRun) -> None:
+    """A step as any other's, then the point's scenario asks; what it gave is in the answer, however it ends."""
+    from paradnn.worker.data import synthetic_batch
+    from paradnn.workloads.step import measure_step
+
+    point, scenario = run.request, run.request["scenario"]
+
+    def beside(workload: Any, step: Step) -> Callable[[Any], None]:
+        def make(size: int) -> Step:
+            return run.framework.make_step(workload, synthetic_batch(workload, size, point["seed"]), point)
+
+        service = compile_service(scenario, point[scenario], point["batch_size"], step, make)
+        return lambda _: _ask(run, service)
+
+    measure_step(run, beside)
+
+
+def _ask(run: PointRun, service: Callable[[float], Service]) -> None:
+    scenario, watch = run.request["scenario"], ContentionWatch()
+    with run.phases("load"):
+        ready = service(run.step_seconds())
+        watch.start()
+        try:
+            run.note(work=measure_load(scenario, run.request[scenario], ready, run.seconds_left, run.meter()))
+        except NotServed as unserved:
+            run.note(work=unserved.load)
+            raise
+        finally:
+            watch.stop()
+            run.note_contention("load", watch.seen)

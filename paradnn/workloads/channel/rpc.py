@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from paradnn.worker.communication.payload import decode, encode
-from paradnn.worker.communication.waiting import silent
 from paradnn.worker.errors import Unavailable
-from paradnn.worker.process_group import RankFailed
+from paradnn.worker.process_group import RankFailed, silent
+from paradnn.workloads.channel.payload import decode, encode
 
 __all__ = ["GrpcStep", "require_grpc", "serve_calls"]
 

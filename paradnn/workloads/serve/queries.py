@@ -1,4 +1,4 @@
-"""Queries that were served: when each was to come, was issued, began and ended."""
+"""What a load gave: when each query was to come, was issued, began and ended; and the probes before."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import zlib
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-__all__ = ["COLUMNS", "QueryLog"]
+from paradnn.core.workload import Part
+
+__all__ = ["COLUMNS", "Load", "Probe", "QueryLog"]
 
 COLUMNS = ("scheduled", "issued", "started", "ended", "together")
 
@@ -78,3 +81,45 @@ class QueryLog:
             raise ValueError(f"{len(content)} bytes are no {len(COLUMNS)} columns")
         size = len(content) // len(COLUMNS)
         return cls(*(array("q", content[place : place + size]) for place in range(0, len(content), size or 1)))
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A look at one rate (queries/s) in the search of the highest: how many were served, how many later than the limit.
+
+    latency: seconds, at the percentile of the limit. held: None where neither verdict was sure; reason: why the load
+    was not what was asked for.
+    """
+
+    rate: float
+    queries: int
+    late: int
+    seconds: float
+    latency: float
+    held: bool | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Load(Part):
+    """What a scenario gave: the queries (`QueryLog.packed`), and the probes before them, in their order.
+
+    rate: queries/s that were asked for; None where no schedule asks. single_seconds: what one query takes alone.
+    joules: energy while they were served, None where it is not counted.
+    """
+
+    of: ClassVar[str] = "load"
+
+    rate: float | None
+    single_seconds: float
+    queries: str
+    probes: list[Probe]
+    joules: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where the queries cannot be read."""
+        self.log()
+
+    def log(self) -> QueryLog:
+        """The queries that were served."""
+        return QueryLog.unpacked(self.queries)

@@ -1,4 +1,4 @@
-"""`python -m paradnn.worker.serving.generator RATE SEED SECONDS QUERIES`: a process that issues queries by schedule.
+"""`python -m paradnn.workloads.serve.generator RATE SEED SECONDS QUERIES`: a process that issues queries by schedule.
 
 A byte on standard input starts it, and it writes two 64-bit numbers to standard output for each query: when
 it was to come and when it was issued, nanoseconds on the monotonic clock, which all processes of a host share. It
@@ -15,18 +15,15 @@ import contextlib
 import ctypes
 import gc
 import os
-import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
 
 from paradnn.worker.fork_server import die_with_parent
-from paradnn.worker.serving.schedule import arrivals
+from paradnn.workloads.serve.schedule import RECORD, arrivals
 
-__all__ = ["RECORD", "issue"]
+__all__ = ["issue"]
 
-#: When a query was to come, and when it was issued.
-RECORD = struct.Struct("<qq")
 _PR_SET_TIMERSLACK = 29
 #: From reading the word to begin until the first query.
 _LEAD = 2_000_000

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paradnn.worker.communication.waiting import silent
+from paradnn.worker.process_group import silent
 
 __all__ = ["Ring", "SharedMemoryStep", "open_rings", "serve_ring"]
 

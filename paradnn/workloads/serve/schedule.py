@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import math
 import random
+import struct
 from array import array
 
-__all__ = ["LOADGEN_SEED", "arrivals"]
+__all__ = ["LOADGEN_SEED", "RECORD", "arrivals"]
+
+#: When a query was to come, and when it was issued, as the process that issues them writes it.
+RECORD = struct.Struct("<qq")
 
 #: `schedule_rng_seed` of mlperf.conf, 16159082839903944936, as std::mt19937 takes it: modulo 2**32.
 LOADGEN_SEED = 2023080168

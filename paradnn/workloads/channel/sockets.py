@@ -15,10 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paradnn.worker.addresses import host_and_port, with_port
-from paradnn.worker.communication.payload import decode, encode
-from paradnn.worker.communication.waiting import silent, truncated
 from paradnn.worker.errors import Unavailable
-from paradnn.worker.process_group import RankFailed
+from paradnn.worker.process_group import RankFailed, silent, truncated
+from paradnn.workloads.channel.payload import decode, encode
 
 __all__ = ["Connection", "TcpStep", "serve_connections"]
 

@@ -15,16 +15,15 @@ from typing import Any
 
 from paradnn.worker.addresses import listen, with_port
 from paradnn.worker.affinity import bind_cores
-from paradnn.worker.communication.payload import buffer_sizes, make_buffers
-from paradnn.worker.communication.waiting import patience_of
 from paradnn.worker.device_layout import DeviceLayout
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.frameworks import Framework, load
 from paradnn.worker.memory import MemoryMeter, keep_freed
-from paradnn.worker.process_group import GroupStep, ProcessGroup, RankFailed, serve_steps
+from paradnn.worker.process_group import GroupStep, ProcessGroup, RankFailed, patience_of, serve_steps
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.remote import local_address, processes_elsewhere
 from paradnn.worker.remote_process import RemoteProcess
+from paradnn.workloads.channel.payload import buffer_sizes, make_buffers
 
 __all__ = ["Processes", "serve_elsewhere"]
 
@@ -201,13 +200,13 @@ class _Tcp(_Servers):
     def _listen(self, number: int, channel: Connection) -> None:
         import threading
 
-        from paradnn.worker.communication.sockets import serve_connections
+        from paradnn.workloads.channel.sockets import serve_connections
 
         threading.Thread(target=serve_connections, args=(self._sockets[number],), daemon=True).start()
         self._idle(channel)
 
     def step(self, rank: int) -> Any:
-        from paradnn.worker.communication.sockets import TcpStep
+        from paradnn.workloads.channel.sockets import TcpStep
 
         return TcpStep(self._point, self._addresses, self._buffers(), self._patience)
 
@@ -222,34 +221,34 @@ class _Grpc(_Servers):
         self.parted()
 
     def _listen(self, number: int, channel: Connection) -> None:
-        from paradnn.worker.communication.rpc import serve_calls
+        from paradnn.workloads.channel.rpc import serve_calls
 
         server = serve_calls(self._addresses[number])
         self._idle(channel)
         server.stop(None)
 
     def step(self, rank: int) -> Any:
-        from paradnn.worker.communication.rpc import GrpcStep
+        from paradnn.workloads.channel.rpc import GrpcStep
 
         return GrpcStep(self._point, self._addresses, self._buffers(), self._patience)
 
 
 class _SharedMemory(_Means):
     def __init__(self, point: Mapping[str, Any], framework: Framework | None, patience: float) -> None:
-        from paradnn.worker.communication.shared_memory import open_rings
+        from paradnn.workloads.channel.shared_memory import open_rings
 
         super().__init__(point, framework, patience)
         self._rings = open_rings(point)
 
     def serve(self, rank: int, channel: Connection) -> None:
         """Echo or receive, whatever comes."""
-        from paradnn.worker.communication.shared_memory import serve_ring
+        from paradnn.workloads.channel.shared_memory import serve_ring
 
         serve_ring(self._point, self._rings)
 
     def step(self, rank: int) -> Any:
         """The step of the process that sends."""
-        from paradnn.worker.communication.shared_memory import SharedMemoryStep
+        from paradnn.workloads.channel.shared_memory import SharedMemoryStep
 
         return SharedMemoryStep(self._point, self._rings, self._buffers(), self._patience)
 
@@ -258,7 +257,7 @@ class _Collective(_Means):
     together = True
 
     def __init__(self, point: Mapping[str, Any], framework: Framework | None, patience: float) -> None:
-        from paradnn.worker.communication.collectives import processes_of
+        from paradnn.workloads.channel.collectives import processes_of
 
         super().__init__(point, framework, patience)
         self.processes = processes_of(self._model)
@@ -266,7 +265,7 @@ class _Collective(_Means):
         self._address = ""
 
     def meet(self, elsewhere: Sequence[RemoteProcess]) -> None:
-        from paradnn.worker.communication.collectives import collective_layout
+        from paradnn.workloads.channel.collectives import collective_layout
 
         if layout := collective_layout(self._point):  # which tells them
             self._layout = layout.with_others(elsewhere)
@@ -277,7 +276,7 @@ class _Collective(_Means):
             each.begin([self._address])
 
     def join(self, rank: int, addresses: Sequence[str], own: socket) -> None:
-        from paradnn.worker.communication.collectives import collective_layout
+        from paradnn.workloads.channel.collectives import collective_layout
 
         own.close()
         self._layout, self._address = collective_layout(self._point, addresses), addresses[0]
@@ -288,6 +287,6 @@ class _Collective(_Means):
 
     def step(self, rank: int) -> Any:
         """The step of any process."""
-        from paradnn.worker.communication.collectives import open_collective
+        from paradnn.workloads.channel.collectives import open_collective
 
         return open_collective(self._point, self._framework, self._layout, rank, self._address, self._patience)

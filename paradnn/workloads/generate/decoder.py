@@ -20,8 +20,10 @@ from paradnn.families import model_of
 from paradnn.families.gpt import Block, Gpt, LanguageModel
 from paradnn.families.parts.attention import plain_attention
 from paradnn.families.workload import ArraySpec, Workload
+from paradnn.worker.data import synthetic_batch
+from paradnn.worker.frameworks import Framework, Step
 
-__all__ = ["Decoder", "build_decoder"]
+__all__ = ["Decoder", "GenerationSteps", "build_decoder", "prepare_generation"]
 
 
 @dataclass(frozen=True)
@@ -195,3 +197,24 @@ def _variable(shape: tuple[int, ...], dtype: str, name: str) -> keras.Variable:
     return keras.Variable(
         keras.initializers.Zeros(), shape=shape, dtype=dtype, trainable=False, autocast=False, name=name
     )
+
+
+@dataclass(frozen=True)
+class GenerationSteps:
+    """`prefill` reads the prompts again each time, `decode` makes the next token of each."""
+
+    decoder: Decoder
+    prefill: Step
+    decode: Step
+
+
+def prepare_generation(point: Mapping[str, Any], framework: Framework) -> GenerationSteps:
+    """Both steps of `point`, the prompts drawn from its seed; the dtype policy is set, nothing is compiled yet."""
+    lengths, size = point["generate"], point["batch_size"]
+    with framework.scope():
+        decoder = build_decoder(point["model"], size, lengths["prompt"], lengths["tokens"], point["compile"])
+    prefill, decode = (
+        framework.make_step(workload, synthetic_batch(workload, size, point["seed"]), point)
+        for workload in (decoder.prefill, decoder.decode)
+    )
+    return GenerationSteps(decoder, prefill, decode)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from paradnn.worker.serving.chance import beta_share, events_factor, fewest_to_pass, passes
+from paradnn.worker.chance import beta_share, events_factor, fewest_to_pass, passes
 
 __all__ = ["LOOKS", "Limit", "LimitWatch"]
 

@@ -1,0 +1,394 @@
+"""Training until an accuracy is reached: epochs of real batches, each followed by an evaluation on what is held out.
+
+The clock runs while steps do. Before it starts everything was compiled on a synthetic batch, through the same path as
+real ones, and the model is put back to where it was: its first step on the clock is the first that it learns from.
+A training that was cut short goes on from its checkpoint, with the clock where it stood.
+
+A checkpoint is a file that keeps a training after its epochs, so that one that is cut short loses at most an epoch: an
+.npz with the variables in the order of `LearningStep.values`, and the epochs so far as JSON. It is written beside its
+place and renamed, so that it is whole or not there. Whose it is, and when it goes, is the driver's matter.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+
+from paradnn.worker.channel import MessageError, plain, read_message
+from paradnn.worker.compiling import compile_steps
+from paradnn.worker.data import synthetic_batch
+from paradnn.worker.energy import EnergyMeter
+from paradnn.worker.errors import Ended, Unavailable
+from paradnn.worker.frameworks import LearningStep
+from paradnn.worker.measure import BlocksWatch, NotFinite
+from paradnn.worker.messages import Timing, Trial
+from paradnn.worker.precision import product_types
+from paradnn.workloads.learn.messages import Epoch, Epochs, last_epoch
+
+if TYPE_CHECKING:
+    from paradnn.worker.point import PointRun
+
+__all__ = [
+    "Batch",
+    "Checkpoint",
+    "Examples",
+    "Kept",
+    "Labelled",
+    "Learner",
+    "NotReached",
+    "as_blocks",
+    "judge",
+    "measure_training",
+    "read_examples",
+    "training_count",
+    "unfinished",
+    "with_course",
+]
+
+Batch = tuple[list[np.ndarray], list[np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Inputs (examples, *shape) float32 and their classes (examples,) int32; of a text tokens and the ones that follow,
+    both (examples, tokens) int32."""
+
+    inputs: np.ndarray
+    classes: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    def take(self, indices: np.ndarray) -> Batch:
+        """Inputs and targets of one step."""
+        return [self.inputs[indices]], [self.classes[indices]]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What is trained with and what is judged with."""
+
+    training: Labelled
+    heldout: Labelled
+
+    def epoch(self, batch_size: int, generator: np.random.Generator) -> Iterator[Batch]:
+        """Whole batches of all training examples in a new order; what is left over waits for another epoch."""
+        order = generator.permutation(len(self.training))
+        for start in range(0, len(order) - batch_size + 1, batch_size):
+            yield self.training.take(order[start : start + batch_size])
+
+
+def read_examples(path: str, shape: tuple[int, ...]) -> Examples:
+    """The set in the file `path` for a model whose input has `shape` without the batch axis.
+
+    Values are standardised by the training part: one mean and one standard deviation for each channel of pictures, for
+    all values otherwise. Tokens are numbers of words: they stay as they are. Raises Unavailable where the file cannot
+    be read.
+    """
+    arrays = _read(path, "training", "training_classes", "heldout", "heldout_classes")
+    if arrays["training_classes"].ndim > 1:
+        whole = {name: values.astype("int32") for name, values in arrays.items()}
+        return Examples(*(Labelled(whole[name], whole[f"{name}_classes"]) for name in ("training", "heldout")))
+    training, heldout = arrays["training"].astype("float32"), arrays["heldout"].astype("float32")
+    axes = tuple(range(training.ndim - 1)) if training.ndim == 4 else None
+    mean, scale = training.mean(axes), training.std(axes) + 1e-12
+    parts = []
+    for values, classes in ((training, arrays["training_classes"]), (heldout, arrays["heldout_classes"])):
+        parts.append(Labelled(_fitted((values - mean) / scale, shape), classes.astype("int32")))
+    return Examples(*parts)
+
+
+def training_count(path: str) -> int:
+    """How many examples the set in the file `path` has to train with; Unavailable where it cannot be read."""
+    return len(_read(path, "training_classes")["training_classes"])
+
+
+def _read(path: str, *names: str) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path) as file:
+            return {name: file[name] for name in names}
+    except (OSError, ValueError, KeyError) as error:
+        raise Unavailable(f"the set to learn from cannot be read: {error}") from error
+
+
+def _fitted(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Examples in the model's `shape`: flat, or pictures (n, pixels, pixels, channels) with pixels repeated."""
+    if len(shape) == 1:
+        return np.ascontiguousarray(values.reshape(len(values), -1))
+    times = shape[0] // values.shape[1]
+    larger = values.repeat(times, axis=1).repeat(times, axis=2)
+    return np.ascontiguousarray(np.broadcast_to(larger, (len(values), *shape)))
+
+
+#: The share of the time that may go into writing: of an epoch that is shorter than nine writes, the next is waited for.
+_SHARE = 0.1
+_DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, MessageError)
+
+
+class Kept(NamedTuple):
+    """The epochs that a training had, and its variables after the last of them."""
+
+    epochs: list[Epoch]
+    values: list[np.ndarray]
+
+
+class Checkpoint:
+    """The file at `path`; None: nothing is kept."""
+
+    def __init__(self, path: str | None, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._path = Path(path) if path else None
+        self._clock = clock
+        self._ended = -np.inf  # when the latest write did
+        self._took = 0.0
+
+    def load(self, like: Sequence[np.ndarray]) -> Kept | None:
+        """What an earlier process kept of a training whose variables are `like`; None where nothing can be used."""
+        if self._path is None or not self._path.is_file():
+            return None
+        try:
+            # Opened here: of a file that is none NumPy leaves it open.
+            with self._path.open("rb") as opened, np.load(opened) as file:
+                values = [file[name] for name in file.files if name != "epochs"]
+                content = json.loads(file["epochs"].tobytes())
+            epochs = [read_message(Epoch, entry, f"epochs[{place}]") for place, entry in enumerate(content)]
+        except _DAMAGED as error:
+            print(
+                f"{self._path}: no checkpoint, or a damaged one ({error}); starting from the beginning", file=sys.stderr
+            )
+            return None
+        fits = [(value.shape, value.dtype) for value in values] == [(value.shape, value.dtype) for value in like]
+        return Kept(epochs, values) if fits and epochs else None
+
+    def save(self, epochs: Sequence[Epoch], values: Callable[[], Sequence[np.ndarray]]) -> None:
+        """Keep the training as it is now, unless the latest write is too near; a disk that is full keeps nothing."""
+        begin = self._clock()
+        if self._path is None or begin - self._ended < self._took * (1 - _SHARE) / _SHARE:
+            return
+        arrays = {f"value_{place}": value for place, value in enumerate(values())}
+        text = json.dumps(plain(list(epochs))).encode()
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            _write(self._path, {**arrays, "epochs": np.frombuffer(text, np.uint8)})
+        except OSError as error:
+            print(f"{self._path}: cannot be written ({error.strerror}); no more checkpoints", file=sys.stderr)
+            self._path = None
+        self._ended = self._clock()
+        self._took = self._ended - begin
+
+
+def unfinished(path: Path) -> Path:
+    """Where a checkpoint is written before it has its name: what is left of it where the writer was killed."""
+    return path.with_suffix(".part")
+
+
+def _write(path: Path, arrays: dict[str, Any]) -> None:
+    """One file whole or not at all, even where the machine goes down."""
+    made = unfinished(path)
+    try:
+        with made.open("wb") as file:
+            np.savez(file, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(made, path)
+    except OSError:
+        made.unlink(missing_ok=True)
+        raise
+
+
+#: Held-out examples of one forward pass; of sequences as many as a step has, whose logits fit.
+_EVALUATED = 512
+#: How many likeliest classes may hold the right one.
+_LIKELIEST = {"accuracy": 1, "top5": 5}
+
+
+class NotReached(Ended):
+    """All epochs have passed, and none has reached the target."""
+
+    outcome = "timeout"
+
+
+class Learner:
+    """A step with a set to learn from; `synthetic` is a batch like any other, whose values mean nothing."""
+
+    def __init__(self, step: LearningStep, examples: Examples, point: Mapping[str, Any], synthetic: Batch) -> None:
+        self._step, self._examples, self._point, self._synthetic = step, examples, point, synthetic
+        self._settings = point["learn"]
+        most = _EVALUATED if examples.heldout.classes.ndim == 1 else point["batch_size"]
+        self._size = min(most, len(examples.heldout))
+        self._checkpoint = Checkpoint(point.get("checkpoint"))
+        self._start = step.values()
+        self.steps = len(examples.training) // point["batch_size"]
+
+    def run(self, steps: int) -> float | None:
+        """As `Step.run`: steps on the synthetic batch, each placed on the device again, as those of an epoch are."""
+        return self._step.feed(steps, lambda: self._synthetic)
+
+    def compilations(self) -> int:
+        """As `Step.compilations`."""
+        return self._step.compilations()
+
+    def compile_note(self) -> str | None:
+        """As `Step.compile_note`."""
+        return self._step.compile_note()
+
+    def restart(self) -> None:
+        """Compile the forward pass too; then nothing of what the model has seen so far is left in it."""
+        self.evaluate()
+        self._step.assign(self._start)
+
+    def evaluate(self) -> tuple[float, float]:
+        """Accuracy and mean cross entropy over the held-out examples."""
+        heldout, count = self._examples.heldout, len(self._examples.heldout)
+        likeliest, known, losses = _LIKELIEST[self._settings["metric"]], [], []
+        for start in range(0, count, self._size):
+            # The last batch is filled with others, so that its shape is that of all.
+            indices = np.arange(start, start + self._size) % count
+            logits = self._step.outputs([heldout.inputs[indices]])[: count - start]
+            judged = _judged(logits, heldout.classes[start : start + self._size], likeliest)
+            known.append(judged[0])
+            losses.append(judged[1])
+        return float(np.concatenate(known).mean()), float(np.concatenate(losses).mean())
+
+    def learn(self, meter: EnergyMeter, tell: Callable[[list[Epoch]], None]) -> None:
+        """Train to the target and as many epochs after it; `tell` is called with all epochs as each ends.
+
+        A training that has a checkpoint goes on from there, after `tell` was called for the epochs that it holds.
+        Raises NotFinite for a loss that is not, NotReached where the target was not.
+        """
+        settings = self._settings
+        generator = np.random.default_rng(self._point["seed"])
+        epochs = self._resume(generator, tell)
+        resumed = bool(epochs)
+        while len(epochs) < last_epoch(epochs, settings["target"], settings["epochs"], settings["epochs_after"]):
+            epochs.append(self._epoch(len(epochs) + 1, generator, meter, resumed))
+            resumed = False
+            tell(list(epochs))
+            if not math.isfinite(epochs[-1].train_loss):
+                raise NotFinite(f"the loss is {epochs[-1].train_loss} at the end of epoch {len(epochs)}")
+            self._checkpoint.save(epochs, self._step.values)
+        best = max(epoch.accuracy for epoch in epochs)
+        if best < settings["target"]:
+            raise NotReached(
+                f"{settings['metric']} {best:.4f} at best in {len(epochs)} epochs (learn.epochs), "
+                f"learn.target={settings['target']}"
+            )
+
+    def _resume(self, generator: np.random.Generator, tell: Callable[[list[Epoch]], None]) -> list[Epoch]:
+        """Put the model and the order of examples where an earlier process left them; its epochs."""
+        kept = self._checkpoint.load(self._start)
+        if kept is None:
+            return []
+        self._step.assign(kept.values)
+        for count in range(1, len(kept.epochs) + 1):
+            generator.permutation(len(self._examples.training))
+            tell(kept.epochs[:count])
+        return kept.epochs
+
+    def _epoch(self, number: int, generator: np.random.Generator, meter: EnergyMeter, resumed: bool) -> Epoch:
+        meter.start()
+        start = time.perf_counter()
+        batches = self._examples.epoch(self._point["batch_size"], generator)
+        loss = self._step.feed(self.steps, lambda: next(batches))
+        trained = time.perf_counter()
+        joules = meter.joules()
+        accuracy, heldout_loss = self.evaluate()
+        evaluated = time.perf_counter()
+        if self._settings["evaluate_inside"]:
+            joules = meter.joules()
+        return Epoch(
+            number=number,
+            steps=self.steps,
+            ended=time.time(),
+            train_seconds=trained - start,
+            evaluation_seconds=evaluated - trained,
+            train_loss=math.nan if loss is None else loss,
+            heldout_loss=heldout_loss,
+            accuracy=accuracy,
+            joules=joules,
+            resumed=resumed,
+        )
+
+
+def judge(logits: np.ndarray, part: Labelled, likeliest: int = 1) -> tuple[float, float]:
+    """The share of examples whose class is among the `likeliest`, and the mean cross entropy, of logits (n, classes).
+
+    A class that is as likely as the right one counts as likelier: who says the same of all classes knows nothing.
+    """
+    known, losses = _judged(logits, part.classes, likeliest)
+    return float(known.mean()), float(losses.mean())
+
+
+def with_course(point: Mapping[str, Any]) -> dict[str, Any]:
+    """`point` with what its optimizer must know of the training: over how many steps the learning rate changes."""
+    learn, steps = point["learn"], training_count(point["learning_set"]) // point["batch_size"]
+    course = {"shape": learn["schedule"], "rise": steps * learn["warmup_epochs"], "steps": steps * learn["epochs"]}
+    return {**point, "optimizer": {**point["optimizer"], "course": course}}
+
+
+def _judged(logits: np.ndarray, classes: np.ndarray, likeliest: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of each class in `classes` (...): whether it is among the likeliest of logits (..., classes), and its loss."""
+    logits, classes = logits.reshape(-1, logits.shape[-1]).astype("float64"), classes.ravel()
+    right = logits[np.arange(len(classes)), classes]
+    with np.errstate(invalid="ignore"):
+        above = (logits >= right[:, None]).sum(axis=1)
+        shifted = logits - logits.max(axis=1, keepdims=True)
+        losses = np.log(np.exp(shifted).sum(axis=1)) - (right - logits.max(axis=1))
+    return (above <= likeliest) & np.isfinite(right), losses
+
+
+def measure_training(run: PointRun) -> None:
+    """Build, compile, then train to the target: every epoch is a block of steps, and told as it ends."""
+    from paradnn.worker.step import prepare_step
+
+    point, phases = with_course(run.request), run.phases
+    with phases("build"):
+        workload, step = prepare_step(point, run.framework)
+    with phases("input"):
+        examples = read_examples(point["learning_set"], workload.inputs[0].shape)
+        synthetic = synthetic_batch(workload, point["batch_size"], point["seed"])
+        learner = Learner(cast("LearningStep", step), examples, point, synthetic)
+    with phases("compile"):
+        compilation, _ = compile_steps(learner)
+        types = product_types(step)
+        learner.restart()
+    run.memory.compiled()
+    meter = run.meter()
+    epochs: list[Epoch] = []
+    watch = BlocksWatch(EnergyMeter(meter.source), step)
+
+    def tell(known: list[Epoch]) -> None:
+        epochs[:] = known
+        run.note(work=Epochs(known))
+        phases.report(known[-1])
+
+    with phases("learn"):
+        watch.start()
+        try:
+            learner.learn(meter, tell)
+        finally:
+            watch.stop()
+    spent = [epoch.joules for epoch in epochs if epoch.joules is not None]
+    energy = (sum(spent) if len(spent) == len(epochs) else None), meter.source
+    run.note_measured((watch.judged(as_blocks(epochs)), energy, watch.contention), workload, compilation, types)
+    run.note_memory()
+
+
+def as_blocks(epochs: Sequence[Epoch]) -> Timing:
+    """The epochs of a training as blocks of its steps.
+
+    Whether they are steady is not asked: what is timed is the training as a whole, however it went.
+    """
+    blocks = [epoch.train_seconds for epoch in epochs]
+    first = Trial(epochs[0].steps, blocks[0])
+    return Timing(first.steps, [first], [], blocks, True, "a training is timed as a whole", epochs[-1].train_loss)
