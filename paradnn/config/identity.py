@@ -59,16 +59,43 @@ class Identity:
 
 def digest(value: Any, length: int = 16) -> str:
     """A short hash of a JSON-able value, the same for equal values whatever the order of their keys."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:length]
+    return hashlib.sha256(_json(value).encode()).hexdigest()[:length]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def point_id(point: Point) -> str:
     """Hash of what is measured and how; software and hardware are the environment's, limits and prices no part."""
-    parts = _named(unpriced(point))
-    for key in ("replicate", "software", "measure"):
-        parts.pop(key)
-    return digest([told(parts), _protocol(point.measure)])
+    found = {name: part for part_of in _PARTS for name, part in _part_texts(part_of, getattr(point, part_of)).items()}
+    inner = ",".join([found[name] for name in sorted(found)])
+    protocol = _part_texts("measure", point.measure)["measure"]
+    return hashlib.sha256(f"[{{{inner}}},{protocol}]".encode()).hexdigest()[:16]
+
+
+#: What a part of a point adds to the text that identifies it: by name and part, which is kept so that its id stays its.
+_texts: dict[Any, tuple[Any, dict[str, str]]] = {}
+_PARTS = tuple(entry.name for entry in fields(Point) if entry.name not in ("replicate", "software", "measure"))
+_MOST_TEXTS, _PLAIN = 2**16, frozenset({str, int, float, type(None)})
+
+
+def _part_texts(name: str, part: Any) -> dict[str, str]:
+    """The part and its name as JSON, for a workload the keys that ask for it; of `measure` the protocol alone. Without
+    what says what was always meant."""
+    key = (name, type(part), part) if type(part) in _PLAIN else (name, id(part))
+    if key not in _texts:
+        if len(_texts) >= _MOST_TEXTS:
+            _texts.clear()
+        if name == "measure":
+            found = {name: _json(_protocol(part))}
+        else:
+            values = part.keys() if name == "workload" else {name: asdict(part) if is_dataclass(part) else part}  # type: ignore[arg-type]
+            if name == "platform":
+                values[name]["price_per_hour"] = None
+            found = {one: _json({one: value})[1:-1] for one, value in told(values).items()}
+        _texts[key] = part, found
+    return _texts[key][1]
 
 
 def unpriced(point: Point) -> Point:

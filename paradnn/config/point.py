@@ -311,9 +311,10 @@ def read_point(config: Mapping[str, Any]) -> Point:
     check_latency(point)
     check_processes(point.measure)
     check_hosts(point)
-    point = replace(point, platform=_with_cores(point))
+    if point.platform.cores is not None:
+        point = replace(point, platform=_with_cores(point))
     # One device communicates with no other: it is the same point either way.
-    return point if point.devices > 1 else replace(point, transport="local")
+    return point if point.devices > 1 or point.transport == "local" else replace(point, transport="local")
 
 
 def _read_workload(config: Mapping[str, Any]) -> Workload:
@@ -352,8 +353,6 @@ def _read_data(config: Mapping[str, Any]) -> Input:
 def _with_cores(point: Point) -> Platform:
     """The platform with `cores` written in the one way that stands for them: 0,1,2,6 as 0-2,6."""
     given = point.platform.cores
-    if given is None:
-        return point.platform
     cores = core_list(str(given))
     if not cores:
         raise ConfigError("platform.cores", given, "names no core", "write the smaller number first, as in '0-3'")

@@ -21,6 +21,9 @@ from paradnn.errors import ConfigError
 __all__ = ["memory_bytes", "option", "read"]
 
 T = TypeVar("T")
+#: What was read before, by class, key, type and value: the points of a sweep differ in few of them.
+_known: dict[Any, Any] = {}
+_PLAIN, _MOST_KNOWN = frozenset({str, int, float, bool, NoneType}), 2**16
 _LARGEST = sys.float_info.max
 _UNITS = {
     "": 1,
@@ -54,17 +57,42 @@ def read(cls: type[T], data: Mapping[str, Any], prefix: str, given: Mapping[str,
     """
     if not isinstance(data, Mapping):
         raise ConfigError(prefix, data, "expects a group of keys", f"see {prefix}=... in --help")
-    types, fields = _types(cls), _fields(cls)  # type: ignore[arg-type]
-    values = dict(given or {})
+    if given:
+        return cls(**given, **_values(cls, data, prefix))
+    parts = [value if type(value) in _PLAIN else repr(value) for value in data.values()]
+    key = (cls, prefix, *data, *parts, *map(type, data.values()))
+    found: T | None = _known.get(key)
+    if found is None:
+        found = cls(**_values(cls, data, prefix))
+        _remember(key, found)
+    return found
+
+
+def _values(cls: type[T], data: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """The fields in `data`, each read."""
+    fields, values = _fields(cls), {}  # type: ignore[arg-type]
     for key, value in data.items():
         dotted = f"{prefix}.{key}" if prefix else str(key)
         if key not in fields:
             raise ConfigError(dotted, value, "no such key", _suggestion(str(key), prefix, list(fields)))
-        if dataclasses.is_dataclass(types[key]):
-            values[key] = read(types[key], value, dotted)
-        else:
-            values[key] = _value(value, types[key], fields[key].metadata, dotted)
-    return cls(**values)
+        kind = _types(cls)[key]  # type: ignore[arg-type]
+        if dataclasses.is_dataclass(kind):
+            values[key] = read(kind, value, dotted)  # type: ignore[arg-type]
+            continue
+        plain = (cls, dotted, type(value), value) if type(value) in _PLAIN else None
+        if plain in _known:
+            values[key] = _known[plain]
+            continue
+        values[key] = _value(value, kind, fields[key].metadata, dotted)
+        if plain:
+            _remember(plain, values[key])
+    return values
+
+
+def _remember(key: Any, found: Any) -> None:
+    if len(_known) >= _MOST_KNOWN:
+        _known.clear()
+    _known[key] = found
 
 
 def memory_bytes(value: str | int, key: str) -> int | None:

@@ -75,11 +75,10 @@ class Candidates:
         status = sweep_status(points, settings, history)
         kept = list({identity: index for index, identity in reversed([*enumerate(status.identities)])}.values())[::-1]
         environments = [status.environments[index] for index in kept]
-        costs = [status.costs[index] for index in kept]
         devices = [environment.device for environment in environments]
         rates = rates_of(status)
         chosen = [points[index] for index in kept]
-        table = table_of_points(chosen, costs, [place.environment_id for place in environments], devices, rates)
+        table = table_of_points(chosen, [place.environment_id for place in environments], devices, rates)
         limits = {
             limit: np.inf if anywhere and limit == "auto" else memory_limit(point)
             for limit, point in {point.measure.memory_limit: point for point in chosen}.items()
@@ -90,7 +89,7 @@ class Candidates:
             identities=[status.identities[index] for index in kept],
             table=replace(table, sessions=[_SESSION] * len(kept)),
             devices=devices,
-            bounds=np.array([cost.memory_lower_bound_bytes for cost in costs], dtype=float),
+            bounds=status.costs["memory_lower_bound_bytes"][kept],
             limits=np.array(
                 [
                     limits[point.measure.memory_limit]

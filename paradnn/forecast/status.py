@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paradnn.config.costs import costs_of
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings
 from paradnn.execution.environments import current_environments
 from paradnn.execution.worker_key import WorkerKey
-from paradnn.families.layers import Costs
 from paradnn.forecast.history import History
-from paradnn.forecast.table import Rates
+from paradnn.forecast.regression import Array
+from paradnn.forecast.table import Rates, cost_columns
 from paradnn.platform.environment import Environment, describe_environment
-from paradnn.platform.memory import exceeds_memory, memory_limit
+from paradnn.platform.memory import memory_limit
 from paradnn.platform.specifications import find_hardware
-from paradnn.session.hardware_peaks import Ceilings, below_ceilings, ceilings_identity
-from paradnn.store.resume import ResumePolicy, first_accepted, point_statuses
+from paradnn.session.hardware_peaks import Ceilings, ceilings_identity
+from paradnn.store.resume import ResumePolicy, first_accepted
 from paradnn.store.runs import Finished
 from paradnn.store.schema import outcome_of
 
-__all__ = ["SweepStatus", "rates_of", "sweep_status"]
+__all__ = ["SweepStatus", "by_parts", "rates_of", "sweep_status"]
 
+Found = TypeVar("Found")
+#: What decides which worker measures a point.
+_WORKER = ("software", "framework", "platform")
+#: A status and an outcome.
+_MISSING, _TOO_LARGE, _REPEATED = ("missing", "ok"), ("oom_predicted", "oom_predicted"), ("repeated", "")
 #: FLOP/s and B/s where nothing is known: of a CPU's core, of another device.
 _UNKNOWN = {"cpu": (5e10, 1e10), "gpu": (1e13, 5e11), "tpu": (5e13, 6e11)}
 
@@ -35,26 +43,40 @@ _UNKNOWN = {"cpu": (5e10, 1e10), "gpu": (1e13, 5e11), "tpu": (5e13, 6e11)}
 class SweepStatus:
     """Points in the order of the sweep, with an entry each in the columns.
 
-    identities: of which measurement each is. status: done, repeated, oom_predicted or missing. outcomes: the stored
-    one, or the one that arithmetic expects. unmade: software stacks that would be made first. limits: bytes that points
-    may take. ceilings: the measured ones of every environment with points below them, None where there are none.
+    status: done, repeated, oom_predicted or missing. outcomes: the stored one, or the one that arithmetic expects.
+    costs: of every field of `Costs`, (points,). unmade: software stacks that would be made first. limits: bytes that
+    points may take. ceilings: the measured ones of every environment with points below them, None where there are none.
     """
 
     points: Sequence[Point]
-    identities: Sequence[Identity]
     status: Sequence[str]
     outcomes: Sequence[str]
-    costs: Sequence[Costs]
+    costs: Mapping[str, Array]
     environments: Sequence[Environment]
     workers: Sequence[WorkerKey]
     unmade: Sequence[str]
     limits: Sequence[int]
     ceilings: Mapping[Identity, Ceilings | None]
 
-    @property
+    @cached_property
+    def states(self) -> NDArray[np.str_]:
+        """(points,) `status` as an array."""
+        return np.array(self.status, dtype="U13")
+
+    @cached_property
     def to_run(self) -> NDArray[np.bool_]:
         """(points,) which are still to be run, if only to be recorded as out of memory."""
-        return np.array([status in ("missing", "oom_predicted") for status in self.status], dtype=bool)
+        return np.isin(self.states, ("missing", "oom_predicted"))
+
+    @cached_property
+    def identities(self) -> list[Identity]:
+        """Of which measurement each is."""
+        return [identity_of(*pair) for pair in zip(self.points, self.environments, strict=True)]
+
+
+def identity_of(point: Point, environment: Environment) -> Identity:
+    """Of which measurement a point is where it would be measured."""
+    return Identity(point_id(point), environment.environment_id, point.replicate)
 
 
 def sweep_status(points: Sequence[Point], settings: Settings, history: History) -> SweepStatus:
@@ -62,45 +84,60 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
 
     Raises ParadnnError as the session would before its first point.
     """
-    made = current_environments(points)
+    workers = [*map(by_parts(WorkerKey.of, *_WORKER), points)]
+    samples = {id(key): (key, point) for key, point in zip(workers, points, strict=True)}.values()
+    made = current_environments(point for _, point in samples)
     places = {key: environment or _unmade(key) for key, environment in made.items()}
-    workers = [WorkerKey.of(point) for point in points]
+    environments = [*map(by_parts(lambda point: places[WorkerKey.of(point)], *_WORKER), points)]
     # An unmade stack has no environment yet, and so no runs.
     known = history.finished({places[key].environment_id for key, environment in made.items() if environment})
-    costs = [costs_of(point) for point in points]
     # One look at the free memory for all that take what is free.
     limits = {limit: memory_limit(point) for limit, point in {p.measure.memory_limit: p for p in points}.items()}
-    policy = ResumePolicy(settings.resume, settings.retry)
-
-    def identity_of(point: Point) -> Identity:
-        return Identity(point_id(point), places[WorkerKey.of(point)].environment_id, point.replicate)
-
-    def done_of(point: Point, identity: Identity) -> Finished | None:
-        return first_accepted(point, known.get(identity, ()), policy) if policy.looks else None
-
-    states, found = [], list(point_statuses(points, identity_of, done_of))
-    for point_status, cost in zip(found, costs, strict=True):
-        if point_status.done:
-            states.append(("done", point_status.done.tags["outcome"]))
-        elif point_status.repeated:
-            states.append(("repeated", ""))
-        elif exceeds_memory(point_status.point, cost, limits[point_status.point.measure.memory_limit]):
-            states.append(("oom_predicted", "oom_predicted"))
+    costs = cost_columns(points)
+    large = _exceeding(points, costs["memory_lower_bound_bytes"], limits)
+    policy, seen = ResumePolicy(settings.resume, settings.retry), set[tuple[str, str, int]]()
+    states: list[tuple[str, str]] = []
+    for point, place, exceeds in zip(points, environments, large, strict=True):
+        key = point_id(point), place.environment_id, point.replicate
+        runs = known.get(Identity(*key), ()) if known and policy.looks else ()
+        if done := first_accepted(point, runs, policy):
+            states.append(("done", done.tags["outcome"]))
+        elif key in seen:
+            states.append(_REPEATED)
         else:
-            states.append(("missing", "ok"))
-    environments = [places[key] for key in workers]
+            states.append(_TOO_LARGE if exceeds else _MISSING)
+        seen.add(key)
     return SweepStatus(
         points=points,
-        identities=[point_status.identity for point_status in found],
         status=[status for status, _ in states],
         outcomes=[outcome for _, outcome in states],
         costs=costs,
         environments=environments,
         workers=workers,
-        unmade=sorted({point.software.name for point, key in zip(points, workers, strict=True) if not made[key]}),
+        unmade=sorted({point.software.name for key, point in samples if not made[key]}),
         limits=sorted(set(limits.values())),
-        ceilings=_ceilings(points, costs, environments, known, history),
+        ceilings=_ceilings(points, costs["flops_per_step"], environments, known, history),
     )
+
+
+def by_parts(make: Callable[[Point], Found], *names: str) -> Callable[[Point], Found]:
+    """`make`, once for points whose parts of these names are the same objects; these are kept, so that they stay so."""
+    known: dict[tuple[int, ...], tuple[Any, Found]] = {}
+
+    def of(point: Point) -> Found:
+        parts = [getattr(point, name) for name in names]
+        key = tuple(map(id, parts))
+        if key not in known:
+            known[key] = parts, make(point)
+        return known[key][1]
+
+    return of
+
+
+def _exceeding(points: Sequence[Point], bounds: Array, limits: Mapping[str | int, int]) -> NDArray[np.bool_]:
+    """(points,) which are out of memory by arithmetic (`paradnn.costs.point.exceeds_memory`)."""
+    most = [limits[p.measure.memory_limit] * p.hosts if p.measure.predict_oom else math.inf for p in points]
+    return np.array([point.platform.name == "cpu" for point in points]) & (bounds > np.array(most))
 
 
 def _unmade(key: WorkerKey) -> Environment:
@@ -110,17 +147,17 @@ def _unmade(key: WorkerKey) -> Environment:
 
 def _ceilings(
     points: Sequence[Point],
-    costs: Sequence[Costs],
+    flops: Array,
     environments: Sequence[Environment],
     known: Mapping[Identity, Sequence[Finished]],
     history: History,
 ) -> dict[Identity, Ceilings | None]:
-    # Few points differ in what ceilings depend on.
-    distinct = {
-        (WorkerKey.of(point), point.platform, point.devices, environment.environment_id): (point, environment)
-        for point, cost, environment in zip(points, costs, environments, strict=True)
-        if below_ceilings(cost)
-    }
+    # Few points differ in what ceilings depend on; what only sends is below none.
+    like = by_parts(lambda point: point, *_WORKER, "devices")
+    below = zip(
+        map(like, itertools.compress(points, flops > 0)), itertools.compress(environments, flops > 0), strict=True
+    )
+    distinct = {(id(point), id(environment)): (point, environment) for point, environment in below}
     ceilings: dict[Identity, Ceilings | None] = {}
     for identity in (ceilings_identity(point, environment) for point, environment in distinct.values()):
         run = next((run for run in known.get(identity, ()) if outcome_of(run.tags) == "ok"), None)
@@ -133,9 +170,10 @@ def rates_of(status: SweepStatus) -> Rates:
     kinds: dict[str, tuple[str, int]] = {}
     measured: dict[tuple[str, str], Ceilings] = {}
     places: dict[str, tuple[str, str]] = {}
-    for point, environment in zip(status.points, status.environments, strict=True):
-        kinds[environment.device] = (point.platform.name, int(environment.hardware["cores"]))
-        places[environment.environment_id] = (environment.device, point.framework.name)
+    pairs = zip(status.workers, status.environments, strict=True)
+    for worker, environment in {(id(one), id(other)): (one, other) for one, other in pairs}.values():
+        kinds[environment.device] = (worker.platform, int(environment.hardware["cores"]))
+        places[environment.environment_id] = (environment.device, worker.framework)
     for identity, ceilings in status.ceilings.items():
         if ceilings:
             device, framework = places[identity.environment_id]

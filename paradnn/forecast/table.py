@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paradnn.config.costs import costs_of
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
 from paradnn.core.workload import WORKLOADS
@@ -22,7 +23,7 @@ from paradnn.forecast.history import Past
 from paradnn.forecast.regression import Array
 from paradnn.store.schema import LATER_PARAMS
 
-__all__ = ["PLANNED", "Rates", "Table", "row_of", "table_of_points", "table_of_runs"]
+__all__ = ["PLANNED", "Rates", "Table", "cost_columns", "row_of", "table_of_points", "table_of_runs"]
 
 #: FLOP/s and B/s that one of these devices can do at most, and cores of its host: of a device, framework and precision.
 Rates = Callable[[str, str, str], tuple[float, float, float]]
@@ -124,24 +125,77 @@ class Table:
         return np.asarray((self.text("measure.profile") == "true") | (self.text("measure.keep_trace") == "true"))
 
 
+def cost_columns(points: Sequence[Point]) -> dict[str, NDArray[np.float64]]:
+    """Every field of the points' `Costs`, (n,) each; of points that differ in their batch alone few are worked out.
+
+    Costs are linear in the batch, but for what takes at most so much (a lookup reads no more than its table). So where
+    the middle of a stretch of batches lies on the line between its ends, all of the stretch does.
+    """
+    groups: dict[Any, list[int]] = {}
+    batches = np.empty(len(points), dtype=np.int64)
+    kept: list[Point] = []  # the first point of each group
+    for index, point in enumerate(points):
+        batches[index] = point.batch_size
+        work, optimizer = point.workload, point.optimizer
+        like = (point.model, work.mode, *work.cost_keys().items(), point.precision, optimizer.name, optimizer.momentum)
+        group = groups.setdefault((*like, point.devices), [])
+        if not group:
+            kept.append(point)
+        group.append(index)
+    found = np.empty((len(fields(Costs)), len(points)))
+    for point, group in zip(kept, groups.values(), strict=True):
+        distinct, places = np.unique(batches[group], return_inverse=True)
+        found[:, group] = _over_batches(point, distinct)[:, places]
+    return dict(zip((entry.name for entry in fields(Costs)), found, strict=True))
+
+
+def _over_batches(point: Point, batches: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(fields, n) costs of a point with each of some batches, which rise."""
+
+    @functools.cache
+    def at(place: int) -> list[int]:
+        return list(vars(costs_of(replace(point, batch_size=int(batches[place])))).values())
+
+    found = np.empty((len(fields(Costs)), len(batches)))
+    stretches = [(0, len(batches) - 1)]
+    while stretches:
+        first, last = stretches.pop()
+        middle = (first + last) // 2
+        begin, end, length = int(batches[first]), int(batches[last]), int(batches[last] - batches[first])
+        on_line = [
+            (one - low) * length == (high - low) * (int(batches[middle]) - begin)
+            for low, one, high in zip(at(first), at(middle), at(last), strict=True)
+        ]
+        if all(on_line):
+            shares = (batches[first : last + 1] - begin) / max(end - begin, 1)
+            low, high = (np.array(at(place), dtype=float)[:, None] for place in (first, last))
+            found[:, first : last + 1] = np.rint(low + (high - low) * shares)
+        else:
+            stretches += [(first, middle), (middle, last)]
+    return found
+
+
 def row_of(point: Point) -> dict[str, str]:
     """The keys of `point` as the store keeps them."""
     return texts(request_of(point))
 
 
 def table_of_points(
-    points: Sequence[Point], costs: Sequence[Costs], environments: Sequence[str], devices: Sequence[str], rates: Rates
+    points: Sequence[Point], environments: Sequence[str], devices: Sequence[str], rates: Rates
 ) -> Table:
-    """The table of planned points: their costs, and ids and devices of their environments."""
-    metrics = [{name: getattr(cost, name) for name in _COSTS} for cost in costs]
-    return _table([row_of(point) for point in points], metrics, environments, [PLANNED] * len(points), devices, rates)
+    """The table of planned points, from the ids and devices of their environments."""
+    columns = cost_columns(points)
+    costs = np.stack([columns[name] for name in _COSTS], axis=1)
+    rows, sessions = [row_of(point) for point in points], [PLANNED] * len(points)
+    return _table(rows, costs, np.full(len(points), np.nan), environments, sessions, devices, rates)
 
 
 def table_of_runs(runs: Sequence[Past], rates: Rates) -> Table:
     """The table of past runs; a key that came later than a run counts as what it had."""
     return _table(
         [{**LATER_PARAMS, **run.params} for run in runs],
-        [run.metrics for run in runs],
+        np.array([[run.metrics[name] for name in _COSTS] for run in runs], dtype=float).reshape(-1, 3),
+        np.array([run.metrics.get("load_average", np.nan) for run in runs], dtype=float),
         [run.tags.get("environment_id", "") for run in runs],
         [run.tags.get("sweep_id", run.run_id) for run in runs],
         [run.tags.get("device", "") for run in runs],
@@ -151,22 +205,22 @@ def table_of_runs(runs: Sequence[Past], rates: Rates) -> Table:
 
 def _table(
     rows: Sequence[Mapping[str, str]],
-    metrics: Sequence[Mapping[str, float]],
+    costs: Array,
+    load: Array,
     environments: Sequence[str],
     sessions: Sequence[str],
     devices: Sequence[str],
     rates: Rates,
 ) -> Table:
-    costs = [[max(float(entry[name]), 1.0) for name in _COSTS] for entry in metrics]
     names = ((row.get("framework.name", ""), row.get("precision", "")) for row in rows)
     peaks = [rates(device, *name) for device, name in zip(devices, names, strict=True)]
     return Table(
         rows,
         environments,
         sessions,
-        costs=np.array(costs, dtype=float).reshape(-1, 3),
+        costs=np.maximum(costs, 1.0),
         peaks=np.array(peaks, dtype=float).reshape(-1, 3),
-        load=np.array([entry.get("load_average", np.nan) for entry in metrics], dtype=float),
+        load=load,
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,11 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from paradnn.cli.console import standard_output
+from paradnn.config.point import Point
 from paradnn.core.words import counted
-from paradnn.forecast.forecast import Forecast
+from paradnn.forecast.forecast import LIKELY, MOST_POINTS, Forecast
 from paradnn.forecast.regression import Array
+from paradnn.forecast.status import by_parts
 from paradnn.forecast.table import row_of
 from paradnn.record.record import run_name
 from paradnn.store.files import whole_file
@@ -24,7 +28,10 @@ __all__ = ["describe", "duration", "table_of", "write_points"]
 
 #: An axis of more values than this is shown by its ends.
 _MOST_LEVELS = 12
+_ENDS = tuple(f"{name}_{unit}" for unit in ("seconds", "step_ms") for name in ("low", "expected", "high"))
 _COSTS = ("parameters", "forward_flops", "flops_per_step", "bytes_per_step", "memory_lower_bound_bytes")
+
+_COLUMNS = ("name", "family", "status", "outcome", *_ENDS, *_COSTS)
 
 
 def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[int], chunk: int | None) -> None:
@@ -60,15 +67,17 @@ def _head(forecast: Forecast, name: str | None, where: str) -> Iterator[str]:
     base = [f"{known} in this environment"] if known else []
     base += [f"{others:,} in others on this machine"] if others else []
     yield f"  past runs    {' and '.join(base) or 'none on this machine: the cost model alone'}"
-    ends = Counter(zip(status.status, forecast.outcomes, strict=True))
+    ends = Counter(zip(status.status, status.outcomes, strict=True))
     done = ", ".join(f"{count:,} {outcome}" for (state, outcome), count in ends.most_common() if state == "done")
     yield f"  done         {counts['done']:,}" + (f" ({done})" if done else "")
     if counts["repeated"]:
         yield f"  named twice  {counts['repeated']:,}"
     limits = " and ".join(f"{limit / 2**30:.1f} GiB" for limit in status.limits)
     yield f"  too large    {counts['oom_predicted']:,} by arithmetic; a point may take {limits} now"
-    late = ends["missing", "timeout"]
-    yield f"  to measure   {counts['missing']:,}" + (f", of which {late:,} are likely to time out" if late else "")
+    late = f", of which {forecast.late:,} are likely to time out" if forecast.late else ""
+    yield f"  to measure   {counts['missing']:,}{late}"
+    if forecast.weight > 1:
+        yield f"  predicted    {len(forecast.where):,} of these, drawn at random; times are scaled to all"
     for stack in status.unmade:
         yield f"  The software stack {stack} is not made yet: its points have no past runs, and making it takes time."
 
@@ -89,7 +98,7 @@ def _times(forecast: Forecast) -> Iterator[str]:
 def _family_table(forecast: Forecast) -> Table:
     table = table_of("family", "points", "done", "too large", "to measure", "expected", "95%")
     families = np.array([point.model.name for point in forecast.status.points], dtype=str)
-    names = list(dict.fromkeys(families))
+    names = list(dict.fromkeys(families.tolist()))
     for name in names:
         table.add_row(name, *_summary(forecast, families == name))
     if len(names) > 1:
@@ -99,10 +108,20 @@ def _family_table(forecast: Forecast) -> Table:
 
 def _axes(forecast: Forecast) -> dict[str, list[str]]:
     """The keys that the points differ in, each with the points' values as text ("" where a point lacks the key)."""
-    rows = [row_of(point) for point in forecast.status.points]
-    keys = dict.fromkeys(key for row in rows for key in row if key != "model.name")
-    values = {key: [row.get(key, "") for row in rows] for key in keys}
-    return {key: texts for key, texts in values.items() if len({*texts} - {""}) > 1}
+    found = {}
+    for name in (entry.name for entry in fields(Point)):
+        parts = [*map(by_parts(partial(_texts_of, name), name, "scenario"), forecast.status.points)]
+        distinct = {id(part): part for part in parts}.values()
+        for key in dict.fromkeys(key for part in distinct for key in part if key != "model.name"):
+            if len({part[key] for part in distinct if key in part}) > 1:
+                found[key] = [part.get(key, "") for part in parts]
+    return found
+
+
+def _texts_of(name: str, point: Point) -> dict[str, str]:
+    """The keys of one part of a point as the store keeps them."""
+    head = point.scenario if name == "load" else name
+    return {key: text for key, text in row_of(point).items() if key.partition(".")[0] == head}
 
 
 def _axis_table(forecast: Forecast, axes: Mapping[str, Sequence[str]]) -> Table:
@@ -128,10 +147,10 @@ def _natural(text: str) -> tuple[int, float, str]:
 
 def _summary(forecast: Forecast, chosen: NDArray[np.bool_]) -> list[str]:
     """The cells of some of the points: how many there are and in which state, and their expected time."""
-    counts = Counter(np.array(forecast.status.status, dtype=str)[chosen])
-    numbers = (int(chosen.sum()), counts["done"], counts["oom_predicted"], counts["missing"])
-    is_any_open = (chosen & forecast.status.to_run).any()
-    times = _quantiles(forecast.seconds[chosen].sum(axis=0)) if is_any_open else ["-", ""]
+    states = forecast.status.states[chosen]
+    numbers = (len(states), *(int((states == name).sum()) for name in ("done", "oom_predicted", "missing")))
+    some = forecast.seconds[chosen[forecast.where]]
+    times = _quantiles(forecast.weight * some.sum(axis=0)) if len(some) else ["-", ""]
     return [*(f"{number:,}" for number in numbers), *times]
 
 
@@ -176,31 +195,42 @@ def duration(seconds: float) -> str:
 def write_points(forecast: Forecast, path: Path, more: Callable[[int], Mapping[str, float]] = lambda _: {}) -> None:
     """Write a row a point: its keys, costs, status, expected times, and `more` numbers of its index; raises ConfigError
     where it cannot."""
-    rows = [
-        {**row, **{name: f"{value:.6g}" for name, value in more(index).items()}}
-        for index, row in enumerate(_rows(forecast))
-    ]
-    columns = list(dict.fromkeys(key for row in rows for key in row))
+    shapes = {
+        (type(p.model), type(p.data), p.scenario, p.learn is None, p.generate is None): p
+        for p in forecast.status.points
+    }
+    indices = range(len(forecast.status.points))
+    further = dict.fromkeys(key for index in indices for key in more(index))
+    columns = dict.fromkeys([*_COLUMNS, *(key for point in shapes.values() for key in row_of(point)), *further])
     with whole_file(path, "plan.out") as making, making.open("w", newline="") as handle:
-        writer = csv.DictWriter(handle, fieldnames=columns, restval="")
+        writer = csv.DictWriter(handle, fieldnames=list(columns), restval="")
         writer.writeheader()
-        writer.writerows(rows)
+        for first in indices[::MOST_POINTS]:
+            for index, row in _rows(forecast, indices[first : first + MOST_POINTS]):
+                writer.writerow({**row, **{name: f"{value:.6g}" for name, value in more(index).items()}})
 
 
-def _rows(forecast: Forecast) -> Iterator[Mapping[str, Any]]:
+def _rows(forecast: Forecast, indices: Sequence[int]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Of each point its index and its row."""
     status, names = forecast.status, ("low", "expected", "high")
-    seconds = np.quantile(forecast.seconds, [0.025, 0.5, 0.975], axis=1).T
-    steps = np.quantile(forecast.step, [0.025, 0.5, 0.975], axis=1).T * 1e3
-    for index, point in enumerate(status.points):
+    where = [index for index in indices if status.to_run[index]]
+    times = forecast.times_of(where)
+    seconds, steps = (np.quantile(draws, [0.025, 0.5, 0.975], axis=1).T for draws in (times.seconds, 1e3 * times.step))
+    ends = times.timed_out.mean(axis=1) > LIKELY
+    places = {index: place for place, index in enumerate(where)}
+    for index in indices:
+        point, place = status.points[index], places.get(index)
         # A point that needs no measuring takes no time and has no step to expect.
-        shown = [f"{step:.6g}" if status.to_run[index] else "" for step in steps[index]]
-        yield {
+        shown = ["0.000"] * 3 if place is None else [f"{value:.3f}" for value in seconds[place]]
+        step = [""] * 3 if place is None else [f"{value:.6g}" for value in steps[place]]
+        row = {
             "name": run_name(point),
             "family": point.model.name,
             "status": status.status[index],
-            "outcome": forecast.outcomes[index],
-            **{f"{name}_seconds": f"{value:.3f}" for name, value in zip(names, seconds[index], strict=True)},
-            **{f"{name}_step_ms": text for name, text in zip(names, shown, strict=True)},
-            **{name: getattr(status.costs[index], name) for name in _COSTS},
+            "outcome": status.outcomes[index] if place is None or not ends[place] else "timeout",
+            **{f"{name}_seconds": text for name, text in zip(names, shown, strict=True)},
+            **{f"{name}_step_ms": text for name, text in zip(names, step, strict=True)},
+            **{name: int(status.costs[name][index]) for name in _COSTS},
             **row_of(point),
         }
+        yield index, row

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings
-from paradnn.core.scratch import Scratch
 from paradnn.core.words import counted
 from paradnn.errors import ConfigError
 from paradnn.launch.rounds import Round, Rounds
@@ -29,7 +28,7 @@ from paradnn.store.address import locate, without_secrets
 from paradnn.store.resume import ResumePolicy
 from paradnn.store.tracker import Tracker, open_tracker
 from paradnn.sweep.space import Plan
-from paradnn.sweep.tasks import Launched, Sweep, default_chunk, make_sweep, pack
+from paradnn.sweep.tasks import Launched, Sweep, default_chunk, hold, make_sweep, pack
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
@@ -56,10 +55,8 @@ def sweep_with(
         key, value = ("sweep.chunk", sweep.settings.sweep.chunk) if launcher == BASIC else ("hydra/launcher", launcher)
         raise ConfigError(key, value, "cannot search batch_size=largest, which one process does", "leave it out")
     if launcher == BASIC and sweep.settings.sweep.chunk is None:
-        with Scratch() as folder:
-            task = [*sweep.overrides, pack(sweep.info, sweep.plan, folder / "plan.json")]
-            # Raises what the task raised.
-            return [entry.return_value for entry in launch([task])]
+        # Raises what the task raised.
+        return [entry.return_value for entry in launch([[*sweep.overrides, hold(sweep)]])]
     code = submit(sweep, launcher, _processes(launcher, master), launch)
     if code:
         sys.exit(code)
@@ -86,13 +83,9 @@ def plan_with(
     params: Mapping[str, Any],
 ) -> Any:
     """Call `task` here with a multirun's settings and its whole plan, whatever the launcher; what it returned."""
-    sweep = make_sweep(loader, master, arguments, params)
-    with Scratch() as folder:
-        path = folder / "plan.json"
-        pack(sweep.info, sweep.plan, path)
-        config = copy.deepcopy(master)
-        config.sweep.plan = str(path)
-        return task(config)
+    config = copy.deepcopy(master)
+    config.sweep.plan = hold(make_sweep(loader, master, arguments, params)).partition("=")[2].strip("'")
+    return task(config)
 
 
 def submit(sweep: Sweep, launcher: str, processes: int, launch: Launch) -> int:

@@ -1,7 +1,7 @@
 """A sweep: its plan, cut into the tasks that a launcher is given, and a task read back where it runs.
 
 A task carries its points with it, packed into one override, since a remote host may see no file of ours. The points
-of a sweep that is measured in this very process go through a file, which is gone afterwards.
+of a sweep that is measured in this very process stay in it, and the override says under which name.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
     from omegaconf import DictConfig
 
-__all__ = ["Launched", "Sweep", "SweepInfo", "default_chunk", "make_sweep", "pack", "read_plan", "search_info"]
+__all__ = ["Launched", "Sweep", "SweepInfo", "default_chunk", "hold", "make_sweep", "pack", "read_plan", "search_info"]
 
-#: How a plan begins that stands in the override itself.
-_PACKED = "packed:"
+#: How a plan begins that stands in the override itself, and one that this process holds.
+_PACKED, _HELD = "packed:", "held:"
+#: By the name of each sweep that this process will measure: its points and what is said of it.
+_held: dict[str, tuple[Sequence[Point], SweepInfo]] = {}
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ def make_sweep(
     plan = expand(loader, master, arguments, params)
     if not plan.points:
         raise ConfigError("sweep", "no points", "there is nothing to measure", "name at least one value for each key")
-    largest = searches and any(config.get("batch_size") == LARGEST for config in plan.configs())
+    sizes = (values.get("batch_size", plan.bases[base].get("batch_size")) for base, values in plan.points)
+    largest = searches and LARGEST in sizes
     points = tuple(_read(config, largest) for config in plan.configs())
     read_settings(next(plan.configs()))
     settings = read_settings(plain(master))
@@ -127,23 +130,25 @@ def default_chunk(points: int) -> int:
     return min(50, max(5, math.ceil(points / 32)))
 
 
-def pack(info: SweepInfo, plan: Plan, path: Path | None = None) -> str:
-    """The override that brings `plan` to a task: in itself, or as the name of a file that is written."""
+def hold(sweep: Sweep) -> str:
+    """The override that brings a sweep to a task of this process, once."""
+    _held[sweep.info.sweep_id] = sweep.points, sweep.info
+    return f"sweep.plan='{_HELD}{sweep.info.sweep_id}'"
+
+
+def pack(info: SweepInfo, plan: Plan) -> str:
+    """The override that brings `plan` to a task wherever it runs."""
     content = json.dumps({"sweep": asdict(info), "bases": plan.bases, "points": plan.points})
-    if path is not None:
-        path.write_text(content)
-        return f"sweep.plan='{path}'"
     return f"sweep.plan='{_PACKED}{base64.urlsafe_b64encode(zlib.compress(content.encode(), 9)).decode()}'"
 
 
-def read_plan(settings: Settings) -> tuple[list[Point], SweepInfo]:
+def read_plan(settings: Settings) -> tuple[Sequence[Point], SweepInfo]:
     """The points of this task and the sweep they belong to."""
     text = settings.sweep.plan
     assert text is not None
-    if text.startswith(_PACKED):
-        content = json.loads(zlib.decompress(base64.urlsafe_b64decode(text.removeprefix(_PACKED))))
-    else:
-        content = json.loads(Path(text).read_text())
+    if text.startswith(_HELD):
+        return _held.pop(text.removeprefix(_HELD))
+    content = json.loads(zlib.decompress(base64.urlsafe_b64decode(text.removeprefix(_PACKED))))
     sweep = content["sweep"]
     launched = sweep.pop("launched")
     if launched:

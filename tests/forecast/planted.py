@@ -116,7 +116,7 @@ def rates(device: str, framework: str, precision: str) -> tuple[float, float, fl
 def planned_table(points: Sequence[Point], environment: str = HOME) -> Table:
     """Points that are to be measured on the planted machine."""
     count = len(points)
-    return table_of_points(points, [costs_of(p) for p in points], [environment] * count, [DEVICE] * count, rates)
+    return table_of_points(points, [environment] * count, [DEVICE] * count, rates)
 
 
 def expected_times(runs: Sequence[Past], points: Sequence[Point], environment: str = HOME) -> PointTimes:

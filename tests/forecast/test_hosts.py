@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from paradnn.forecast.hosts import tasks_of, wall_seconds
+from paradnn.forecast.forecast import tasks_of, wall_seconds
 
 
 def simulated(tasks: list[float], hosts: int, start: float) -> float:

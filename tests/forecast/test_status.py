@@ -36,7 +36,7 @@ def test_a_sweep_over_devices_knows_each_points_own_costs(settings: Settings, or
     ]
     status = status_of(limited, settings)
     assert dict(zip(order, status.status, strict=True)) == {1: "missing", 4: "oom_predicted"}
-    assert [cost.memory_lower_bound_bytes for cost in status.costs] == [bounds[count] for count in order]
+    assert list(status.costs["memory_lower_bound_bytes"]) == [bounds[count] for count in order]
 
 
 class Made(Sequence[Point]):

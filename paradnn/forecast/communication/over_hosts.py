@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from paradnn.config.costs import costs_of
 from paradnn.errors import ConfigError, NotEnoughData
 from paradnn.families import FAMILIES
 from paradnn.forecast.communication.channels import channels
@@ -136,11 +135,7 @@ def _alone(status: SweepStatus, history: History, wanted: Sequence[tuple[int, in
     devices = {environment.device for environment in environments}
     model = StepTimeModel.fit(PastRuns.of(history.past(devices, MOST_RUNS), rates))
     table = table_of_points(
-        points,
-        [costs_of(point) for point in points],
-        [place.environment_id for place in environments],
-        [place.device for place in environments],
-        rates,
+        points, [place.environment_id for place in environments], [place.device for place in environments], rates
     )
     seconds = np.exp(model.predict(table).draws(_DRAWS, np.random.default_rng(1)))
     return dict(zip(wanted, seconds, strict=True))
