@@ -76,8 +76,8 @@ def _values(cls: type[T], data: Mapping[str, Any], prefix: str) -> dict[str, Any
         if key not in fields:
             raise ConfigError(dotted, value, "no such key", _suggestion(str(key), prefix, list(fields)))
         kind = _types(cls)[key]  # type: ignore[arg-type]
-        if dataclasses.is_dataclass(kind):
-            values[key] = read(kind, value, dotted)  # type: ignore[arg-type]
+        if key in _group_keys(cls):  # type: ignore[arg-type]
+            values[key] = read(kind, value, dotted)
             continue
         plain = (cls, dotted, type(value), value) if type(value) in _PLAIN else None
         if plain in _known:
@@ -117,6 +117,12 @@ def _types(cls: Any) -> dict[str, Any]:
 @cache
 def _fields(cls: Any) -> dict[str, dataclasses.Field[Any]]:
     return {entry.name: entry for entry in dataclasses.fields(cls)}
+
+
+@cache
+def _group_keys(cls: Any) -> frozenset[str]:
+    """The fields that are dataclasses themselves."""
+    return frozenset(name for name, kind in _types(cls).items() if dataclasses.is_dataclass(kind))
 
 
 def _suggestion(key: str, prefix: str, known: list[str]) -> str:

@@ -36,7 +36,8 @@ class Forecast:
     """Draws of what is to come, for the points of `status` in their order.
 
     where: (m,) the points to run that were predicted, all of them or some drawn at random, each of which stands for
-    `weight` points. seconds: (m, draws). late: how many are likely to time out. phases: name -> (draws,) seconds of all measured points. start: (draws,) seconds before a task's first point.
+    `weight` points. seconds: (m, draws). late: how many are likely to time out. phases: name -> (draws,) seconds of all
+    measured points. start: (draws,) seconds before a task's first point.
     ceilings: (draws,) seconds of measuring them. runs: past runs behind the prediction by family; those of other
     environments under "". times_of: what is predicted of the points with these indices.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -95,18 +96,19 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
     limits = {limit: memory_limit(point) for limit, point in {p.measure.memory_limit: p for p in points}.items()}
     costs = cost_columns(points)
     large = _exceeding(points, costs["memory_lower_bound_bytes"], limits)
-    policy, seen = ResumePolicy(settings.resume, settings.retry), set[tuple[str, str, int]]()
+    policy, seen = ResumePolicy(settings.resume, settings.retry), defaultdict[tuple[str, int], set[str]](set)
     states: list[tuple[str, str]] = []
+    ids = {id(place): place.environment_id for place in places.values()}
     for point, place, exceeds in zip(points, environments, large, strict=True):
-        key = point_id(point), place.environment_id, point.replicate
-        runs = known.get(Identity(*key), ()) if known and policy.looks else ()
+        name, others = point_id(point), seen[ids[id(place)], point.replicate]
+        runs = known.get(Identity(name, ids[id(place)], point.replicate), ()) if known and policy.looks else ()
         if done := first_accepted(point, runs, policy):
             states.append(("done", done.tags["outcome"]))
-        elif key in seen:
+        elif name in others:
             states.append(_REPEATED)
         else:
             states.append(_TOO_LARGE if exceeds else _MISSING)
-        seen.add(key)
+        others.add(name)
     return SweepStatus(
         points=points,
         status=[status for status, _ in states],

@@ -110,7 +110,9 @@ def _axes(forecast: Forecast) -> dict[str, list[str]]:
     """The keys that the points differ in, each with the points' values as text ("" where a point lacks the key)."""
     found = {}
     for name in (entry.name for entry in fields(Point)):
-        parts = [*map(by_parts(partial(_texts_of, name), name, "scenario"), forecast.status.points)]
+        if len({id(getattr(point, name)) for point in forecast.status.points}) == 1:
+            continue
+        parts = [*map(by_parts(partial(_texts_of, name), name), forecast.status.points)]
         distinct = {id(part): part for part in parts}.values()
         for key in dict.fromkeys(key for part in distinct for key in part if key != "model.name"):
             if len({part[key] for part in distinct if key in part}) > 1:
@@ -120,8 +122,8 @@ def _axes(forecast: Forecast) -> dict[str, list[str]]:
 
 def _texts_of(name: str, point: Point) -> dict[str, str]:
     """The keys of one part of a point as the store keeps them."""
-    head = point.scenario if name == "load" else name
-    return {key: text for key, text in row_of(point).items() if key.partition(".")[0] == head}
+    heads = point.workload.keys() if name == "workload" else (name,)
+    return {key: text for key, text in row_of(point).items() if key.partition(".")[0] in heads}
 
 
 def _axis_table(forecast: Forecast, axes: Mapping[str, Sequence[str]]) -> Table:
@@ -195,10 +197,7 @@ def duration(seconds: float) -> str:
 def write_points(forecast: Forecast, path: Path, more: Callable[[int], Mapping[str, float]] = lambda _: {}) -> None:
     """Write a row a point: its keys, costs, status, expected times, and `more` numbers of its index; raises ConfigError
     where it cannot."""
-    shapes = {
-        (type(p.model), type(p.data), p.scenario, p.learn is None, p.generate is None): p
-        for p in forecast.status.points
-    }
+    shapes = {(type(p.model), type(p.data), type(p.workload)): p for p in forecast.status.points}
     indices = range(len(forecast.status.points))
     further = dict.fromkeys(key for index in indices for key in more(index))
     columns = dict.fromkeys([*_COLUMNS, *(key for point in shapes.values() for key in row_of(point)), *further])
