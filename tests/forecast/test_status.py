@@ -6,12 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import overload
 
+import numpy as np
 import pytest
 
 from paradnn.config.costs import costs_of
+from paradnn.config.identity import EXTRA_KEYS, LIMIT_KEYS, digest, point_id, request_of, told, unpriced
 from paradnn.config.point import Point, Settings, read_point
+from paradnn.forecast.forecast import forecast
 from paradnn.forecast.history import open_history
 from paradnn.forecast.status import SweepStatus, sweep_status
+from paradnn.forecast.table import cost_columns
 from tests.forecast.planted import fc
 
 
@@ -68,3 +72,41 @@ def test_what_only_sends_asks_for_no_ceilings(settings: Settings) -> None:
     channel = read_point({"model": {"name": "channel"}, "batch_size": 1, "mode": "inference"})
     assert not status_of([channel], settings).ceilings
     assert list(status_of([channel, fc(1, 64, 32)], settings).ceilings.values()) == [None]
+
+
+@pytest.mark.parametrize("name", ["fc", "lstm", "gpt", "resnet50"])
+def test_costs_of_many_batches_are_those_of_each(name: str) -> None:
+    point = read_point({"model": {"name": name}, "mode": "inference"})
+    batches = np.random.default_rng(0).integers(1, 2**20, 60)
+    points = [replace(point, batch_size=int(batch), devices=1) for batch in (*batches, *batches[:5])]
+    columns = cost_columns(points)
+    for index, one in enumerate(points):
+        assert {key: column[index] for key, column in columns.items()} == vars(costs_of(one))
+
+
+def test_points_are_named_by_all_that_they_say() -> None:
+    """In one text, keys in order, whichever parts were written before."""
+    for config in (
+        {"model": {"name": "fc"}, "devices": 2, "platform": {"price_per_hour": 3.0}},
+        {"model": {"name": "lstm"}, "mode": "inference", "scenario": "offline", "offline": {"min_seconds": 60.0}},
+        {"model": {"name": "gpt"}, "mode": "generate", "measure": {"processes": 3, "profile": True}},
+    ):
+        for point in (read_point(config), replace(read_point(config), replicate=3)):
+            said = request_of(unpriced(point))
+            protocol = {key: said["measure"].pop(key) for key in [*said["measure"]]}
+            parts = {key: value for key, value in said.items() if key not in ("replicate", "software", "measure")}
+            kept = {key: value for key, value in protocol.items() if key not in LIMIT_KEYS + EXTRA_KEYS}
+            assert point_id(point) == digest([told(parts), told(kept, "measure.")])
+
+
+def test_of_many_points_some_are_predicted_and_stand_for_all(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = [fc(1 + index % 5, 64 * (1 + index // 5 % 20), 16 * (1 + index // 100)) for index in range(400)]
+    history = open_history(settings.tracking)
+    whole = forecast(status_of(points, settings), settings, history)
+    monkeypatch.setattr("paradnn.forecast.forecast.MOST_POINTS", 100)
+    some = forecast(status_of(points, settings), settings, history)
+    assert (len(some.where), some.weight) == (100, 4.0)
+    for hosts, chunk in ((1, None), (3, None), (3, 20)):
+        assert np.median(some.wall(hosts, chunk)) == pytest.approx(np.median(whole.wall(hosts, chunk)), rel=0.15)
