@@ -124,7 +124,9 @@ _ALL = (
     Metric("design_findings", "1", None, "design", "conclusions drawn of what speed depends on"),
     Metric("design_settled", "1", "higher", "design", "conclusions that stand with 95%"),
     # Memory and energy
-    Metric("peak_memory_bytes", "B", "lower", "memory", "peak memory of the point's processes, framework included"),
+    Metric(
+        "peak_memory_bytes", "B", "lower", "memory", "peak of the point's processes and framework (docs/metrics.md)"
+    ),
     Metric("step_memory_bytes", "B", "lower", "memory", "peak growth of anonymous memory in the steps after compiling"),
     Metric("peak_device_memory_bytes", "B", "lower", "memory", "peak device memory, as the framework reports it"),
     Metric("memory_lower_bound_bytes", "B", None, "memory", "analytic lower bound of memory for one step"),

@@ -16,6 +16,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from paradnn.families.workload import Workload
@@ -73,7 +74,9 @@ class TensorFlow:
                 function = _training_step(workload, optimizer, dense=point["compile"] == "xla")
                 variables = [*workload.model.variables, *optimizer.variables]
             else:
-                function, arguments = inference_step(workload, compiled), tuple(inputs)
+                # A CPU's tensors can be looked at where they are; the number would cost 10 us in a graph.
+                number = compiled and not (point["compile"] == "graph" and self._device.startswith("CPU"))
+                function, arguments = inference_step(workload, number), tuple(inputs)
         forward = inference_step(workload, compiled)
         if compiled:
             function, forward = (tf.function(each, jit_compile=_jit(point["compile"])) for each in (function, forward))
@@ -247,10 +250,14 @@ def _traced_products(step: CompiledStep) -> dict[str, float]:
 def wait_for(output: Any) -> Any:
     """The first tensor of `output` as a NumPy value: reading it waits for all that its device's stream has queued.
 
-    What is compiled returns a number first. To take one out of a tensor here would be operations of their own, which
-    take longer than many a step: half a millisecond.
+    What is compiled returns a number first, unless it runs on a CPU, whose tensors are looked at in place. To take one
+    out of a tensor here would be operations of their own, which take longer than many a step: half a millisecond.
     """
-    return (output[0] if isinstance(output, tuple) else output).numpy()
+    first = output[0] if isinstance(output, tuple) else output
+    try:
+        return np.asarray(memoryview(first))
+    except (ValueError, TypeError):  # a type that buffers do not know
+        return first.numpy()
 
 
 def _jit(compile: str) -> bool | None:
@@ -298,14 +305,14 @@ def _training_step(workload: Workload, optimizer: keras.optimizers.Optimizer, de
     return train_step
 
 
-def inference_step(workload: Workload, compiled: bool) -> Any:
-    """The forward pass as a function of the inputs; `compiled`: it returns one number before all outputs."""
+def inference_step(workload: Workload, number: bool) -> Any:
+    """The forward pass as a function of the inputs; `number`: it returns one before all outputs."""
     model = workload.model
 
     def step(*inputs: tf.Tensor) -> Any:
         # All of them: what is not returned is not computed.
         outputs = tf.nest.flatten(model(inputs[0] if len(inputs) == 1 else list(inputs), training=False))
-        return (outputs[0][(0,) * outputs[0].shape.rank], *outputs) if compiled else tuple(outputs)
+        return (outputs[0][(0,) * outputs[0].shape.rank], *outputs) if number else tuple(outputs)
 
     return step
 
