@@ -30,6 +30,7 @@ MODELS: dict[str, dict[str, Any]] = {
 #: A training step of one of them, measured for no longer than it takes.
 POINT: dict[str, Any] = {
     "model": MODELS["fc"],
+    "framework": {"name": "tensorflow"},
     "batch_size": BATCH,
     "precision": "float32",
     "compile": "graph",
