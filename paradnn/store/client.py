@@ -40,9 +40,10 @@ def client_of(address: StoreAddress) -> MlflowClient:
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     from mlflow import MlflowClient
 
-    # After the import, which sets its own levels: that tables are made is no news to a user.
-    for name in ("alembic", "mlflow", "mlflow.store.db.utils"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    # After the import, which sets its own levels: that tables are made is no news to a user, and what fails is raised,
+    # so a traceback of it besides is none either.
+    for name in ("alembic", "mlflow", "mlflow.store.db.utils", "sqlalchemy.pool"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     return MlflowClient(address.uri)
 
 

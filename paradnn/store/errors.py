@@ -21,6 +21,8 @@ __all__ = ["is_listening", "one_line_of", "raises_store_errors", "store_errors"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+#: What SQLite and systems say of a disk that takes no more.
+_FULL = ("disk is full", "No space left on device", "Disk quota exceeded", "File too large")
 _CREDENTIALS = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 
 
@@ -80,8 +82,11 @@ def _store_error(where: str, error: BaseException) -> StoreError:
         text = one_line_of(error)
         remedy = "start the server with --allowed-hosts" if "Invalid Host" in text else f"{_CREDENTIALS} of one who may"
         return StoreRefusalError(f"{where}: the server forbids it (HTTP 403: {text}); {remedy}")
+    text = one_line_of(error)
+    if any(words in text for words in _FULL):  # waiting makes no room
+        return StoreError(f"{where}: {text}; free some space")
     kind = StoreAwayError if _is_away(error, status) else StoreError
-    return kind(f"{where}: {one_line_of(error)}")
+    return kind(f"{where}: {text}")
 
 
 def _is_away(error: BaseException, status: int | None) -> bool:

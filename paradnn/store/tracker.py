@@ -182,7 +182,10 @@ class Tracker:
                 if isinstance(error, StoreRefusalError) and not self._proven:
                     raise  # nothing was measured yet: the user can mend it now
                 self._lost(error)
-        return self._journal.begin(identity, name, tags, timeout, accepts)
+        try:
+            return self._journal.begin(identity, name, tags, timeout, accepts)
+        except StoreError as error:
+            raise (self._no_room() if self._store else error) from error
 
     def renew(self, claim: Claim, timeout: float) -> None:
         """Let a claim hold for so many seconds from now on."""
@@ -207,11 +210,7 @@ class Tracker:
                 self._lost(error)
         self._kept.append(kept)
         if kept.document and not self._is_there():
-            names = ", ".join(each.document.record.name for each in self._kept if each.document)
-            raise StoreError(
-                f"neither {self._store.where} nor {self._journal.folder} takes results: {names} not kept; free some "
-                "space, and the same command measures what is missing"
-            )
+            raise self._no_room()
         return kept.path.stem
 
     def abandon(self, claim: Claim, reason: str) -> None:
@@ -229,6 +228,15 @@ class Tracker:
                 self._notify(f"results wait in memory until the store takes them: {error}")
             self._disk_is_full = True
             return _Kept(self._journal.path_of(document.offline_id), document)
+
+    def _no_room(self) -> StoreError:
+        """What to say where neither store nor disk takes anything: the sweep ends."""
+        lost = ", ".join(each.document.record.name for each in self._kept if each.document)
+        safe = counted(sum(each.document is None for each in self._kept), "result")
+        return StoreError(
+            f"neither {self._store.where if self._store else ''} nor {self._journal.folder} takes results"
+            f"{f': {lost} not kept' if lost else ''}; {safe} in files. Free some space, and the same command goes on"
+        )
 
     def _beside(self, claim: Claim, act: Callable[[MlflowStore | Journal], None]) -> None:
         """Do something for a claim that is held where it was made; what is lost with the store can wait."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -277,7 +279,7 @@ def test_neither_store_nor_disk_takes_a_result(store: Store, tmp_path: Path, mon
         "CREATE TRIGGER full BEFORE INSERT ON params BEGIN SELECT RAISE(FAIL, 'database or disk is full'); END"
     )
     with pytest.raises(
-        StoreError, match=r"neither sqlite.*mlflow\.db nor .* takes results: point 1 not kept; free some"
+        StoreError, match=r"neither sqlite.*mlflow\.db nor .* takes results: point 1 not kept; 0 results in files"
     ):
         tracker.record(claims[0], record_of(claims[0]), dict)
     assert len(said) == 2
@@ -289,3 +291,36 @@ def test_neither_store_nor_disk_takes_a_result(store: Store, tmp_path: Path, mon
 
 def full(descriptor: int) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_said_in_one_line_and_nothing_is_lost(
+    tmp_path: Path, empty_database: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", tmp_path], check=False)
+    if mounted.returncode:
+        pytest.skip("no file system may be mounted here")
+    try:
+        shutil.copy(empty_database, tmp_path / "mlflow.db")
+        capfd.readouterr()
+        settings, said = Tracking(uri=f"sqlite:///{tmp_path}/mlflow.db", folder=str(tmp_path / "off")), []
+        tracker = open_tracker(settings, said.append)
+        with pytest.raises(StoreError, match=r"neither sqlite.* nor .* takes results(: .* not kept)?; \d+ results? in"):
+            record_until_full(tracker)
+        assert len(said) <= 2
+        assert [line for line in capfd.readouterr().err.splitlines() if "Traceback" in line] == []
+        subprocess.run(["mount", "-o", "remount,size=50m", tmp_path], check=True)
+        tracker._next_look = 0.0
+        assert tracker._is_there()
+        held = tracker.finished([ENVIRONMENT])
+        assert {identity.point_id for identity in held} >= set(map(str, range(len(held))))
+        assert all(len(runs) == 1 for runs in held.values())
+    finally:
+        subprocess.run(["umount", "-l", tmp_path], check=False)
+
+
+def record_until_full(tracker: Tracker) -> None:
+    for number in range(500):
+        point = Identity(str(number), ENVIRONMENT, 0)
+        claim = tracker.begin(point, "p", tags_of(point), 60.0, lambda _: True)
+        assert isinstance(claim, Claim)
+        tracker.record(claim, replace(record_of(claim), artifacts={"a.txt": "x" * 9000}), dict)
