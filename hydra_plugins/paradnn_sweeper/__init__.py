@@ -24,9 +24,9 @@ class ParadnnFamilies(SearchPathPlugin):
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Hydra's call before it looks for any configuration."""
-        from paradnn.config.groups import store_families
+        from paradnn.config.groups import store_options
 
-        store_families()
+        store_options()
 
 
 class ParadnnSweeper(Sweeper):

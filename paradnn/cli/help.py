@@ -40,6 +40,7 @@ Values are swept as a,b,c or range(1,9) or choice(...); lists are written model.
 
 #: What each group of conf/ decides.
 _GROUPS = {
+    "brief": "how short a scenario is with measure=quick, chosen with both",
     "data": "where batches come from",
     "experiment": "presets: the axes of a whole sweep; needs -m",
     "fit": "the input and the classes that a set to learn from has, chosen with the set and the model",

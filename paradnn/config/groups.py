@@ -1,7 +1,8 @@
-"""What the groups of the configuration hold, such as `model` and `measure`: files of conf/, and the families.
+"""What the groups of the configuration hold, such as `model` and `measure`: files of conf/, families, kinds of work.
 
 A family needs no file: `model=NAME` has the defaults of its options, and with it come the options of other groups that
-it chooses (`Family.chosen`). A file of the same name takes precedence.
+it chooses (`Family.chosen`). Nor does a kind of work: `task=NAME` or `scenario=NAME` has the defaults of its options,
+and with `measure=quick` comes what makes it short. A file of the same name takes precedence.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ from typing import Any
 import yaml
 
 from paradnn.config.paths import CONFIG
+from paradnn.core.workload import WORKLOADS
 from paradnn.families import FAMILIES, Family
 
-__all__ = ["content_of", "groups", "options_of", "store_families", "words_of"]
+__all__ = ["content_of", "groups", "options_of", "store_options", "words_of"]
 
 #: Where the keys of a group stand, where that is not below its name.
-_PACKAGES = {"step": "_global_", "learning": "optimizer"}
+_PACKAGES = {"learning": "optimizer", **dict.fromkeys(("step", "task", "scenario", "brief"), "_global_")}
 
 
 def groups() -> list[str]:
     """The groups of the configuration: model, measure and so on."""
     folders = {folder.name for folder in CONFIG.iterdir() if folder.is_dir() and folder.name != "hydra"}
-    return sorted(folders | {group for group, *_ in of_families()})
+    return sorted(folders | {group for group, *_ in _brought()})
 
 
 def options_of(group: str) -> list[str]:
@@ -34,7 +36,7 @@ def options_of(group: str) -> list[str]:
     if not re.fullmatch(r"[\w/-]{1,100}", group):  # none that leads out of the folder
         return []
     files = {path.stem for path in (CONFIG / group).glob("*.yaml")}
-    return sorted(files | {name for own, name, _ in of_families() if own == group})
+    return sorted(files | {name for own, name, _ in _brought() if own == group})
 
 
 @cache
@@ -43,7 +45,7 @@ def content_of(group: str, option: str) -> Mapping[str, Any]:
     if text := _text(group, option):
         content = yaml.safe_load(text)
         return content if isinstance(content, dict) else {}
-    return next((content for *key, content in of_families() if key == [group, option]), {})
+    return next((content for *key, content in _brought() if key == [group, option]), {})
 
 
 def words_of(group: str, option: str) -> str:
@@ -51,23 +53,31 @@ def words_of(group: str, option: str) -> str:
     if text := _text(group, option):
         comments = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")]
         return " ".join(line for line in comments if not line.startswith(("@", "python -m")))
-    return FAMILIES[option].described if group == "model" else f"Chosen with model={option}."
+    if group in ("task", "scenario"):
+        return (type(WORKLOADS[option]).__doc__ or "").strip().partition("\n")[0]
+    return FAMILIES[option].described if group == "model" else f"Chosen with {option.replace('_', ' and ')}."
 
 
-def of_families() -> list[tuple[str, str, Mapping[str, Any]]]:
-    """Group, option and content of what families bring."""
-    return [
+def _brought() -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Group, option and content of what families and kinds of work bring."""
+    found: list[tuple[str, str, Mapping[str, Any]]] = [
         (group, family.name, content)
         for family in FAMILIES.values()
         for group, content in {"model": _defaults(family), **family.chosen}.items()
     ]
+    for work in WORKLOADS.values():
+        if work.key in ("task", "scenario"):
+            keys = {key: value for key, value in work.keys().items() if key in (work.key, work.group)}
+            found.append((work.key, work.name, keys))
+            found += [("brief", f"quick_{work.name}", {work.group: work.brief})] if work.brief else []
+    return found
 
 
-def store_families() -> None:
-    """Let Hydra find what families bring."""
+def store_options() -> None:
+    """Let Hydra find what families and kinds of work bring."""
     from hydra.core.config_store import ConfigStore
 
-    for group, name, content in of_families():
+    for group, name, content in _brought():
         if not _text(group, name):
             package = _PACKAGES.get(group)
             ConfigStore.instance().store(name=name, node=dict(content), group=group, package=package)

@@ -141,6 +141,8 @@ class Workload:
     inputs: ClassVar[Mapping[str, type[Any]]] = {}
     #: Keys, dotted, that came later, with the value that says what was always meant (`paradnn.config.identity`).
     later: ClassVar[Mapping[str, Any]] = {}
+    #: What its keys are with measure=quick, where the command line says nothing else.
+    brief: ClassVar[Mapping[str, Any]] = {}
     #: Whether it may be measured again and again, as a point by which a sweep's drift is known; whether its worker
     #: keeps how far it is in a file (`checkpoint` of the request), from where another goes on; whether a timed step is
     #: the same one with any of its keys; whether a profile of it shows every product.

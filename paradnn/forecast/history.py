@@ -17,6 +17,7 @@ from typing import Protocol
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.errors import DataError, NoStoreError, StoreError
+from paradnn.families import message_families
 from paradnn.store.address import locate
 from paradnn.store.claims import RunIndex
 from paradnn.store.journal import Journal, default_folder, read_record
@@ -129,7 +130,7 @@ class _Store:
 
     def messages(self) -> list[Past]:
         columns: Mapping[Values, Collection[str]] = {"tags": _TAGS, "metrics": ("transfer_us",)}
-        params = {"model.name": ("channel",)}
+        params = {"model.name": message_families()}
         return self._read(Query((self.experiment,), params=params, tags={"kind": ("point",)}, columns=columns))
 
     def _read(self, query: Query) -> list[Past]:
@@ -169,7 +170,7 @@ class _Files:
         return [run for run in self._points if run.tags.get("device") in devices][-most:]
 
     def messages(self) -> list[Past]:
-        return [run for run in self._points if run.params.get("model.name") == "channel"]
+        return [run for run in self._points if run.params.get("model.name") in message_families()]
 
     @cached_property
     def _points(self) -> list[Past]:

@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 import yaml
+from hydra import compose, initialize_config_dir
 
+from paradnn.config.groups import store_options
 from paradnn.config.identity import point_id, request_of, texts
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Point, read_point
 from paradnn.core.workload import WORKLOADS
 from paradnn.errors import ConfigError
 from paradnn.record.record import run_name
+from paradnn.sweep.space import plain
 from paradnn.workloads.serve import Server
 
 SCENARIOS = {name: type(work) for name, work in WORKLOADS.items() if work.key == "scenario"}
@@ -99,3 +102,11 @@ def test_what_no_scenario_can_be_is_told_in_a_line(given: dict[str, Any], messag
     with pytest.raises(ConfigError) as error:
         point(**given)
     assert str(error.value).startswith(message)
+
+
+def test_a_quick_measurement_of_a_scenario_is_short() -> None:
+    with initialize_config_dir(str(CONFIG), version_base=None):
+        store_options()
+        for words, seconds in ((["measure=quick"], 15), (["measure=quick", "server.min_seconds=40"], 40), ([], 600)):
+            config = plain(compose("config", ["scenario=server", "mode=inference", *words]))
+            assert read_point(config).workload.min_seconds == seconds

@@ -98,6 +98,7 @@ class _Scenario(Workload):
     phases: ClassVar[Mapping[str, str]] = {"load": "latency"}
     disturbed: ClassVar[Mapping[str, str]] = {"load": "under load: "}
     parts: ClassVar[tuple[type[Part], ...]] = (Load,)
+    brief: ClassVar[Mapping[str, Any]] = {"min_seconds": 15.0}
 
     min_seconds: float
     min_queries: int
