@@ -13,40 +13,24 @@ Every analysis is a function of a frame and a dataclass of options, and answers 
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import_module("paradnn")  # ends `python -m analysis` quietly at an early Ctrl-C
 
-#: What each module brings; the options of `runs`, `overhead`, `breakdown` and `parameters` hold only `pool`.
+#: What each module brings, beside the analyses: a file of `analysis.analyses` has a function and options of its name.
 _HOMES = {
-    "analyses.overhead": ("OverheadOptions", "overhead"),
     "options": ("Options", "Selection"),
     "report": ("make_report",),
     "store.load": ("load", "load_table", "load_tables"),
-    "summaries.boxplot": ("BoxplotOptions", "boxplot"),
-    "summaries.breakdown": ("BreakdownOptions", "breakdown"),
-    "summaries.channel": ("ChannelOptions", "channel"),
-    "summaries.claims": ("ClaimsOptions", "check_claims"),
-    "summaries.compare": ("CompareOptions", "compare"),
-    "summaries.extrapolate": ("ExtrapolateOptions", "extrapolate"),
-    "summaries.figure_of_merit": ("FigureOfMeritOptions", "figure_of_merit"),
-    "summaries.frontier": ("FrontierOptions", "frontier"),
-    "summaries.heatmap": ("HeatmapOptions", "heatmap"),
-    "summaries.infeed": ("InfeedOptions", "infeed"),
-    "summaries.latency": ("LatencyOptions", "latency"),
-    "summaries.layers": ("LayersOptions", "layers"),
-    "summaries.memory": ("MemoryOptions", "memory"),
-    "summaries.parameters": ("ParametersOptions", "parameters", "read_models"),
-    "summaries.predict": ("PredictOptions", "predict"),
-    "summaries.roofline": ("RooflineOptions", "roofline"),
-    "summaries.runs": ("RunsOptions", "runs"),
-    "summaries.scaling": ("ScalingOptions", "scaling"),
-    "summaries.sensitivity": ("SensitivityOptions", "sensitivity"),
-    "summaries.software": ("SoftwareOptions", "software"),
-    "summaries.speedup": ("SpeedupOptions", "speedup"),
-    "summaries.time_to_accuracy": ("TimeToAccuracyOptions", "time_to_accuracy"),
+    "analyses.claims": ("ClaimsOptions", "check_claims"),
+    "analyses.parameters": ("read_models",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+for _file in sorted(Path(__file__).with_name("analyses").glob("[a-z]*.py")):
+    if _file.stem != "claims":
+        _camel = "".join(map(str.capitalize, _file.stem.split("_")))
+        _HOME_OF |= dict.fromkeys((_file.stem, f"{_camel}Options"), f"analyses.{_file.stem}")
 
 __all__ = list(_HOME_OF)
 

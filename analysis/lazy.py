@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["drawing", "np", "pd", "stats", "ticker"]
+__all__ = ["drawing", "np", "optimize", "pd", "special", "stats", "ticker"]
 
 
 class _Lazy:
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
     from matplotlib import ticker
-    from scipy import stats
+    from scipy import optimize, special, stats
 
     from analysis import drawing
 else:
-    np, pd, stats = _Lazy("numpy"), _Lazy("pandas"), _Lazy("scipy.stats")
+    np, pd = _Lazy("numpy"), _Lazy("pandas")
+    optimize, special, stats = _Lazy("scipy.optimize"), _Lazy("scipy.special"), _Lazy("scipy.stats")
     ticker, drawing = _Lazy("matplotlib.ticker"), _Lazy("analysis.drawing")

@@ -37,7 +37,7 @@ class Shown:
     """An analysis as a section of the report tries it: with which options, how it is headed and read.
 
     `families` narrows the runs; `key` names the section where the command's name would not do; `lacks` says why it
-    cannot be made of these runs, `sweep` which families would have to be swept for it.
+    cannot be made of these runs, `remedy` what would supply it where that is not the analysis' own.
     """
 
     options: Options | None = None
@@ -46,19 +46,19 @@ class Shown:
     families: tuple[str, ...] = ()
     key: str = ""
     lacks: str = ""
-    sweep: tuple[str, ...] = ()
+    remedy: Remedy | None = None
 
 
 @dataclass(frozen=True)
 class Remedy:
     """What a sweep must vary or record beside its family for an analysis to have data.
 
-    `words` are overrides; `family` is swept where the runs' own would not do; `then` are the words of the analysis'
+    `words` are overrides; `families` are swept where the runs' own would not do; `then` are the words of the analysis'
     command where it must be asked in another way.
     """
 
     words: tuple[str, ...] = ()
-    family: str = ""
+    families: tuple[str, ...] = ()
     then: tuple[str, ...] = ()
 
 
@@ -99,7 +99,7 @@ class Analysis(Generic[OptionsT, ResultT]):
         options = options or self.options()
         if self.gate == "none":
             return self.function(frame, options)
-        from analysis.methods.joining import as_steps
+        from analysis.columns import as_steps
         from analysis.store.quality import admit
 
         runs, quality = admit(frame, options.steady_only)
@@ -121,14 +121,10 @@ class Analysis(Generic[OptionsT, ResultT]):
         return self.order
 
     def shows(self, rows: pd.DataFrame) -> Iterator[Shown]:
-        """The sections that these runs may carry, each with options, title and reading."""
+        """The sections that these runs may carry, each with title, reading and, unless it lacks data, options."""
         for each in (Shown(),) if self.shown is None else self.shown(rows):
-            yield replace(
-                each,
-                options=each.options or self.options(),
-                title=each.title or self.title,
-                reading=each.reading or self.reading,
-            )
+            options = each.options if each.options or each.lacks else self.options()
+            yield replace(each, options=options, title=each.title or self.title, reading=each.reading or self.reading)
 
 
 def analysis(

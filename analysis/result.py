@@ -93,7 +93,7 @@ class Result(ABC):
     def figure(self, width: float | None = None) -> Figure:
         """The picture, set for print where a `width` in inches is given; ParadnnError where there is nothing to draw,
         or more than a figure holds."""
-        from analysis.figures.page import fit, settle
+        from analysis.drawing import fit, settle
 
         drawn = self._figure() if self.drawable else Result._figure(self)
         return settle(drawn) if width is None else fit(drawn, width)

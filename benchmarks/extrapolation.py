@@ -29,7 +29,7 @@ FOLDS, SEED = 10, 0
 def stored(store: str, device: str, precision: str) -> Mapping[str, Sequence[Timed]]:
     """Kernels of a device in a store, by kind."""
     from analysis import load
-    from analysis.methods.extrapolation import stated_model
+    from analysis.analyses.extrapolate import stated_model
     from analysis.store.frame import is_ok
     from paradnn.families import FAMILIES
 
@@ -99,7 +99,7 @@ def operations(sources: Mapping[str, Mapping[str, Sequence[Timed]]], most: int) 
 
 def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
     """Prints how well the steps of labelled models are predicted from at most so many operations a kind."""
-    from analysis.methods.extrapolation import Kernels, summed
+    from analysis.analyses.extrapolate import Kernels, summed
 
     timed = {kind: sampled(group, most) for kind, group in timed_operations(folder, gpu).items()}
     counts = {kind: len(group) for kind, group in timed.items()}

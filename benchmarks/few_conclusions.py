@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from analysis.analyses.claims import ClaimsOptions, check_claims
+from analysis.analyses.sensitivity import SensitivityOptions, SensitivityResult, sensitivity
 from analysis.claims.kinds import Answer
 from analysis.published.archive import read_archive
 from analysis.store.frame import is_ok
-from analysis.summaries.claims import ClaimsOptions, check_claims
-from analysis.summaries.sensitivity import SensitivityOptions, SensitivityResult, sensitivity
 from paradnn.design.choose import first_points
 from paradnn.errors import ParadnnError
 

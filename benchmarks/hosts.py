@@ -22,7 +22,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from analysis.methods.scaling_prediction import expect_measured
+from analysis.scaling_hosts import expect_measured
 from analysis.store.load import load
 from benchmarks.common import RESULTS, save, train
 from paradnn.execution.hosts import HOSTS, start_server

@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pandas as pd
 
-from analysis.methods.boxplot import box_statistics
-from analysis.methods.breakdown import breakdown
-from analysis.methods.compare import Verdict, compare
-from analysis.methods.dependence import Unit, crossed_mean, crossed_quantile, crossed_share, levels_of
-from analysis.methods.infeed import infeed
-from analysis.methods.pairing import sampling
-from analysis.methods.regression import regress
-from analysis.methods.roofline import roofline
-from analysis.methods.roofline import summary as under_roof
-from analysis.methods.sensitivity import Settings, adjusted, sensitivity
-from analysis.methods.speedup import bounds, speedup
+from analysis.analyses.boxplot import box_statistics
+from analysis.analyses.breakdown import measure_shares
+from analysis.analyses.compare import Verdict, compare_points
+from analysis.analyses.infeed import input_waits
+from analysis.analyses.sensitivity import Settings, adjusted, fit_weights
+from analysis.analyses.speedup import pair_points
+from analysis.roofs import place_models
+from analysis.roofs import summary as under_roof
+from analysis.statistics.dependence import Unit, crossed_mean, crossed_quantile, crossed_share, levels_of
+from analysis.statistics.pairing import bounds, sampling
+from analysis.statistics.regression import regress
 
 _POINTS = 27
 _DIFFERENT = (Verdict.A_BETTER, Verdict.B_BETTER)
@@ -78,7 +78,7 @@ def rates(make: Callable[[], tuple[pd.DataFrame, pd.DataFrame]], draws: int) -> 
     """How often a family is called different, a cell is, and no verdict is given."""
     family = cells = withheld = some = 0.0
     for _ in range(draws):
-        found = compare(*make())
+        found = compare_points(*make())
         verdict = found.families["verdict"].iloc[0]
         family += verdict in _DIFFERENT
         withheld += verdict == Verdict.WITHHELD
@@ -122,7 +122,7 @@ def single_processes(random: np.random.Generator, draws: int) -> str:
             for end, factor in (("low", 0.995), ("high", 1.005)):
                 one[f"examples_per_second_{end}"] = factor * one["examples_per_second"]
             sides.append(one)
-        row = speedup(*sides).summary.iloc[0]
+        row = pair_points(*sides).summary.iloc[0]
         clear += row["clear_wins"] + row["clear_losses"]
     return f"equal points of single processes called clear: {clear / draws / _POINTS:.1%}"
 
@@ -141,7 +141,7 @@ def several_processes(random: np.random.Generator, draws: int, true: float) -> s
             for end, sign in (("low", -1), ("high", 1)):
                 one[f"examples_per_second_{end}"] = one["examples_per_second"] * np.exp(sign * half)
             sides.append(one)
-        row = speedup(*sides).summary.iloc[0]
+        row = pair_points(*sides).summary.iloc[0]
         clear += row["clear_wins"] + row["clear_losses"]
     return f"points of five processes each, {true:.0%} apart, called clear: {clear / draws / _POINTS:.1%}"
 
@@ -218,11 +218,11 @@ def found_under(frame: pd.DataFrame, unit: Unit) -> dict[str, tuple[float, float
     whole = np.sqrt(0.9**2 + 0.8**2 + 0.6**2)
     share, middle = float(stats.norm.cdf(0.5 / whole)), 1 / (1 + np.exp(-0.5))
     box = box_statistics(frame, "examples_per_second", ["family"], unit=unit).table.iloc[0]
-    part = breakdown(frame, unit).types.iloc[0]
-    roof = under_roof(roofline(frame, lambda _: None).points, unit).iloc[0]
-    waits = infeed(frame, "parameters", 0.5, unit=unit).groups[0]
+    part = measure_shares(frame, unit).types.iloc[0]
+    roof = under_roof(place_models(frame, lambda _: None).points, unit).iloc[0]
+    waits = input_waits(frame, "parameters", 0.5, unit=unit).groups[0]
     settings = Settings(log_hyperparameters=True, log_metric=True, unit=unit)
-    weights = sensitivity(frame, "examples_per_second", settings=settings).fits[0].regression.weights
+    weights = fit_weights(frame, "examples_per_second", settings=settings).fits[0].regression.weights
     of_nodes, of_batches = (weights.loc[name] for name in ("model.nodes", "batch_size"))
     return {
         "sensitivity, weight of nodes": (0.0, of_nodes["low"], of_nodes["high"]),
@@ -259,7 +259,7 @@ def selection(random: np.random.Generator, draws: int) -> Iterator[str]:
         a = side("A", ratio[:, None], hours, "s", **{"model.nodes": np.arange(200)})
         b = side("B", np.zeros((200, 1)), hours, "s", **{"model.nodes": np.arange(200)})
         b["outcome"] = np.where((ratio < 0) & (random.random(200) < 0.63), "oom_device", "ok")
-        pairs = speedup(a, b).pairs
+        pairs = pair_points(a, b).pairs
         values = pairs["speedup"].to_numpy()
         least, most = bounds(values, sampling(pairs, "fc").missing).share
         truth = float((ratio > 0).mean())

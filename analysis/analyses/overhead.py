@@ -13,8 +13,8 @@ from analysis.lazy import drawing, np, pd
 from analysis.options import Options
 from analysis.registry import analysis
 from analysis.result import Result, pooled_within, require_runs
+from analysis.sides import rare
 from analysis.store.frame import families
-from analysis.summaries.told import rare
 from paradnn.core.words import counted
 from paradnn.forecast.estimate import Estimate
 from paradnn.store.metrics import PHASES
@@ -162,7 +162,7 @@ def overhead(frame: pd.DataFrame, options: OverheadOptions) -> OverheadResult:
 
 def _share(spent: pd.DataFrame, phases: tuple[str, ...], wall: pd.Series) -> Estimate:
     """The share of sums; the bootstrap knows nothing of 0 and 1, and a part of the whole is never beyond them."""
-    from analysis.methods.quantiles import bootstrap_ratio
+    from analysis.statistics.quantiles import bootstrap_ratio
 
     part = spent.reindex(columns=list(phases)).sum(axis=1)
     return Estimate(*(float(np.clip(end, 0.0, 1.0)) for end in bootstrap_ratio(part, wall)))

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
+from analysis.analyses.layers import divide_sessions, share_of
+from analysis.analyses.sensitivity import encode
 from analysis.claims import kinds
 from analysis.claims.kinds import Answer, Bound, Check
 from analysis.claims.sides import Data, paired_operations, paired_points, points, side, versions
-from analysis.methods.dependence import crossed_quantile, crossed_share, levels_of
-from analysis.methods.joining import join_columns
-from analysis.methods.layers import layers, share_of
-from analysis.methods.pairing import Missing, sampling
-from analysis.methods.regression import Regression, regress
-from analysis.methods.sensitivity import encode
-from analysis.methods.sessions import ALLOWANCE, design_of
+from analysis.columns import join_columns
+from analysis.lazy import np, pd
+from analysis.statistics.dependence import crossed_quantile, crossed_share, levels_of
+from analysis.statistics.pairing import Missing, sampling
+from analysis.statistics.regression import Regression, regress
+from analysis.statistics.sessions import ALLOWANCE, design_of
 from analysis.store.conditions import Condition, Conditions, choose, in_words
 from paradnn.errors import NotEnoughData, ParadnnError
 from paradnn.forecast.estimate import Estimate
@@ -33,7 +32,7 @@ _SETTINGS = ("device", "environment_id", "precision", "compile", "mode")
 _SETTING_PREFIXES = ("optimizer.", "platform.", "framework.", "data.", "software.")
 #: What is said where the sides' sessions cannot be told apart.
 _ALLOWED = f" (a session may shift a side by {ALLOWANCE - 1:.0%})"
-_SMALLEST = float(np.nextafter(0, 1))
+_SMALLEST = math.nextafter(0, 1)
 
 
 @dataclass(frozen=True)
@@ -248,16 +247,16 @@ def _outcome(check: kinds.OutcomeShare, data: Data) -> Finding:
 
 
 def _scaling(check: kinds.Scaling, data: Data) -> Finding:
-    from analysis.methods.scaling import scaling
+    from analysis.analyses.scaling import fit_scaling
 
     rows = side(data, check.where, check.metric)
-    families = scaling(rows, check.metric, check.by, data.pool, data.level).families
+    families = fit_scaling(rows, check.metric, check.by, data.pool, data.level).families
     estimates = [Estimate(*family.fraction) for family in families]
     return _finding(check, "non-parallel fraction", estimates, check.bound, sum(family.points for family in families))
 
 
 def _layers(check: kinds.LayerShare, data: Data) -> Finding:
-    found = layers(side(data, check.where))
+    found = divide_sessions(side(data, check.where))
     share, sample = share_of(found, check.layers, level=data.level)
     count = len(found.points if sample == "points" else found.sessions)
     return _finding(check, f"share of wall clock, over {sample or 'too few sessions'}", [share], check.bound, count)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-import pandas as pd
-
 from analysis.claims.evaluate import Finding, evaluate
 from analysis.claims.kinds import Answer, Check, Claim
 from analysis.claims.sides import Data
+from analysis.lazy import np, pd
 
 __all__ = ["Verdict", "judge", "sentences", "summary", "table"]
 

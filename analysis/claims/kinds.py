@@ -18,8 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-import numpy as np
-
+from analysis.lazy import np
 from analysis.store.conditions import Conditions, in_words
 
 __all__ = [

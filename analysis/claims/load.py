@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from analysis.analyses.layers import LAYERS
 from analysis.claims.kinds import (
     KINDS,
     Bound,
@@ -25,7 +26,6 @@ from analysis.claims.kinds import (
     Threshold,
     Trend,
 )
-from analysis.methods.layers import LAYERS
 from analysis.store.conditions import Conditions, conditions_on
 from paradnn.errors import ConfigError, DataError
 

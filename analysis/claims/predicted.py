@@ -6,15 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-import pandas as pd
-
 from analysis.claims import kinds
 from analysis.claims.evaluate import Finding, evaluate
 from analysis.claims.kinds import Answer, Check
 from analysis.claims.sides import Data
-from analysis.methods.conclusions import IMPUTATIONS, combined
-from analysis.methods.prediction import PREDICTABLE, Completed, complete
+from analysis.lazy import np, pd
+from analysis.prediction import IMPUTATIONS, PREDICTABLE, Completed, combined, complete
 from analysis.store.frame import IDENTITY
 from paradnn.errors import NotEnoughData
 from paradnn.forecast.estimate import Estimate

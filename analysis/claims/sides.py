@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import pandas as pd
-
-from analysis.methods.joining import join_columns
-from analysis.methods.operation_speedup import TYPE as _OPERATION
-from analysis.methods.operation_speedup import identity_columns
-from analysis.methods.pairing import RESULT_COLUMNS, pair
+from analysis.columns import join_columns
+from analysis.lazy import pd
+from analysis.operation_speedup import TYPE as _OPERATION
+from analysis.operation_speedup import identity_columns
+from analysis.statistics.pairing import RESULT_COLUMNS, pair
 from analysis.store.conditions import Condition, Conditions, choose, in_words
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.errors import NotEnoughData

@@ -217,7 +217,7 @@ def import_dawnbench(options: DawnbenchOptions, selection: Selection) -> None:
 
 def import_mlperf_rcp(options: RcpOptions, selection: Selection) -> None:
     """Log MLPerf's reference convergence points, and say of each benchmark which of its batch sizes decide."""
-    from analysis.methods.reference_points import convergence, prune
+    from analysis.analyses.time_to_accuracy import convergence, prune
     from analysis.published.rcp import EXPERIMENT, import_rcp
 
     done = import_rcp(Path(options.dir), selection.written, _one_experiment(selection, EXPERIMENT))

@@ -13,9 +13,12 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
+from analysis.analyses.breakdown import BreakdownResult, share_in_words
+from analysis.analyses.heatmap import MEMORY
+from analysis.analyses.roofline import RooflineResult
+from analysis.analyses.sensitivity import SensitivityResult
 from analysis.format import short
 from analysis.labels import label
-from analysis.methods.heatmap import MEMORY
 from analysis.report.comparisons import Comparison, compared, decides
 from analysis.report.populations import Population
 from analysis.report.remedies import surroundings
@@ -23,9 +26,6 @@ from analysis.report.results import interval_of, model_name, rate
 from analysis.report.sections import Chapter, Finding
 from analysis.result import Result
 from analysis.store.frame import families, is_ok
-from analysis.summaries.breakdown import BreakdownResult, share_in_words
-from analysis.summaries.roofline import RooflineResult
-from analysis.summaries.sensitivity import SensitivityResult
 from paradnn.core.words import counted
 from paradnn.families import FAMILIES
 

@@ -11,6 +11,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pandas as pd
 
+from analysis.analyses.claims import ClaimsOptions, ClaimsResult, check_claims
+from analysis.analyses.software import SoftwareOptions, software
 from analysis.claims.judge import sentences
 from analysis.claims.kinds import Answer
 from analysis.options import Selection, command_line
@@ -27,8 +29,6 @@ from analysis.report.sections import Chapter, Context, Finding, Section, run_sec
 from analysis.report.systems import beside, counts, facts, systems
 from analysis.store.frame import families
 from analysis.store.quality import without_wild_intervals
-from analysis.summaries.claims import ClaimsOptions, ClaimsResult, check_claims
-from analysis.summaries.software import SoftwareOptions, software
 from paradnn.core.words import counted
 from paradnn.store.address import address_of, without_secrets
 

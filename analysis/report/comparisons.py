@@ -10,18 +10,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.analyses.compare import CompareOptions, CompareResult, Verdict, compare
+from analysis.analyses.speedup import SpeedupOptions, SpeedupResult, speedup
 from analysis.labels import label
-from analysis.methods.compare import Verdict
-from analysis.methods.pairing import sampling
-from analysis.methods.sessions import REMEDY, Standing
 from analysis.options import Selection
 from analysis.report.outline import Item, Missing
 from analysis.report.populations import Population
-from analysis.report.remedies import remedy
+from analysis.report.remedies import supply
 from analysis.report.sections import Context, Finding, Section, run_section
+from analysis.statistics.pairing import sampling
+from analysis.statistics.sessions import REMEDY, Standing
 from analysis.store.frame import families, is_ok
-from analysis.summaries.compare import CompareOptions, CompareResult, compare
-from analysis.summaries.speedup import SpeedupOptions, SpeedupResult, speedup
 from paradnn.core.words import counted
 
 __all__ = ["Comparison", "compare_populations", "compared", "decides", "side_of"]
@@ -97,12 +96,12 @@ def _compare(
     side_a, side_b = side_of(a, b, frame), side_of(b, a, frame)
     common = tuple(name for name in families(a.rows) if name in families(b.rows))
     if not common:
-        return Missing("Comparison", of, "they have no model family in common", remedy("compare", a))
+        return Missing("Comparison", of, "they have no model family in common", supply(compare, a))
     same = len(common) == len(families(a.rows)) == len(families(b.rows))
     narrowed = () if same else common
     reading = "Each mark is a point that both measured; the bar is the geometric mean with its 95% interval."
     cells = Item(
-        compare, CompareOptions(a=side_a, b=side_b), "Cell by cell", reading, narrowed, remedy=remedy("compare", a)
+        compare, CompareOptions(a=side_a, b=side_b), "Cell by cell", reading, narrowed, remedy=supply(compare, a)
     )
     first = run_section(cells, frame, selection, key, of, context)
     if isinstance(first, Missing):

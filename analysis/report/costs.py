@@ -8,15 +8,15 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.analyses.compare import Verdict
+from analysis.analyses.frontier import FrontierResult
 from analysis.format import short
-from analysis.methods.compare import Verdict
 from analysis.prices import PRICE
 from analysis.report.comparisons import Comparison
 from analysis.report.populations import Population
 from analysis.report.results import model_name
 from analysis.report.sections import Chapter, Finding, Section
 from analysis.store.frame import is_ok
-from analysis.summaries.frontier import FrontierResult
 from paradnn.families import message_families
 
 __all__ = ["costs"]

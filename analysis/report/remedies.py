@@ -18,33 +18,18 @@ from paradnn.config.identity import EXTRA_KEYS, LIMIT_KEYS
 from paradnn.config.paths import CONFIG
 from paradnn.families import FAMILIES
 
-__all__ = ["remedy", "supply", "surroundings", "sweep_of"]
+__all__ = ["supply", "surroundings", "sweep_of"]
 
-#: Analysis -> what its points vary or record beside a sweep of their family.
-_MORE = {
-    "breakdown": ("measure.profile=true",),
-    "software": ("precision=float32,bfloat16",),
-    "infeed": ("data=images",),
-}
 #: Groups of the configuration that a population may have in common, with what needs no word.
 _GROUPS = {"platform": "cpu", "framework": "tensorflow", "software": "current"}
 
 
-def remedy(analysis: str, population: Population) -> str:
-    """The command line that measures what an analysis of a population lacks."""
-    if analysis == "scaling":
-        gpu = population.value("platform.name") == "gpu"
-        counts, by = ("devices=1,2", "") if gpu else ("platform.threads=1,2", " --by platform.threads")
-        return f"{sweep_of([_subject(population)], population, counts)} && python -m analysis scaling{by}"
-    images = [name for name in families(population.rows) if _is_swept(name) and FAMILIES[name].data == "images"]
-    family = [*images, "residual"][0] if analysis == "infeed" else _subject(population)
-    return sweep_of([family], population, *_MORE.get(analysis, ()))
-
-
-def supply(one: Analysis[Any, Any], population: Population) -> str:
-    """The command line that measures what a registered analysis of a population lacks."""
-    needs = Remedy() if one.remedy is None else one.remedy(population.rows)
-    sweep = sweep_of([needs.family or _subject(population)], population, *needs.words)
+def supply(one: Analysis[Any, Any], population: Population, needs: Remedy | None = None) -> str:
+    """The command line that measures what an analysis of a population lacks; empty where no sweep would."""
+    needs = needs or (Remedy() if one.remedy is None else one.remedy(population.rows))
+    if needs.families and not any(map(_is_swept, needs.families)):
+        return ""
+    sweep = sweep_of([*needs.families] or [_subject(population)], population, *needs.words)
     return f"{sweep} && {shlex.join(('python', '-m', 'analysis', one.name, *needs.then))}" if needs.then else sweep
 
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from analysis.analyses.heatmap import MEMORY
 from analysis.format import short
 from analysis.labels import label
-from analysis.methods.heatmap import MEMORY
 from analysis.report.populations import Population
 from analysis.report.table import CAP, Cell, Table
 from analysis.store.frame import is_ok

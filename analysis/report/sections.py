@@ -11,7 +11,6 @@ from functools import cached_property
 import pandas as pd
 from markupsafe import Markup
 
-from analysis.methods.regression import Lacking
 from analysis.options import Selection, command_line
 from analysis.report.outline import Item, Missing
 from analysis.report.page import slug
@@ -19,6 +18,7 @@ from analysis.report.populations import Population
 from analysis.report.svg import embed
 from analysis.report.table import Table, frame_table
 from analysis.result import Result
+from analysis.statistics.regression import Lacking
 from paradnn.errors import NotEnoughData, ParadnnError
 
 __all__ = ["Chapter", "Context", "Finding", "Section", "run_section"]

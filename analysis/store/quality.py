@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
+from analysis.lazy import np, pd
 from analysis.store.frame import is_ok, units
 
 __all__ = ["Quality", "admit", "copies", "without_wild_intervals"]

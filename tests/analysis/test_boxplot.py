@@ -7,8 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.methods.boxplot import LEVELS, box_statistics
-from analysis.summaries.boxplot import BoxplotOptions, BoxplotResult, boxplot
+from analysis.analyses.boxplot import LEVELS, BoxplotOptions, BoxplotResult, box_statistics, boxplot
 from paradnn.errors import ConfigError, NotEnoughData, SchemaError
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.summaries.channel import ChannelOptions, channel
+from analysis.analyses.channel import ChannelOptions, channel
 from paradnn.errors import NotEnoughData, SchemaError
 from paradnn.forecast.communication.transfer_fit import fit_transfers
 from tests.analysis.planted import runs

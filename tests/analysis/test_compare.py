@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.methods.compare import Verdict, adjust, compare
-from analysis.summaries.compare import CompareOptions, CompareResult
-from analysis.summaries.compare import compare as command
+from analysis.analyses.compare import CompareOptions, CompareResult, Verdict, adjust, compare_points
+from analysis.analyses.compare import compare as command
 from paradnn.errors import ConfigError, ParadnnError, SchemaError
 from tests.analysis.test_pairing import side
 
@@ -23,7 +22,7 @@ def planted(ratio: Any, points: int, replicates: int, seed: int, noise: float = 
 
 
 def verdict_of(a: pd.DataFrame, b: pd.DataFrame) -> str:
-    return str(compare(a, b).families["verdict"].iloc[0])
+    return str(compare_points(a, b).families["verdict"].iloc[0])
 
 
 def test_false_discoveries_are_held_as_by_hand() -> None:
@@ -40,7 +39,7 @@ def test_a_planted_difference_is_found_in_its_direction() -> None:
     assert verdict_of(*faster) == Verdict.A_BETTER
     assert verdict_of(*slower) == Verdict.B_BETTER
     assert verdict_of(*alike) == Verdict.SAME
-    row = compare(*faster).families.iloc[0]
+    row = compare_points(*faster).families.iloc[0]
     assert row["geometric_mean_low"] < 1.3 < row["geometric_mean_high"]
     assert (row["points"], row["tested"], row["a_better"], row["b_better"]) == (20, 20, 20, 0)
 
@@ -49,7 +48,7 @@ def test_cells_that_differ_are_told_from_those_that_do_not() -> None:
     """60 cells, ten of them 1.5 apart: all are found, and few others. The p is SciPy's own of the same numbers."""
     ratio = np.where(np.arange(60) < 10, 1.5, 1.0)
     a, b = planted(ratio, 60, 5, seed=4)
-    cells = compare(a, b).cells
+    cells = compare_points(a, b).cells
     truth = cells["batch_size"].floordiv(64).sub(1).mul(3).add(np.log2(cells["model.layers"]) - 2).lt(10)
     assert (cells.loc[truth, "verdict"] == Verdict.A_BETTER).all()
     assert cells.loc[~truth, "verdict"].isin([Verdict.NOT_SHOWN, Verdict.SAME]).mean() >= 0.94
@@ -76,7 +75,7 @@ def test_alike_sides_are_seldom_called_different() -> None:
 
 
 def test_no_test_without_three_replicates() -> None:
-    two = compare(*planted(1.5, 8, 2, seed=6))
+    two = compare_points(*planted(1.5, 8, 2, seed=6))
     assert set(two.cells["verdict"]) == {"not tested"}
     assert two.cells["p_value"].isna().all()
     assert two.cells["speedup_low"].notna().all()
@@ -94,14 +93,14 @@ def test_no_test_without_three_replicates() -> None:
     ],
 )
 def test_few_points_need_replicates(ratio: list[float], replicates: int, verdict: str, basis: str) -> None:
-    row = compare(*planted(ratio, len(ratio), replicates, seed=7, noise=0.01)).families.iloc[0]
+    row = compare_points(*planted(ratio, len(ratio), replicates, seed=7, noise=0.01)).families.iloc[0]
     assert (row["verdict"], row["basis"]) == (verdict, basis)
 
 
 def test_every_family_has_its_verdict_even_without_a_pair() -> None:
     a, b = planted(2.0, 10, 1, seed=8)
     other = side([[1.0]], "C", family="lstm")
-    found = compare(pd.concat([a, other]), b).families.set_index("family")
+    found = compare_points(pd.concat([a, other]), b).families.set_index("family")
     assert found["verdict"].to_dict() == {"fc": Verdict.A_BETTER, "lstm": Verdict.NOT_ENOUGH}
     assert found["points"].to_dict() == {"fc": 10, "lstm": 0}
 
@@ -109,7 +108,7 @@ def test_every_family_has_its_verdict_even_without_a_pair() -> None:
 def test_less_memory_is_better() -> None:
     a, b = planted(1.0, 8, 1, seed=9)
     sides = [frame.assign(peak_memory_bytes=size * frame["batch_size"]) for frame, size in ((a, 2e6), (b, 3e6))]
-    row = compare(*sides, metric="peak_memory_bytes").families.iloc[0]
+    row = compare_points(*sides, metric="peak_memory_bytes").families.iloc[0]
     assert (row["verdict"], row["geometric_mean"]) == (Verdict.A_BETTER, pytest.approx(1.5))
 
 

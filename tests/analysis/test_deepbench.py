@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 
 from analysis.cli import main
-from analysis.methods.pairing import pair
-from analysis.methods.roofline import roofline
 from analysis.published.deepbench import Timing, read_deepbench, read_workbook
 from analysis.published.runs import PublishedRun
+from analysis.roofs import place_models
+from analysis.statistics.pairing import pair
 from analysis.store.load import load
 from paradnn.config.identity import point_id, request_of, texts
 from paradnn.config.point import Point
@@ -138,7 +138,7 @@ def test_ones_own_run_of_the_same_point_is_compared_and_placed(
     pairs = pair(v100, frame[frame["source"] == "measured"])
     assert pairs["speedup"].tolist() == [pytest.approx(2.0)]
     assert pairs["model.n"].tolist() == [16]
-    placed = roofline(v100, find_hardware)
+    placed = place_models(v100, find_hardware)
     assert placed.roofs[0].peak == 15.7e12
     assert len(placed.points) == 2
 

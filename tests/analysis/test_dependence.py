@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.methods.dependence import (
+from analysis.statistics.dependence import (
     crossed_mean,
     crossed_quantile,
     crossed_share,
@@ -18,8 +18,8 @@ from analysis.methods.dependence import (
     geometric_mean,
     levels_of,
 )
-from analysis.methods.quantiles import quantile_interval
-from analysis.methods.regression import regress
+from analysis.statistics.quantiles import quantile_interval
+from analysis.statistics.regression import regress
 from benchmarks.verdicts import found_under, shared_effects
 from tests.analysis.test_pairing import plain_pairs, published_folder
 

@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.methods.equality import equal_at
-from analysis.summaries.speedup import SpeedupOptions, speedup
+from analysis.analyses.speedup import SpeedupOptions, equal_at, speedup
 from paradnn.errors import ConfigError
 from tests.analysis.test_pairing import side
 

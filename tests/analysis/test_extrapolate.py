@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.methods.extrapolation import Step, fit_kernels, step_of
-from analysis.summaries.extrapolate import ExtrapolateOptions, extrapolate
+from analysis.analyses.extrapolate import ExtrapolateOptions, Step, extrapolate, fit_kernels, step_of
 from paradnn.errors import NotEnoughData, ParadnnError
 from paradnn.families import model_of
 from tests.analysis.planted import runs

@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.methods.figure_of_merit import figure_of_merit as method
-from analysis.methods.figure_of_merit import harmonic_mean
-from analysis.summaries.figure_of_merit import FigureOfMeritOptions, figure_of_merit
+from analysis.analyses.figure_of_merit import FigureOfMeritOptions, figure_of_merit, harmonic_mean
+from analysis.analyses.figure_of_merit import mean_rates as method
 from paradnn.errors import ConfigError, HeterogeneousError, NotEnoughData
 from paradnn.record.statistics import summarise
 from paradnn.worker.series import block_interval

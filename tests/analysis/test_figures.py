@@ -12,28 +12,22 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 import analysis
+from analysis.analyses.breakdown import breakdown
+from analysis.analyses.claims import draw_claims
+from analysis.analyses.infeed import draw_infeed, input_waits
+from analysis.analyses.layers import divide_sessions, draw_layers
+from analysis.analyses.parameters import draw_parameters, parameter_ranges
+from analysis.analyses.roofline import draw_roofline
+from analysis.analyses.scaling import draw_scaling, fit_scaling
+from analysis.analyses.software import draw_software, software_speedups
 from analysis.claims.judge import judge
 from analysis.claims.load import parse_claims
 from analysis.claims.sides import Data
-from analysis.figures.claims import draw_claims
-from analysis.figures.infeed import draw_infeed
-from analysis.figures.layers import draw_layers
-from analysis.figures.operations import draw_operations
-from analysis.figures.page import fit, settle
-from analysis.figures.parameters import draw_parameters
-from analysis.figures.roofline import draw_roofline
-from analysis.figures.scaling import draw_scaling
-from analysis.figures.software import draw_software
-from analysis.figures.speedup import draw_operations as draw_operation_speedups
-from analysis.methods.infeed import infeed
-from analysis.methods.layers import layers
-from analysis.methods.operation_roofline import operation_roofline
-from analysis.methods.operation_speedup import operation_speedup
-from analysis.methods.parameters import parameter_ranges
-from analysis.methods.roofline import Roof, roofline
-from analysis.methods.scaling import scaling
-from analysis.methods.software import software
-from analysis.summaries.breakdown import breakdown
+from analysis.drawing import fit, settle
+from analysis.operation_speedup import draw_operations as draw_operation_speedups
+from analysis.operation_speedup import operation_speedup
+from analysis.operations import draw_operations, operation_roofline
+from analysis.roofs import Roof, place_models
 from paradnn.families import FAMILIES
 from tests.analysis import (
     test_infeed,
@@ -70,7 +64,7 @@ def _software() -> Figure:
     version = test_software.version
     old, new, slow = version("2.9"), version("2.16", 2 * test_software.SPREAD), version("2.21", 0.5)
     frame = test_software.both(old, new, slow, version("2.9", family="lstm"), version("2.16", 3.0, family="lstm"))
-    return draw_software(software(frame.assign(device=LONG)))
+    return draw_software(software_speedups(frame.assign(device=LONG)))
 
 
 def _claims() -> Figure:
@@ -102,7 +96,7 @@ def _parameters() -> Figure:
 
 def _infeed() -> Figure:
     frame = pd.concat([test_infeed.measured_balance(family=family, device=LONG) for family in ("fc", "lstm")])
-    return draw_infeed(infeed(frame.assign(point_id=frame["point_id"] + frame["family"]).reset_index(drop=True)))
+    return draw_infeed(input_waits(frame.assign(point_id=frame["point_id"] + frame["family"]).reset_index(drop=True)))
 
 
 def _operations() -> Figure:
@@ -119,7 +113,7 @@ def _operation_speedups() -> Figure:
 def _roofline(rows: slice) -> Figure:
     """Models at some of the intensities from 1 to 1,000, on two roofs of a device."""
     sides = [test_roofline.planted(precision=precision).iloc[rows] for precision in ("float32", "bfloat16")]
-    return draw_roofline(roofline(pd.concat(sides, ignore_index=True), test_roofline.SHEETS.get))
+    return draw_roofline(place_models(pd.concat(sides, ignore_index=True), test_roofline.SHEETS.get))
 
 
 FIGURES: dict[str, Callable[[], Figure]] = {
@@ -132,8 +126,8 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "operation speedups": _operation_speedups,
     "roofline": lambda: _roofline(slice(None)),
     "near the ridge": lambda: _roofline(slice(12, 16)),
-    "scaling": lambda: draw_scaling(scaling(test_scaling.planted(0.1, 0.05))),
-    "layers": lambda: draw_layers(layers(test_layers.planted())),
+    "scaling": lambda: draw_scaling(fit_scaling(test_scaling.planted(0.1, 0.05))),
+    "layers": lambda: draw_layers(divide_sessions(test_layers.planted())),
     "overhead": lambda: analysis.overhead(test_overhead.points())._figure(),
 }
 

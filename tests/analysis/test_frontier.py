@@ -11,9 +11,7 @@ import pandas as pd
 import pytest
 
 from analysis import FrontierOptions, frontier
-from analysis.methods.frontier import Box, Standing, efficient, standings
-from analysis.methods.frontiers import frontiers
-from analysis.summaries.frontier import FrontierResult
+from analysis.analyses.frontier import Box, FrontierResult, Standing, efficient, frontiers, standings
 from paradnn.errors import ConfigError, HeterogeneousError, NotEnoughData
 from tests.analysis.legible import faults
 

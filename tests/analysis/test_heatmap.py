@@ -10,13 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.analyses.heatmap import HeatmapOptions, HeatMaps, draw_heat_maps, heat_maps, heatmap
 from analysis.cli import main
-from analysis.figures.heatmap import draw_heat_maps
 from analysis.format import is_share, percent_interval, short
-from analysis.methods.heatmap import HeatMaps, heat_maps
 from analysis.store.frame import units
 from analysis.store.load import load
-from analysis.summaries.heatmap import HeatmapOptions, heatmap
 from paradnn.errors import ParadnnError, SchemaError
 
 

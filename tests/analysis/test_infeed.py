@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.figures.infeed import draw_infeed
-from analysis.methods.dependence import levels_of
-from analysis.methods.infeed import _fisher, infeed, rank_correlation
+from analysis.analyses.infeed import _fisher, draw_infeed, input_waits, rank_correlation
+from analysis.statistics.dependence import levels_of
 from paradnn.errors import ConfigError, NotEnoughData, SchemaError
 from tests.analysis.planted import BATCH, POINTS, SIZE, grid, runs
 
@@ -23,7 +22,7 @@ def planted(host: float = 1e6, **columns: object) -> pd.DataFrame:
 
 
 def test_models_below_the_hosts_rate_are_input_bound() -> None:
-    found = infeed(planted())
+    found = input_waits(planted())
     expected = 6 * SIZE**2 < 0.9e6
     points = found.points
     assert points["input_bound"].sum() == expected.sum() == found.groups[0].bound
@@ -39,7 +38,7 @@ def test_models_below_the_hosts_rate_are_input_bound() -> None:
 def test_any_size_may_stand_for_the_model(against: str) -> None:
     frame = planted()
     sizes = {"flops_per_example": frame["flops_per_step"] / frame["batch_size"]}.get(against, frame.get(against))
-    found = infeed(frame, against)
+    found = input_waits(frame, against)
     assert sizes is not None
     assert sorted(found.points["size"]) == pytest.approx(sorted(sizes.astype(float)))
     expected = stats.spearmanr(sizes.astype(float), frame["infeed_fraction"]).statistic
@@ -47,38 +46,41 @@ def test_any_size_may_stand_for_the_model(against: str) -> None:
 
 
 def test_the_threshold_decides() -> None:
-    assert infeed(planted(), threshold=0.5).groups[0].bound < infeed(planted(), threshold=0.01).groups[0].bound + 1
+    assert (
+        input_waits(planted(), threshold=0.5).groups[0].bound
+        < input_waits(planted(), threshold=0.01).groups[0].bound + 1
+    )
     for threshold in (0.0, 1.0, -1.0):
         with pytest.raises(ConfigError, match="is no share of the step"):
-            infeed(planted(), threshold=threshold)
+            input_waits(planted(), threshold=threshold)
 
 
 def test_replicates_become_one_point_and_failures_none() -> None:
     frame = pd.concat([planted(), planted(), planted(outcome="oom_device")], ignore_index=True)
     frame["infeed_fraction"] += np.repeat([0.0, 0.02, 0.5], len(POINTS)) * (frame["infeed_fraction"] < 0.5)
-    found = infeed(frame)
+    found = input_waits(frame)
     assert len(found.points) == len(POINTS)
     assert found.points["infeed_fraction"].min() == pytest.approx(0.01)
 
 
 def test_groups_without_infeed_are_named() -> None:
     frame = pd.concat([planted(), planted(family="rnn", infeed_fraction=np.nan)], ignore_index=True)
-    found = infeed(frame)
+    found = input_waits(frame)
     assert [group.name for group in found.groups] == ["fc on Test CPU"]
     assert found.lacking == (("rnn on Test CPU", "no measured run has both infeed_fraction and flops_per_example"),)
     with pytest.raises(NotEnoughData, match="not enough data: fc on Test CPU: no measured run has both"):
-        infeed(planted().drop(columns="infeed_fraction"))
+        input_waits(planted().drop(columns="infeed_fraction"))
     with pytest.raises(NotEnoughData, match="not enough data: there are no runs; measure with a real input pipeline"):
-        infeed(planted().iloc[:0])
+        input_waits(planted().iloc[:0])
     with pytest.raises(ConfigError, match="--against=layers: is no size of a model; choose flops_per_example or"):
-        infeed(planted(), "layers")
+        input_waits(planted(), "layers")
 
 
 def test_unlike_runs_are_refused_and_pooled_when_asked() -> None:
     frame = planted(environment_id=np.where(np.arange(len(POINTS)) % 2, "env-a", "env-b"))
     with pytest.raises(SchemaError, match="these runs are heterogeneous"):
-        infeed(frame)
-    assert infeed(frame, pool=True).pooled
+        input_waits(frame)
+    assert input_waits(frame, pool=True).pooled
 
 
 def test_rank_correlations_cover_at_their_stated_rate() -> None:
@@ -99,7 +101,7 @@ def test_rank_correlations_cover_at_their_stated_rate() -> None:
 def test_the_figure_is_drawn(tmp_path: Path, families: tuple[str, ...]) -> None:
     frame = pd.concat([planted(family=family) for family in families], ignore_index=True)
     frame["point_id"] += frame["family"]
-    figure = draw_infeed(infeed(frame))
+    figure = draw_infeed(input_waits(frame))
     assert figure.axes[0].get_ylabel() == "share of the step spent waiting"
     figure.savefig(tmp_path / "infeed.png")
 
@@ -126,7 +128,7 @@ def measured_balance(**columns: object) -> pd.DataFrame:
 
 
 def test_cores_and_gain_are_those_that_were_planted() -> None:
-    found = infeed(measured_balance())
+    found = input_waits(measured_balance())
     points, group = found.points, found.groups[0]
     free = 1e9 / points["size"].astype(float)
     np.testing.assert_allclose(points["cores"], free * 0.002)
@@ -142,15 +144,15 @@ def test_cores_and_gain_are_those_that_were_planted() -> None:
 
 
 def test_what_was_not_measured_is_not_there() -> None:
-    found = infeed(planted(trace_flops_utilization=0.25))
+    found = input_waits(planted(trace_flops_utilization=0.25))
     assert (found.points["utilization"] == 0.25).all()
     assert not {"gain", "cores"} & set(found.points)
     assert found.groups[0].cores is None
-    assert "utilization" not in infeed(planted()).points
+    assert "utilization" not in input_waits(planted()).points
 
 
 def test_figure_5_has_utilisation_over_waiting(tmp_path: Path) -> None:
-    figure = draw_infeed(infeed(measured_balance()))
+    figure = draw_infeed(input_waits(measured_balance()))
     assert (figure.axes[1].get_xlabel(), figure.axes[1].get_ylabel()) == (
         "share of the step spent waiting",
         "FLOPS utilisation",

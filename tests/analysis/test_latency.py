@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from analysis import LatencyOptions, latency
-from analysis.methods.latency import knee_of, latency_curves
+from analysis.analyses.latency import knee_of, latency_curves
 from paradnn.errors import NotEnoughData
 from paradnn.workloads.serve.files import histogram
 from paradnn.workloads.serve.queries import QueryLog

@@ -8,12 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.analyses.layers import LAYERS, LayersOptions, LayersResult, divide_sessions, share_of
+from analysis.analyses.layers import layers as analyse
 from analysis.claims.judge import judge
 from analysis.claims.load import load_claims, parse_claims
 from analysis.claims.sides import Data
-from analysis.methods.layers import LAYERS, layers, share_of
-from analysis.summaries.layers import LayersOptions, LayersResult
-from analysis.summaries.layers import layers as analyse
 from paradnn.errors import ConfigError, NotEnoughData, SchemaError
 from tests.conftest import ROOT
 
@@ -69,7 +68,7 @@ def planted() -> pd.DataFrame:
 
 
 def test_every_layer_is_what_was_planted_and_they_add_up_to_the_wall_clock() -> None:
-    found = layers(planted())
+    found = divide_sessions(planted())
     assert list(found.sessions["group"]) == ["slurm"] * 4 + ["local"]
     one = found.sessions.set_index("session").iloc[1]
     expected = {name: POINTS * seconds for name, seconds in EACH.items()}
@@ -88,13 +87,13 @@ def test_every_layer_is_what_was_planted_and_they_add_up_to_the_wall_clock() -> 
 def test_steps_that_are_messages_are_communication() -> None:
     sends = session("c", None, **{"model.transport": "tcp"}).drop(columns=["category_share.communication"])
     frame = pd.concat([sends.drop(columns="infeed_fraction"), session("l", None)], ignore_index=True)
-    channel, trained = layers(frame).sessions.to_dict("records")
+    channel, trained = divide_sessions(frame).sessions.to_dict("records")
     assert (channel["communication"], channel["computation"]) == pytest.approx((POINTS * MEASURED, 0))
     assert trained["communication"] == pytest.approx(POINTS * MEASURED * TALKING)
 
 
 def test_shares_are_of_all_sessions_of_a_launcher_and_their_intervals_over_them() -> None:
-    found = layers(planted())
+    found = divide_sessions(planted())
     slurm = found.sessions[found.sessions["group"] == "slurm"]
     share, sample = share_of(found, ("queue", "task start"), "slurm")
     assert sample == "sessions"
@@ -116,7 +115,7 @@ def test_an_interval_over_tasks_covers_the_share_of_all_tasks() -> None:
     """Of 100 samples of 20 tasks whose queue is exponential; the wall clock beside it is the same."""
     rng, covered = np.random.default_rng(7), 0
     base = session("t", "slurm").iloc[[0]]
-    work = float(layers(base).sessions["wall"].iloc[0]) - 4.0
+    work = float(divide_sessions(base).sessions["wall"].iloc[0]) - 4.0
     truth = 5.0 / (5.0 + work)
     for _ in range(100):
         tasks = pd.concat([base] * 20, ignore_index=True).assign(
@@ -124,7 +123,7 @@ def test_an_interval_over_tasks_covers_the_share_of_all_tasks() -> None:
             launched_task=[str(n) for n in range(20)],
             run_id=[str(n) for n in range(20)],
         )
-        share, _ = share_of(layers(tasks), ("queue",), "slurm")
+        share, _ = share_of(divide_sessions(tasks), ("queue",), "slurm")
         covered += share.low <= truth <= share.high
     assert 87 <= covered <= 99
 
@@ -134,20 +133,20 @@ def test_attempts_sweeps_and_single_points_are_sessions_of_their_own() -> None:
     other = session("s", "slurm", host="node2")
     alone = session("x", None).drop(columns="sweep_id").iloc[:2]
     named = [session("n", "slurm", session_id=name) for name in ("one", "two")]
-    assert list(layers(pd.concat(named, ignore_index=True)).sessions["points"]) == [POINTS, POINTS]
+    assert list(divide_sessions(pd.concat(named, ignore_index=True)).sessions["points"]) == [POINTS, POINTS]
     frame = pd.concat([session("s", "slurm", host="node1"), again, other, alone], ignore_index=True)
-    found = layers(frame)
+    found = divide_sessions(frame)
     assert list(found.sessions["points"]) == [POINTS, POINTS, 1, 1]
     assert (found.restarted, found.without) == (POINTS, 0)
-    by_sweep = layers(planted(), "sweep").sessions["group"]
+    by_sweep = divide_sessions(planted(), "sweep").sessions["group"]
     assert list(by_sweep) == ["slurm sweep-s0", "slurm sweep-s1", "slurm sweep-s2", "slurm sweep-s3", "local sweep-l"]
 
 
 def test_runs_recorded_before_sessions_said_how_long_they_took() -> None:
     """Their wall clock is that of their first and last times, which do not hold what came before the first claim."""
-    found = layers(session("s", "slurm").drop(columns="session_seconds"))
+    found = divide_sessions(session("s", "slurm").drop(columns="session_seconds"))
     [one] = found.sessions.to_dict("records")
-    whole = layers(session("s", "slurm")).sessions["wall"].iloc[0]
+    whole = divide_sessions(session("s", "slurm")).sessions["wall"].iloc[0]
     assert one["wall"] == pytest.approx(whole - WAITS["rest"] + EACH["recording"] / 2)
     assert sum(one[name] for name in LAYERS) == pytest.approx(one["wall"])
 

@@ -10,10 +10,10 @@ import pytest
 import statsmodels.api as sm
 from scipy import optimize
 
+from analysis.analyses.memory import memory as analyse
+from analysis.analyses.memory import memory_limits
 from analysis.cli import main
-from analysis.methods.logistic import firth, profile_interval
-from analysis.methods.memory import memory
-from analysis.summaries.memory import memory as analyse
+from analysis.statistics.logistic import firth, profile_interval
 from paradnn.design.frontier import Frontier, Side
 from paradnn.errors import NotEnoughData
 from tests.analysis.planted import grid, runs
@@ -84,7 +84,7 @@ def test_the_regression_is_the_maximum_that_scipy_finds() -> None:
 
 def test_planted_memory_is_found_again() -> None:
     frame = planted()
-    (group,) = memory(frame).groups
+    (group,) = memory_limits(frame).groups
     failed = frame["outcome"].eq("oom_device")
     assert (group.points["failed"].sum(), len(group.points)) == (failed.sum(), 64)
     assert group.weights is not None
@@ -121,13 +121,13 @@ def test_devices_on_which_all_or_none_failed_have_no_regression(tmp_path: Path) 
     assert "The largest that fitted: nodes 4096, layers 32, batch_size 4096." in result.text()
     assert not result.drawable
     with pytest.raises(NotEnoughData, match="fc on D: no size varies among the points that were tried"):
-        memory(planted(device="D")[:1])
+        memory_limits(planted(device="D")[:1])
 
 
 def test_points_of_different_precision_do_not_speak_of_each_other() -> None:
     """Half the bytes: what fails in float32 fits in bfloat16, and that is no contradiction."""
     both = [planted(2e8), planted(4e8, precision="bfloat16", environment_id="env-a")]
-    (group,) = memory(pd.concat(both, ignore_index=True)).groups
+    (group,) = memory_limits(pd.concat(both, ignore_index=True)).groups
     assert not group.points["side"].eq(Side.CONTRADICTED).any()
     assert group.wrong[1] == 0
 

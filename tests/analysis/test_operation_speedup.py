@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.methods.operation_speedup import Level, operation_speedup
+from analysis.operation_speedup import Level, operation_speedup
 from analysis.store.operations import NUMBERS, load_types
 from paradnn.errors import NotEnoughData
 from tests.analysis.test_pairing import side

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from analysis.analyses.boxplot import BoxplotOptions
+from analysis.analyses.compare import CompareOptions
+from analysis.analyses.heatmap import HeatmapOptions
+from analysis.analyses.infeed import InfeedOptions
+from analysis.analyses.speedup import SpeedupOptions
 from analysis.cli import COMMANDS, make_parser
 from analysis.cli.arguments import read_arguments
 from analysis.cli.command import Command
 from analysis.options import Argument, Arguments, Selection, arguments, command_line
-from analysis.summaries.boxplot import BoxplotOptions
-from analysis.summaries.compare import CompareOptions
-from analysis.summaries.heatmap import HeatmapOptions
-from analysis.summaries.infeed import InfeedOptions
-from analysis.summaries.speedup import SpeedupOptions
 from paradnn.errors import ConfigError
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.overhead import OverheadOptions, overhead
-from analysis.methods.quantiles import bootstrap_ratio
+from analysis.statistics.quantiles import bootstrap_ratio
 from paradnn.errors import SchemaError
 from paradnn.store.metrics import PHASES
 

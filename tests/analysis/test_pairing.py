@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.methods.pairing import RESULT_COLUMNS, pair
 from analysis.published.archive import read_archive
+from analysis.statistics.pairing import RESULT_COLUMNS, pair
 from paradnn.errors import ConfigError
 from tests.analysis.test_archive import write
 from tests.conftest import ROOT

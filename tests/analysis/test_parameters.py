@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.analyses.parameters import ParametersOptions, parameter_ranges, parameters, read_models
 from analysis.cli import main
-from analysis.methods.parameters import parameter_ranges
-from analysis.summaries.parameters import ParametersOptions, parameters, read_models
 from paradnn.errors import ConfigError, NotEnoughData
 
 

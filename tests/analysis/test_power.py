@@ -7,12 +7,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.methods.compare import Verdict, compare
-from analysis.methods.pairing import Missing
-from analysis.methods.power import detectable, detectable_mean, equivalent, replicates_for
-from analysis.methods.speedup import bounds
-from analysis.summaries.compare import CompareOptions
-from analysis.summaries.compare import compare as command
+from analysis.analyses.compare import CompareOptions, Verdict, compare_points
+from analysis.analyses.compare import compare as command
+from analysis.statistics.pairing import Missing, bounds
+from analysis.statistics.power import detectable, detectable_mean, equivalent, replicates_for
 from tests.analysis.test_compare import planted
 
 
@@ -50,7 +48,7 @@ def ask(a: pd.DataFrame, b: pd.DataFrame, **options: object) -> str:
 def test_no_difference_says_what_could_have_been_found() -> None:
     """A true 7% at a spread of 3% with three replicates: not found, and that is said to be no wonder."""
     sides = planted(np.where(np.arange(27) == 5, 1.07, 1.0), 27, 3, seed=2, noise=0.03)
-    row = compare(*sides).families.iloc[0]
+    row = compare_points(*sides).families.iloc[0]
     assert row["spread"] == pytest.approx(0.03, rel=0.25)
     assert row["cell_detectable"] > 0.07
     assert 9 <= row["replicates_needed"] <= 25
@@ -66,11 +64,11 @@ def test_no_difference_says_what_could_have_been_found() -> None:
 
 def test_the_same_within_a_margin() -> None:
     sides = planted(1.0, 20, 8, seed=4, noise=0.01)
-    found = compare(*sides)
+    found = compare_points(*sides)
     assert found.families["verdict"].iloc[0] == Verdict.SAME
     assert found.families["same"].iloc[0] >= 18
     assert "fc: the same within 5%: geometric mean" in ask(*sides)
-    assert compare(*sides, margin=0.001).families["verdict"].iloc[0] == Verdict.NOT_SHOWN
+    assert compare_points(*sides, margin=0.001).families["verdict"].iloc[0] == Verdict.NOT_SHOWN
 
 
 def test_bounds_as_by_hand() -> None:
@@ -88,7 +86,7 @@ def test_out_of_memory_on_one_side_is_bounded() -> None:
     a, b = planted(ratio, 200, 1, seed=5, noise=0)
     lost = (a["examples_per_second"] < b["examples_per_second"]) & (random.random(200) < 0.63)
     b["outcome"] = np.where(lost, "oom_device", "ok")
-    row = compare(a, b).families.iloc[0]
+    row = compare_points(a, b).families.iloc[0]
     assert row["missing_a"] == lost.sum()
     assert row["missing_b"] == 0
     assert row["share_least"] <= (ratio > 1).mean() <= row["share_most"]

@@ -8,19 +8,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.methods.columns import groups
-from analysis.methods.conclusions import combined
-from analysis.methods.prediction import complete, is_sparse
-from analysis.methods.space import Space, space_of
+from analysis.analyses.claims import ClaimsOptions, check_claims
+from analysis.analyses.compare import CompareOptions, compare
+from analysis.analyses.heatmap import HeatmapOptions, heatmap
+from analysis.analyses.predict import PredictOptions, predict
+from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
+from analysis.columns import groups
 from analysis.options import Selection
+from analysis.prediction import Space, combined, complete, is_sparse, space_of
 from analysis.report.outline import outline
 from analysis.report.populations import Population
 from analysis.store.spaces import read_space
-from analysis.summaries.claims import ClaimsOptions, check_claims
-from analysis.summaries.compare import CompareOptions, compare
-from analysis.summaries.heatmap import HeatmapOptions, heatmap
-from analysis.summaries.predict import PredictOptions, predict
-from analysis.summaries.sensitivity import SensitivityOptions, sensitivity
 from paradnn.errors import ConfigError, NotEnoughData, ParadnnError
 from paradnn.forecast.estimate import Estimate
 from tests.analysis.planted import POINTS, runs, side

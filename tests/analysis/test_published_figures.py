@@ -12,20 +12,19 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from analysis.methods.boxplot import LEVELS
+from analysis.analyses.boxplot import LEVELS, BoxplotOptions, boxplot
+from analysis.analyses.breakdown import breakdown
+from analysis.analyses.claims import ClaimsOptions, check_claims
+from analysis.analyses.compare import CompareOptions, compare
+from analysis.analyses.heatmap import HeatmapOptions, heatmap
+from analysis.analyses.infeed import InfeedOptions, infeed
+from analysis.analyses.memory import memory
+from analysis.analyses.parameters import ParametersOptions, parameters
+from analysis.analyses.roofline import RooflineOptions, RooflineResult, roofline
+from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
+from analysis.analyses.speedup import SpeedupOptions, speedup
+from analysis.operations import ModelOperationsResult
 from analysis.result import Result
-from analysis.summaries.boxplot import BoxplotOptions, boxplot
-from analysis.summaries.breakdown import breakdown
-from analysis.summaries.claims import ClaimsOptions, check_claims
-from analysis.summaries.compare import CompareOptions, compare
-from analysis.summaries.heatmap import HeatmapOptions, heatmap
-from analysis.summaries.infeed import InfeedOptions, infeed
-from analysis.summaries.memory import memory
-from analysis.summaries.model_operations import ModelOperationsResult
-from analysis.summaries.parameters import ParametersOptions, parameters
-from analysis.summaries.roofline import RooflineOptions, RooflineResult, roofline
-from analysis.summaries.sensitivity import SensitivityOptions, sensitivity
-from analysis.summaries.speedup import SpeedupOptions, speedup
 from paradnn.errors import ConfigError, StoreError
 from tests.analysis.legible import faults
 from tests.analysis.published import ARCHIVE, published_frame

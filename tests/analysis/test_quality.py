@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from analysis.analyses.compare import CompareOptions
+from analysis.analyses.compare import compare as command
 from analysis.store.quality import Quality, admit, copies
-from analysis.summaries.compare import CompareOptions
-from analysis.summaries.compare import compare as command
 from tests.analysis.test_pairing import side
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.methods.quantiles import bootstrap_ratio, quantile_interval
+from analysis.statistics.quantiles import bootstrap_ratio, quantile_interval
 
 
 @pytest.mark.parametrize(("n", "share"), [(6, 0.5), (25, 0.5), (60, 0.9), (40, 0.1)])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_ind_from_stats
 
-from analysis.methods.reference_points import convergence, judge, prune
+from analysis.analyses.time_to_accuracy import convergence, judge, prune
 
 
 def test_the_least_that_passes_is_where_a_t_test_says_five_percent() -> None:

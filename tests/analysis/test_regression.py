@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from analysis.methods.regression import regress
-from analysis.methods.sensitivity import adjusted
+from analysis.analyses.sensitivity import adjusted
+from analysis.statistics.regression import regress
 from tests.analysis.planted import sandwich
 
 

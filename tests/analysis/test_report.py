@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.analyses.breakdown import breakdown as analyse_breakdown
+from analysis.analyses.breakdown import measure_shares
 from analysis.cli import main
-from analysis.methods.breakdown import breakdown
 from analysis.options import Selection
 from analysis.report import make_report
 from analysis.report.build import ui_address
@@ -22,7 +23,6 @@ from analysis.report.populations import Population, split
 from analysis.report.svg import embed
 from analysis.report.systems import facts
 from analysis.report.table import frame_table
-from analysis.summaries.breakdown import breakdown as analyse_breakdown
 from tests.analysis.conftest import Writer, fc
 from tests.analysis.planted import grid, runs
 
@@ -304,7 +304,7 @@ def test_breakdown_takes_medians_over_models() -> None:
             "category_share.control": [0.1] + [np.nan] * 7,
         },
     )
-    found = breakdown(frame, "point")
+    found = measure_shares(frame, "point")
     row = found.categories.iloc[0]
     assert (row["name"], row["models"], row["median"]) == ("matmul", 8, pytest.approx(np.median(shares)))
     # Order statistics 1 and 8 of 8 cover the median with 1 - 2 / 2^8.

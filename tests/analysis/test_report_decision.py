@@ -298,7 +298,7 @@ def test_claims_without_data_are_one_line() -> None:
 
 def test_figures_follow_the_page_into_the_dark() -> None:
     """Black and greys are variables; the number within a coloured cell keeps the colour chosen for that cell."""
-    from analysis.summaries.heatmap import HeatmapOptions, heatmap
+    from analysis.analyses.heatmap import HeatmapOptions, heatmap
 
     drawn = heatmap(measured(), HeatmapOptions(x="batch_size", y="model.nodes")).figure()
     text = embed(drawn, "k", "a map")

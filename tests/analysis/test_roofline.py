@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.analyses.roofline import RooflineOptions, RooflineResult
+from analysis.analyses.roofline import roofline as analyse
 from analysis.cli import main
-from analysis.methods.operation_roofline import operation_roofline
-from analysis.methods.roofline import Roof, find_roofs, roofline, summary, verdict
-from analysis.summaries.roofline import RooflineOptions, RooflineResult
-from analysis.summaries.roofline import roofline as analyse
+from analysis.operations import operation_roofline
+from analysis.roofs import Roof, find_roofs, place_models, summary, verdict
 from paradnn.errors import ConfigError, NotEnoughData, SchemaError
 from tests.analysis.conftest import Writer
 
@@ -65,7 +65,7 @@ def planted(device: str = "Made", precision: str = "float32", ceilings: bool = T
 
 def test_planted_ridge_shares_and_verdicts_are_recovered() -> None:
     frame = planted()
-    found = roofline(frame, SHEETS.get)
+    found = place_models(frame, SHEETS.get)
     (roof,) = found.roofs
     assert (roof.ridge, roof.source) == (PEAK / BANDWIDTH, "measured")
     points = found.points.merge(frame[["run_id", "planted"]], on="run_id")
@@ -103,7 +103,7 @@ def test_ceilings_are_medians_of_the_runs_of_each_precision() -> None:
 def test_without_measured_ceilings_the_specification_or_nothing(
     device: str, precision: str, peak: float | None, bandwidth: float | None, source: str
 ) -> None:
-    found = roofline(planted(device, precision, ceilings=False), SHEETS.get)
+    found = place_models(planted(device, precision, ceilings=False), SHEETS.get)
     (roof,) = found.roofs
     assert (roof.peak, roof.bandwidth, roof.source) == (peak, bandwidth, source)
     known = peak is not None and bandwidth is not None
@@ -120,7 +120,7 @@ def test_what_has_no_place_is_counted_with_its_reason() -> None:
     published["trace_flops_utilization"] = [0.25, *[np.nan] * 30]
     failed = planted(outcome="oom_host", run_id="x").head(3)
     slow = planted(run_id="y", flops_per_second=np.nan).head(2)
-    found = roofline(pd.concat([published, failed, slow], ignore_index=True), SHEETS.get)
+    found = place_models(pd.concat([published, failed, slow], ignore_index=True), SHEETS.get)
     assert found.left_out == {
         "not measured, such as out of memory": 3,
         "published without counted traffic": 30,
@@ -271,5 +271,5 @@ def test_a_frame_of_a_hundred_columns_is_no_cause_for_a_warning() -> None:
     runs = planted()
     wide = pd.DataFrame({**runs, **{f"metric_{place}": np.ones(len(runs)) for place in range(120)}}, copy=False)
     pd.testing.assert_frame_equal(
-        roofline(wide, SHEETS.get).points[["share"]], roofline(runs, SHEETS.get).points[["share"]]
+        place_models(wide, SHEETS.get).points[["share"]], place_models(runs, SHEETS.get).points[["share"]]
     )

@@ -8,12 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.analyses.extrapolate import stated_model
+from analysis.analyses.scaling import ScalingOptions, ScalingResult, scaling
 from analysis.cli.homogeneous import answer
-from analysis.methods.extrapolation import stated_model
-from analysis.methods.scaling_prediction import seconds_at
 from analysis.options import Selection
-from analysis.summaries.scaling import ScalingOptions, ScalingResult, scaling
-from analysis.summaries.scaling_prediction import HostsResult, PredictedResult
+from analysis.scaling_hosts import HostsResult, PredictedResult, seconds_at
 from paradnn.errors import ConfigError, NotEnoughData
 from paradnn.families import model_of
 from paradnn.forecast.communication.channels import channels

@@ -16,7 +16,7 @@ from analysis import (
     heatmap,
     sensitivity,
 )
-from analysis.methods.joining import as_steps
+from analysis.columns import as_steps
 from tests.analysis.planted import grid, runs
 
 POINTS = grid(layers=(4, 8))

@@ -9,13 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.analyses.sensitivity import SensitivityOptions, Settings, draw_sensitivity, encode, fit_weights
+from analysis.analyses.sensitivity import sensitivity as analyse
 from analysis.cli import main
-from analysis.figures.sensitivity import draw_sensitivity
-from analysis.methods.regression import regress
-from analysis.methods.sensitivity import Settings, encode, sensitivity
+from analysis.statistics.regression import regress
 from analysis.store.frame import units
-from analysis.summaries.sensitivity import SensitivityOptions
-from analysis.summaries.sensitivity import sensitivity as analyse
 from paradnn.errors import ConfigError, NotEnoughData, ParadnnError, SchemaError
 
 
@@ -50,14 +48,14 @@ def sweep(draw: np.random.Generator, points: int = 200, **columns: Any) -> pd.Da
 
 def test_planted_weights_are_recovered_with_sign_and_order() -> None:
     frame = sweep(np.random.default_rng(1))
-    fit = sensitivity(frame).fits[0]
+    fit = fit_weights(frame).fits[0]
     spread = frame["flops_utilization"].std()
     weights = fit.regression.weights
     for term, planted in (("model.layers", 0.1), ("batch_size", 0.05), ("model.nodes", 0.0)):
         assert weights.loc[term, "low"] < planted / spread < weights.loc[term, "high"], term
     assert weights.loc["model.layers", "p"] < 1e-9
     assert weights.loc["model.nodes", "p"] > 0.01
-    assert list(sensitivity(frame).table["term"]) == ["model.layers", "batch_size", "model.nodes"]
+    assert list(fit_weights(frame).table["term"]) == ["model.layers", "batch_size", "model.nodes"]
     assert fit.constant == {"model.input_size": "2000", "precision": "float32"}
 
 
@@ -68,26 +66,26 @@ def test_replicates_become_their_median_or_share_a_cluster() -> None:
         for i, shift in enumerate((-0.02, 0.0, 0.5))
     ]
     three = pd.concat(again, ignore_index=True)
-    single, merged = sensitivity(frame).fits[0].regression, sensitivity(three).fits[0].regression
+    single, merged = fit_weights(frame).fits[0].regression, fit_weights(three).fits[0].regression
     pd.testing.assert_frame_equal(merged.weights, single.weights)
     assert (merged.rows, merged.covariance) == (60, "crossed")
-    alone = sensitivity(three, settings=Settings(unit="point")).fits[0].regression
+    alone = fit_weights(three, settings=Settings(unit="point")).fits[0].regression
     assert (alone.rows, alone.covariance) == (60, "HC3")
     for unit, covariance in (("crossed", "crossed"), ("point", "cluster")):
-        kept = sensitivity(three, settings=Settings(keep_replicates=True, unit=unit)).fits[0].regression
+        kept = fit_weights(three, settings=Settings(keep_replicates=True, unit=unit)).fits[0].regression
         assert (kept.rows, kept.clusters, kept.covariance) == (180, 60, covariance)
     np.testing.assert_allclose(kept.weights["slope"], single.weights["slope"], atol=1e-12)
-    assert len(sensitivity(three).run_ids) == 180
+    assert len(fit_weights(three).run_ids) == 180
 
 
 def test_collinear_columns_are_named_and_nearly_collinear_ones_have_a_large_vif() -> None:
     frame = sweep(np.random.default_rng(7))
     frame["model.output_size"] = 3 * frame["model.nodes"] - 2 * frame["model.layers"] + 7
-    found = sensitivity(frame).fits[0].regression
+    found = fit_weights(frame).fits[0].regression
     assert found.collinear == {"model.output_size": ("model.layers", "model.nodes")}
     assert "model.output_size" not in found.weights.index
     frame["model.output_size"] = frame["model.nodes"] + np.random.default_rng(8).normal(0, 1, len(frame))
-    near = sensitivity(frame).fits[0].regression
+    near = fit_weights(frame).fits[0].regression
     assert near.collinear == {}
     assert near.weights.loc[["model.nodes", "model.output_size"], "vif"].min() > 100
 
@@ -96,12 +94,12 @@ def test_interactions_and_logarithms_recover_what_was_planted() -> None:
     frame = sweep(np.random.default_rng(9))
     layers, nodes = frame["model.layers"].astype(float), frame["model.nodes"].astype(float)
     frame["flops_utilization"] = 1e-3 * layers**0.5 * nodes**-1.5
-    log = sensitivity(frame, settings=Settings(log_hyperparameters=True, log_metric=True)).fits[0].regression
+    log = fit_weights(frame, settings=Settings(log_hyperparameters=True, log_metric=True)).fits[0].regression
     np.testing.assert_allclose(log.weights["slope"], [0.5, -1.5, 0.0], atol=1e-9)
     assert log.r2_held_out == pytest.approx(1)
     a, b = ((column - column.mean()) / column.std() for column in (layers, nodes))
     frame["flops_utilization"] = 5 + a - b + 2 * a * b
-    crossed = sensitivity(frame, settings=Settings(interactions=True)).fits[0].regression
+    crossed = fit_weights(frame, settings=Settings(interactions=True)).fits[0].regression
     assert crossed.weights.loc["model.layers x model.nodes", "slope"] == pytest.approx(2)
     assert crossed.weights.loc["model.nodes x batch_size", "weight"] == pytest.approx(0, abs=1e-9)
 
@@ -127,7 +125,7 @@ def test_words_become_indicators_and_blocks_their_total() -> None:
     draw = np.random.default_rng(10)
     fast = sweep(draw, precision=draw.choice(["float32", "bfloat16"], 200))
     fast["flops_utilization"] += 0.3 * (fast["precision"] == "bfloat16")
-    fit = sensitivity(fast, on=["layers", "precision", "batch_size"]).fits[0]
+    fit = fit_weights(fast, on=["layers", "precision", "batch_size"]).fits[0]
     assert fit.regression.weights.loc["precision=bfloat16", "slope"] == pytest.approx(0.3, abs=0.01)
     assert fit.unfitted == ("model.nodes",)
 
@@ -136,7 +134,7 @@ def test_each_family_and_device_has_its_own_fit_and_failures_are_counted() -> No
     draw = np.random.default_rng(11)
     other = sweep(draw, device="Test GPU", environment_id="f", outcome=["ok"] * 150 + ["oom_device"] * 50)
     recurrent = sweep(draw, 5, family="lstm")
-    result = sensitivity(pd.concat([sweep(draw), other, recurrent], ignore_index=True))
+    result = fit_weights(pd.concat([sweep(draw), other, recurrent], ignore_index=True))
     assert [(fit.name, fit.regression.rows) for fit in result.fits] == [
         ("fc on Test CPU", 200),
         ("fc on Test GPU", 150),
@@ -145,7 +143,7 @@ def test_each_family_and_device_has_its_own_fit_and_failures_are_counted() -> No
     assert result.lacking == (("lstm on Test CPU", "5 points for 3 terms, at least 12 are needed"),)
     assert result.metric == "flops_utilization"
     with pytest.raises(SchemaError, match=r"environment_id = e .*, f "):
-        sensitivity(pd.concat([sweep(draw), other.assign(device="Test CPU")], ignore_index=True))
+        fit_weights(pd.concat([sweep(draw), other.assign(device="Test CPU")], ignore_index=True))
 
 
 @pytest.mark.parametrize(
@@ -172,14 +170,14 @@ def test_each_family_and_device_has_its_own_fit_and_failures_are_counted() -> No
 def test_what_cannot_be_answered_is_said(change: dict[str, Any], arguments: dict[str, Any], message: str) -> None:
     frame = sweep(np.random.default_rng(13)).assign(**change)
     with pytest.raises(ParadnnError, match=message):
-        sensitivity(frame, **arguments)
+        fit_weights(frame, **arguments)
 
 
 def test_too_few_rows_name_how_many_are_needed() -> None:
     with pytest.raises(NotEnoughData, match="5 points for 2 terms, at least 9 are needed"):
         regress(pd.DataFrame({"a": range(5), "b": [1, 0, 2, 0, 1]}), np.arange(5.0))
     with pytest.raises(ConfigError, match="no measured run has"):
-        sensitivity(sweep(np.random.default_rng(14)).iloc[:0])
+        fit_weights(sweep(np.random.default_rng(14)).iloc[:0])
 
 
 def test_the_command_says_and_draws_what_it_found(
@@ -204,7 +202,7 @@ def test_the_command_says_and_draws_what_it_found(
 def test_the_figure_has_a_row_for_each_term_and_says_what_is_constant() -> None:
     draw = np.random.default_rng(15)
     other = sweep(draw, device="Test GPU", environment_id="f", **{"model.nodes": 64})
-    figure = draw_sensitivity(sensitivity(pd.concat([sweep(draw), other], ignore_index=True)))
+    figure = draw_sensitivity(fit_weights(pd.concat([sweep(draw), other], ignore_index=True)))
     axes = figure.axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["nodes", "batch size", "layers"]
     assert [text.get_text() for text in axes.texts] == ["constant: 64"]

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.methods.compare import Verdict, compare
-from analysis.methods.sessions import Standing, design_of, session_component, sessions_of
-from analysis.methods.software import Verdict as Brings
-from analysis.methods.software import software
-from analysis.methods.speedup import speedup
+from analysis.analyses.compare import Verdict, compare_points
+from analysis.analyses.software import Verdict as Brings
+from analysis.analyses.software import software
+from analysis.analyses.speedup import pair_points
+from analysis.statistics.sessions import Standing, design_of, session_component, sessions_of
 from tests.analysis.test_pairing import side
 
 START = pd.Timestamp("2026-01-01", tz="UTC")
@@ -93,7 +93,7 @@ def test_equal_sides_in_random_order_are_told_apart_as_seldom_as_stated(points: 
             frame = side(100 * np.exp(logs[place]).reshape(points, replicates), name)
             start = START + pd.to_timedelta(60 * order[place], unit="s")
             sides.append(frame.assign(sweep_id="s", sweep_order="random", start_time=start))
-        found[true] += compare(*sides).families["verdict"].iloc[0] in (Verdict.A_BETTER, Verdict.B_BETTER)
+        found[true] += compare_points(*sides).families["verdict"].iloc[0] in (Verdict.A_BETTER, Verdict.B_BETTER)
     assert found[0.0] <= 6
     assert found[0.2] >= 50
 
@@ -109,7 +109,7 @@ def test_what_sessions_add_is_the_scatter_of_their_means() -> None:
 
 def test_one_session_a_side_carries_no_verdict() -> None:
     """Equal sides and a session effect as large as the noise: 77% of families were called different."""
-    found = [compare(*planted(seed, 1, together=False)) for seed in range(20)]
+    found = [compare_points(*planted(seed, 1, together=False)) for seed in range(20)]
     assert {one.families["verdict"].iloc[0] for one in found} == {Verdict.WITHHELD}
     assert all(not one.cells["tested"].any() for one in found)
 
@@ -120,21 +120,23 @@ def test_a_drift_is_no_difference() -> None:
     later = b.assign(
         start_time=b["start_time"] + pd.Timedelta(hours=2), examples_per_second=0.96 * b["examples_per_second"]
     )
-    assert compare(a, later).families[["verdict", "basis"]].iloc[0].tolist() == [Verdict.WITHHELD, "sessions"]
+    assert compare_points(a, later).families[["verdict", "basis"]].iloc[0].tolist() == [Verdict.WITHHELD, "sessions"]
 
 
 @pytest.mark.parametrize("sweeps", [3, 5])
 def test_several_sessions_a_side_hold_their_rate_and_find_what_is_there(sweeps: int) -> None:
-    verdicts = [compare(*planted(seed, sweeps, together=False)).families["verdict"].iloc[0] for seed in range(60)]
+    verdicts = [
+        compare_points(*planted(seed, sweeps, together=False)).families["verdict"].iloc[0] for seed in range(60)
+    ]
     assert sum(verdict in (Verdict.A_BETTER, Verdict.B_BETTER) for verdict in verdicts) <= 8
-    found = [compare(*planted(seed, sweeps, False, 0.08)).families["verdict"].iloc[0] for seed in range(10)]
+    found = [compare_points(*planted(seed, sweeps, False, 0.08)).families["verdict"].iloc[0] for seed in range(10)]
     assert found.count(Verdict.A_BETTER) >= 8
 
 
 def test_a_cell_of_several_sessions_is_tested_over_their_means() -> None:
     a, b = planted(1, 3, together=False)
     twice = [pd.concat([one, one.assign(run_id=one["run_id"] + "x", replicate=9)]) for one in (a, b)]
-    row, again = (compare(*sides).cells.iloc[0] for sides in ((a, b), twice))
+    row, again = (compare_points(*sides).cells.iloc[0] for sides in ((a, b), twice))
     assert row["a_units"] == again["a_units"] == 3
     logs = [np.log(one["examples_per_second"].iloc[:3]) for one in (a, b)]
     expected = stats.ttest_ind(*logs, equal_var=False).pvalue
@@ -155,10 +157,10 @@ def test_one_process_a_point_is_never_clear_and_five_are_at_their_rate() -> None
                 rate * np.exp(half),
             )
             sides.append(frame)
-        row = speedup(*sides).summary.iloc[0]
+        row = pair_points(*sides).summary.iloc[0]
         counts[processes] = int(row["clear_wins"] + row["clear_losses"])
         if processes == 5:
-            cells = compare(*sides).cells
+            cells = compare_points(*sides).cells
             assert set(cells["interval_source"]) == {"processes"}
             assert cells["tested"].all()
     assert counts[1] == 0

@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.methods.speedup import speedup, summarise
-from analysis.summaries.operation_speedup import OperationSpeedupResult
-from analysis.summaries.speedup import SpeedupOptions, SpeedupResult
-from analysis.summaries.speedup import speedup as command
+from analysis.analyses.speedup import SpeedupOptions, SpeedupResult, pair_points, summarise
+from analysis.analyses.speedup import speedup as command
+from analysis.operation_speedup import OperationSpeedupResult
 from paradnn.errors import ConfigError
 from tests.analysis.planted import sandwich
 from tests.analysis.test_pairing import SHAPE, plain_pairs, published, published_folder, side
@@ -34,7 +33,7 @@ def grid(law: tuple[float, float], noise: float, seed: int = 0) -> tuple[pd.Data
 def test_the_published_share_of_wins_and_weights_are_those_of_the_files(tmp_path: Path) -> None:
     folder = published_folder(tmp_path)
     plain = plain_pairs(folder)
-    found = speedup(*published(folder))
+    found = pair_points(*published(folder))
     row = found.summary.iloc[0]
     assert (row["points"], row["wins"]) == (len(plain), (plain["speedup"] > 1).sum())
     assert row["geometric_mean"] == pytest.approx(np.exp(np.log(plain["speedup"]).mean()))
@@ -46,7 +45,7 @@ def test_the_published_share_of_wins_and_weights_are_those_of_the_files(tmp_path
         return
     assert (row["points"], row["wins"], round(row["share"], 3)) == (176, 136, 0.773)
     for linear in (False, True):
-        weights = speedup(*published(folder), linear=linear).fits[0].regression.weights["weight"]
+        weights = pair_points(*published(folder), linear=linear).fits[0].regression.weights["weight"]
         x, y = plain[list(weights.index)].astype(float), plain["speedup"]
         if not linear:
             x, y = np.log2(x), np.log2(y)
@@ -57,7 +56,7 @@ def test_the_published_share_of_wins_and_weights_are_those_of_the_files(tmp_path
 
 
 def test_a_planted_law_is_recovered() -> None:
-    fit = speedup(*grid((0.5, -0.25), 0.01)).fits[0]
+    fit = pair_points(*grid((0.5, -0.25), 0.01)).fits[0]
     assert fit.logarithms == ("model.layers", "batch_size")
     np.testing.assert_allclose(fit.regression.weights["slope"], [0.5, -0.25], atol=0.01)
     assert fit.regression.r2 > 0.99
@@ -73,7 +72,7 @@ def test_intervals_cover_at_their_rate() -> None:
     y = np.concatenate([ratio, 0.3 * layers + noise[20:] / np.log(2)])
     low, high = (ends[:, 0] for ends in sandwich(np.column_stack([layers, batch]), y)[:2])
     for place, sides in enumerate(sweeps):
-        row = speedup(*sides, unit="point").fits[0].regression.weights.loc["model.layers"]
+        row = pair_points(*sides, unit="point").fits[0].regression.weights.loc["model.layers"]
         scale = row["slope"] / row["weight"]
         np.testing.assert_allclose([row["low"] * scale, row["high"] * scale], [low[place], high[place]], rtol=1e-6)
     assert 0.94 <= np.mean((low <= 0.3) & (high >= 0.3)) <= 0.975
@@ -81,7 +80,7 @@ def test_intervals_cover_at_their_rate() -> None:
 
 def test_what_a_summary_holds() -> None:
     a, b = side([[2.0], [8], [0.5], [1]]), side([[1.0], [1], [1], [1]], "B")
-    pairs = speedup(a, b).pairs
+    pairs = pair_points(a, b).pairs
     row = summarise(pairs).iloc[0]
     assert (row["points"], row["wins"], row["share"], row["geometric_mean"]) == (4, 2, 0.5, pytest.approx(8**0.25))
     assert (row["minimum"], row["q25"], row["median"], row["q75"], row["maximum"]) == (0.5, 0.875, 1.5, 3.5, 8.0)
@@ -96,21 +95,21 @@ def test_what_a_summary_holds() -> None:
 
 def test_parameters_go_with_their_point() -> None:
     a, b = grid((0.0, 0.0), 0.0)
-    pairs = speedup(a, b.drop(columns="parameters")).pairs
+    pairs = pair_points(a, b.drop(columns="parameters")).pairs
     merged = pairs.merge(a, on=["model.layers", "batch_size"])
     np.testing.assert_array_equal(merged["parameters_x"], merged["parameters_y"])
 
 
 def test_terms_are_chosen_by_short_names_and_wrong_ones_named() -> None:
     a, b = grid((0.5, 0.0), 0.01)
-    assert list(speedup(a, b, terms=["layers"]).fits[0].regression.weights.index) == ["model.layers"]
+    assert list(pair_points(a, b, terms=["layers"]).fits[0].regression.weights.index) == ["model.layers"]
     with pytest.raises(ConfigError, match=r"--terms=layer: .* did you mean layers\?"):
-        speedup(a, b, terms=["layer"])
+        pair_points(a, b, terms=["layer"])
 
 
 def test_no_pairs_is_an_empty_result() -> None:
     a, b = grid((0.5, 0.0), 0.01)
-    nothing = speedup(a, b.assign(outcome="oom_device"))
+    nothing = pair_points(a, b.assign(outcome="oom_device"))
     assert (len(nothing.pairs), len(nothing.summary), nothing.fits) == (0, 0, ())
 
 

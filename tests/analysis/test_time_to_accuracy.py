@@ -10,10 +10,9 @@ import pandas as pd
 import pytest
 from scipy.stats import mstats, t, ttest_1samp
 
-from analysis.methods.time_to_accuracy import olympic_mean, time_to_accuracy
+from analysis.analyses.time_to_accuracy import TimeToAccuracyOptions, olympic_mean, score_trainings
+from analysis.analyses.time_to_accuracy import time_to_accuracy as summarise
 from analysis.prices import PriceList, priced
-from analysis.summaries.time_to_accuracy import TimeToAccuracyOptions
-from analysis.summaries.time_to_accuracy import time_to_accuracy as summarise
 from paradnn.errors import ConfigError, NotEnoughData
 
 
@@ -69,7 +68,7 @@ def test_one_run_that_never_ends_is_left_out_and_two_are_not() -> None:
 def test_settings_are_scored_over_seeds_and_platforms_compared() -> None:
     rows = [trained(10.0 + seed, seed, batch, "A") for seed in range(5) for batch in (32, 64)]
     rows += [trained(5.0 + seed / 2, seed, batch, "B") for seed in range(5) for batch in (32, 64)]
-    found = time_to_accuracy(priced(frame(rows), PriceList({"A": 3.6})))
+    found = score_trainings(priced(frame(rows), PriceList({"A": 3.6})))
     assert found.scores["seconds"].tolist() == [12.0, 12.0, 6.0, 6.0]
     assert found.scores["reached"].tolist() == [5] * 4
     assert found.scores["cost"].tolist()[:2] == pytest.approx([0.012, 0.012])
@@ -81,7 +80,7 @@ def test_settings_are_scored_over_seeds_and_platforms_compared() -> None:
 
 def test_a_setting_is_all_but_the_seed() -> None:
     rows = [trained(10.0, seed, **{"optimizer.learning_rate": rate}) for seed in range(3) for rate in (0.1, 0.01)]
-    found = time_to_accuracy(frame(rows))
+    found = score_trainings(frame(rows))
     assert found.scores["choice"].tolist() == ["learning_rate=0.01", "learning_rate=0.1"]
     assert found.scores["runs"].tolist() == [3, 3]
 
@@ -93,18 +92,18 @@ def test_a_training_that_was_cut_short_and_went_on_is_one_run() -> None:
 
     whole = [point(seed, 10.0 + seed) for seed in range(4)]
     cut = [point(seed, math.inf) for seed in range(2)] + [point(3, 9.0, outcome="crash")]
-    [row] = time_to_accuracy(frame(cut + whole)).scores.to_dict("records")
+    [row] = score_trainings(frame(cut + whole)).scores.to_dict("records")
     assert (row["runs"], row["reached"], row["seconds"]) == (4, 4, 11.5)
     # What was not taken up again, and what had all its epochs or lost its numbers, did not reach the target.
     for further in (point(5, math.inf), point(1, math.inf, epochs=40.0), point(1, math.inf, outcome="nan")):
-        [row] = time_to_accuracy(frame([further, *whole])).scores.to_dict("records")
+        [row] = score_trainings(frame([further, *whole])).scores.to_dict("records")
         assert (row["runs"], row["reached"]) == (5, 4)
 
 
 def test_a_processor_and_a_gpu_are_compared() -> None:
     rows = [trained(10.0 + seed, seed, device="A", **{"platform.name": "cpu"}) for seed in range(4)]
     rows += [trained(5.0 + seed / 2, seed, device="B", **{"platform.name": "gpu"}) for seed in range(4)]
-    [ratio] = time_to_accuracy(frame(rows)).ratios
+    [ratio] = score_trainings(frame(rows)).ratios
     assert (ratio.faster, ratio.seconds) == ("B", pytest.approx(2.0))
 
 
@@ -114,7 +113,7 @@ def test_what_an_optimizer_implies_is_not_said_beside_it() -> None:
         trained(10.0, **{"optimizer.decay": decay, "optimizer.learning_rate": rate, "optimizer.name": name})
         for name, (decay, rate) in kinds.items()
     ]
-    assert time_to_accuracy(frame(rows)).scores["choice"].tolist() == [f"optimizer={name}" for name in sorted(kinds)]
+    assert score_trainings(frame(rows)).scores["choice"].tolist() == [f"optimizer={name}" for name in sorted(kinds)]
 
 
 def test_it_is_said_in_words_and_drawn() -> None:
@@ -135,7 +134,7 @@ def test_it_is_said_in_words_and_drawn() -> None:
 
 def test_runs_of_steps_alone_are_not_enough() -> None:
     with pytest.raises(NotEnoughData, match="task=learn"):
-        time_to_accuracy(frame([trained(1.0)]).drop(columns="best_accuracy"))
+        score_trainings(frame([trained(1.0)]).drop(columns="best_accuracy"))
 
 
 def epochs_at(batch_size: int, epochs: float, device: str = "A", seconds: float = 10.0) -> list[dict[str, Any]]:
@@ -147,7 +146,7 @@ def epochs_at(batch_size: int, epochs: float, device: str = "A", seconds: float 
 
 def test_a_speedup_by_fewer_epochs_than_its_neighbours_is_told() -> None:
     rows = [*epochs_at(32, 10), *epochs_at(64, 11, seconds=6), *epochs_at(128, 6, seconds=2), *epochs_at(256, 20)]
-    scores = time_to_accuracy(frame(rows)).scores
+    scores = score_trainings(frame(rows)).scores
     assert scores["passes"].tolist() == [True, True, False, True]
     assert scores["speedup"].tolist() == pytest.approx([1, 10 / 6, 5, 1])
     assert scores["least_epochs"].notna().tolist() == [False, False, True, False], "64 is above, 256 has none above it"
@@ -159,7 +158,7 @@ def test_a_speedup_by_fewer_epochs_than_its_neighbours_is_told() -> None:
 def test_the_faster_platforms_epochs_are_tested_with_the_slowers() -> None:
     rows = [row for batch in (32, 64) for row in epochs_at(batch, 10)]
     same = [row for batch in (32, 64) for row in epochs_at(batch, 10, "B", 5)]
-    [ratio] = time_to_accuracy(frame(rows + same)).ratios
+    [ratio] = score_trainings(frame(rows + same)).ratios
     assert (ratio.faster, ratio.tested, ratio.passed) == ("B", 2, 2)
     fewer = [row for batch, epochs in ((32, 5), (64, 10)) for row in epochs_at(batch, epochs, "B", 5)]
     result = summarise(frame(rows + fewer))
@@ -184,7 +183,7 @@ def test_epochs_that_agree_by_rounding_are_not_known_exactly(count: int) -> None
 
 def test_scores_of_whole_epochs_have_intervals() -> None:
     """Five seeds that all take the same number of epochs, and seconds in proportion."""
-    row = time_to_accuracy(frame([trained(20.0, seed) for seed in range(5)])).scores.iloc[0]
+    row = score_trainings(frame([trained(20.0, seed) for seed in range(5)])).scores.iloc[0]
     reach = t.ppf(0.975, 2) / np.sqrt(12) / (0.6 * np.sqrt(5))
     assert row["epochs_high"] - row["epochs"] == pytest.approx(reach)
     assert row["seconds_high"] - row["seconds"] == pytest.approx(2 * reach)

@@ -1,0 +1,611 @@
+"""`compare`: two platforms, environments, versions or sweeps, cell by cell, with a verdict for each family.
+
+Two sides against each other, cell by cell and family by family: platforms, environments, versions or sweeps.
+
+Every ratio comes with its interval and its source; a test is made only where the replicates can carry one, and over
+all tests the share of false discoveries is held. Each family gets one verdict, which may be that nothing is shown.
+
+Conclusions over a whole space, drawn by completing it again and again: weights, cells of maps, comparisons.
+
+Each draw of `prediction.Completed` fills in what was not measured, as one measurement of everything might have turned
+out. A conclusion is reached from each, and its interval is over these. Where a conclusion is about these very points
+(weights and cells), nothing else is uncertain: a space that is complete has no sampling error. Where it is about points
+like these (comparisons, claims) what its own method says of that is added, by the rules of multiple imputation.
+
+Two sides in one picture: every cell's ratio and every family's mean with its interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from analysis.labels import label
+from analysis.lazy import drawing, np, pd, stats
+from analysis.options import option
+from analysis.prediction import IMPUTATIONS, Completed, PredictedOptions, combined, completed_of, told_of
+from analysis.registry import analysis
+from analysis.result import Paragraph, Result
+from analysis.sides import (
+    KEPT,
+    PairedOptions,
+    Sides,
+    apart,
+    choose_sides,
+    is_speed,
+    join_on,
+    more_replicates,
+    no_verdict,
+    selection,
+    smallest,
+    tidy,
+)
+from analysis.statistics.dependence import (
+    MINIMUM_POINTS,
+    Component,
+    Levels,
+    Unit,
+    crossed_mean,
+    crossed_share,
+    crossed_variance,
+    geometric_mean,
+    levels_of,
+    satterthwaite,
+)
+from analysis.statistics.pairing import RESULT_COLUMNS, Sampling, bounds, pair, sampling
+from analysis.statistics.power import detectable, detectable_mean, equivalent, replicates_for, spread_of
+from analysis.store.frame import families
+from paradnn.forecast.estimate import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+_KEPT = (*KEPT, "a_count", "b_count", "p_value", "p_adjusted", "verdict")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(PredictedOptions, PairedOptions):
+    """Two sides, and what to compare of them."""
+
+    command = "compare"
+
+    a: str = option(text="condition of side A's runs, such as 'device=TPU v2'", metavar="A", positional=True)
+    b: str = option(
+        text="condition of side B's runs, such as sweep_id=... or environment_id=...", metavar="B", positional=True
+    )
+    rate: float = option(
+        0.05, "share of false ones among the differences found (default: 0.05)", metavar="Q", above=0, below=1
+    )
+
+
+class Overall(NamedTuple):
+    """All paired points together: how many, on how many A is ahead, and the geometric mean of the ratios."""
+
+    points: int
+    wins: int
+    mean: Estimate
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class CompareResult(Result):
+    """The cells of both sides with interval, test and verdict, and a verdict for each family."""
+
+    comparison: Comparison
+    sides: Sides
+    unit: Literal["crossed", "model", "point"] = "crossed"
+    power: bool = False
+
+    @property
+    def table(self) -> pd.DataFrame:
+        return tidy(self.comparison.cells, _KEPT)
+
+    @property
+    def families(self) -> pd.DataFrame:
+        """A row for each family, with its verdict."""
+        return self.comparison.families
+
+    @cached_property
+    def overall(self) -> Overall:
+        """All points together, whatever their family."""
+
+        cells = self.comparison.cells
+        ratios = cells["speedup"].to_numpy(dtype="float64")
+        between = sampling(cells, "all").between
+        mean = geometric_mean(ratios, levels_of(cells, self.unit), more=between)
+        return Overall(len(ratios), int((ratios > 1).sum()), mean)
+
+    def _power(self) -> Iterator[str]:
+        """What more replicates could find, family by family."""
+        tests = int(self.comparison.cells["tested"].sum()) if len(self.comparison.cells) else 0
+        for row in self.families.to_dict("records"):
+            words = more_replicates(
+                row["spread"], self.comparison.rate, max(tests, row["points"], 1), self.comparison.margin
+            )
+            yield f"{row['family']}: {words}"
+
+    def _figure(self) -> Figure:
+
+        return draw_comparison(self.comparison, self.sides.name_a, self.sides.name_b)
+
+    def _paragraphs(self) -> Iterator[Paragraph]:
+        metric, cells = self.comparison.metric, self.comparison.cells
+        word = "faster" if is_speed(metric) else "better"
+        a, b = names = self.sides.called
+        yield Paragraph(f"{self.sides.named()}Ratios are {a} over {b} in {metric}, above 1 where {a} is {word}.")
+        for row in self.families.to_dict("records"):
+            left = tuple(filter(None, [selection(row, names)]))
+            yield Paragraph(_sentence(row, word, self.comparison.margin, names), left)
+        yield from map(Paragraph, no_verdict(cells))
+        if len(cells):
+            yield Paragraph(_tests(self.comparison, word, names))
+            yield Paragraph(_intervals(cells, self.families))
+        if self.power:
+            yield from map(Paragraph, self._power())
+        yield from apart(cells, self.sides)
+
+
+@analysis(
+    CompareOptions,
+    summary="A against B: each cell with interval and test, and a verdict for each family",
+    description="Pair the points that two sides both measured: platforms, environments, versions or sweeps.\n"
+    "A and B are conditions as in --where, several joined by ' & '. Each ratio has its interval,\n"
+    "a test where there are three replicates on both sides, false discoveries held over all cells;\n"
+    "each family has a verdict: A faster, B faster, no difference shown, or not enough data.",
+    example="python -m analysis compare version.tensorflow=2.21.0 version.tensorflow=2.20.0 --figure compare.png",
+    section="pair",
+    order=160,
+    title="Cell by cell",
+    reading=("Each mark is a point that both measured; the bar is the geometric mean with its 95% interval."),
+)
+def compare(frame: pd.DataFrame, options: CompareOptions) -> CompareResult:
+    """The cells of A and B with interval, test and verdict, and a verdict for each family.
+
+    ConfigError for a side without runs or a metric without direction, SchemaError for heterogeneous runs of a side.
+    """
+
+    sides = choose_sides(frame, [options.a], [options.b], ("A", "B"), options.pool)
+    on = join_on(options.on, sides)
+    predicted: tuple[Paragraph, ...] = ()
+    how: dict[str, Any] = {"on": on, "rate": options.rate, "margin": options.margin, "unit": options.unit}
+    if options.predicted:
+        completed = [completed_of(side, options.metric, options) for side in (sides.a, sides.b)]
+        comparison, predicted = predicted_comparison(*completed, **how), told_of(completed)
+    else:
+        comparison = compare_points(sides.a, sides.b, options.metric, **how)
+    return CompareResult(
+        comparison=comparison,
+        sides=sides,
+        unit=options.unit,
+        power=options.power,
+        sources=sides.sources,
+        pooled=sides.pooled,
+        predicted=predicted,
+    )
+
+
+def _sentence(row: dict[Any, Any], word: str, margin: float, names: tuple[str, str]) -> str:
+    """The verdict of one family, with what it rests on."""
+
+    count = row["points"]
+    points = f"{count} point{'s'[: count != 1]}"
+    if not count:
+        return f"{row['family']}: not enough data, no point was measured on both sides."
+    mean, low, high = (row[name] for name in ("geometric_mean", "geometric_mean_low", "geometric_mean_high"))
+    interval = f" ({low:.3g} to {high:.3g})" if low == low else ""
+    spread = f"single points {row['minimum']:.3g} to {row['maximum']:.3g}" if count > 1 else "no more than that"
+    numbers = f"geometric mean {mean:.3g}{interval} over {points}, {spread}"
+    if row["verdict"] == Verdict.NOT_ENOUGH:
+        return (
+            f"{row['family']}: not enough data: {numbers}. A verdict needs {MINIMUM_POINTS} points, or "
+            f"{REPLICATES} replicates of each on both sides."
+        )
+    if row["verdict"] == Verdict.SAME:
+        return f"{row['family']}: the same within {margin:.0%}: {numbers}."
+    if row["verdict"] == Verdict.WITHHELD:
+        return f"{row['family']}: no verdict: {numbers}; {names[0]} is ahead in {row['wins']}."
+    if row["verdict"] == Verdict.NOT_SHOWN:
+        could = row["detectable"] if row["basis"] == "points" else row["cell_detectable"]
+        found = f"{row['family']}: no difference shown: {numbers}; {names[0]} is ahead in {row['wins']}"
+        return f"{found}; {smallest(could)}{_of_one(row)}."
+    won = row["verdict"] == Verdict.A_BETTER
+    side, ahead = (names[0], row["wins"]) if won else (names[1], count - row["wins"])
+    if not won:
+        # Said from the winner's side: how many times faster B is.
+        bounds = f" ({1 / high:.3g} to {1 / low:.3g})" if low == low else ""
+        numbers = f"geometric mean {1 / mean:.3g}{bounds} of {names[1]} over {names[0]}, over {points}"
+        numbers += f", single points {1 / row['maximum']:.3g} to {1 / row['minimum']:.3g}" if count > 1 else ""
+    share = f"; {side} is ahead in {ahead} of them" if count > 1 else ""
+    basis = ", by the tests of its points" if row["basis"] == "tests" else ""
+    return f"{row['family']}: {side} {word}{basis}: {numbers}{share}."
+
+
+def _of_one(row: dict[Any, Any]) -> str:
+    """Whether a smallest difference is one of the mean or of a single point."""
+    return " of their mean" if row["basis"] == "points" else " in one point"
+
+
+def _tests(comparison: Comparison, word: str, names: tuple[str, str]) -> str:
+    """What was tested, and what the tests found."""
+
+    cells = comparison.cells
+    tested = int(cells["tested"].sum())
+    if not tested and not cells["comparable"].any():
+        return "No cell is tested, since the sessions of the sides carry no verdict."
+    if not tested:
+        return f"No cell is tested: that takes {REPLICATES} replicates of a point on both sides (replicate=0,1,2)."
+    lacking = len(cells) - tested
+    why = f" {lacking} of {len(cells)} cells are not tested: a test takes {REPLICATES} replicates on both sides."
+    a, b, same, open_ = (
+        int((cells["verdict"] == verdict).sum())
+        for verdict in (Verdict.A_BETTER, Verdict.B_BETTER, Verdict.SAME, Verdict.NOT_SHOWN)
+    )
+    alike = f" {same} are the same within {comparison.margin:.0%}." if same else ""
+    return (
+        f"Of {tested} cells tested (Welch's t on logarithms) {names[0]} is {word} in {a}, {names[1]} in {b}; at most "
+        f"{comparison.rate:.0%} of these are expected to be false (Benjamini-Hochberg).{alike}"
+        f"{_undecided(comparison, open_)}{why if lacking else ''}"
+    )
+
+
+def _undecided(comparison: Comparison, count: int) -> str:
+    """What the tests of the cells without a difference could have found."""
+    rows = comparison.families.dropna(subset="spread")
+    if not count or rows.empty:
+        return ""
+    row = rows.sort_values("points").iloc[-1]
+    needed = row["replicates_needed"]
+    takes = f"{needed:.0f} replicates" if needed == needed else "over a thousand replicates"
+    return (
+        f" In {count} none is shown: {smallest(row['cell_detectable'])} in one of them, and {comparison.margin:.0%} "
+        f"takes {takes} a side."
+    )
+
+
+def _intervals(cells: pd.DataFrame, families: pd.DataFrame) -> str:
+    """How exactly single ratios are known, and what the intervals of means are over."""
+    samples = dict.fromkeys(families.loc[families["points"] > 0, "sample"])
+    parts = [f"Intervals are 95%; those of means are over {'; '.join(samples)} as a sample of such."]
+    sources = (
+        ("replicates", "between replicates"),
+        ("processes", "between processes of one run"),
+        ("within process", "within one process only"),
+        ("prediction", "of what was predicted on a side"),
+    )
+    for source, words in sources:
+        rows = cells[cells["interval_source"] == source]
+        if len(rows):
+            reach = ((rows["speedup_high"] / rows["speedup_low"]) ** 0.5 - 1).median()
+            parts.append(
+                f"{len(rows)} single ratios have an interval from the spread {words}, in the median ±{reach:.1%}."
+            )
+    without = int((cells["interval_source"] == "none").sum())
+    if without:
+        parts.append(f"{without} single ratios have no interval: neither replicates nor one of their own.")
+    return " ".join(parts)
+
+
+#: Replicates on each side that a test needs: with two, a t of one degree of freedom finds next to nothing, and a
+#: single outlier cannot be recognised.
+REPLICATES = 3
+
+#: Differences up to this are called the same, where that is shown.
+MARGIN = 0.05
+
+#: The share of false ones among the differences found that is put up with.
+FALSE_DISCOVERIES = 0.05
+
+
+class Verdict(StrEnum):
+    """What is said of a family, and of a cell that was tested; tables hold the values."""
+
+    A_BETTER = "A better"
+    B_BETTER = "B better"
+    SAME = "the same within the margin"
+    NOT_SHOWN = "no difference shown"
+    WITHHELD = "no verdict"
+    NOT_ENOUGH = "not enough data"
+    UNTESTED = "not tested"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result.
+
+    `cells`: a row for each paired point, with the columns of `pairing.pair` (p_value only where tested) and `tested`,
+    `p_adjusted` (Benjamini-Hochberg over all tested cells) and `verdict`, any but NOT_ENOUGH. `families`: a row for
+    each family that either side measured, with points, tested, `a_better`, `b_better` and `same` (cells found by the
+    tests), `wins` (points with speedup above 1) and `share` with its interval, geometric mean with its interval over
+    the `sample`, minimum and maximum, `share_least` and `share_most` (`speedup.bounds`), `verdict` (any but UNTESTED),
+    `basis`, what it rests on; and what could have been found: `detectable`, the smallest difference of the mean (0.05
+    is 5%), `spread`, the typical standard deviation of a cell's measurements, `cell_detectable`, the smallest
+    difference of one cell, and `replicates_needed` for a difference of `margin` in one cell (NaN for over a thousand or
+    unknown).
+    """
+
+    metric: str
+    cells: pd.DataFrame
+    families: pd.DataFrame
+    rate: float
+    margin: float = MARGIN
+
+
+def compare_points(
+    a: pd.DataFrame,
+    b: pd.DataFrame,
+    metric: str = "examples_per_second",
+    on: Sequence[str] | None = None,
+    rate: float = FALSE_DISCOVERIES,
+    margin: float = MARGIN,
+    unit: Unit = "crossed",
+) -> Comparison:
+    """Compare A with B point by point and give each family a verdict.
+
+    Nothing is tested, and no verdict given, where the sessions of the sides do not allow it
+    (`analysis.methods.sessions`). A cell is tested (Welch's t on logarithms, see `pairing.pair`) where both sides have
+    REPLICATES independent measurements; it counts as different where its adjusted p is at most `rate`, as the same
+    where that of the two one-sided tests against `margin` is. A family's verdict rests on its MINIMUM_POINTS or more
+    points: A or B where the interval of the geometric mean, over models, batch sizes and sessions, lies on one side of
+    1, the same where the 90% interval lies within the margin, else no difference shown. Where it has fewer points it
+    rests on the tests, if all its cells are tested and agree. Anything less is not enough data.
+    """
+    cells = pair(a, b, metric, on)
+    # pandas copies attrs with every slice.
+    attrs, cells.attrs = cells.attrs, {}
+    enough = (cells["a_units"] >= REPLICATES) & (cells["b_units"] >= REPLICATES)
+    tested = cells["comparable"] & enough & cells["p_value"].notna()
+    cells["p_value"] = cells["p_value"].where(tested)
+    cells["tested"] = tested
+    cells["p_adjusted"] = adjust(cells["p_value"].to_numpy())
+    cells["verdict"] = _verdicts(cells, rate, margin)
+    known = families(pd.DataFrame({"family": [*_measured(a), *_measured(b)]}))
+    tests = int(tested.sum())
+    rows = []
+    sampled: dict[str, Sampling] = attrs["sampling"]
+    for family in known:
+        chosen = cells[cells["family"] == family]
+        found = _verdict(chosen, sampled.get(family, Sampling()), margin, unit)
+        rows.append({"family": family, **found, **_power(chosen, rate, margin, tests)})
+    cells.attrs = attrs
+    return Comparison(metric, cells, pd.DataFrame(rows), rate, margin)
+
+
+def _verdicts(cells: pd.DataFrame, rate: float, margin: float) -> np.ndarray:
+    """The verdict of each cell."""
+    tested = cells["tested"].to_numpy()
+    logs = np.log(cells["speedup"].to_numpy(dtype="float64"))
+    same = equivalent(logs, cells["log_error"].to_numpy(), cells["degrees"].to_numpy(), margin)
+    same = adjust(np.where(tested, same, np.nan)) <= rate
+    found: np.ndarray = np.select(
+        [~cells["comparable"].to_numpy(dtype=bool), ~tested, cells["p_adjusted"] <= rate, same],
+        [Verdict.WITHHELD, Verdict.UNTESTED, np.where(logs > 0, Verdict.A_BETTER, Verdict.B_BETTER), Verdict.SAME],
+        Verdict.NOT_SHOWN,
+    )
+    return found
+
+
+def adjust(p_values: np.ndarray) -> np.ndarray:
+    """p values adjusted for the rate of false discoveries, NaN where there is none.
+
+    The i-th smallest of m becomes the smallest of p_j m / j over j >= i, at most 1 (Benjamini and Hochberg, J. Royal
+    Statistical Society B 57, 1995). Holds for tests that are independent or positively dependent, as cells of one
+    sweep are whose sides share a machine.
+    """
+
+    adjusted = np.full(len(p_values), np.nan)
+    known = ~np.isnan(p_values)
+    if known.any():
+        adjusted[known] = stats.false_discovery_control(p_values[known], method="bh")
+    return adjusted
+
+
+def _measured(frame: pd.DataFrame) -> list[str]:
+    return list(frame["family"].dropna().unique())
+
+
+def _verdict(cells: pd.DataFrame, sampled: Sampling, margin: float, unit: Unit) -> dict[str, Any]:
+    """The row of one family, without its power."""
+    ratio = cells["speedup"].to_numpy(dtype="float64")
+    levels, logs, between = levels_of(cells, unit), np.log(ratio), sampled.between
+    share = crossed_share(ratio > 1, levels)
+    mean, low, high = np.exp(crossed_mean(logs, levels, more=between))
+    narrow = np.exp(crossed_mean(logs, levels, level=0.9, more=between)[1:])
+    least, most = bounds(ratio, sampled.missing).share if len(ratio) else (np.nan, np.nan)
+    verdict, basis = _decide(cells, (low, high), tuple(narrow), margin)
+    error, freedom = _error_of_mean(logs, levels, between)
+    return {
+        "points": len(ratio),
+        "tested": int(cells["tested"].sum()),
+        "a_better": int((cells["verdict"] == Verdict.A_BETTER).sum()),
+        "b_better": int((cells["verdict"] == Verdict.B_BETTER).sum()),
+        "same": int((cells["verdict"] == Verdict.SAME).sum()),
+        "wins": int((ratio > 1).sum()),
+        "share": share.value,
+        "share_low": share.low,
+        "share_high": share.high,
+        "share_least": least,
+        "share_most": most,
+        "missing_a": sampled.missing.a,
+        "missing_b": sampled.missing.b,
+        "geometric_mean": mean,
+        "geometric_mean_low": low,
+        "geometric_mean_high": high,
+        "sample": levels.words,
+        "minimum": ratio.min() if len(ratio) else np.nan,
+        "maximum": ratio.max() if len(ratio) else np.nan,
+        "verdict": verdict.value,
+        "basis": basis,
+        "detectable": detectable_mean(error, freedom) if len(ratio) >= MINIMUM_POINTS else np.nan,
+    }
+
+
+def _error_of_mean(logs: np.ndarray, levels: Levels, between: tuple[Component, ...]) -> tuple[float, float]:
+    """Standard error of the mean log ratio, and its degrees of freedom."""
+    if len(logs) < MINIMUM_POINTS:
+        return np.nan, np.nan
+    parts = [crossed_variance(logs, levels), *between]
+    return float(np.sqrt(sum(part.variance for part in parts))), satterthwaite(parts)
+
+
+def _power(cells: pd.DataFrame, rate: float, margin: float, tests: int) -> dict[str, float]:
+    """What the tests of single cells could have found, from the typical scatter of a cell's measurements."""
+    units = cells[["a_units", "b_units"]].min(axis=1)
+    known = cells["log_error"].notna() & (units >= 2)
+    if not known.any():
+        return {"spread": np.nan, "cell_detectable": np.nan, "replicates_needed": np.nan}
+    spread = spread_of(cells)
+    needed = replicates_for(margin, spread, rate, max(tests, 1), least=REPLICATES)
+    return {
+        "spread": spread,
+        "cell_detectable": detectable(spread, int(units[known].median()), rate, max(tests, 1)),
+        "replicates_needed": float(needed) if needed is not None else np.nan,
+    }
+
+
+def _decide(
+    cells: pd.DataFrame, interval: tuple[float, float], narrow: tuple[float, ...], margin: float
+) -> tuple[Verdict, str]:
+    """(verdict, what it rests on) of a family's cells, and the 95% and 90% intervals of their geometric mean."""
+    count = len(cells)
+    if count and not cells["comparable"].all():
+        return Verdict.WITHHELD, "sessions"
+    if count >= MINIMUM_POINTS:
+        return verdict_of(interval, narrow, margin), "points"
+    if count and cells["tested"].all():
+        verdicts = set(cells["verdict"])
+        return (Verdict(verdicts.pop()) if len(verdicts) == 1 else Verdict.NOT_SHOWN), "tests"
+    return Verdict.NOT_ENOUGH, "nothing"
+
+
+def verdict_of(interval: tuple[float, float], narrow: tuple[float, ...], margin: float) -> Verdict:
+    """The verdict of the 95% and the 90% interval of a geometric mean of speedups."""
+    low, high = interval
+    if low > 1 or high < 1:
+        return Verdict.A_BETTER if low > 1 else Verdict.B_BETTER
+    inside = narrow[0] >= 1 / (1 + margin) and narrow[1] <= 1 + margin
+    return Verdict.SAME if inside else Verdict.NOT_SHOWN
+
+
+#: A 90% interval reaches so far of a 95% one.
+_NARROW = 1.645 / 1.96
+
+
+def predicted_comparison(a: Completed, b: Completed, **how: Any) -> Comparison:
+    """`compare` of every point that lies in the spaces of both sides.
+
+    Single ratios that were predicted on a side have the interval of that, source "prediction", and no test.
+    """
+    found = [compare_points(a.drawn(number), b.drawn(number), a.metric, **how) for number in range(IMPUTATIONS)]
+    whole = compare_points(a.drawn(), b.drawn(), a.metric, **how)
+    families = [_family(row, [one.families for one in found], whole) for row in whole.families.to_dict("records")]
+    return replace(whole, cells=_ratios(whole.cells, found), families=pd.DataFrame(families))
+
+
+def _family(row: dict[Any, Any], drawn: Sequence[pd.DataFrame], whole: Comparison) -> dict[Any, Any]:
+    """The verdict of a family from those of completed spaces."""
+    rows = pd.concat([one[one["family"] == row["family"]] for one in drawn])
+    if not row["points"]:
+        return row
+    means = np.log(rows[["geometric_mean", "geometric_mean_low", "geometric_mean_high"]].to_numpy(dtype="float64"))
+    mean = np.exp(combined([Estimate(*each) for each in means]))
+    share = combined([Estimate(*each) for each in rows[["share", "share_low", "share_high"]].to_numpy()])
+    found = row | dict(zip(("geometric_mean", "geometric_mean_low", "geometric_mean_high"), mean, strict=True))
+    found |= {"share": share.value, "share_low": max(share.low, 0.0), "share_high": min(share.high, 1.0)}
+    found |= {name: float(rows[name].mean()) for name in ("share_least", "share_most", "minimum", "maximum")}
+    found["wins"] = round(float(rows["wins"].mean()))
+    if row["basis"] == "points":
+        found["verdict"] = verdict_of(
+            (mean[1], mean[2]), tuple(mean[0] * (mean[1:] / mean[0]) ** _NARROW), whole.margin
+        )
+    return found
+
+
+def _ratios(cells: pd.DataFrame, drawn: Sequence[Comparison]) -> pd.DataFrame:
+    """Cells with intervals over draws where these differ."""
+    if not len(cells):
+        return cells
+    keys = [name for name in cells if name not in (*RESULT_COLUMNS, "comparable", "tested", "p_adjusted", "verdict")]
+    every = pd.concat([one.cells[[*keys, "speedup"]] for one in drawn])
+    logs = np.log(every.pop("speedup")).groupby([every[name] for name in keys], dropna=False).agg(["mean", "std"])
+    joined = cells[keys].merge(logs.reset_index(), on=keys, how="left")
+    middle, spread = joined["mean"].to_numpy(), joined["std"].to_numpy()
+    reach = stats.t.ppf(0.975, IMPUTATIONS - 1) * np.sqrt(1 + 1 / IMPUTATIONS) * spread
+    predicted = spread > 1e-9
+    found = cells.copy()
+    for name, log in (("speedup", middle), ("speedup_low", middle - reach), ("speedup_high", middle + reach)):
+        found.loc[predicted, name] = np.exp(log)[predicted]
+    found.loc[predicted, "interval_source"] = "prediction"
+    found.loc[predicted & found["comparable"].to_numpy(dtype=bool), "verdict"] = Verdict.UNTESTED
+    return found
+
+
+def _looks() -> dict[Verdict, tuple[str, str]]:
+    """Verdict of a cell -> (colour, marker)."""
+    return {
+        Verdict.A_BETTER: (drawing.COLOURS[0], "^"),
+        Verdict.B_BETTER: (drawing.COLOURS[1], "v"),
+        Verdict.NOT_SHOWN: ("#777777", "s"),
+        Verdict.UNTESTED: ("#999999", "o"),
+    }
+
+
+def draw_comparison(found: Comparison, a: str = "A", b: str = "B") -> Figure:
+    """A row for each family: a mark for each cell, coloured by its verdict, and the geometric mean with its 95%
+    interval over points in black. Right of 1 `a` is better."""
+    families = [str(family) for family in found.families["family"]]
+    figure, axes = drawing.figure(8.0, 1.5 + 0.8 * len(families))
+    axes.axvline(1, color="#333333", linewidth=1)
+    axes.set_xscale("log")
+    present = set()
+    for place, row in enumerate(found.families.to_dict("records")):
+        cells = found.cells[found.cells["family"] == row["family"]]
+        present |= _marks(axes, cells, place)
+        if row["points"]:
+            reach = [
+                [row["geometric_mean"] - row["geometric_mean_low"]],
+                [row["geometric_mean_high"] - row["geometric_mean"]],
+            ]
+            axes.errorbar(
+                [row["geometric_mean"]],
+                [place],
+                xerr=reach if np.isfinite(reach).all() else None,
+                fmt="D",
+                color="#000000",
+                markersize=6,
+                capsize=4,
+                linewidth=1.6,
+                zorder=4,
+            )
+    told = {Verdict.A_BETTER: f"{a} better", Verdict.B_BETTER: f"{b} better"}
+    words = [
+        f"{row['family']}\n{told.get(row['verdict'], row['verdict'])}" for row in found.families.to_dict("records")
+    ]
+    axes.set_yticks(range(len(families)), words)
+    axes.set_ylim(len(families) - 0.45, -0.55)
+    drawing.finish(axes, f"{label(found.metric)}: {a} against {b}", f"speedup of {a} over {b}")
+    axes.grid(axis="y", visible=False)
+    drawing.ratio_axis(axes.xaxis)
+    handles = [
+        axes.scatter([], [], color=colour, marker=marker, s=28, label=f"cell: {told.get(verdict, verdict)}")
+        for verdict, (colour, marker) in _looks().items()
+        if verdict in present
+    ]
+    handles.append(axes.errorbar([], [], xerr=[], fmt="D", color="#000000", label="geometric mean, 95% interval"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return figure
+
+
+def _marks(axes: Axes, cells: pd.DataFrame, place: int) -> set[str]:
+    """A family's cells, spread evenly in height so that equal ratios are seen apart; returns the verdicts drawn."""
+    ordered = cells.sort_values("speedup")
+    count = len(ordered)
+    # A low-discrepancy sequence: neighbours in ratio are far apart in height.
+    height = pd.Series(place + (np.arange(count) * 0.6180339887 % 1 - 0.5) * 0.6, index=ordered.index)
+    for verdict, (colour, marker) in _looks().items():
+        rows = ordered[ordered["verdict"] == verdict]
+        axes.scatter(rows["speedup"], height[rows.index], s=18, color=colour, marker=marker, alpha=0.7, linewidths=0)
+    return set(ordered["verdict"])

@@ -1,0 +1,549 @@
+"""`extrapolate`: the step time of models on a device that only ran kernels.
+
+How long a step would take on a device that only ran kernels: its operations, each predicted from these, summed.
+
+The products of a step follow from its layers (`Model.product_list`), with exact shapes, which profiles do
+not hold. What else a step does is read from the run's own operation table, how often and how many bytes, whatever
+device it was profiled on; without a table it is the traffic that the products do not explain. Such an operation is
+predicted as an elementwise kernel that moves as many bytes. An operation within a step is not called: of each kernel's
+time the call is taken off, and a step of dispatch added, as chains of elementwise kernels show it.
+
+Steps predicted from kernels over the same steps measured.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+from analysis.format import short
+from analysis.lazy import drawing, np, pd
+from analysis.options import Options, option
+from analysis.registry import analysis
+from analysis.result import Paragraph, Result, require_runs
+from analysis.store.conditions import select
+from analysis.store.frame import families, is_ok, require_homogeneous
+from paradnn.errors import ConfigError, NotEnoughData
+from paradnn.families import FAMILIES, Model, model_of
+from paradnn.families.operations import Counted, Operation, elementwise_operation
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from paradnn.forecast.operation_times import OperationTimes
+
+
+_LISTED = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtrapolateOptions(Options):
+    """Which steps, on which device."""
+
+    command = "extrapolate"
+
+    to: str = option(text="the device, which ran kernels: model=gemm, conv2d, elementwise", metavar="DEVICE")
+    run: str | None = option(
+        None, "the beginning of one run's id, or a condition as in --where (default: all models)", metavar="RUN"
+    )
+    model: str | None = option(
+        None, "points that need no run, such as 'model=fc model.nodes=64,256 batch_size=32'", metavar="POINTS"
+    )
+
+    metric: Literal["step_time_ms", "step_time_min_ms"] = option(
+        "step_time_ms",
+        "the time of kernels and of measured steps (default: step_time_ms, the median; step_time_min_ms, the fastest "
+        "block, where other work shared the machine)",
+        metavar="M",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ExtrapolateResult(Result):
+    """The steps that were asked for, with the runs or points (rows) that they are of."""
+
+    kernels: Kernels
+    rows: pd.DataFrame
+    steps: Sequence[Step]
+    metric: str
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Of one step its operations; of several a row each, with the measured step where the run is of the device."""
+        if len(self.steps) == 1:
+            return self.steps[0].operations
+        return self.steps_table
+
+    @property
+    def steps_table(self) -> pd.DataFrame:
+        """A row for each step, in seconds; measured and ratio (predicted / measured) where it ran on the device."""
+
+        named = [name for name in ("run_id", "run_name", "family", "batch_size") if name in self.rows]
+        table = self.rows[named].reset_index(drop=True)
+        for name in ("seconds", "low", "high", "covered"):
+            table[name] = [getattr(step, name) for step in self.steps]
+        measured = np.full(len(table), np.nan)
+        if self.metric in self.rows:
+            here = self.rows["device"].eq(self.kernels.device).to_numpy(dtype=bool)
+            measured = np.where(here, self.rows[self.metric].to_numpy(dtype="float64", na_value=np.nan) / 1e3, np.nan)
+        return table.assign(measured=measured, ratio=table["seconds"] / measured)
+
+    @property
+    def drawable(self) -> bool:
+        return bool(self.steps_table["measured"].notna().any())
+
+    def _figure(self) -> Figure:
+
+        return draw_extrapolation(self.steps_table, self.kernels.device)
+
+    def _paragraphs(self) -> Iterator[Paragraph]:
+        yield _of_kernels(self.kernels)
+        if len(self.steps) == 1:
+            yield from _of_step(self.steps[0], self.kernels.device)
+        yield from _of_ratios(self.steps_table)
+
+
+def _of_kernels(kernels: Kernels) -> Paragraph:
+    points = tuple(
+        f"{kind}: {kernels.counts[kind]} kernels; each predicted from the others with a median error of "
+        f"{model.left_out.median_error:.1%}, {model.left_out.coverage():.0%} of them in their 95% interval; "
+        f"a call takes {short(model.dispatch * 1e6, digits=2)} microseconds."
+        for kind, model in kernels.models.items()
+    )
+    few = ", ".join(f"{kind} ({count} of its kernels ran)" for kind, count in kernels.missing.items())
+    return Paragraph(f"Operation times on {kernels.device}{f'; not modelled: {few}' if few else ''}:", points)
+
+
+def _of_step(step: Step, device: str) -> Iterator[Paragraph]:
+    yield Paragraph(
+        f"The step takes {_seconds(step.seconds)} ({_seconds(step.low)} to {_seconds(step.high)}) on {device}."
+    )
+    if math.isnan(step.covered):
+        yield Paragraph(
+            "Without a profile of it, what the operations cover is not known, and what is no product is only the "
+            "traffic that cannot be avoided; a run with measure.profile=true says more."
+        )
+    else:
+        yield Paragraph(f"The modelled operations took {step.covered:.1%} of the step in the profile.")
+    left = [name if math.isnan(share) else f"{name} ({share:.1%})" for name, share in step.not_modelled.items()]
+    if left:
+        more = f" and {len(left) - _LISTED} more" if len(left) > _LISTED else ""
+        yield Paragraph(f"Not modelled: {', '.join(left[:_LISTED])}{more}.")
+
+
+def _of_ratios(table: pd.DataFrame) -> Iterator[Paragraph]:
+    known = table[table["measured"].notna()]
+    if known.empty:
+        return
+    error = (known["ratio"] - 1).abs()
+    held = known["measured"].between(known["low"], known["high"])
+    yield Paragraph(
+        f"Beside {len(known)} measured steps: predicted / measured {known['ratio'].median():.3g} in the median, "
+        f"a median error of {error.median():.1%}, {held.mean():.0%} within their 95% interval."
+    )
+
+
+def _seconds(value: float) -> str:
+    return short(value * 1e3, "ms", digits=3)
+
+
+@analysis(
+    ExtrapolateOptions,
+    summary="the step time of models on a device that only ran kernels, operation by operation",
+    description="Predict the operations of a step from kernels that ran on a device (gemm, conv2d, elementwise)\n"
+    "and add them up, with an interval. Products follow from the model's layers; what else a step does\n"
+    "is read from the run's profile. Says what share of the profiled time is covered. Where the runs are\n"
+    "of that very device, predicted steps stand beside measured ones.",
+    example="python -m analysis extrapolate --run 3f2a91 --to 'Tesla V100'",
+)
+def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> ExtrapolateResult:
+    """Steps of a frame's models, or of points that are named, on a device whose kernels are in the frame.
+
+    ConfigError for a run, points or a device that is not there, NotEnoughData for too few kernels, SchemaError for
+    kernels of several environments or protocols.
+    """
+
+    require_runs(frame)
+    rows = _chosen(frame, options)
+    records = rows.to_dict("records")
+    for row in records:
+        require_step(row, *(() if options.model is None else ("--model", "name other points")))
+    kernels = fit_kernels(frame, options.to, records[0], options.metric, options.pool)
+    differing = [
+        name for name in ("precision", "framework.name", "compile") if name in rows and rows[name].nunique() > 1
+    ]
+    if differing:
+        values = ", ".join(map(str, rows[differing[0]].unique()))
+        raise ConfigError("--run", differing[0], f"differs: {values}", f"choose one with --where {differing[0]}=...")
+    tables = _operations(rows, options)
+    steps = [step_of(row, kernels, tables.get(str(row.get("run_id")))) for row in records]
+    runs = tuple(rows["run_id"]) if "run_id" in rows else ()
+    return ExtrapolateResult(
+        kernels=kernels,
+        rows=rows,
+        steps=steps,
+        metric=options.metric,
+        sources=(*runs, *kernels.run_ids),
+        pooled=kernels.pooled,
+    )
+
+
+def _chosen(frame: pd.DataFrame, options: ExtrapolateOptions) -> pd.DataFrame:
+    """The rows that are to be predicted: points that are named, else the measured runs of models that are meant."""
+    from analysis.store.spaces import read_points
+
+    if options.run is not None and options.model is not None:
+        raise ConfigError("--model", options.model, "is given beside --run", "leave one of them out")
+    if options.model is not None:
+        return read_points(options.model, "--model")
+    models = [name for name, family in FAMILIES.items() if not family.is_kernel]
+    runs = frame[is_ok(frame) & frame["family"].isin(models)].reset_index(drop=True)
+    if options.run is not None:
+        is_condition = any(sign in options.run for sign in "=<>")
+        chosen = (
+            select(runs, [options.run], "--run") if is_condition else runs[runs["run_id"].str.startswith(options.run)]
+        )
+        if chosen.empty or (not is_condition and len(chosen) > 1):
+            problem = f"{len(chosen)} runs begin so" if len(chosen) else "no measured run of a model is it"
+            raise ConfigError("--run", options.run, problem, "see run_id in python -m analysis export runs.csv")
+        runs = chosen
+    if runs.empty:
+        raise ConfigError("--run", "(none given)", "no model was measured", "name points with --model")
+    return runs.reset_index(drop=True)
+
+
+def _operations(rows: pd.DataFrame, options: ExtrapolateOptions) -> dict[str, pd.DataFrame]:
+    """Run id -> the operation table of a run that was profiled."""
+    from analysis.store.load import load_tables
+
+    if "profile" not in rows or not rows["profile"].eq("ok").any():
+        return {}
+    tables = load_tables(rows[rows["profile"].eq("ok")], "operations.json", options.store)
+    return {str(run_id): table for run_id, table in tables.groupby("run_id")}
+
+
+_DRAWS, _SEED = 2000, 0
+#: How far operations of a step are off together, beside kernels that ran alone (standard deviation of the logarithm):
+#: other threads, caches that hold what the operation before wrote, kernels that a library fuses.
+_CONTEXT = {"products": 0.1, "others": 0.35}
+#: How far a step as a whole is off beside that: what the errors of 46 steps ask for, each family's from the others'.
+_WHOLE = 0.1
+_PRODUCTS = ("matmul", "convolution")
+#: The row of a profile that says in which time no operation ran.
+_IDLE = "(no operation)"
+#: Passes of a training step over a layer: forward, and backward for weights and inputs.
+_PASSES = 3
+#: One row of a frame: column -> value.
+Row = Mapping[Any, Any]
+_SAME = ("precision", "framework.name", "compile")
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Time models of a device's kernels, by kind; `missing`: kinds with too few runs, and how many they have."""
+
+    device: str
+    models: Mapping[str, OperationTimes]
+    counts: Mapping[str, int]
+    missing: Mapping[str, int] = field(default_factory=dict)
+    run_ids: tuple[str, ...] = ()
+    pooled: str = ""
+
+    @property
+    def call(self) -> float:
+        """Seconds of a call that does nothing: an elementwise operation prepares nothing of its own."""
+        own = self.models.get("elementwise")
+        return own.dispatch if own else min(model.dispatch for model in self.models.values())
+
+    def start(self, operation: Operation) -> float:
+        """Seconds that the library prepares before an operation within a step begins.
+
+        Products beside each other, as attention has them, are prepared as convolutions are."""
+        model = self.models[operation.kind]
+        if operation.kind == "gemm" and operation.batch > 1:
+            model = self.models.get("conv2d", model)
+        return max(model.dispatch - self.call, 0.0)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step on a device that ran kernels alone; seconds, with the ends of their 95% interval.
+
+    operations: the longest first; layer (of several the first), kind, shape, count, seconds, low, high and share of the
+    step. covered: share of the profiled time of the run that the modelled operations took there, NaN without a profile.
+    not_modelled: what is left out -> its share of that time, NaN where that is not known.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    operations: pd.DataFrame
+    covered: float
+    not_modelled: Mapping[str, float]
+
+
+def fit_kernels(
+    frame: pd.DataFrame, device: str, like: Row, metric: str = "step_time_ms", pool: bool = False
+) -> Kernels:
+    """The kernels that ran on `device` with the precision, framework and compile mode of `like`, where it has these, by
+    the milliseconds in `metric`.
+
+    ConfigError for a device without runs, NotEnoughData for one without enough kernels of any kind.
+    """
+    from paradnn.forecast.operation_times import LEAST, OperationTimes
+    from paradnn.forecast.past_runs import NOISE_METRICS, stated_noise
+
+    runs = require_homogeneous(_kernel_runs(frame, device, like, metric), pool=pool)
+    # A run's interval is of its median, not of its fastest block.
+    noise = stated_noise(*(_numbers(runs, name) for name in NOISE_METRICS)) * (
+        1.0 if metric == "step_time_ms" else np.nan
+    )
+    groups: defaultdict[str, list[tuple[Operation, float, float]]] = defaultdict(list)
+    for row, seconds, own in zip(runs.to_dict("records"), _numbers(runs, metric) / 1e3, noise, strict=True):
+        operation = stated_model(row).as_operation(int(row["batch_size"]), str(row["precision"]))
+        groups[operation.kind].append((operation, seconds, own))
+    counts = {kind: len({operation for operation, *_ in group}) for kind, group in groups.items()}
+    models = {
+        kind: OperationTimes.fit([one for one, *_ in group], *np.array([rest for _, *rest in group]).T)
+        for kind, group in groups.items()
+        if counts[kind] >= LEAST
+    }
+    if not models:
+        few = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        raise NotEnoughData(
+            f"{device} ran too few kernels ({few}); {LEAST} of a kind are the least, {2 * LEAST} better"
+        )
+    missing = {kind: counts.get(kind, 0) for kind in ("gemm", "conv2d", "elementwise") if kind not in models}
+    return Kernels(device, models, counts, missing, tuple(runs["run_id"]), runs.attrs.get("pooled", ""))
+
+
+def _kernel_runs(frame: pd.DataFrame, device: str, like: Row, metric: str) -> pd.DataFrame:
+    if device not in set(frame["device"].dropna()):
+        there = ", ".join(sorted(set(frame["device"].dropna().astype(str))))
+        raise ConfigError("--to", device, "no chosen run is of this device", f"choose of {there}")
+    kernels = [name for name, family in FAMILIES.items() if family.is_kernel and not family.is_communication]
+    runs = frame[is_ok(frame) & frame["device"].eq(device) & frame["family"].isin(kernels)]
+    runs = runs[_numbers(runs, metric) > 0]
+    wanted = {name: like[name] for name in _SAME if name in frame and pd.notna(like.get(name))}
+    for name, value in wanted.items():
+        runs = runs[runs[name].eq(value) | runs[name].isna()]
+    if runs.empty:
+        told = " ".join(f"{name}={value}" for name, value in wanted.items())
+        remedy = "measure some, as in python -m paradnn.train -m experiment=kernels"
+        raise NotEnoughData(f"no kernel ran on {device} with {told}; {remedy}")
+    return runs
+
+
+def require_step(row: Row, option: str = "--run", remedy: str = "choose runs with --where") -> None:
+    """ConfigError, of the option that chose it, for a point whose operations are not known."""
+    model = stated_model(row)
+    if model.is_kernel or _told(row, "devices", "1") != "1":
+        raise ConfigError(option, model.name, "is no model on one device", remedy)
+    if _told(row, "mode", "train") == "generate":
+        raise ConfigError(option, "mode=generate", "has no list of operations here", remedy)
+
+
+def step_of(row: Row, kernels: Kernels, table: pd.DataFrame | None) -> Step:
+    """One step of the point in `row` (columns of a frame) on the kernels' device; `table`: its operations, profiled."""
+    require_step(row)
+    model, batch_size, precision = stated_model(row), int(row["batch_size"]), str(row["precision"])
+    mode = _told(row, "mode", "train")
+    products = model.product_list(batch_size=batch_size, precision=precision, mode=mode)
+    known = [each for each in products if each.operation.kind in kernels.models]
+    others: list[Counted] = []
+    if "elementwise" in kernels.models:
+        others = list(_others(table, precision)) if table is not None else [_traffic(model, row, products)]
+    if not known and not others:
+        raise NotEnoughData(f"none of the operations of {model.name} is among the kernels of {kernels.device}")
+    covered, missing = _coverage(table, {each.operation.kind for each in known}, "elementwise" in kernels.models)
+    if len(known) < len(products):
+        lacking = sorted({each.operation.kind for each in products}.difference(kernels.models))
+        missing = {**{kind: float("nan") for kind in lacking}, **missing}
+    step = summed(known, others, kernels, covered, missing)
+    return step if table is None else _with_idle(step, kernels)
+
+
+def summed(
+    products: Sequence[Counted],
+    others: Sequence[Counted],
+    kernels: Kernels,
+    covered: float = float("nan"),
+    missing: Mapping[str, float] = MappingProxyType({}),
+) -> Step:
+    """A step of products and of operations without products, all of kinds that `kernels` has.
+
+    Operations that are the same are one row; draws of all are joint, so that a sum is as uncertain as it must be.
+    """
+    random = np.random.default_rng(_SEED)
+    merged: dict[tuple[Operation, str], tuple[str, float]] = {}
+    for group, counted in (("products", products), ("others", others)):
+        for one in counted:
+            first, before = merged.get((one.operation, group), (one.layer, 0.0))
+            merged[one.operation, group] = (first, before + one.count)
+    operations, groups = zip(*merged, strict=True)
+    counts = np.array([count for _, count in merged.values()])
+    draws = _within(operations, kernels, random) * counts[:, None]
+    for group, spread in _CONTEXT.items():
+        chosen = np.array([one == group for one in groups])
+        draws[chosen] *= np.exp(spread * random.standard_normal(_DRAWS))
+    total = draws.sum(axis=0) + kernels.call
+    ends = np.quantile(total * np.exp(_WHOLE * random.standard_normal(_DRAWS)), (0.025, 0.975))
+    middle, low, high = (np.quantile(draws, share, axis=1) for share in (0.5, 0.025, 0.975))
+    table = pd.DataFrame(
+        {
+            "layer": [first for first, _ in merged.values()],
+            "kind": [operation.kind for operation in operations],
+            "shape": [operation.shape for operation in operations],
+            "count": counts,
+            "seconds": middle,
+            "low": low,
+            "high": high,
+            "share": middle / np.median(total),
+        }
+    )
+    table = table.sort_values("seconds", ascending=False, kind="stable", ignore_index=True)
+    return Step(float(np.median(total)), float(ends[0]), float(ends[1]), table, covered, missing)
+
+
+def _within(operations: Sequence[Operation], kernels: Kernels, random: np.random.Generator) -> np.ndarray:
+    """(n, draws) seconds of each operation once, within a step."""
+    found = np.zeros((len(operations), _DRAWS))
+    step = kernels.models["elementwise"].step if "elementwise" in kernels.models else 0.0
+    for kind, model in kernels.models.items():
+        places = [place for place, operation in enumerate(operations) if operation.kind == kind]
+        if places:
+            drawn = model.predict_uncalled([operations[place] for place in places]).draws(_DRAWS, random)
+            starts = np.array([kernels.start(operations[place]) for place in places])[:, None]
+            found[places] = np.exp(drawn) + starts + step
+    return found
+
+
+def _others(table: pd.DataFrame, precision: str) -> Iterator[Counted]:
+    """What a profile has beside products: bytes where they are known; of what only hands on, how often."""
+    for kind, rows in table[~_is_product(table)].groupby(_named(table), sort=False):
+        for row in rows.to_dict("records"):
+            count = row.get("count")
+            if count is not None and count > 0 and pd.notna(row["bytes"]):
+                moved = float(row["bytes"]) / float(count)
+                yield Counted(str(kind), elementwise_operation(moved, precision), float(count))
+
+
+def _with_idle(step: Step, kernels: Kernels) -> Step:
+    """Time in which no operation ran is modelled as far as the call reaches, which is a term of the sum."""
+    left = dict(step.not_modelled)
+    idle = left.pop(_IDLE, 0.0)
+    known = min(idle, kernels.call / step.seconds)
+    if idle > known:
+        left[_IDLE] = idle - known
+    return replace(step, covered=step.covered + known, not_modelled=left)
+
+
+def _traffic(model: Model, row: Row, products: Sequence[Counted]) -> Counted:
+    """The traffic of a step that its products do not explain, one operation for each pass over a layer."""
+    mode = _told(row, "mode", "train")
+    costs = model.costs(
+        batch_size=int(row["batch_size"]),
+        precision=str(row["precision"]),
+        mode=mode,
+        optimizer=_told(row, "optimizer.name", "rmsprop"),
+    )
+    explained = sum(each.count * each.operation.bytes for each in products)
+    count = max(1, len(products)) if mode == "inference" else _PASSES * max(1, len(products) // _PASSES)
+    moved = max(0.0, costs.bytes_per_step - explained) / count
+    return Counted("other traffic", elementwise_operation(moved, str(row["precision"])), float(count))
+
+
+def _coverage(table: pd.DataFrame | None, kinds: set[str], has_others: bool) -> tuple[float, dict[str, float]]:
+    """The share of the profiled time in modelled operations, and that of what is not, by its name."""
+    if table is None:
+        return float("nan"), {} if has_others else {"what is no product": float("nan")}
+    product, shares = _is_product(table), table["share"].fillna(0.0)
+    names, control = _named(table), table.get("category", pd.Series("", index=table.index)).eq("control")
+    modelled = np.where(product, bool(kinds), has_others & (table["bytes"].notna() | control))
+    left = shares[~modelled].groupby(names[~modelled]).sum().sort_values(ascending=False)
+    return float(shares[modelled].sum()), {str(name): float(share) for name, share in left.items() if share > 0}
+
+
+def _is_product(table: pd.DataFrame) -> np.ndarray:
+    """Which rows are matrix products or convolutions; a depthwise convolution moves more than it multiplies."""
+    depthwise = table["type"].astype(str).str.contains("Depthwise")
+    if "category" in table:
+        return np.asarray(table["category"].isin(_PRODUCTS) & ~depthwise)
+    return np.asarray(table["type"].astype(str).str.contains("MatMul|Conv") & ~depthwise)
+
+
+def _named(table: pd.DataFrame) -> pd.Series:
+    return table["type"].astype(str)
+
+
+def stated_model(row: Row) -> Model:
+    """The model of a frame's row; ConfigError for a family that this version lacks."""
+    name = row.get("family")
+    if name not in FAMILIES:
+        raise ConfigError("--run", name, "is no family that this version knows", "choose other runs")
+    prefix = "model."
+    given = {
+        str(key).removeprefix(prefix): _value(value)
+        for key, value in row.items()
+        if str(key).startswith(prefix) and not _is_missing(value)
+    }
+    return model_of({**given, "name": str(name)})
+
+
+def _told(row: Row, name: str, otherwise: str) -> str:
+    """A value as text, `otherwise` where the row has none."""
+    return otherwise if _is_missing(row.get(name)) else str(row[name])
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (not isinstance(value, (list, tuple)) and bool(pd.isna(value)))
+
+
+def _value(value: Any) -> Any:
+    if not isinstance(value, str):
+        plain = value.item() if isinstance(value, np.generic) else value
+        # A column of counts that some rows lack holds floats.
+        return int(plain) if isinstance(plain, float) and plain.is_integer() else plain
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def _numbers(runs: pd.DataFrame, name: str) -> np.ndarray:
+    missing = pd.Series(np.nan, index=runs.index)
+    return np.asarray(runs.get(name, missing).to_numpy(dtype="float64", na_value=np.nan))
+
+
+def draw_extrapolation(table: pd.DataFrame, device: str) -> Figure:
+    """Predicted with its 95% interval over measured, a marker for each family; on the line both are equal."""
+    known = table[table["measured"].notna()]
+    drawn, axes = drawing.figure(5.6, 5.0)
+    ends = np.array([known[["measured", "seconds"]].min().min(), known[["measured", "seconds"]].max().max()]) * 1e3
+    ends = ends * np.array([0.7, 1.4])
+    axes.plot(ends, ends, color="0.4", linewidth=0.8, zorder=1)
+    for name in families(known):
+        rows = known[known["family"] == name]
+        middle = rows["seconds"].to_numpy() * 1e3
+        around = np.array([middle - rows["low"] * 1e3, rows["high"] * 1e3 - middle])
+        axes.errorbar(
+            rows["measured"] * 1e3,
+            middle,
+            yerr=around,
+            fmt=drawing.marker_of(name),
+            color=drawing.colour_of(name),
+            markersize=5,
+            elinewidth=0.7,
+            label=name,
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(*ends)
+    drawing.finish(axes, f"Steps on {device}, predicted from its kernels", "measured step (ms)", "predicted step (ms)")
+    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    return drawn

@@ -1,0 +1,310 @@
+"""`figure-of-merit`: one number for each platform over a stated suite.
+
+One number for a platform over a stated suite: the harmonic mean of its rates, and how many times another's that is.
+
+Work done one unit after the other at rates x_1 .. x_n takes sum(1 / x_i), so that n / sum(1 / x_i) is the rate of the
+whole; the arithmetic mean of rates, or of ratios, is the rate of nothing (Smith, Characterizing computer performance
+with a single number, CACM 31(10), 1988). CANDLE's figure of merit is the ratio of two harmonic means.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from analysis.columns import find_column, find_metric, join_columns
+from analysis.format import short
+from analysis.lazy import np, pd, stats
+from analysis.options import Options, option
+from analysis.registry import analysis
+from analysis.result import Paragraph, Result, pooled_within, require_runs
+from analysis.statistics.dependence import Component, satterthwaite
+from analysis.statistics.pairing import direction
+from analysis.statistics.sessions import Standing, design_of, session_component, sessions_of
+from analysis.store.frame import is_ok
+from paradnn.errors import ConfigError, NotEnoughData
+from paradnn.forecast.estimate import LEVEL
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureOfMeritOptions(Options):
+    """Which rate, of which sides, against which."""
+
+    command = "figure-of-merit"
+
+    metric: str = option("examples_per_second", "a rate (default: examples_per_second)", metavar="M")
+    by: str = option("device", "what sets the sides apart (default: device), as software.name", metavar="COLUMN")
+    baseline: str | None = option(None, "the side that is 1 (default: the first by name)", metavar="SIDE")
+    work: tuple[tuple[str, str], ...] = option(
+        (),
+        "examples in a unit of work of a family, repeatable: rates are then units in a second, and a family whose "
+        "unit is large weighs more (default: one example)",
+        metavar="FAMILY=EXAMPLES",
+        several="repeat",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class FigureOfMeritResult(Result):
+    """The figure of each side, and the suite it is over; `unit` of the rates."""
+
+    merit: Merit
+    unit: str
+
+    @property
+    def table(self) -> pd.DataFrame:
+        return self.merit.table
+
+    @property
+    def drawable(self) -> bool:
+        return False
+
+    def _paragraphs(self) -> Iterator[Paragraph]:
+        rows = self.table.to_dict("records")
+        counts = self.merit.suite["family"].value_counts().to_dict()
+        listed = ", ".join(f"{count} {family}" for family, count in counts.items())
+        yield Paragraph(
+            f"The suite is the {len(self.merit.suite)} points that every {self.merit.by} measured: {listed}."
+        )
+        base = rows[0]
+        for row in rows:
+            rate = f"{short(row['harmonic'], self.unit, digits=4)}{self._ends(row, 'harmonic', self.unit)}"
+            words = f"{row['side']}: {rate} in the harmonic mean"
+            if row is not base:
+                words += f", {short(row['merit'], digits=4)} times {base['side']}{self._ends(row, 'merit')}"
+            mean = short(row["mean_ratio"], digits=4)
+            beside = (f"The arithmetic mean of the points' ratios, {mean}, is no ratio of times.",)
+            yield Paragraph(f"{words}.", () if row is base else beside)
+        missing = [f"{count} of {name}" for name, count in self.merit.left_out.items()]
+        if missing:
+            yield Paragraph(f"Left out, since not every side measured them: {', '.join(missing)}.")
+        yield Paragraph("95% intervals hold the errors of the measurements; the suite is as it was stated.")
+        for name, reason in self.merit.apart.items():
+            yield Paragraph(f"No interval of {name} holds what time does to it: {reason}.")
+
+    @staticmethod
+    def _ends(row: dict[object, float], name: str, unit: str = "") -> str:
+        low, high = row[f"{name}_low"], row[f"{name}_high"]
+        if math.isnan(low):
+            return ""
+        return f" ({short(low, unit, digits=4)} to {short(high, unit, digits=4)})"
+
+
+@analysis(
+    FigureOfMeritOptions,
+    summary="one number for each platform over a stated suite: the harmonic mean of its rates",
+    description="The harmonic mean of a rate over the points that all sides measured, which is the rate of doing\n"
+    "one after the other, and its ratio to a baseline's, with intervals. State the suite with --where and\n"
+    "--family, and with --work how many examples of a family are a unit of work.",
+    example="python -m analysis figure-of-merit --by device --baseline V100 --work fc=1e6 --work resnet50=1e4",
+    draws=False,
+)
+def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> FigureOfMeritResult:
+    """The harmonic mean of a rate over the points that every side of a column measured, and its ratio to a baseline's.
+
+    ConfigError for what is no rate, column, side or amount of work, NotEnoughData where the sides share no point,
+    SchemaError for heterogeneous runs of a side.
+    """
+
+    require_runs(frame)
+    metric, by = find_metric(frame, options.metric), find_column(frame, options.by, "--by")
+    merit = mean_rates(frame, metric, by, options.baseline, dict(_amount(*pair) for pair in options.work))
+    used = frame[frame["run_id"].isin(merit.run_ids)]
+    return FigureOfMeritResult(
+        merit=merit,
+        unit="units/s" if options.work else frame.attrs.get("units", {}).get(metric, ""),
+        pooled=pooled_within(used, [by], options.pool),
+        sources=merit.run_ids,
+    )
+
+
+def _amount(family: str, text: str) -> tuple[str, float]:
+    try:
+        return family, float(text)
+    except ValueError:
+        raise ConfigError("--work", f"{family}={text}", "is no amount of work", "give a number above 0") from None
+
+
+def harmonic_mean(rates: ArrayLike, axis: int = 0) -> np.ndarray:
+    """n / sum(1 / x) of positive rates."""
+    values = np.asarray(rates, dtype="float64")
+    return np.asarray(values.shape[axis] / (1 / values).sum(axis=axis))
+
+
+@dataclass(frozen=True)
+class Merit:
+    """The result. `table`: a row for each side, the baseline first: side, points, harmonic and arithmetic mean of the
+    rates, merit (harmonic mean / the baseline's) and mean_ratio (mean of the points' ratios to the baseline), the
+    harmonic mean and the merit with the ends of their 95% intervals, NaN where runs have none.
+    `suite`: a row for each point of the suite, the rate of each side beside its keys; `left_out`: points that one side
+    or more has not, by side; `apart`: sides -> why their merit cannot be told from their sessions; `run_ids`: the runs
+    of the suite.
+    """
+
+    metric: str
+    by: str
+    table: pd.DataFrame
+    suite: pd.DataFrame
+    left_out: Mapping[str, int]
+    apart: Mapping[str, str]
+    run_ids: tuple[str, ...]
+
+
+def mean_rates(frame: pd.DataFrame, metric: str, by: str, baseline: str | None, work: Mapping[str, float]) -> Merit:
+    """Compare the groups of column `by` over the points that all of them measured, which are the suite.
+
+    A point's rate is the median over its runs, divided by the examples that a unit of `work` of its family has (one
+    where none is given). Intervals hold the error of each measurement (Student's t, by the delta method on logarithms,
+    with Satterthwaite's degrees of freedom), and of sides in several sessions each what sessions scatter; not the
+    choice of the suite. Without `baseline` the first side by name is it.
+
+    ConfigError for a metric that is no rate, a column or a baseline that is not there, a family of `work` that no point
+    is of; NotEnoughData where no point was measured on all sides.
+    """
+    if direction(metric) != "higher":
+        raise ConfigError("--metric", metric, "is no rate", "choose one that is better high, as examples_per_second")
+    runs = frame[is_ok(frame) & frame[by].notna() & (frame[metric] > 0)] if metric in frame else frame[:0]
+    parts = {str(name): rows for name, rows in runs.groupby(by)}
+    if not parts:
+        raise NotEnoughData(f"no measured run has {metric} and {by}")
+    first = baseline if baseline is not None else next(iter(parts))
+    if first not in parts:
+        raise ConfigError("--baseline", first, f"no run has this {by}", f"choose of {', '.join(parts)}")
+    _check_work(work, runs)
+    names = [first, *(name for name in parts if name != first)]
+    keys = _keys([parts[name] for name in names], by)
+    rates = {name: _rates(parts[name], keys, metric, work) for name in names}
+    suite = pd.concat({name: each["rate"] for name, each in rates.items()}, axis=1, join="inner")
+    if suite.empty:
+        raise NotEnoughData(f"no point was measured with every {by} of {', '.join(names)}; choose some with --where")
+    sides = {name: _Side.of(each.loc[suite.index]) for name, each in rates.items()}
+    used = {name: each.loc[suite.index, "run_ids"].explode().tolist() for name, each in rates.items()}
+    left_out = {name: len(each) - len(suite) for name, each in rates.items() if len(each) > len(suite)}
+    apart, between = {}, {}
+    for name in names[1:]:
+        two = [runs[runs["run_id"].isin(used[one])] for one in (first, name)]
+        apart[name], between[name] = _sessions(two[0], two[1], keys, metric)
+    table = _table(sides, suite.to_numpy(), between)
+    told = {name: reason for name, reason in apart.items() if reason}
+    run_ids = tuple(run for listed in used.values() for run in listed)
+    return Merit(metric, by, table, suite.reset_index(), left_out, told, run_ids)
+
+
+def _check_work(work: Mapping[str, float], runs: pd.DataFrame) -> None:
+    for family, count in work.items():
+        if family not in set(runs["family"]):
+            present = ", ".join(sorted(set(runs["family"])))
+            raise ConfigError("--work", f"{family}={count:g}", "no run is of this family", f"there are {present}")
+        if not 0 < count < float("inf"):
+            raise ConfigError("--work", f"{family}={count:g}", "is no amount of work", "give a number above 0")
+
+
+def _keys(sides: Sequence[pd.DataFrame], by: str) -> list[str]:
+    """What identifies a point on every side."""
+    keys = join_columns(sides[0], sides[0])[0]
+    for other in sides[1:]:
+        shared = join_columns(sides[0], other)[0]
+        keys = [name for name in keys if name in shared]
+    return [name for name in keys if name != by]
+
+
+def _rates(runs: pd.DataFrame, keys: list[str], metric: str, work: Mapping[str, float]) -> pd.DataFrame:
+    """By point: rate, in units of work; the mean of its logarithm over runs (log), the standard error of that, NaN
+    where unknown, and its degrees of freedom; run_ids."""
+    from paradnn.forecast.past_runs import NOISE_METRICS, stated_freedom, stated_noise
+
+    stated = [_numbers(runs, name) for name in NOISE_METRICS]
+    units = runs["family"].map(lambda name: work.get(str(name), 1.0)).astype("float64")
+    rate = runs[metric].astype("float64") / units
+    own = {"own": stated_noise(*stated), "freedom": stated_freedom(*stated[2:4])}
+    table = runs[keys].assign(rate=rate, log=np.log(rate), run_ids=runs["run_id"], **own)
+    grouped = table.groupby(keys, dropna=False, sort=True)
+    found = grouped.agg(
+        rate=("rate", "median"),
+        log=("log", "mean"),
+        spread=("log", "std"),
+        own=("own", "mean"),
+        freedom=("freedom", "min"),
+        count=("rate", "size"),
+        run_ids=("run_ids", list),
+    )
+    # Replicates say more than the runs do of themselves.
+    several = found["count"] > 1
+    error = found["spread"].where(several, found["own"]) / np.sqrt(found["count"])
+    return found.assign(error=error, freedom=(found["count"] - 1).where(several, found["freedom"]))
+
+
+def _numbers(runs: pd.DataFrame, name: str) -> np.ndarray:
+    missing = pd.Series(np.nan, index=runs.index)
+    return np.asarray(runs.get(name, missing).to_numpy(dtype="float64", na_value=np.nan))
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The harmonic mean over a side's suite: its value, the logarithm of that of its points' mean logarithms, and what
+    each point adds to the variance of that logarithm."""
+
+    value: float
+    log: float
+    parts: tuple[Component, ...]
+
+    @classmethod
+    def of(cls, points: pd.DataFrame) -> _Side:
+        means = np.exp(points["log"].to_numpy())
+        # What a point's logarithm moves that of the harmonic mean by: its share of the time.
+        share = (1 / means) / (1 / means).sum()
+        variances, freedom = (share * points["error"].to_numpy()) ** 2, points["freedom"].to_numpy()
+        parts = tuple(Component(*map(float, pair)) for pair in zip(variances, freedom, strict=True))
+        return cls(float(harmonic_mean(points["rate"])), float(np.log(harmonic_mean(means))), parts)
+
+
+def _ends(value: float, log: float, parts: Sequence[Component]) -> tuple[float, float]:
+    """Student's interval about exp(log), wide enough for the value itself; NaN where an error is unknown."""
+    error = math.sqrt(sum(part.variance for part in parts))
+    if not error > 0:
+        return (value, value) if error == 0 else (math.nan, math.nan)
+    reach = float(stats.t.ppf((1 + LEVEL) / 2, satterthwaite(list(parts)))) * error
+    return min(value, math.exp(log - reach)), max(value, math.exp(log + reach))
+
+
+def _sessions(a: pd.DataFrame, b: pd.DataFrame, keys: list[str], metric: str) -> tuple[str, tuple[Component, ...]]:
+    """Why two sides cannot be told from their sessions, empty where they can; and what their sessions add."""
+    design = design_of(a, b)
+    if design.standing is not Standing.REPEATED:
+        return "" if design.comparable else design.text(), ()
+    found = []
+    for side in (a, b):
+        points = side.groupby(keys, dropna=False).ngroup().to_numpy()
+        found.append(session_component(np.log(_numbers(side, metric)), points, sessions_of(side)))
+    known = tuple(part for part in found if part is not None)
+    return ("", known) if len(known) == 2 else (replace(design, standing=Standing.ALONE).text(), ())
+
+
+def _table(sides: Mapping[str, _Side], rates: np.ndarray, between: Mapping[str, tuple[Component, ...]]) -> pd.DataFrame:
+    """rates: (points, sides); between: what sessions of a side and the baseline add to the variance of its merit."""
+    base, rows = next(iter(sides.values())), []
+    for place, (name, side) in enumerate(sides.items()):
+        parts = (*side.parts, *base.parts, *between.get(name, ()))
+        merit = side.value / base.value
+        harmonic_ends = _ends(side.value, side.log, side.parts)
+        ends = (1.0, 1.0) if side is base else _ends(merit, side.log - base.log, parts)
+        rows.append(
+            {
+                "side": name,
+                "points": len(rates),
+                "harmonic": side.value,
+                "harmonic_low": harmonic_ends[0],
+                "harmonic_high": harmonic_ends[1],
+                "arithmetic": rates[:, place].mean(),
+                "merit": merit,
+                "merit_low": ends[0],
+                "merit_high": ends[1],
+                "mean_ratio": (rates[:, place] / rates[:, 0]).mean(),
+            }
+        )
+    return pd.DataFrame(rows)

@@ -1,0 +1,686 @@
+"""`heatmap`: any metric over any two hyperparameters, out of memory included.
+
+Any metric over any two hyperparameters, with out of memory as a result (the paper's Figures 2 a-c and 7).
+
+One map for each family on each device. A cell is the median of the points that ran; a cell in which none did says how
+they ended, one in which some did says how many did not. What the map pools over is named, with the scatter it hides.
+
+Conclusions over a whole space, drawn by completing it again and again: weights, cells of maps, comparisons.
+
+Each draw of `prediction.Completed` fills in what was not measured, as one measurement of everything might have turned
+out. A conclusion is reached from each, and its interval is over these. Where a conclusion is about these very points
+(weights and cells), nothing else is uncertain: a space that is complete has no sampling error. Where it is about points
+like these (comparisons, claims) what its own method says of that is added, by the rules of multiple imputation.
+
+Heat maps side by side on one colour scale: value, out of memory, other failures and gaps all look different.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from analysis.columns import (
+    DEFAULT_METRICS,
+    Group,
+    GroupKey,
+    blocks_of,
+    choose_metric,
+    computing,
+    find_column,
+    find_metric,
+    groups,
+    hyperparameters,
+    settings,
+)
+from analysis.format import is_share, short
+from analysis.labels import label, labelled
+from analysis.lazy import drawing, np, pd, ticker
+from analysis.options import option
+from analysis.prediction import Completed, PredictedOptions, completed_of, told_of
+from analysis.registry import Remedy, Shown, analysis
+from analysis.result import Paragraph, Result, pooled_within
+from analysis.statistics.regression import Lacking
+from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
+from paradnn.cli.console import si
+from paradnn.errors import ConfigError, NotEnoughData
+from paradnn.families import FAMILIES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeatmapOptions(PredictedOptions):
+    """Two hyperparameters and a metric."""
+
+    command = "heatmap"
+
+    x: str = option("batch_size", "hyperparameter across (default: batch_size)", metavar="A")
+    y: str = option(text="hyperparameter up, such as nodes, filters, precision", metavar="B")
+    metric: str | None = option(
+        None, "what to show (default: flops_utilization, else flops_per_second, else examples_per_second)", metavar="M"
+    )
+    bins: int | None = option(
+        None,
+        "cut a numeric hyperparameter with more than N values into N ranges (default: 12 ranges from 25 values on)",
+        metavar="N",
+        least=1,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class HeatmapResult(Result):
+    """A map for each family on each device, on shared axes."""
+
+    maps: HeatMaps
+
+    @property
+    def table(self) -> pd.DataFrame:
+        return self.maps.table
+
+    def grids(self) -> Iterator[tuple[str, pd.DataFrame]]:
+        for each in self.maps.maps:
+            yield f"{each.name}, {self.maps.metric}: {each.y.column} down, {each.x.column} across", _grid(each)
+
+    def _figure(self) -> Figure:
+
+        return draw_heat_maps(self.maps)
+
+    def _paragraphs(self) -> Iterator[Paragraph]:
+        for each in self.maps.maps:
+            head = f"{each.name}: {self.maps.metric} over {each.x.column} and {each.y.column}."
+            yield Paragraph(head, tuple(_describe(each, self.maps)))
+        for lacking in self.maps.lacking:
+            yield Paragraph(f"{lacking}: no map.")
+
+
+def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
+    """A map for each kind of family over its two first hyperparameters that vary."""
+    for names, x, y in maps_of(rows):
+        title, key = f"Heat map: {', '.join(names)}", f"heatmap-{names[0]}"
+        if y:
+            yield Shown(HeatmapOptions(x=x, y=y), title, families=names, key=key)
+        else:
+            only = f"only {x} varies" if x else "no hyperparameter varies"
+            lacks = f"{only} in these runs, a map takes two"
+            yield Shown(title=title, key=key, lacks=lacks, remedy=Remedy(families=names))
+
+
+def maps_of(rows: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """(families that share a map, being swept over the same options; its two axes, empty where too few vary)."""
+    present = computing(rows)
+    swept = [family for family in FAMILIES.values() if family.swept]
+    kinds = [
+        [one for one in swept if one.options is options] for options in dict.fromkeys(one.options for one in swept)
+    ]
+    for kind in kinds:
+        if names := tuple(one.name for one in kind if one.name in present):
+            yield names, *_varied(rows[rows["family"].isin(names)], [f"model.{key}" for key in kind[0].swept])
+    for name in present:
+        if name not in FAMILIES or not FAMILIES[name].swept:
+            yield (name,), *_varied(rows[rows["family"] == name], ())
+
+
+def _varied(rows: pd.DataFrame, preferred: Sequence[str]) -> tuple[str, str]:
+    """The first two hyperparameters with more than one value, batch size and the preferred ones first."""
+    named = [str(name) for name in rows.columns if str(name).startswith("model.") and name != "model.name"]
+    candidates = dict.fromkeys(["batch_size", *preferred, *named])
+    first, second, *_ = *(name for name in candidates if name in rows and rows[name].nunique() > 1), "", ""
+    return first, second
+
+
+@analysis(
+    HeatmapOptions,
+    summary="a metric over two hyperparameters, out of memory shown",
+    description="Show the median of a metric over two hyperparameters, a map for each family on each device.\n"
+    "Cells in which nothing ran say why. What varies besides is pooled and named; fix it with --where.",
+    example="python -m analysis heatmap --x batch_size --y nodes --where model.layers=64 --figure map.png",
+    section="system",
+    order=20,
+    reading=("Median of the points in a cell; cells in which nothing ran say why."),
+    shown=_shown,
+)
+def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> HeatmapResult:
+    """The median of a metric over two hyperparameters, for each family on each device.
+
+    ConfigError for a column or metric that is not there, NotEnoughData without any map, SchemaError for heterogeneous
+    runs of a group.
+    """
+
+    pooled = pooled_within(frame, ["family", "device"], pool=True) if options.pool else ""
+    if not options.predicted:
+        maps = heat_maps(frame, options.x, options.y, options.metric, bins=options.bins, pool=options.pool)
+        return HeatmapResult(maps=maps, sources=maps.run_ids, pooled=pooled)
+    completed = completed_of(frame, options.metric, options)
+    maps = predicted_maps(completed, options.x, options.y, bins=options.bins, pool=options.pool)
+    return HeatmapResult(maps=maps, sources=maps.run_ids, pooled=pooled, predicted=told_of([completed]))
+
+
+def _grid(each: HeatMap) -> pd.DataFrame:
+    """The map as texts: a row for each value of y, below the values of x; where nothing ran, how it ended."""
+    shown = {
+        (cell["y"], cell["x"]): si(cell["value"]).strip() if pd.notna(cell["value"]) else str(cell["outcome"] or "-")
+        for cell in each.cells.to_dict("records")
+    }
+    rows = [[str(y), *(shown.get((y, x), "") for x in each.x.labels)] for y in each.y.labels]
+    return pd.DataFrame(rows, columns=["", *map(str, each.x.labels)])
+
+
+def _describe(each: HeatMap, maps: HeatMaps) -> Iterator[str]:
+    """Where the metric is high and low, what is out of memory, what was pooled."""
+    measured = each.cells[each.cells["value"].notna()]
+    share = is_share(maps.metric, maps.unit, measured["value"])
+    if len(measured):
+        values = measured["value"]
+        places = [
+            f"{short(cell['value'], maps.unit, share)} at {each.x.column} {cell['x']}, {each.y.column} {cell['y']}"
+            for cell in (measured.iloc[int(values.argmin())], measured.iloc[int(values.argmax())])
+        ]
+        yield f"From {places[0]} up to {places[1]}."
+        yield from _trends(each)
+    elif each.cells["failed"].any():
+        counts = each.cells.groupby("outcome")["failed"].sum()
+        listed = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+        yield f"None of its points ran ({listed}): the map says how they ended."
+    yield from _failures(each)
+    yield from _pooled(each, measured)
+    if each.without_metric:
+        yield f"{each.without_metric} measured points have no {maps.metric} and are left out."
+
+
+def _trends(each: HeatMap) -> Iterator[str]:
+    """What going from one end of an axis to the other does, over the lines of cells that have both ends."""
+    for axis, other, grid in ((each.x, each.y, each.grid()), (each.y, each.x, each.grid().T)):
+        ratios = _end_to_end(grid)
+        if ratios and (axis.ordered or len(axis.labels) == 2) and len(axis.labels) > 1:
+            ends = f"{short(min(ratios))} to {short(max(ratios))}"
+            spread = f" ({ends} over {len(ratios)} values of {other.column})" if len(ratios) > 1 else ""
+            change = f"{short(median(ratios))}-fold{spread}"
+            yield f"From {axis.column} {axis.labels[0]} to {axis.labels[-1]} it changes {change}."
+
+
+def _end_to_end(grid: np.ndarray) -> list[float]:
+    """Last over first of each row of cells that has both."""
+    return [float(row[-1] / row[0]) for row in grid if row[0] > 0 and row[-1] > 0]
+
+
+def _failures(each: HeatMap) -> Iterator[str]:
+    """What did not run, whole cells and parts of cells."""
+
+    cells = each.cells
+    whole = cells[cells["value"].isna()]
+    full = whole[whole["outcome"].isin(MEMORY)]
+    if len(full):
+        predicted = int((full["outcome"] == "oom_predicted").sum())
+        how = f" ({predicted} by prediction)" if predicted else ""
+        yield f"{_cells(len(full))} out of memory{how}{_frontier(each, full)}."
+    for outcome, rows in whole[~whole["outcome"].isin(MEMORY)].groupby("outcome"):
+        places = [f"{each.x.column} {x}, {each.y.column} {y}" for x, y in zip(rows["x"], rows["y"], strict=True)]
+        more = f" and {len(places) - 3} more" if len(places) > 3 else ""
+        yield f"{_cells(len(rows))} without a measurement, outcome {outcome}: at {'; at '.join(places[:3])}{more}."
+    partly = cells[cells["value"].notna() & (cells["failed"] > 0)]
+    if len(partly):
+        memory, failed = int(partly["memory"].sum()), int(partly["failed"].sum())
+        kinds = [f"{memory} out of memory"] * (memory > 0) + [f"{failed - memory} failed otherwise"] * (failed > memory)
+        yield (
+            f"In {_cells(len(partly))} some points did not run ({', '.join(kinds)}): the value is that of the "
+            "points that did, often the smaller models."
+        )
+    if each.unmeasured:
+        yield f"{_cells(each.unmeasured)} not measured, left blank."
+
+
+def _frontier(each: HeatMap, full: pd.DataFrame) -> str:
+    """From which y on memory ends, at the least and at the greatest x."""
+    if not (each.x.ordered and each.y.ordered):
+        return ""
+    ends = []
+    for place in dict.fromkeys((0, len(each.x.labels) - 1)):
+        rows = full.loc[full["i"] == place, "j"]
+        where = f"from {each.y.column} {each.y.labels[rows.min()]}" if len(rows) else "nowhere"
+        ends.append(f"at {each.x.column} {each.x.labels[place]} {where}")
+    return f": {', '.join(ends)}"
+
+
+def _pooled(each: HeatMap, measured: pd.DataFrame) -> Iterator[str]:
+    """Over what a cell's median is taken, and how much that hides."""
+    if len(measured):
+        counts = measured["points"]
+        count = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
+        text = f"A cell is the median of {count} points" if counts.max() > 1 else "A cell is one point"
+        varied = [f"{name} ({count} values)" for name, count in {**each.pooled, **each.settings}.items()]
+        if varied:
+            text += f"{', pooled over' if counts.max() > 1 else ', though runs differ in'} {', '.join(varied)}"
+        spread = (measured["high"] / measured["low"])[measured["low"] > 0].median()
+        if counts.max() > 1 and spread > 1.1:
+            text += f"; quartiles within a cell are typically {short(spread)}-fold apart"
+        yield text + (": fix them with --where." if varied else ".")
+    if each.fixed:
+        yield f"The same in all: {', '.join(f'{name} = {value}' for name, value in each.fixed.items())}."
+
+
+def _cells(count: int) -> str:
+    return f"{count} cell{'' if count == 1 else 's'}"
+
+
+#: Outcomes that say that a point needs more memory than there is.
+MEMORY = ("oom_device", "oom_host", "oom_predicted")
+
+_BINS = 12  # of an axis with more values than are legible
+_LEGIBLE = 24  # values an axis may have and still show each
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One side of a map: the column, its cells in order as labels, whether a cell is a range of values, and whether
+    the order means anything (numbers and lists of blocks, not words)."""
+
+    column: str
+    labels: tuple[str, ...]
+    binned: bool
+    ordered: bool
+
+
+@dataclass(frozen=True)
+class HeatMap(GroupKey):
+    """One family on one device.
+
+    `cells`, a row for each measured or failed cell: `i` and `j` (its place on x and y), `x` and `y` (labels), `value`
+    (median over points, NaN if none ran), `low` and `high` (quartiles), `points` (that ran), `failed` (points that did
+    not end ok), `memory` (those of them out of memory), `outcome` (ok, else the commonest ending); of a predicted map
+    `low` and `high` are the 95% interval of the value, and `measured` counts points that were. `points` are those
+    behind the cells, with their `i` and `j`. `pooled` maps each other hyperparameter that varies to how many values it
+    has, `settings` each setting. `unmeasured` counts empty cells, `without_metric` ok points without a value.
+    """
+
+    x: Axis
+    y: Axis
+    cells: pd.DataFrame
+    points: pd.DataFrame
+    pooled: Mapping[str, int]
+    settings: Mapping[str, int]
+    fixed: Mapping[str, str]
+    without_metric: int
+
+    @property
+    def unmeasured(self) -> int:
+        """Cells without any point."""
+        return len(self.x.labels) * len(self.y.labels) - len(self.cells)
+
+    def grid(self, column: str = "value") -> np.ndarray:
+        """A column of `cells` as an array (y, x), NaN where there is no cell."""
+        grid = np.full((len(self.y.labels), len(self.x.labels)), np.nan)
+        grid[self.cells["j"], self.cells["i"]] = self.cells[column]
+        return grid
+
+
+@dataclass(frozen=True)
+class HeatMaps:
+    """The maps of a frame, on shared axes; `lacking` says why other groups have none, `run_ids` are the runs used."""
+
+    metric: str
+    unit: str
+    maps: tuple[HeatMap, ...]
+    lacking: tuple[Lacking, ...]
+    run_ids: tuple[str, ...]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row for each cell of each map."""
+        parts = []
+        for found in self.maps:
+            part = found.cells.drop(columns=["i", "j"]).rename(columns={"x": found.x.column, "y": found.y.column})
+            part.insert(0, "family", found.family)
+            part.insert(1, "device", found.device)
+            parts.append(part.rename(columns={"value": self.metric}))
+        return pd.concat(parts, ignore_index=True)
+
+
+def heat_maps(
+    frame: pd.DataFrame, x: str, y: str, metric: str | None = None, *, bins: int | None = None, pool: bool = False
+) -> HeatMaps:
+    """Median of `metric` over the cells of `x` and `y`, for each family on each device.
+
+    A cell's value is the median over its points, a point's the median over its ok replicates; low and high are the
+    quartiles over points. All maps have the same axes, so that they can stand side by side. A numeric hyperparameter
+    with more than 24 values, or any with `bins`, is cut into that many ranges, equally wide or, from one power of ten
+    on, equally wide in the logarithm. A group in which nothing ran has a map of how its points ended. ConfigError for a
+    column or metric that is not there, NotEnoughData when no group has data, SchemaError when the runs of a group are
+    heterogeneous and `pool` is not given.
+    """
+    metric = _metric(frame, metric)
+    frame = frame if metric in frame else frame.assign(**{metric: np.nan})
+    columns = find_column(frame, x, "--x"), find_column(frame, y, "--y")
+    if columns[0] == columns[1]:
+        raise ConfigError("--y", y, "is on the x axis already", "name another hyperparameter")
+    if bins is not None and bins < 1:
+        raise ConfigError("--bins", bins, "is no number of ranges", "give 1 or more")
+    both = frame[frame[list(columns)].notna().all(axis=1) & frame["outcome"].notna()]
+    lacking = [
+        Lacking(group.name, f"no run with both {columns[0]} and {columns[1]}")
+        for group in groups(frame)
+        if not group.rows.index.isin(both.index).any()
+    ]
+    (across, place_x), (up, place_y) = (_axis(both, column, bins) for column in columns)
+    maps, used = [], []
+    for group in groups(both):
+        rows = require_homogeneous(group.rows, pool=pool)
+        ok = is_ok(rows)
+        if ok.any() and rows.loc[ok, metric].isna().all() and not rows["outcome"].isin(MEMORY).any():
+            lacking.append(Lacking(group.name, f"no measured run has {metric}"))
+            continue
+        placed = rows.assign(i=place_x.loc[rows.index], j=place_y.loc[rows.index])
+        maps.append(_map(group, placed, metric, across, up))
+        used += list(rows["run_id"])
+    if not maps:
+        raise NotEnoughData(
+            f"not enough data for a map of {metric}", lacking, "measure those points, or choose other runs"
+        )
+    unit = frame.attrs.get("units", {}).get(metric, "")
+    return HeatMaps(metric, unit, tuple(maps), tuple(lacking), tuple(used))
+
+
+def _metric(frame: pd.DataFrame, name: str | None) -> str:
+    """The metric to show; where no point ran at all any will do, since there is nothing to show of it."""
+    if is_ok(frame).any():
+        return find_metric(frame, name) if name else choose_metric(frame)
+    return name or DEFAULT_METRICS[1]
+
+
+def _map(group: Group, rows: pd.DataFrame, metric: str, x: Axis, y: Axis) -> HeatMap:
+    points = aggregate_replicates(rows)
+    ok = is_ok(points).to_numpy(dtype=bool)
+    without = int((ok & points[metric].isna()).sum())
+    points = points[~ok | points[metric].notna()]
+    others = [name for name in hyperparameters(points) if name not in (x.column, y.column)]
+    distinct = {name: int(points[name].nunique()) for name in others}
+    return HeatMap(
+        group.family,
+        group.device,
+        x,
+        y,
+        _cell_table(points, metric, x, y),
+        points,
+        {name: count for name, count in distinct.items() if count > 1},
+        {name: int(points[name].nunique(dropna=False)) for name in settings(points)},
+        {name: str(points[name].dropna().iloc[0]) for name, count in distinct.items() if count == 1},
+        without,
+    )
+
+
+def _cell_table(points: pd.DataFrame, metric: str, x: Axis, y: Axis) -> pd.DataFrame:
+    ok = is_ok(points).to_numpy(dtype=bool)
+    table = pd.DataFrame(
+        {
+            "i": points["i"].to_numpy(dtype=int),
+            "j": points["j"].to_numpy(dtype=int),
+            "value": points[metric].astype("float64").where(ok).to_numpy(),
+            "ok": ok,
+            "memory": points["outcome"].isin(MEMORY).to_numpy(dtype=bool),
+            "outcome": points["outcome"].astype("object").to_numpy(),
+        }
+    )
+    cell = table.groupby(["j", "i"])
+    values = cell["value"]
+    result = pd.DataFrame(
+        {
+            "value": values.median(),
+            "low": values.quantile(0.25),
+            "high": values.quantile(0.75),
+            "points": cell["ok"].sum(),
+            "failed": cell.size() - cell["ok"].sum(),
+            "memory": cell["memory"].sum(),
+            "outcome": cell["outcome"].agg(_ending),
+        }
+    ).reset_index()
+    result.insert(0, "x", [x.labels[i] for i in result["i"]])
+    result.insert(1, "y", [y.labels[j] for j in result["j"]])
+    return result
+
+
+def _ending(outcomes: pd.Series) -> str:
+    """Ok where any point is, else the commonest outcome; of equally common ones the first by name."""
+    counts = outcomes.value_counts()
+    return "ok" if "ok" in counts else str(min(counts.index[counts == counts.max()]))
+
+
+def _axis(rows: pd.DataFrame, column: str, bins: int | None) -> tuple[Axis, pd.Series]:
+    """The axis of a column, and the place on it of each row."""
+    values = rows[column]
+    numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
+    count = values.nunique()
+    if numeric and (count > _LEGIBLE if bins is None else count > bins):
+        return _binned(values.astype("float64"), column, _BINS if bins is None else bins)
+    distinct = sorted(values.unique(), key=_order)
+    places = {value: place for place, value in enumerate(distinct)}
+    labels = tuple(f"{value:g}" if isinstance(value, float) else str(value) for value in distinct)
+    ordered = all(_order(value)[0] < 2 for value in distinct)
+    return Axis(column, labels, False, ordered), values.astype("object").map(places).astype("int64")
+
+
+def _order(value: object) -> tuple[int, Sequence[object]]:
+    """Numbers by size, lists of blocks by their total and then entry by entry, words by the alphabet."""
+    with contextlib.suppress(ValueError):  # beside lists, numbers are texts as well
+        return 0, [float(value)]  # type: ignore[arg-type]
+    counts = blocks_of(value)
+    return (1, [sum(counts), *counts]) if counts else (2, [str(value)])
+
+
+def _binned(values: pd.Series, column: str, bins: int) -> tuple[Axis, pd.Series]:
+    low, high = float(values.min()), float(values.max())
+    logarithmic = low > 0 and high >= 10 * low
+    edges = np.geomspace(low, high, bins + 1) if logarithmic else np.linspace(low, high, bins + 1)
+    place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, bins - 1)
+    labels = tuple(f"{short(a)}–{short(b)}" for a, b in pairwise(edges))  # noqa: RUF001
+    return Axis(column, labels, True, True), pd.Series(place, index=values.index)
+
+
+def predicted_maps(completed: Completed, x: str, y: str, *, bins: int | None = None, pool: bool = False) -> HeatMaps:
+    """`heat_maps` of every point of the spaces: a cell is the median over its points, `low` and `high` the ends of
+    that median's 95% interval over draws; `measured` counts those of its `points` that were measured."""
+    found = heat_maps(completed.drawn(), x, y, completed.metric, bins=bins, pool=pool)
+    maps = tuple(replace(each, cells=_cells_over_draws(each, completed)) for each in found.maps)
+    return replace(found, maps=maps, run_ids=completed.measured(found.run_ids))
+
+
+def _cells_over_draws(each: HeatMap, completed: Completed) -> pd.DataFrame:
+    points = each.points[is_ok(each.points)]
+    values = completed.values(points)
+    cells = each.cells.set_index(["i", "j"])
+    cells["measured"] = 0
+    for place, rows in points.groupby(["i", "j"]).indices.items():
+        middle = np.median(values[rows], axis=0)
+        cells.loc[place, ["value", "low", "high"]] = np.quantile(middle, [0.5, 0.025, 0.975])
+        cells.loc[place, "measured"] = int((~points["predicted"].to_numpy()[rows]).sum())
+    return cells.reset_index()[[*each.cells.columns, "measured"]]
+
+
+class _Look(NamedTuple):
+    letters: str
+    legend: str
+    hatch: str
+    face: str
+
+
+#: How a cell in which nothing ran looks, by the outcome.
+_LOOKS = {
+    "oom_device": _Look("OOM", "out of memory (device)", "////", "#f4f4f4"),
+    "oom_host": _Look("OOM\nhost", "out of memory (host)", "xxxx", "#f4f4f4"),
+    "oom_predicted": _Look("OOM\npred.", "out of memory, predicted", "....", "#ffffff"),
+}
+_FAILED = _Look("", "", "\\\\", "#fbe9e0")
+_SHORTER = {"compile_error": "compile", "unavailable": "n/a"}
+
+_CELL = 0.66  # width of a cell in inches, so that a value fits in it
+_NARROW = 6  # cells that a map may have across to stand beside another
+_LUMINANCE = (0.2126, 0.7152, 0.0722)  # of red, green and blue (ITU-R BT.709)
+_WIDE = 30.0  # from this ratio of greatest to least on, colours are logarithmic
+
+
+def draw_heat_maps(result: HeatMaps) -> Figure:
+    """A map for each family and device. Cells hold their median; "2/5 OOM" below: that many points did not fit.
+
+    Cells that nothing was measured in are empty. Colours are logarithmic where values differ by a factor over 30.
+    """
+    maps = result.maps
+    values = np.concatenate([found.cells["value"].to_numpy(dtype="float64") for found in maps])
+    share = is_share(result.metric, result.unit, values)
+    norm = _norm(values)
+    wide, high = len(maps[0].x.labels), len(maps[0].y.labels)
+    across = min(2 if wide <= _NARROW else 1, len(maps))
+    down = -(-len(maps) // across)
+    width = max(3.2, _CELL * wide)
+    figure, panels = drawing.figure(
+        across * (width + 0.9) + 1.1, down * (max(1.6, 0.42 * high) + 1.4) + 0.6, down, across
+    )
+    every = list(panels.flat) if down * across > 1 else [panels]
+    for number, (axes, found) in enumerate(zip(every, maps, strict=False)):
+        _draw(axes, found, norm, share)
+        last, first = number + across >= len(maps), number % across == 0
+        drawing.finish(axes, found.name, label(found.x.column) if last else "", label(found.y.column) if first else "")
+        _note(axes, found, width)
+        axes.grid(False)
+    for axes in every[len(maps) :]:
+        axes.set_visible(False)
+    if np.isfinite(values).any():
+        _scale(figure, every[: len(maps)], norm, result, share)
+    handles = [_key(outcome) for outcome in _failure_marks(maps)]
+    if any("measured" in found.cells for found in maps):
+        handles += _marks(maps)
+    if any(found.unmeasured for found in maps):
+        handles.append(drawing.Patch(facecolor="white", edgecolor="#a8a8a8", label="not measured"))
+    if handles:
+        figure.legend(
+            handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False, fontsize=9
+        )
+    return figure
+
+
+def _draw(axes: Axes, found: HeatMap, norm: drawing.Normalize, share: bool) -> None:
+    colours = drawing.colormaps[drawing.SEQUENTIAL]
+    wide, high = len(found.x.labels), len(found.y.labels)
+    axes.set_xlim(-0.5, wide - 0.5)
+    axes.set_ylim(-0.5, high - 0.5)
+    for cell in found.cells.itertuples(index=False):
+        _cell(axes, cell, colours, norm, share)
+    tilted = max(len(label) for label in found.x.labels) > 6
+    axes.set_xticks(
+        range(wide),
+        found.x.labels,
+        rotation=45 if tilted else 0,
+        ha="right" if tilted else "center",
+        rotation_mode="anchor" if tilted else "default",
+        fontsize=8,
+    )
+    axes.set_yticks(range(high), found.y.labels, fontsize=8)
+    axes.tick_params(length=0)
+
+
+def _cell(axes: Axes, cell: Any, colours: Any, norm: drawing.Normalize, share: bool) -> None:
+    """A row of `HeatMap.cells` as a square with its value, or with the outcome of its points."""
+    corner = (cell.i - 0.5, cell.j - 0.5)
+    middle: dict[str, Any] = {"ha": "center", "va": "center"}
+    if np.isnan(cell.value):
+        look = _look(cell.outcome)
+        axes.add_patch(
+            drawing.Rectangle(corner, 1, 1, facecolor=look.face, edgecolor="#a8a8a8", hatch=look.hatch, linewidth=0)
+        )
+        axes.add_patch(drawing.Rectangle(corner, 1, 1, fill=False, edgecolor="white", linewidth=1.0))
+        behind = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+        axes.text(cell.i, cell.j, look.letters, fontsize=7, linespacing=0.9, bbox=behind, **middle)
+        return
+    colour = colours(norm(cell.value))
+    axes.add_patch(drawing.Rectangle(corner, 1, 1, facecolor=colour, edgecolor="white", linewidth=0.5))
+    ink = "black" if np.dot(colour[:3], _LUMINANCE) > 0.45 else "white"
+    height = cell.j + ((0.06 if getattr(cell, "measured", 0) else 0.14) if cell.failed else 0)
+    axes.text(cell.i, height, short(cell.value, "", share), fontsize=8, color=ink, **middle)
+    if cell.failed:
+        what = "OOM" if cell.memory == cell.failed else "failed"
+        text = f"{cell.failed}/{cell.failed + cell.points} {what}"
+        axes.text(cell.i, cell.j - 0.28, text, fontsize=6, color=ink, **middle)
+    if getattr(cell, "measured", 0):
+        _mark(axes, cell, ink)
+
+
+def _mark(axes: Axes, cell: Any, ink: str) -> None:
+    """How much of a predicted map's cell was measured: a dot where its one point was, else how many of how many."""
+    if cell.points == 1:
+        axes.plot(cell.i + 0.36, cell.j + 0.3, marker="o", markersize=3.5, color=ink, linewidth=0)
+        return
+    text = f"{cell.measured}/{cell.points}"
+    axes.text(cell.i + 0.45, cell.j + 0.36, text, fontsize=6, color=ink, ha="right", va="center", style="italic")
+
+
+def _marks(maps: Sequence[HeatMap]) -> list[Any]:
+    """What tells measured from predicted, for the legend."""
+    most = max(int(found.cells["points"].max()) for found in maps)
+    if most == 1:
+        return [
+            drawing.Line2D(
+                [], [], marker="o", markersize=4, color="black", linewidth=0, label="measured, else predicted"
+            )
+        ]
+    label = f"n/{most}: n points of a cell were measured, the others predicted"
+    return [drawing.Line2D([], [], linewidth=0, label=label)]
+
+
+def _note(axes: Axes, found: HeatMap, width: float) -> None:
+    """Below the title, what a cell is the median of."""
+    counts = found.cells.loc[found.cells["value"].notna(), "points"]
+    if not len(counts):
+        axes.set_title(f"{found.name}\nno point ran", loc="left", fontsize=9)
+        return
+    many = f"{counts.min()} to {counts.max()} points" if counts.min() < counts.max() else f"{counts.max()} points"
+    text = f"a cell is the median of {many}" if counts.max() > 1 else "a cell is one point"
+    pooled = [f"{label(name)} ({count})" for name, count in {**found.pooled, **found.settings}.items()]
+    joined = " over" if counts.max() > 1 else "; runs differ in"
+    lines = wrap(text + (f"{joined} {', '.join(pooled)}" if pooled else ""), int(width * 15))
+    axes.set_title("\n".join([found.name, *lines]), loc="left", fontsize=9)
+
+
+def _norm(values: np.ndarray) -> drawing.Normalize:
+    """The common colour scale of all maps."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return drawing.Normalize(0, 1)
+    low, high = float(known.min()), float(known.max())
+    if low > 0 and high > _WIDE * low:
+        return drawing.LogNorm(low, high)
+    return drawing.Normalize(low, high if high > low else low + abs(low) + 1e-12)
+
+
+def _scale(figure: Figure, axes: Sequence[Axes], norm: drawing.Normalize, result: HeatMaps, share: bool) -> None:
+    mapped = drawing.ScalarMappable(norm, drawing.SEQUENTIAL)
+    bar: Any = figure.colorbar(mapped, ax=list(axes), fraction=0.04, pad=0.02, aspect=30)
+    if isinstance(norm, drawing.LogNorm):
+        decades = np.log10((norm.vmax or 1.0) / (norm.vmin or 1.0))
+        bar.locator = ticker.LogLocator(10, (1.0, 3.0) if decades < 4 else (1.0,))
+    else:
+        bar.locator = ticker.MaxNLocator(6)
+    bar.minorticks_off()
+    bar.formatter = ticker.FuncFormatter(lambda value, _: short(value, "", share))
+    bar.update_ticks()
+    bar.set_label(f"{(label if share else labelled)(result.metric)}, median of a cell")
+
+
+def _failure_marks(maps: Sequence[HeatMap]) -> list[str]:
+    """The outcomes of cells in which nothing ran: out of memory first."""
+    present = {str(cell) for found in maps for cell in found.cells.loc[found.cells["value"].isna(), "outcome"]}
+    return [name for name in MEMORY if name in present] + sorted(present.difference(MEMORY))
+
+
+def _look(outcome: str) -> _Look:
+    name = _SHORTER.get(outcome, outcome)
+    return _LOOKS.get(outcome, _FAILED._replace(letters=name, legend=outcome))
+
+
+def _key(outcome: str) -> Any:
+    look = _look(outcome)
+    return drawing.Patch(facecolor=look.face, edgecolor="#a8a8a8", hatch=look.hatch, label=look.legend)

@@ -1,0 +1,71 @@
+"""`runs`: what a store holds, by family, device and outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from analysis.lazy import pd
+from analysis.options import Options
+from analysis.registry import analysis
+from analysis.result import Paragraph, Result
+from analysis.store.frame import is_ok
+from paradnn.core.words import counted
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunsOptions(Options):
+    """Only what every analysis takes."""
+
+    command = "runs"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RunsResult(Result):
+    """`counts` has a row for each family and device: runs, runs by outcome, and when the first and the last began."""
+
+    counts: pd.DataFrame
+    measured: int
+
+    @property
+    def table(self) -> pd.DataFrame:
+        return self.counts
+
+    @property
+    def drawable(self) -> bool:
+        return False
+
+    def _paragraphs(self) -> Iterator[Paragraph]:
+        if self.sources:
+            yield Paragraph(f"{counted(len(self.sources), 'run')}, {self.measured} of them measured")
+        else:
+            yield Paragraph("no run matches")
+
+
+@analysis(
+    RunsOptions,
+    summary="what the store holds: runs by family, device and outcome",
+    description="Count the runs of each model family on each device by outcome.",
+    example="python -m analysis runs --unfinished",
+    columns=(),
+    counts=True,
+    draws=False,
+    gate="none",
+)
+def runs(frame: pd.DataFrame, options: RunsOptions) -> RunsResult:
+    """Runs of each family on each device by outcome, and when the first and the last of them started."""
+
+    del options  # nothing to choose: every run counts
+    if frame.empty:
+        return RunsResult(counts=frame[["family", "device"]], measured=0, sources=())
+    lacking = {"family": "(none)", "device": "(none)", "outcome": "unfinished"}
+    named = frame.assign(**{name: frame[name].fillna(word) for name, word in lacking.items()})
+    groups = named.groupby(["family", "device"])
+    counts = pd.crosstab([named["family"], named["device"]], named["outcome"])
+    order = sorted(counts.columns, key=lambda name: (name != "ok", name == "unfinished", name))
+    table = pd.concat(
+        [groups.size().rename("runs"), counts[order], groups["start_time"].agg(first="min", last="max")], axis=1
+    )
+    for name in ("first", "last"):
+        table[name] = table[name].dt.strftime("%Y-%m-%d %H:%M")
+    return RunsResult(counts=table.reset_index(), measured=int(is_ok(frame).sum()), sources=tuple(frame["run_id"]))

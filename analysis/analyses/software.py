@@ -1,0 +1,390 @@
+"""`software`: what versions, precisions and compile modes bring, family by family.
+
+What software and number formats bring: versions over a baseline, 16 bits over 32, one compilation over another.
+
+The paper's Figure 12 shows, for each model family, the speedup of every TensorFlow and CUDA version over the first,
+and of 16-bit types over 32-bit ones, by its 90th percentile. Here each bar also has its median, and both have
+intervals.
+
+What versions, precisions and compile modes bring, family by family (Figure 12).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal
+
+from analysis.labels import label, not_recorded
+from analysis.lazy import drawing, np, pd
+from analysis.options import Options, option, unit_option
+from analysis.registry import Remedy, analysis
+from analysis.result import Paragraph, Result, joined
+from analysis.statistics.dependence import Unit, crossed_quantile, crossed_share, levels_of
+from analysis.statistics.pairing import pair, sampling
+from analysis.statistics.regression import Lacking
+from analysis.store.frame import families, is_ok, require_homogeneous
+from paradnn.core.words import counted
+from paradnn.errors import ConfigError, NotEnoughData
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftwareOptions(Options):
+    """What is compared with which baseline."""
+
+    command = "software"
+
+    by: tuple[str, ...] | None = option(
+        None, "what to compare, such as precision (default: what varies)", metavar="COLUMNS"
+    )
+    baseline: str | None = option(None, "what the others are compared with", metavar="VALUE")
+    metric: str = option("examples_per_second", "any metric with a direction", metavar="M")
+    unit: Literal["crossed", "model", "point"] = unit_option()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SoftwareResult(Result):
+    """The median and the 90th percentile of each family's speedups over the baseline."""
+
+    software: Software
+
+    @property
+    def table(self) -> pd.DataFrame:
+        return self.software.table
+
+    def _figure(self) -> Figure:
+
+        return draw_software(self.software)
+
+    def _paragraphs(self) -> Iterator[Paragraph]:
+        for row in self.table.to_dict("records"):
+            yield Paragraph(_describe(row))
+        for lacking in self.software.lacking:
+            yield Paragraph(f"Not compared: {lacking}.")
+        for why in dict.fromkeys(filter(None, self.table["why"])):
+            yield Paragraph(f"No verdict: {why}.")
+        yield Paragraph(
+            f"Speedups are in {self.software.metric}, point by point; intervals are 95%, over models and batch sizes "
+            "as a sample of their design space."
+        )
+
+
+@analysis(
+    SoftwareOptions,
+    summary="speedup of software versions, precisions and compile modes, with 90th percentiles",
+    description="Pair every value of software.name or version.tensorflow, precision and compile with its\n"
+    "baseline (the oldest version, float32, graph), and give the median and the 90th percentile of\n"
+    "each family's speedups, with intervals. A 90th percentile has an upper end from 36 points on.",
+    example="python -m analysis software --by version.tensorflow --baseline 2.18.0",
+    section="system",
+    order=100,
+    title="Precision, compilation and versions",
+    reading=("Speedup over the baseline, point by point: median and 90th percentile."),
+    remedy=lambda rows: Remedy(("precision=float32,bfloat16",)),
+)
+def software(frame: pd.DataFrame, options: SoftwareOptions) -> SoftwareResult:
+    """What each version, precision or compile mode brings over its baseline, family by family.
+
+    ConfigError for a column or baseline that is not there, NotEnoughData where nothing can be paired, SchemaError for
+    heterogeneous runs of a side.
+    """
+
+    if options.baseline is not None and len(options.by or ()) != 1:
+        raise ConfigError("--baseline", options.baseline, "is of one column", "name it: --by version.tensorflow")
+    speedups = software_speedups(frame, options.by, options.baseline, options.metric, options.pool, options.unit)
+    return SoftwareResult(software=speedups, sources=speedups.run_ids, pooled=joined(speedups.pooled))
+
+
+def _describe(row: Mapping[Any, Any]) -> str:
+
+    found = verdict(row["median_low"], row["median_high"], row["comparable"])
+    return (
+        f"{row['family']} on {row['device']}, {row['column']} {row['value']} over {row['over']}: "
+        f"{found}. Median {_times(row, 'median')}, 90th percentile "
+        f"{_times(row, 'p90')}; faster in {row['faster']:.0%} of {row['pairs']} points ({row['faster_low']:.0%} to "
+        f"{row['faster_high']:.0%})."
+    )
+
+
+def _times(row: Mapping[Any, Any], name: str) -> str:
+    if not any(math.isfinite(row[f"{name}_{end}"]) for end in ("low", "high")):
+        return f"{row[name]:.3g}x (too few points for an interval)"
+    ends = [f"{row[end]:.3g}" if math.isfinite(row[end]) else "unknown" for end in (f"{name}_low", f"{name}_high")]
+    return f"{row[name]:.3g}x ({ends[0]} to {ends[1]})"
+
+
+#: What is compared unless other columns are named: of the first two, the first that varies.
+COLUMNS = ("software.name", "version.tensorflow", "precision", "compile")
+#: The baseline of a column where it is among the values; versions start from the oldest.
+PREFERRED = {"precision": ("float32",), "compile": ("graph", "eager"), "software.name": ("current",)}
+#: Stands for the points of all families together.
+EVERY = "all"
+
+
+class Verdict(StrEnum):
+    """What a value brings over its baseline."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    NOT_SHOWN = "no difference shown"
+    WITHHELD = "no verdict"
+
+
+@dataclass(frozen=True)
+class Software:
+    """`table` has a row for each device, column, value and family, and where there are several one for all of them
+    (family `all`): `over` (the baseline), `pairs`, `median` and `p90` of the speedups with their intervals (`_low`,
+    `_high`), `faster`, the share of points above 1, `comparable`, whether the sides' sessions allow a verdict, and
+    `why` they do not.
+
+    `pairs` are the points behind it. `lacking` says in words what could not be compared and why, `pooled` what
+    differed among runs that were pooled, `run_ids` are the measured runs.
+    """
+
+    metric: str
+    table: pd.DataFrame
+    pairs: pd.DataFrame
+    lacking: tuple[Lacking, ...]
+    pooled: tuple[str, ...] = ()
+    run_ids: tuple[str, ...] = ()
+
+
+def software_speedups(
+    frame: pd.DataFrame,
+    columns: Sequence[str] | None = None,
+    baseline: str | None = None,
+    metric: str = "examples_per_second",
+    pool: bool = False,
+    unit: Unit = "crossed",
+) -> Software:
+    """Pair every value of a column with its baseline, on each device and family by itself.
+
+    `baseline` is a value of one named column; else float32, graph, current, or the oldest version. Median and 90th
+    percentile have distribution-free 95% intervals of order statistics, `faster` Clopper and Pearson's, both over the
+    models and batch sizes that points share (`analysis.methods.dependence`). Runs of a side must be homogeneous. Raises
+    ConfigError for a column or a baseline that is not there, NotEnoughData where nothing can be paired.
+    """
+    measured = frame[is_ok(frame)]
+    if measured.empty:
+        raise NotEnoughData("software: no measured run to compare; measure a point with two versions or precisions")
+    chosen = _columns(measured, columns)
+    lacking = [Lacking(name, problem) for name, problem in chosen.items() if problem]
+    parts: list[pd.DataFrame] = []
+    pooled: set[str] = set()
+    for name in (name for name, problem in chosen.items() if not problem):
+        for place, rows in _places(measured, name):
+            parts += _compare(rows, name, place, baseline, metric, pool, lacking, pooled)
+    if not parts:
+        raise NotEnoughData(
+            "not enough data", lacking, "measure the same points with two versions, precisions or compile modes"
+        )
+    pairs = pd.concat(parts, ignore_index=True)
+    return Software(
+        metric, _table(pairs, unit), pairs, tuple(lacking), tuple(sorted(pooled)), tuple(measured["run_id"])
+    )
+
+
+def verdict(low: float, high: float, comparable: bool = True) -> Verdict:
+    """The verdict that the interval of a median speedup allows, and the sessions of the sides."""
+    if not comparable:
+        return Verdict.WITHHELD
+    return Verdict.FASTER if low > 1 else Verdict.SLOWER if high < 1 else Verdict.NOT_SHOWN
+
+
+def order(values: Sequence[str]) -> list[str]:
+    """Values as versions are counted: 2.9 before 2.16; words by name."""
+    return sorted(values, key=_counted)
+
+
+def _counted(text: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|\D+", text)]
+
+
+def _columns(frame: pd.DataFrame, columns: Sequence[str] | None) -> dict[str, str]:
+    """Column -> why it cannot be compared, empty where it can."""
+    for name in columns or ():
+        if name not in frame:
+            raise ConfigError("--by", name, "these runs have no such column", f"choose of {', '.join(COLUMNS)}")
+    problems = {}
+    for name in columns or COLUMNS:
+        values = set(frame[name].dropna().astype("str")) if name in frame else set()
+        known = ", ".join(values)
+        problems[name] = "" if len(values) > 1 else f"all runs have {known}" if values else "no run says it"
+    if columns is None and not problems["software.name"]:
+        # An interpreter's name stands for its versions.
+        problems.pop("version.tensorflow")
+    return problems
+
+
+def _places(frame: pd.DataFrame, name: str) -> list[tuple[str, pd.DataFrame]]:
+    """Where a column is compared: on each device, and in each environment there unless it is what sets these apart."""
+    devices = [(str(device), rows) for device, rows in frame.groupby(frame["device"].fillna(not_recorded("device")))]
+    if "environment_id" not in frame or frame.groupby("environment_id")[name].nunique().max() <= 1:
+        return devices
+    found = []
+    for device, rows in devices:
+        environments = [part for _, part in rows.groupby("environment_id", dropna=False, sort=False)]
+        for part in environments:
+            software_speedups = [
+                part[column].iloc[0] for column in COLUMNS[:2] if column in part and part[column].nunique() == 1
+            ]
+            label = f"{device}, {software_speedups[-1]}" if len(environments) > 1 and software_speedups else device
+            found.append((label, part))
+    return sorted(found, key=lambda place: _counted(place[0]))
+
+
+def _compare(
+    rows: pd.DataFrame,
+    name: str,
+    device: str,
+    baseline: str | None,
+    metric: str,
+    pool: bool,
+    lacking: list[Lacking],
+    pooled: set[str],
+) -> list[pd.DataFrame]:
+    """The pairs of each value with the baseline, on one device."""
+    text = rows[name].astype("string").astype("object")
+    values = order(list(text.dropna().unique()))
+    if len(values) < 2:
+        lacking.append(Lacking(f"{name} on {device}", f"all runs have {', '.join(values) or 'none'}"))
+        return []
+    base = _baseline(name, values, baseline)
+    found = []
+    for value in values:
+        if value == base:
+            continue
+        sides = [require_homogeneous(rows[text == wanted], pool=pool) for wanted in (value, base)]
+        pooled.update(side.attrs["pooled"] for side in sides if side.attrs.get("pooled"))
+        pairs = pair(sides[0], sides[1], metric)
+        if pairs.empty:
+            lacking.append(Lacking(f"{name} on {device}", f"no point was measured with both {value} and {base}"))
+            continue
+        if rest := [family for family in families(pd.concat(sides)) if family not in set(pairs["family"])]:
+            problem = f"no point of {', '.join(rest)} was measured with both {value} and {base}"
+            lacking.append(Lacking(f"{name} on {device}", problem))
+        lacking += [Lacking(f"{name} on {device}", problem) for problem in _without_counterpart(pairs, value, base)]
+        why = {family: sampling(pairs, family).design.text() for family in pairs["family"].unique()}
+        told = pairs["family"].map(why).where(~pairs["comparable"], "")
+        found.append(pairs.assign(on_device=device, column=name, value=value, over=base, why=told))
+    return found
+
+
+def _without_counterpart(pairs: pd.DataFrame, value: str, base: str) -> Iterator[str]:
+    """How many points were measured on one side alone, or are left out since their runs are no replicates."""
+    first, second = pairs.attrs["unpaired_a"], pairs.attrs["unpaired_b"]
+    if first or second:
+        yield f"{counted(first, 'point')} of {value} and {second} of {base} have no counterpart"
+    for column, count in pairs.attrs["mixed"].items():
+        yield f"{counted(count, 'point')} of both with runs that differ in {column} on one side alone"
+
+
+def _baseline(name: str, values: list[str], asked: str | None) -> str:
+    if asked is not None:
+        if asked not in values:
+            raise ConfigError("--baseline", asked, f"is no value of {name}", f"choose one of {', '.join(values)}")
+        return asked
+    return next((value for value in PREFERRED.get(name, ()) if value in values), values[0])
+
+
+def _table(pairs: pd.DataFrame, unit: Unit) -> pd.DataFrame:
+    rows = []
+    for (device, column, value, over), group in pairs.groupby(["on_device", "column", "value", "over"], sort=False):
+        present = families(group)
+        for family in [*present, *([EVERY] if len(present) > 1 else [])]:
+            chosen = group[(group["family"] == family) | (family == EVERY)]
+            speedups, levels = chosen["speedup"], levels_of(chosen, unit)
+            middle, upper = crossed_quantile(speedups, levels), crossed_quantile(speedups, levels, 0.9)
+            faster = crossed_share(speedups > 1, levels)
+            rows.append(
+                {
+                    "device": device,
+                    "column": column,
+                    "value": value,
+                    "over": over,
+                    "family": family,
+                    "pairs": len(speedups),
+                    "median": middle.value,
+                    "median_low": middle.low,
+                    "median_high": middle.high,
+                    "p90": upper.value,
+                    "p90_low": upper.low,
+                    "p90_high": upper.high,
+                    "faster": faster.value,
+                    "faster_low": faster.low,
+                    "faster_high": faster.high,
+                    "comparable": bool(chosen["comparable"].all()),
+                    "why": next(iter(chosen.loc[~chosen["comparable"], "why"]), ""),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+_HATCHES = ("", "//", "..", "xx", "\\\\", "++", "--")
+_DARK = "#333333"
+
+
+def draw_software(found: Software) -> Figure:
+    """A panel for each column on each device: bars for the median speedup over the baseline, diamonds for the 90th
+    percentile, both with their intervals; an end that the points are too few for has no whisker."""
+    panels = list(found.table.groupby(["device", "column", "over"], sort=False))
+    widest = max(len(rows) for _, rows in panels)
+    drawn, axes = drawing.figure(max(7.0, 2.0 + 0.45 * widest), 3.2 * len(panels) + 0.7, len(panels), 1)
+    for each, ((device, column, over), rows) in zip(np.ravel(axes), panels, strict=True):
+        _panel(each, rows)
+        drawing.finish(each, f"{label(str(column))} on {device}, over {over}", y="speedup")
+        each.grid(axis="x", visible=False)
+    marks = [
+        drawing.Patch(facecolor="#bbbbbb", edgecolor=_DARK, label="median"),
+        drawing.Line2D([], [], marker="D", color=_DARK, linestyle="none", label="90th percentile"),
+    ]
+    drawn.legend(handles=marks, loc="outside lower center", ncols=2, frameon=False)
+    return drawn
+
+
+def _panel(axes: Axes, rows: pd.DataFrame) -> None:
+    values, families = order(list(rows["value"].unique())), list(dict.fromkeys(rows["family"]))
+    width = min(0.8 / len(values), 0.35)
+    for number, value in enumerate(values):
+        part = rows[rows["value"] == value].set_index("family")
+        places = [families.index(family) + (number - (len(values) - 1) / 2) * width for family in part.index]
+        axes.bar(
+            places,
+            part["median"],
+            0.9 * width,
+            color=drawing.colour_of(value, values),
+            edgecolor=_DARK,
+            linewidth=0.6,
+            hatch=_HATCHES[number % len(_HATCHES)],
+            alpha=0.75,
+            label=value,
+        )
+        for offset, name, marker in ((-0.18, "median", "none"), (0.18, "p90", "D")):
+            at = [place + offset * width for place in places]
+            axes.plot(at, part[name], linestyle="none", marker=marker, color=_DARK, markersize=4)
+            for end in (part[f"{name}_low"].to_numpy(), part[f"{name}_high"].to_numpy()):
+                known = np.where(np.isfinite(end), end, np.nan)
+                axes.vlines(at, part[name], known, color=_DARK, linewidth=1)
+                axes.plot(at, known, linestyle="none", marker="_", color=_DARK, markersize=5)
+    counts = rows.groupby("family", sort=False)["pairs"].agg(["min", "max"])
+    axes.set_xticks(range(len(families)), [f"{name}\nn = {_count(counts.loc[name])}" for name in families])
+    axes.axhline(1, color=_DARK, linewidth=1, linestyle="--")
+    axes.set_ylim(bottom=0, top=1.12 * float(_highest(rows)))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
+    axes.legend(fontsize=8, frameon=False, ncols=1, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def _highest(rows: pd.DataFrame) -> float:
+    numbers = rows[["median", "median_high", "p90", "p90_high"]].to_numpy(dtype="float64")
+    return max(1.0, float(numbers[np.isfinite(numbers)].max()))
+
+
+def _count(row: Mapping[str, Any] | pd.Series[Any]) -> str:
+    return f"{row['min']}" if row["min"] == row["max"] else f"{row['min']}-{row['max']}"

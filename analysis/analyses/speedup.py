@@ -1,0 +1,546 @@
+"""`speedup`: how much faster A is than B, over which points, and what that depends on.
+
+How much faster A is than B, over which points, and what that depends on (paper, Figures 8 to 10).
+
+Starts from `pairing.pair`, so that every ratio is of one point on both sides. Out come the share of points where A
+wins, the geometric mean and the quartiles of the speedup for each family, and a regression of its logarithm on the
+hyperparameters, which shows where A pays.
+
+For which value of a hyperparameter two sides are equally good: where the speedup of A over B crosses 1.
+
+Such as the density of a matrix at which a sparse product takes as long as a dense one.
+
+Speedups of A over B: against a quantity of the model, what they depend on, and operation by operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from analysis.analyses.sensitivity import encode
+from analysis.columns import find_column, hyperparameters
+from analysis.labels import labelled, term_label
+from analysis.lazy import drawing, np, pd, ticker
+from analysis.operation_speedup import OperationSpeedupResult, operations_over
+from analysis.options import option
+from analysis.registry import analysis
+from analysis.result import Paragraph, Result
+from analysis.sides import (
+    KEPT,
+    PairedOptions,
+    Sides,
+    apart,
+    choose_sides,
+    is_speed,
+    join_on,
+    mean_in_words,
+    more_replicates,
+    no_verdict,
+    selection,
+    tidy,
+)
+from analysis.statistics.dependence import Unit, crossed_share, geometric_mean, levels_of
+from analysis.statistics.pairing import RESULT_COLUMNS, Missing, Source, bounds, pair, sampling
+from analysis.statistics.power import spread_of
+from analysis.statistics.regression import Lacking, Regression, regress
+from analysis.store.frame import families
+from paradnn.errors import ConfigError, NotEnoughData
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+_PANELS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedupOptions(PairedOptions):
+    """Two sides, how they are paired, and how the speedup is drawn and regressed."""
+
+    command = "speedup"
+
+    a: tuple[str, ...] = option((), "condition of side A's runs, repeatable", metavar="COLUMN=VALUE", several="repeat")
+    b: tuple[str, ...] = option((), "condition of side B's runs, repeatable", metavar="COLUMN=VALUE", several="repeat")
+    x: str = option("parameters", "what the speedup is drawn against (default: parameters)", metavar="X")
+    colour: str | None = option(None, "hyperparameter that colours the marks, such as batch_size", metavar="C")
+    terms: tuple[str, ...] | None = option(
+        None, "hyperparameters of the regression (default: all that vary)", metavar="X,Y"
+    )
+    linear: bool = option(
+        False,
+        "regress the speedup itself on the hyperparameters as they are, as in the paper (default: logarithms of both)",
+    )
+    equal: str | None = option(
+        None, "hyperparameter: say for which of its values A and B are equally good, such as density", metavar="C"
+    )
+    operations: bool = option(False, "compare the operations of profiled runs")
+    ridge: tuple[float, ...] = option(
+        (),
+        "ridge point in FLOP/B for --operations, repeatable (default: from the devices' ceilings)",
+        metavar="R",
+        several="repeat",
+        above=0,
+    )
+
+
+@dataclass(frozen=True)
+class Equal:
+    """What `equality.equal_at` found in a column, for the groups that `keys` make."""
+
+    column: str
+    keys: tuple[str, ...]
+    table: pd.DataFrame
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SpeedupResult(Result):
+    """The pairs of A and B, a summary and a regression for each family; `x` and `colour` say how they are drawn."""
+
+    speedup: Speedup
+    sides: Sides
+    metric: str
+    x: str
+    colour: str | None
+    equal: Equal | None = None
+    margin: float = 0.05
+    power: bool = False
+
+    @property
+    def table(self) -> pd.DataFrame:
+        return tidy(self.speedup.pairs, KEPT)
+
+    @property
+    def families(self) -> pd.DataFrame:
+        """A row for each family, and one for all: the share of points in which A wins, means and quartiles."""
+        return self.speedup.summary
+
+    def _figure(self) -> Figure:
+
+        pairs = self.speedup.pairs
+        if len(self.families) > _PANELS + 1:
+            raise ConfigError("--family", "(all)", f"more than {_PANELS} families do not fit one figure", "choose some")
+        colour = find_column(pairs, self.colour, "--colour") if self.colour else None
+        x = find_column(pairs, self.x, "--x")
+        if not _is_number(pairs[x]):
+            raise ConfigError("--x", x, "is not a number", "choose for example parameters or nodes")
+        return draw_speedup(self.speedup, x, colour, self.sides.name_a, self.sides.name_b)
+
+    def _paragraphs(self) -> Iterator[Paragraph]:
+        of, sides = self.speedup, self.sides
+        if of.pairs.empty:
+            runs = f"{len(sides.a)} runs of {sides.called[0]} and {len(sides.b)} of {sides.called[1]}"
+            yield Paragraph(f"No point was measured on both sides, of {runs}.")
+        else:
+            a, b = names = sides.called
+            yield Paragraph(f"{sides.named()}Speedup is {a} over {b} in {self.metric}, above 1 where {a} is better.")
+            word = "faster" if is_speed(self.metric) else f"better in {self.metric}"
+            for row in self.families.to_dict("records"):
+                yield _family(row, word, names)
+            yield Paragraph(
+                f"Intervals of share and mean are 95%, over {self.families['sample'].iloc[-1]}: what others of their "
+                f"kind would give. {_sources(of.pairs['interval_source'].value_counts().to_dict())}"
+            )
+            yield from map(Paragraph, no_verdict(of.pairs))
+            if self.power:
+                yield Paragraph(_power(of.pairs, self.margin))
+        yield from map(_fit, of.fits)
+        if self.equal is not None:
+            yield from _equal(self.equal, sides.called)
+        for lacking in of.lacking:
+            yield Paragraph(f"{lacking}: no regression.")
+        yield from apart(of.pairs, sides)
+
+
+@analysis(
+    SpeedupOptions,
+    summary="how much faster A is than B, point by point, and what that depends on",
+    description="Pair the points that A and B both measured. Gives the share of points where A wins, the\n"
+    "geometric mean and the quartiles of the speedup, and which hyperparameters it depends on.\n"
+    "With --operations it compares operation by operation, and gives the gain in memory bandwidth\n"
+    "that this implies.",
+    example="python -m analysis speedup --a 'device=TPU v2' --b device=V100 --colour nodes --figure speedup.png",
+    section="pair",
+    order=170,
+    title="What the speedup depends on",
+)
+def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> SpeedupResult | OperationSpeedupResult:
+    """A over B point by point: the share of wins, the mean, and what the speedup depends on.
+
+    With `operations` the same operation by operation. ConfigError for a side without runs or a column that is not
+    there, SchemaError for heterogeneous runs of a side.
+    """
+
+    for name, conditions in (("--a", options.a), ("--b", options.b)):
+        if not conditions:
+            remedy = "name for example --a 'device=TPU v2' --b device=V100"
+            raise ConfigError(name, "(none)", "both sides are needed", remedy)
+    sides = choose_sides(frame, options.a, options.b, ("--a", "--b"), options.pool)
+    on = join_on(options.on, sides)
+    if options.operations:
+        return operations_over(sides, on, options.ridge, options.store)
+    numbers = [name for name in sides.a.columns if _is_number(sides.a[name])]
+    carry = tuple(dict.fromkeys(name for name in ("parameters", options.x) if name in numbers))
+    pairs = pair_points(sides.a, sides.b, options.metric, on, carry, options.terms, options.linear, options.unit)
+    return SpeedupResult(
+        speedup=pairs,
+        equal=_equal_in(pairs.pairs, options.equal, carry) if options.equal else None,
+        sides=sides,
+        metric=options.metric,
+        x=options.x,
+        colour=options.colour,
+        margin=options.margin,
+        power=options.power,
+        sources=sides.sources,
+        pooled=sides.pooled,
+    )
+
+
+def _equal_in(pairs: pd.DataFrame, wanted: str, carried: Sequence[str]) -> Equal:
+
+    column = find_column(pairs, wanted, "--equal")
+    others = [str(name) for name in pairs if name not in (*RESULT_COLUMNS, *carried, column)]
+    keys = tuple(name for name in others if pairs[name].nunique(dropna=False) > 1)
+    return Equal(column, keys, equal_at(pairs, column, keys))
+
+
+def _equal(equal: Equal, names: tuple[str, str]) -> Iterator[Paragraph]:
+    """Where the sides are equal, a line for each group of points."""
+    lines = []
+    for row in equal.table.to_dict("records"):
+        group = ", ".join(f"{name} {row[name]}" for name in equal.keys)
+        ends = f"{row['lowest']:g} to {row['highest']:g}"
+        first, other = names if row["ahead"] == "A" else names[::-1]
+        if row["crossings"] == 0:
+            text = f"{first} is ahead from {ends}"
+        elif row["crossings"] > 1:
+            text = f"who is ahead changes {row['crossings']} times from {ends}"
+        else:
+            text = f"equal at {row['value']:.3g} ({_ends(row)}); {first} is ahead below, {other} above"
+        lines.append(f"{group}: {text}." if group else f"{text}.")
+    yield Paragraph(f"Where {names[0]} and {names[1]} are equal in {equal.column}:", tuple(lines))
+
+
+def _ends(row: dict[Any, Any]) -> str:
+    """The interval of a crossing in words."""
+    low, high = row["low"], row["high"]
+    if low != low:
+        return "without an interval"
+    first = f"{low:.3g}" if low > -float("inf") else f"below {row['lowest']:g}"
+    last = f"{high:.3g}" if high < float("inf") else f"above {row['highest']:g}"
+    return f"{first} to {last}"
+
+
+def _family(row: dict[Any, Any], word: str, names: tuple[str, str]) -> Paragraph:
+    mean = mean_in_words(row["geometric_mean"], row["geometric_mean_low"], row["geometric_mean_high"])
+    head = (
+        f"{row['family']}: {names[0]} is {word} in {row['wins']} of {row['points']} points, {row['share']:.1%} "
+        f"({row['share_low']:.1%} to {row['share_high']:.1%}). Geometric mean {mean}, "
+        f"quartiles {row['q25']:.3g} / {row['median']:.3g} / {row['q75']:.3g}, "
+        f"from {row['minimum']:.3g} to {row['maximum']:.3g}."
+    )
+    left = selection(row, names)
+    if not row["with_interval"]:
+        return Paragraph(head, (left,) if left else ())
+    unclear = row["with_interval"] - row["clear_wins"] - row["clear_losses"]
+    clear = (
+        f"Of {row['with_interval']} points with an interval between processes, {names[0]} is ahead beyond it in "
+        f"{row['clear_wins']}, {names[1]} in {row['clear_losses']}, {unclear} are not distinguished."
+    )
+    return Paragraph(head, tuple(filter(None, (left, clear))))
+
+
+def _power(pairs: pd.DataFrame, margin: float) -> str:
+    """What more replicates could find in one point."""
+
+    return more_replicates(spread_of(pairs), 0.05, int(np.isfinite(pairs["speedup"]).sum()), margin)
+
+
+def _sources(counts: dict[Any, int]) -> str:
+    if set(counts) == {"none"}:
+        return "Single ratios have no interval: these runs have neither replicates nor intervals of their own."
+    words = {
+        "replicates": "from replicates",
+        "processes": "from several processes of one run",
+        "none": "unknown",
+        "within process": "from blocks within one process, without the spread between processes, so no verdict on them",
+    }
+    parts = [f"{count} {words[source]}" for source, count in counts.items()]
+    return f"Intervals of single ratios: {', '.join(parts)}."
+
+
+def _fit(fit: SpeedupFit) -> Paragraph:
+    """One family's regression in a sentence, and what a doubling does."""
+    weights = fit.regression.weights.sort_values("weight", key=lambda column: -column.abs())
+    parts = []
+    for term, row in weights.iterrows():
+        text = f"{term} {row['weight']:+.2f} ({row['low']:+.2f} to {row['high']:+.2f})"
+        if term in fit.logarithms:
+            text += f", doubling it multiplies the speedup by {2 ** row['slope']:.2f}"
+        parts.append(text)
+    what = "log speedup" if fit.log_response else "speedup"
+    baseline = "".join(f" {name} is against {value}." for name, value in fit.baselines.items())
+    result = fit.regression
+    return Paragraph(
+        f"{fit.family}: standardised weights on {what}: {'; '.join(parts)}. "
+        f"R² {result.r2:.2f}, on held-out points {result.r2_held_out:.2f}.{baseline}"
+    )
+
+
+def _is_number(column: pd.Series) -> bool:
+
+    return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
+
+
+@dataclass(frozen=True)
+class SpeedupFit:
+    """What the speedup of a family depends on. `logarithms` names the hyperparameters taken as log2; with
+    `log_response` a slope is in doublings of the speedup, per doubling of such a hyperparameter."""
+
+    family: str
+    regression: Regression
+    logarithms: tuple[str, ...]
+    baselines: Mapping[str, str]
+    log_response: bool
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """The result: `pairs` as `pairing.pair` gives them, `summary` as `summarise` does, a fit for each family that
+    allows one, and in `lacking` why the others have none."""
+
+    pairs: pd.DataFrame
+    summary: pd.DataFrame
+    fits: tuple[SpeedupFit, ...]
+    lacking: tuple[Lacking, ...]
+
+
+def pair_points(
+    a: pd.DataFrame,
+    b: pd.DataFrame,
+    metric: str = "examples_per_second",
+    on: Sequence[str] | None = None,
+    carry: Sequence[str] = ("parameters",),
+    terms: Sequence[str] | None = None,
+    linear: bool = False,
+    unit: Unit = "crossed",
+) -> Speedup:
+    """The speedup of A over B point by point, and its regression on hyperparameters for each family.
+
+    log2(speedup) is regressed on the hyperparameters of the pairs (or `terms`), numbers above zero as log2; with
+    `linear` the speedup itself on the hyperparameters as they are, as the paper does (section 5.1). Weights are
+    standardised, see `regression.regress`; their errors allow for the models and batch sizes that points share
+    (`unit`). Raises ConfigError as `pair` does, and for terms that no pair has.
+    """
+    pairs = pair(a, b, metric, on, carry)
+    fits, lacking = [], []
+    for family in families(pairs):
+        rows = pairs[pairs["family"] == family]
+        try:
+            fits.append(_fit_of(family, rows, terms, linear, unit))
+        except NotEnoughData as problem:
+            lacking.append(Lacking(family, str(problem)))
+    return Speedup(pairs, summarise(pairs, unit), tuple(fits), tuple(lacking))
+
+
+def summarise(pairs: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
+    """One row for each family, and one for "all" where there are several.
+
+    Columns: points; `wins`, those with a speedup above 1; `share` = wins / points with its interval `share_low`,
+    `share_high`; `geometric_mean` with `geometric_mean_low`, `_high`, both over models and batch sizes as `sample` says
+    (`analysis.methods.dependence`); minimum, q25, median, q75, maximum; `missing_a` and `missing_b`, points that both
+    sides tried and one alone measured, and the `bounds` that this leaves: share_least, share_most, median_least,
+    median_most, mean_least, mean_most. Of the `with_interval` points whose own interval holds more than one process,
+    and whose sides' sessions allow a verdict, `clear_wins` above 1 and `clear_losses` below 1 as a whole. The intervals
+    of share and mean say how far points like these would agree, not how exactly these were measured.
+    """
+    groups = [(family, pairs[pairs["family"] == family]) for family in families(pairs)]
+    if len(groups) > 1:
+        groups.append(("all", pairs))
+    rows = [{"family": name, **_summary(group, sampling(pairs, name).missing, unit)} for name, group in groups]
+    return pd.DataFrame(rows)
+
+
+def _summary(rows: pd.DataFrame, missing: Missing, unit: Unit) -> dict[str, float | str]:
+    ratio = rows["speedup"].to_numpy(dtype="float64")
+    levels = levels_of(rows, unit)
+    share, mean = crossed_share(ratio > 1, levels), geometric_mean(ratio, levels)
+    quantiles = np.quantile(ratio, [0, 0.25, 0.5, 0.75, 1])
+    told = rows[rows["comparable"] & rows["interval_source"].isin([Source.REPLICATES, Source.PROCESSES])]
+    within = bounds(ratio, missing)
+    return {
+        "points": len(ratio),
+        "wins": int((ratio > 1).sum()),
+        "share": share.value,
+        "share_low": share.low,
+        "share_high": share.high,
+        "geometric_mean": mean.value,
+        "geometric_mean_low": mean.low,
+        "geometric_mean_high": mean.high,
+        "sample": levels.words,
+        **dict(zip(("minimum", "q25", "median", "q75", "maximum"), quantiles.tolist(), strict=True)),
+        "missing_a": missing.a,
+        "missing_b": missing.b,
+        **dict(zip(("share_least", "share_most"), within.share, strict=True)),
+        **dict(zip(("median_least", "median_most"), within.median, strict=True)),
+        **dict(zip(("mean_least", "mean_most"), within.mean, strict=True)),
+        "with_interval": len(told),
+        "clear_wins": int((told["speedup_low"] > 1).sum()),
+        "clear_losses": int((told["speedup_high"] < 1).sum()),
+    }
+
+
+def _fit_of(family: str, rows: pd.DataFrame, terms: Sequence[str] | None, linear: bool, unit: Unit) -> SpeedupFit:
+    chosen = hyperparameters(rows) if terms is None else [find_column(rows, name, "--terms") for name in terms]
+    names = [name for name in chosen if rows[name].notna().all() and rows[name].nunique() > 1]
+    design, baselines = encode(rows, names)
+    logarithms = [] if linear else [name for name in design if name in names and (design[name] > 0).all()]
+    design[logarithms] = np.log2(design[logarithms])
+    ratio = rows["speedup"].to_numpy(dtype="float64")
+    found = regress(design, ratio if linear else np.log2(ratio), levels=levels_of(rows, unit))
+    return SpeedupFit(family, found, tuple(logarithms), baselines, not linear)
+
+
+def equal_at(pairs: pd.DataFrame, column: str, keys: Sequence[str]) -> pd.DataFrame:
+    """Where A and B are equal in `column`, for each group of pairs that are alike in `keys`.
+
+    `pairs` as `pairing.pair` gives them. Between neighbouring values the logarithm of the speedup is taken as a
+    straight line, over the logarithm of the column where all its values are positive. Columns: the `keys`; `points`;
+    `lowest` and `highest`, the values that were measured; `ahead`, who is ahead at the lowest; `crossings`, how often
+    that changes; `value`, where, NaN unless it changes once; `low` and `high`, the 95% interval of that: for these
+    values the interval of the speedup holds 1. An end beyond the values that were measured is infinite, one of pairs
+    without intervals NaN. ConfigError for a column that is no number, or has one value in each group.
+    """
+    numbers = pd.api.types.is_numeric_dtype(pairs[column]) and not pd.api.types.is_bool_dtype(pairs[column])
+    if not numbers:
+        raise ConfigError("--equal", column, "is no number", "choose for example batch_size")
+    groups = pairs.groupby(list(keys), sort=False, dropna=False) if keys else [((), pairs)]
+    rows = [
+        {**dict(zip(keys, values, strict=True)), **_equal_where(group, column)}
+        for values, group in groups
+        if group[column].nunique() > 1
+    ]
+    if not rows:
+        raise ConfigError("--equal", column, "has one value in all pairs that differ in nothing else", "sweep it")
+    return pd.DataFrame(rows)
+
+
+def _equal_where(group: pd.DataFrame, column: str) -> dict[str, float | int | str]:
+    rows = group.sort_values(column)
+    at = rows[column].to_numpy(dtype="float64")
+    scaled = np.log(at) if (at > 0).all() else at
+    middle, below, above = (
+        np.log(rows[name].to_numpy(dtype="float64")) for name in ("speedup", "speedup_low", "speedup_high")
+    )
+    places = _crossings(scaled, middle)
+    falls = middle[0] > 0
+    value, ends = np.nan, (np.nan, np.nan)
+    if len(places) == 1:
+        value = places[0]
+        # What falls below 1 may have done so where the lower end of its interval does, and must have where the upper.
+        first, last = (below, above) if falls else (above, below)
+        if np.isfinite(below).all() and np.isfinite(above).all():
+            before, after = _crossings(scaled, first), _crossings(scaled, last)
+            ends = before[0] if before else -np.inf, after[-1] if after else np.inf
+    shown = np.exp if (at > 0).all() else np.asarray
+    low, high = (float(shown(end)) if np.isfinite(end) else end for end in ends)
+    return {
+        "points": len(rows),
+        "lowest": at[0],
+        "highest": at[-1],
+        "ahead": "A" if falls else "B",
+        "crossings": len(places),
+        "value": float(shown(value)),
+        "low": low,
+        "high": high,
+    }
+
+
+def _crossings(x: np.ndarray, y: np.ndarray) -> list[float]:
+    """Where a line through points (n,) changes sign."""
+    changes = np.flatnonzero(np.sign(y[1:]) * np.sign(y[:-1]) < 0)
+    found = [x[i] - y[i] * (x[i + 1] - x[i]) / (y[i + 1] - y[i]) for i in changes]
+    # A point that lies on 1 is a crossing where its neighbours lie on both sides.
+    on = [i for i in range(1, len(y) - 1) if y[i] == 0 and y[i - 1] * y[i + 1] < 0]
+    return sorted(map(float, [*found, *x[on]]))
+
+
+def draw_speedup(
+    found: Speedup, x: str = "parameters", colour: str | None = None, a: str = "A", b: str = "B"
+) -> Figure:
+    """A row for each family: speedup against `x`, coloured by the column `colour`, and beside it the weights of the
+    family's regression where it has one. Above the line at 1 `a` is faster; bars are 95% intervals where there are any.
+    """
+    names = families(found.pairs)
+    fits = {fit.family: fit for fit in found.fits}
+    across = 2 if fits else 1
+    figure, axes = drawing.figure(6.2 * across, 3.9 * len(names) + 0.3, len(names), across)
+    panels = np.array(axes, dtype=object).reshape(len(names), across)
+    shades = drawing.colouring(found.pairs[colour], colour) if colour else None
+    for number, family in enumerate(names):
+        rows = found.pairs[found.pairs["family"] == family]
+        last = number == len(names) - 1
+        _scatter(panels[number, 0], rows, x)
+        places = rows[x].astype("float64")
+        parts = shades.parts(rows[colour]) if shades else [(slice(None), {"color": drawing.COLOURS[0]})]
+        for mine, look in parts:
+            panels[number, 0].scatter(
+                places[mine], rows.loc[mine, "speedup"], s=20, alpha=0.85, linewidths=0, zorder=2, **look
+            )
+        wins = int((rows["speedup"] > 1).sum())
+        title = f"{family}: {a} over {b}, ahead in {wins} of {len(rows)} points"
+        drawing.finish(panels[number, 0], title, labelled(x) if last else "", "speedup")
+        drawing.ratio_axis(panels[number, 0].yaxis)
+        if across == 2:
+            _weights(panels[number, 1], fits.get(family), last)
+    if shades:
+        shades.explain(figure, list(panels[:, 0]))
+    return figure
+
+
+def _scatter(axes: Axes, rows: pd.DataFrame, x: str) -> None:
+    """Axes, the line at 1 and the intervals."""
+    places = rows[x].astype("float64")
+    axes.axhline(1, color="#333333", linewidth=1)
+    known = rows["speedup_low"].notna()
+    if known.any():
+        reach = [rows["speedup"] - rows["speedup_low"], rows["speedup_high"] - rows["speedup"]]
+        axes.errorbar(
+            places[known],
+            rows.loc[known, "speedup"],
+            yerr=[side[known] for side in reach],
+            fmt="none",
+            ecolor="#999999",
+            elinewidth=0.7,
+            zorder=1,
+        )
+    if (places > 0).all() and places.max() > 20 * places.min():
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(drawing.quantity(""))
+        axes.xaxis.set_minor_formatter(ticker.NullFormatter())
+    axes.set_yscale("log")
+
+
+def _weights(axes: Axes, fit: SpeedupFit | None, last: bool) -> None:
+    if fit is None:
+        axes.set_visible(False)
+        return
+    weights = fit.regression.weights.sort_values("weight", key=lambda column: column.abs())
+    height = np.arange(len(weights))
+    axes.axvline(0, color="#333333", linewidth=1)
+    axes.errorbar(
+        weights["weight"],
+        height,
+        fmt=drawing.MARKERS[0],
+        color=drawing.COLOURS[0],
+        capsize=3,
+        xerr=[weights["weight"] - weights["low"], weights["high"] - weights["weight"]],
+    )
+    axes.set_yticks(height, [term_label(str(term)) for term in weights.index])
+    axes.set_ylim(-0.7, len(weights) - 0.3)
+    what = "log speedup" if fit.log_response else "speedup"
+    drawing.finish(
+        axes, f"what {what} depends on, R² {fit.regression.r2:.2f}", "standardised weight, 95% interval" if last else ""
+    )

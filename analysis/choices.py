@@ -1,0 +1,191 @@
+"""Choices that compete for one task: which runs are of one choice, and what each quantity of it is, with its interval.
+
+What competes does the same work: closed and loaded runs of one model on one kind of data, or trainings on one set of
+data, whatever model learns it. A choice is all else that is configured, and where it ran; seed and replicate are no
+part of it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from analysis.lazy import np, pd, stats
+from analysis.prices import PRICE
+from paradnn.core.workload import choices, key_groups
+from paradnn.store.metrics import interval_names
+
+#: What makes a platform of two runs.
+PLATFORM = ("device", "environment_id", "framework.name", "software.name")
+_WORK = ("family", "mode", "task", "scenario", "model.", "generate.", "data.", "learn.metric")
+_LEARNT = ("data.", "learn.metric")
+#: What is configured: whole names, and groups of keys.
+_KEYS = ("family", "batch_size", "precision", "compile", "mode", "task", "scenario", "devices", "transport", "hosts")
+_GROUPS = (
+    *("model.", "optimizer.", "platform.", "framework.", "software.", "data."),
+    *(f"{group}." for group in key_groups()),
+)
+#: What is configured and leaves a choice as it is: how it is found out, not what it is; or what another key says too.
+_ASIDE = (
+    PRICE,
+    "platform.index",
+    "software.python",
+    "software.requirements",
+    "software.python_version",
+    "model.name",
+    "server.batch",
+)
+_ASKED = re.compile(r"(server|single_stream|multi_stream|offline)\.(min_\w+|seed|confidence|precision)|learn\.epochs")
+
+
+class Kind(StrEnum):
+    """What the runs of a task do."""
+
+    SERVES = "serves queries"
+    STEPS = "steps"
+    GENERATES = "generates"
+    LEARNS = "learns"
+
+
+@dataclass(frozen=True)
+class Task:
+    """Runs that compete, `name` says for what; `varies` are the columns in which their choices differ."""
+
+    name: str
+    kind: Kind
+    rows: pd.DataFrame
+    varies: tuple[str, ...]
+
+
+def tasks(frame: pd.DataFrame) -> list[Task]:
+    """The tasks of a frame's runs."""
+    learns = frame["task"].eq("learn").fillna(False) if "task" in frame else frame["family"].isna()
+    if "best_accuracy" in frame:
+        learns = learns | frame["best_accuracy"].notna()
+    found = []
+    for learning, rows in frame.groupby(learns.to_numpy(dtype=bool)):
+        work = _LEARNT if learning else _WORK
+        keys = [name for name in _configured(rows) if name.startswith(work)]
+        for values, part in rows.groupby(keys, dropna=False, sort=True) if keys else [((), rows)]:
+            known = dict(zip(keys, values, strict=True))
+            varies = [name for name in (*PLATFORM, *_configured(part)) if name in part and name not in keys]
+            varies = [name for name in dict.fromkeys(varies) if part[name].nunique(dropna=False) > 1]
+            found.append(Task(_task_name(known, bool(learning)), _kind(known, bool(learning)), part, tuple(varies)))
+    return _told_apart(found, frame)
+
+
+def _kind(known: Mapping[str, object], learning: bool) -> Kind:
+    if learning:
+        return Kind.LEARNS
+    if known.get("scenario") in choices("scenario")[1:]:
+        return Kind.SERVES
+    return Kind.GENERATES if known.get("mode") == "generate" else Kind.STEPS
+
+
+def _configured(rows: pd.DataFrame) -> list[str]:
+    """The columns of the configuration that belong to a choice or to its task, and that any of the runs has."""
+    named = [name for name in map(str, rows.columns) if name in _KEYS or name.startswith(_GROUPS)]
+    held = [name for name in named if name not in _ASIDE and not _ASKED.fullmatch(name)]
+    return [name for name in held if rows[name].notna().any()]
+
+
+def _task_name(known: dict[str, object], learning: bool) -> str:
+    if learning:
+        return f"learning {known.get('data.name') or 'its data'}"
+    scenario = known.get("scenario")
+    said = f", {scenario}" if isinstance(scenario, str) and scenario != "closed" else ""
+    mode = known.get("mode")
+    return f"{known.get('family')}{f' {mode}' if isinstance(mode, str) else ''}{said}"
+
+
+def _told_apart(found: list[Task], frame: pd.DataFrame) -> list[Task]:
+    """Tasks of one name with what of their work tells them apart."""
+    names = [task.name for task in found]
+    varied = [
+        name
+        for name in _configured(frame)
+        if name.startswith(("model.", "generate.", "data.", "learn.metric")) and frame[name].nunique(dropna=False) > 1
+    ]
+    result = []
+    for task in found:
+        first = task.rows.iloc[0]
+        told = [] if task.kind is Kind.LEARNS else varied
+        words = [f"{_word(name)}={first[name]}" for name in told if pd.notna(first[name])]
+        name = f"{task.name} ({', '.join(words)})" if names.count(task.name) > 1 and words else task.name
+        result.append(replace(task, name=name))
+    return result
+
+
+def words_of(row: pd.Series, columns: Sequence[str]) -> str:
+    """A run in the columns in which choices differ: "V100, batch size 8, server.delay_ms=2"."""
+    words = []
+    for name in columns:
+        value = row[name]
+        if name == "environment_id" or pd.isna(value):
+            continue
+        shown = f"{value:g}" if isinstance(value, float) else str(value)
+        words.append(
+            shown
+            if name in ("device", "family", "precision", "framework.name", "software.name")
+            else f"batch size {shown}"
+            if name == "batch_size"
+            else f"{_word(name)}={shown}"
+        )
+    return ", ".join(words) or "the only choice"
+
+
+def _word(name: str) -> str:
+    return name.removesuffix(".name").removeprefix("model.").removeprefix("optimizer.").removeprefix("platform.")
+
+
+def estimate(rows: pd.DataFrame, metric: str, error: float) -> tuple[float, float, float]:
+    """A quantity of one choice, with an interval that misses it with a chance of `error`.
+
+    Several runs: Student's interval of their mean, of logarithms where all values are positive and no share. One run:
+    its recorded 95% interval, each side as wide in standard errors as `error` asks for (on logarithms, the normal
+    distribution's); what a schedule fixed is exact. Runs that agree to the last digit, such as a deterministic training
+    that was repeated, say no more of the spread than one of them. NaN where nothing is known.
+    """
+    values = rows[metric].to_numpy(dtype="float64", na_value=np.nan) if metric in rows else np.array([])
+    held = np.isfinite(values)
+    values = values[held]
+    if not len(values):
+        return math.nan, math.nan, math.nan
+    log = bool((values > 0).all()) and not metric.endswith(("accuracy", "fraction"))
+    if (values != values[0]).any():
+        scaled = np.log(values) if log else values
+        middle = float(scaled.mean())
+        half = float(stats.t.ppf(1 - error / 2, len(values) - 1) * scaled.std(ddof=1) / math.sqrt(len(values)))
+        ends = middle, middle - half, middle + half
+        middle, low, high = map(math.exp, ends) if log else ends
+        return middle, low, high
+    value = float(values[0])
+    low, high = _recorded(metric, value, rows[held].iloc[0])
+    factor = float(stats.norm.ppf(1 - error / 2) / stats.norm.ppf(0.975))
+    return value, _widened(value, low, factor, log), _widened(value, high, factor, log)
+
+
+def _recorded(metric: str, value: float, run: pd.Series) -> tuple[float, float]:
+    """The ends of a run's interval; a rate that a schedule asks for is exact, and so is what it costs: the highest rate
+    lies between what held the limit and what did not."""
+    if metric in ("scheduled_queries_per_second", "cost_per_million_queries"):
+        peak, asked = (_number(run.get(name)) for name in ("peak_queries_per_second", "scheduled_queries_per_second"))
+        if asked > 0 and not peak > 0:
+            return value, value
+        if peak > 0 and metric == "scheduled_queries_per_second":
+            return _number(run.get("peak_queries_per_second_low")), _number(run.get("peak_queries_per_second_high"))
+    low, high = (_number(run.get(name)) for name in interval_names(metric))
+    return low, high
+
+
+def _number(value: object) -> float:
+    return math.nan if value is None or pd.isna(value) else float(value)  # type: ignore[call-overload, arg-type]
+
+
+def _widened(value: float, end: float, factor: float, log: bool) -> float:
+    if math.isnan(end):
+        return math.nan
+    return value * (end / value) ** factor if log and end > 0 else value + factor * (end - value)

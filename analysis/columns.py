@@ -1,0 +1,259 @@
+"""Which columns of a frame an analysis is about: hyperparameters by name, and the metric to explain.
+
+Users write `nodes` for `model.nodes`; a wrong name is answered with the nearest right one. Used by every method that
+takes "any hyperparameter" or "any metric".
+
+Which columns say that two runs measured the same point, where the runs come from two sides.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.labels import not_recorded
+from analysis.lazy import np, pd
+from analysis.prices import PRICE
+from analysis.store.frame import families, is_ok
+from paradnn.core.workload import choices, key_groups, option_names
+from paradnn.errors import ConfigError
+from paradnn.families import FAMILIES
+from paradnn.store.metrics import METRICS
+
+#: What is shown or explained unless a metric is named: the first that the runs have. With one device, peak and
+#: precision the first two differ by a constant factor, so what depends on what is the same.
+DEFAULT_METRICS = ("flops_utilization", "flops_per_second", "examples_per_second")
+#: Hyperparameters that are not of the model itself, in the order they are listed in.
+_RUN = (
+    "batch_size",
+    "precision",
+    "compile",
+    "mode",
+    *(key for work in key_groups().values() if not work.same_step for key in option_names(work)),
+    "devices",
+    "transport",
+    "hosts",
+    "scenario",
+)
+#: Settings that also change what is measured, though they are no hyperparameters.
+_SETTINGS = (
+    *("optimizer.", "platform.", "framework.", "data.", "software."),
+    *(f"{group}." for group, work in key_groups().items() if work.same_step),
+)
+
+
+@dataclass(frozen=True)
+class GroupKey:
+    """One model family on one device."""
+
+    family: str
+    device: str
+
+    @property
+    def name(self) -> str:
+        """Such as "fc on TPU v2"."""
+        return f"{self.family} on {self.device}"
+
+
+@dataclass(frozen=True)
+class Group(GroupKey):
+    """The runs of one model family on one device."""
+
+    rows: pd.DataFrame
+
+
+def groups(frame: pd.DataFrame) -> list[Group]:
+    """The frame by family, in the paper's order, and device, by name, or that it is not recorded."""
+    family, device = (frame[name].astype("object").fillna(not_recorded(name)) for name in ("family", "device"))
+    present = set(zip(family, device, strict=True))
+    order = [*families(frame), not_recorded("family")]
+    ordered = sorted(present, key=lambda pair: (order.index(pair[0]), pair[1]))
+    return [Group(*pair, frame[(family == pair[0]) & (device == pair[1])]) for pair in ordered]
+
+
+def hyperparameters(frame: pd.DataFrame) -> list[str]:
+    """The columns `model.*` (but the name) and those of the run, such as batch_size, that any of these runs has."""
+    model = [name for name in frame.columns if str(name).startswith("model.") and name != "model.name"]
+    return [name for name in (*model, *_RUN) if name in frame and frame[name].notna().any()]
+
+
+def settings(frame: pd.DataFrame) -> list[str]:
+    """Columns of the configuration that are no hyperparameters but may change speed, and vary among these runs."""
+    named = [name for name in frame.columns if str(name).startswith(_SETTINGS) and name != PRICE]
+    return [name for name in named if frame[name].nunique(dropna=False) > 1]
+
+
+def find_column(frame: pd.DataFrame, name: str, option: str) -> str:
+    """The hyperparameter column that a user means, with or without `model.`; ConfigError if there is none."""
+    for candidate in (name, f"model.{name}"):
+        if candidate in frame and frame[candidate].notna().any():
+            return candidate
+    known = [column for column in frame.columns if frame[column].notna().any()]
+    raise ConfigError(option, name, "these runs have no such hyperparameter", _advice(name, known, frame))
+
+
+def find_metric(frame: pd.DataFrame, name: str, option: str = "--metric") -> str:
+    """`name`, if it is a column of numbers that an ok run has a value in; else ConfigError says what there is."""
+    held = frame.loc[is_ok(frame)]
+    if name in held and pd.api.types.is_numeric_dtype(held[name]) and held[name].notna().any():
+        return name
+    known = [column for column in METRICS if column in held and held[column].notna().any()]
+    if name in METRICS:
+        raise ConfigError(option, name, "none of these runs has a value of it", f"they have {', '.join(known[:8])}")
+    close = difflib.get_close_matches(name, known, n=1)
+    raise ConfigError(
+        option,
+        name,
+        "is no metric of these runs",
+        f"did you mean {close[0]}?" if close else f"they have {', '.join(known[:8])}",
+    )
+
+
+def choose_metric(frame: pd.DataFrame, candidates: Sequence[str] = DEFAULT_METRICS) -> str:
+    """The first candidate that at least nine of ten ok runs have, else the one that most of them have.
+
+    ConfigError when no ok run has any of them.
+    """
+    held = frame.loc[is_ok(frame)]
+    share = {name: float(held[name].notna().mean()) for name in candidates if name in held and len(held)}
+    if not any(share.values()):
+        raise ConfigError(
+            "--metric",
+            "(none given)",
+            f"no measured run has {', '.join(candidates)}",
+            "measure first, choose other runs, or name a metric",
+        )
+    return next((name for name, part in share.items() if part >= 0.9), max(share, key=lambda name: share[name]))
+
+
+def blocks_of(text: object) -> list[int] | None:
+    """The counts in a value such as "[3, 4, 6, 3]" of `model.blocks`; None for what is no list of numbers."""
+    try:
+        value = json.loads(str(text))
+    except ValueError:
+        return None
+    counts = value if isinstance(value, list) else None
+    return counts if counts and all(isinstance(count, int) for count in counts) else None
+
+
+def _advice(name: str, known: Sequence[str], frame: pd.DataFrame) -> str:
+    close = difflib.get_close_matches(name, [*known, *(str(column).removeprefix("model.") for column in known)], n=1)
+    return f"did you mean {close[0]}?" if close else f"they have {', '.join(hyperparameters(frame))}"
+
+
+# What is computed, and where and with what. Of the second only what both sides share takes part in a pair's identity.
+_POINT = ("batch_size", "precision", "compile", "mode", "devices", "transport", "hosts", "task", "scenario")
+_SCENARIOS = choices("scenario")[1:]
+_SCENARIO_PREFIXES = tuple(f"{name}." for name in _SCENARIOS)
+_POINT_PREFIXES = ("model.", "optimizer.", "data.", *(f"{group}." for group in key_groups()))
+_PLACE_PREFIXES = ("platform.", "framework.", "software.")
+_NEVER = ("model.name", "platform.index", PRICE)
+#: What else tells the steps of two runs apart.
+_STEP = ("family", "device", "seed")
+#: What a run of a scenario says of its queries.
+_QUERIES = {
+    *(name for name, one in METRICS.items() if one.kind == "load"),
+    *("latency_p50_ms", "latency_p90_ms", "latency_p99_ms", "cost_per_million_queries", "energy_per_query_joules"),
+    *("limit", "limit_reason"),
+}
+
+
+def join_columns(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str, tuple[str, str]]]:
+    """The columns that identify a point, and those that set the two sides apart (column -> values of A, values of B).
+
+    A point is identified by family, model.*, optimizer.*, data.*, batch_size, precision, compile, mode, devices,
+    transport, task, scenario and generate with their keys; where both sides share a value also by device, platform.*,
+    framework.* and software.*. Left out is what sets the sides apart: a column with one value in A and another one in
+    B, or that one side lacks altogether. How a run was timed (measure.*), tracked, seeded or repeated identifies no
+    point.
+    """
+    keys, differ = ["family"], {}
+    for name in [column for column in a.columns if column in b]:
+        point = describes(name)
+        if not point and name != "device" and not is_place(name):
+            continue
+        values, others = values_of(a[name]), values_of(b[name])
+        if not values and not others:
+            continue
+        # Runs that are not there set nothing apart.
+        apart = len(a) > 0 and len(b) > 0 and not values & others
+        if apart and (not point or not values or not others or len(values) == len(others) == 1):
+            differ[name] = (shown(values), shown(others))
+        else:
+            keys.append(name)
+    return keys, differ
+
+
+def given_columns(on: Sequence[str], a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str, tuple[str, str]]]:
+    """The same for columns that were named; ConfigError for one that a side lacks."""
+    for name in on:
+        for side, frame in (("A", a), ("B", b)):
+            if name not in frame:
+                raise ConfigError("on", name, f"the runs of {side} have no such column", "name columns of both sides")
+    keys = list(dict.fromkeys(["family", *on]))
+    return keys, {name: values for name, values in join_columns(a, b)[1].items() if name not in keys}
+
+
+def describes(name: str) -> bool:
+    """Whether a column says what is computed."""
+    return name not in _NEVER and (name in _POINT or name.startswith(_POINT_PREFIXES))
+
+
+def is_place(name: str) -> bool:
+    """Whether a column says where and with what it is computed."""
+    return name not in _NEVER and name.startswith(_PLACE_PREFIXES)
+
+
+def as_steps(frame: pd.DataFrame, asked: Collection[str]) -> tuple[pd.DataFrame, int]:
+    """Runs of scenarios as replicates of the point whose steps they time, and how many such runs there are.
+
+    A scenario times the steps of a closed point first, so that runs which differ in it and its keys alone have measured
+    one thing several times: they get one `point_id`, that of a closed run where there is one, and the columns of
+    scenarios are left out. The frame as it is where `asked`, words of options, names a scenario, one of its keys or a
+    metric of its queries: then these are the question.
+    """
+    if "scenario" not in frame or any(word in _QUERIES or _of_scenario(word) for word in asked):
+        return frame, 0
+    loaded = frame["scenario"].isin(list(_SCENARIOS)).to_numpy(dtype=bool)
+    if not loaded.any():
+        return frame, 0
+    steps = frame.drop(columns=[name for name in frame.columns if _of_scenario(name)])
+    keys = [name for name in steps.columns if name in _STEP or describes(name) or is_place(name)]
+    if "point_id" in steps and keys:
+        group = steps.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
+        order = np.argsort(loaded, kind="stable")  # closed runs first: all are called what these are
+        names = steps["point_id"].iloc[order].groupby(group[order]).first()
+        steps["point_id"] = steps["point_id"].where(~loaded, names.reindex(group).to_numpy())
+    steps.attrs = dict(frame.attrs)
+    return steps, int(loaded.sum())
+
+
+def _of_scenario(name: str) -> bool:
+    """Whether a column says who asks, and how."""
+    return name == "scenario" or name.startswith(_SCENARIO_PREFIXES)
+
+
+def values_of(column: pd.Series) -> set[Any]:
+    """The values of a column."""
+    return set(column.dropna().unique())
+
+
+def shown(values: set[Any], limit: int = 3) -> str:
+    """Some values for a person to read: "0.1, 0.2, 0.3 and 4 more"."""
+    texts = [str(value) for value in sorted(values, key=lambda value: (str(type(value)), value))]
+    return ", ".join(texts[:limit]) + (f" and {len(texts) - limit} more" if len(texts) > limit else "") or "(none)"
+
+
+def computing(rows: pd.DataFrame) -> tuple[str, ...]:
+    """The families whose rate is of examples, not of messages, in their order; all where nothing else ran."""
+    there = tuple(families(rows))
+    return tuple(name for name in there if name not in FAMILIES or not FAMILIES[name].is_communication) or there
+
+
+def narrowed(rows: pd.DataFrame) -> tuple[str, ...]:
+    """The same where that leaves any family out, else nothing."""
+    wanted = computing(rows)
+    return wanted if len(wanted) < len(families(rows)) else ()

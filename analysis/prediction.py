@@ -1,0 +1,657 @@
+"""Conclusions over a whole space, drawn by completing it again and again: weights, cells of maps, comparisons.
+
+Each draw of `prediction.Completed` fills in what was not measured, as one measurement of everything might have turned
+out. A conclusion is reached from each, and its interval is over these. Where a conclusion is about these very points
+(weights and cells), nothing else is uncertain: a space that is complete has no sampling error. Where it is about points
+like these (comparisons, claims) what its own method says of that is added, by the rules of multiple imputation.
+
+The whole space that some runs are part of: what was measured of it, and a row for every point that was not.
+
+Runs of a sweep that was a sample, or that chose its own points, tell of more points than they are. The space is the
+grid that the values of the runs span, or one that is given. A row that was not measured stands in for the run that
+there might have been: the same environment, protocol and session, other sizes. Memory grows with every size: what a
+failure excludes is out of memory here as well, and what lies between fitting and failing goes by a regression.
+
+What was not measured, predicted from what was: every point of a space with a value, an interval, and draws.
+
+The one model of step time of this project (`paradnn.forecast.predict`) is fitted to the runs of a device, and asked for
+all points of their space. Its draws are joint: a conclusion over the whole space is drawn by drawing it from each, so
+that its interval holds what was not measured. How good the model is here is measured, not assumed: points are left
+out, and what it says of them is held against what they were.
+
+What every analysis shares that can speak of a whole space: its options, and what is said of the prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from analysis.analyses.memory import RAN_OUT, size_of
+from analysis.columns import Group, GroupKey, choose_metric, find_metric, groups
+from analysis.labels import not_recorded
+from analysis.lazy import np, pd, special, stats
+from analysis.options import Options, option
+from analysis.result import Paragraph
+from analysis.statistics.logistic import firth
+from analysis.statistics.regression import Lacking
+from analysis.store.frame import IDENTITY, aggregate_replicates, is_ok, require_homogeneous
+from paradnn.core.words import counted
+from paradnn.errors import ConfigError, NotEnoughData, ParadnnError
+from paradnn.forecast.estimate import Estimate
+
+if TYPE_CHECKING:
+    from paradnn.forecast.predict import StepTimeModel
+
+#: Completed spaces that a comparison or a claim is reached from.
+IMPUTATIONS = 12
+
+
+def combined(estimates: Sequence[Estimate], level: float = 0.95) -> Estimate:
+    """One estimate from those of m completed spaces, each with an interval of its own.
+
+    Variances within and between them add up, the latter with a factor 1 + 1/m (Rubin, Multiple Imputation for
+    Nonresponse in Surveys, 1987), for either end by itself, since an interval need not be symmetric:
+    low = mean - sqrt(mean (value - low)^2 + t^2 (1 + 1/m) B), t of m - 1 degrees of freedom. What has no end in any
+    of them has none.
+    """
+    value, low, high = np.array(estimates, dtype="float64").T
+    count, middle = len(value), float(value.mean())
+    between = float(value.var(ddof=1)) * (1 + 1 / count) if count > 1 else 0.0
+    # Where imputations agree but for rounding, t of few degrees of freedom adds nothing.
+    added = float(stats.t.ppf((1 + level) / 2, max(count - 1, 1))) ** 2 * between
+    reach = [np.sqrt(np.mean((value - end) ** 2) + added) for end in (low, high)]
+    return Estimate(middle, float(middle - reach[0]), float(middle + reach[1]))
+
+
+#: Points that a space may have: the interval of each takes draws of all of them together.
+MOST_POINTS = 50_000
+#: The outcome of a point that the memory frontier excludes.
+EXCLUDED = "oom_predicted"
+
+#: Columns that say when and how a run was measured: an unmeasured point stands in time as the measured ones do.
+_CIRCUMSTANCES = ("start_time", "sweep_id", "host", "source", "protocol", "experiment", "store")
+
+
+@dataclass(frozen=True)
+class Space(GroupKey):
+    """The points of one family on one device.
+
+    `known` are all runs of the family, `runs` those of points of the space, failed ones among them. `others` has a row
+    for every other point: its `outcome` is ok or `EXCLUDED`, by the `chance` that it runs out of memory, which is 0 or
+    1 where that is proved. `keys` are the columns in which points differ. `measured`, `failed` and `excluded` count
+    points. `beyond` says in words, by key, where the space goes beyond what was measured.
+    """
+
+    known: pd.DataFrame
+    runs: pd.DataFrame
+    others: pd.DataFrame
+    keys: tuple[str, ...]
+    measured: int
+    failed: int
+    beyond: Mapping[str, str]
+
+    @property
+    def excluded(self) -> int:
+        """Unmeasured points that do not fit into memory."""
+        return int((self.others["outcome"] == EXCLUDED).sum())
+
+    @property
+    def total(self) -> int:
+        """All points, those that failed and those that do not fit among them."""
+        return self.measured + self.failed + len(self.others)
+
+
+def space_of(group: Group, given: pd.DataFrame | None = None, pool: bool = False) -> Space:
+    """The space of a group's runs: the points of `given` (rows of keys), else the grid that the runs span.
+
+    The grid is the product of the values of model.* and batch_size, for each combination of the other settings by
+    itself; keys that went together in every point (a sweep with zipped axes) stay together. NotEnoughData where there
+    is nothing to span, ConfigError where `given` does not say what a point is, SchemaError for heterogeneous runs.
+    """
+    rows = require_homogeneous(group.rows, pool=pool)
+    rows = rows[rows["outcome"].notna()]
+    points = aggregate_replicates(rows)
+    if points.empty or not is_ok(points).any():
+        ended = ", ".join(f"{count} {name}" for name, count in points["outcome"].value_counts().items())
+        raise NotEnoughData(f"no point was measured ({ended})" if ended else "no point was tried")
+    if given is None:
+        keys = [name for name in _identities(points) if points[name].nunique(dropna=False) > 1]
+        if not keys:
+            raise NotEnoughData("all runs are of one point, so the space is one point")
+        wanted = _spanned(points, keys)
+    else:
+        wanted, keys = _given(points, given, group)
+    if len(wanted) > MOST_POINTS:
+        raise ConfigError(
+            "--space", f"{len(wanted):,} points", f"is more than {MOST_POINTS:,}", "name a smaller one with --space"
+        )
+    codes, known = _codes(wanted, keys), _codes(points, keys)
+    inside = known.isin(set(codes))
+    others = _rows_of(wanted[~codes.isin(set(known))], points, keys)
+    others = _without_impossible(others, points)
+    others["chance"] = _chances(others, points, keys)
+    others["outcome"] = np.where(others["chance"] > 0.5, EXCLUDED, "ok")
+    return Space(
+        group.family,
+        group.device,
+        rows,
+        rows[_codes(rows, keys).isin(set(codes)).to_numpy()],
+        others.reset_index(drop=True),
+        tuple(keys),
+        int((is_ok(points) & inside).sum()),
+        int((~is_ok(points) & inside).sum()),
+        _beyond(others[others["outcome"] == "ok"], points[is_ok(points)], keys),
+    )
+
+
+def _identities(points: pd.DataFrame) -> list[str]:
+    from analysis.store.past import is_key
+
+    return [str(name) for name in points if is_key(str(name)) and points[name].notna().any()]
+
+
+def _is_size(name: str) -> bool:
+    """Whether values of a key are crossed with those of others, rather than a setting that points share."""
+    return name.startswith("model.") or name == "batch_size"
+
+
+def _spanned(points: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """The grid of the values of sizes, for each combination of settings."""
+    axes = [name for name in keys if _is_size(name)]
+    settings = [name for name in keys if name not in axes]
+    groups = points.groupby(settings, dropna=False, sort=False) if settings else [((), points)]
+    parts = []
+    for _, part in groups:
+        bundles = [part[bundle].drop_duplicates() for bundle in _tied(part, axes)]
+        if np.prod([float(len(bundle)) for bundle in bundles]) > MOST_POINTS:
+            return pd.DataFrame(index=range(MOST_POINTS + 1))  # is refused
+        grid = part[settings].head(1)
+        for bundle in bundles:
+            grid = grid.merge(bundle, how="cross")
+        parts.append(grid)
+    return pd.concat(parts, ignore_index=True)[list(keys)]
+
+
+def _tied(points: pd.DataFrame, axes: Sequence[str]) -> list[list[str]]:
+    """The axes, those together whose values went together in all points, and not by chance: on average twice each."""
+    codes = {name: points[name].astype("category").cat.codes.to_numpy() for name in axes}
+    bundles: list[list[str]] = []
+    for name in axes:
+        for bundle in bundles:
+            pairs = len(set(zip(codes[bundle[0]], codes[name], strict=True)))
+            if 1 < pairs == points[name].nunique() == points[bundle[0]].nunique() and len(points) >= 2 * pairs:
+                bundle.append(name)
+                break
+        else:
+            bundles.append([name])
+    return bundles
+
+
+def _given(points: pd.DataFrame, given: pd.DataFrame, group: Group) -> tuple[pd.DataFrame, list[str]]:
+    """The given points of the group's family, and the keys that tell points apart.
+
+    A setting that is the same in all given points and the same in all runs is that of the runs: the device was chosen.
+    """
+    mine = given[given["family"] == group.family] if "family" in given else given
+    if mine.empty:
+        raise NotEnoughData("the given space has no point of this family")
+    wanted, keys = pd.DataFrame(index=mine.index), []
+    for name in dict.fromkeys([*_identities(points), *_identities(mine)]):
+        stated, held = (frame[name] if name in frame else pd.Series(dtype="object") for frame in (mine, points))
+        varies = held.nunique(dropna=False) > 1
+        if stated.notna().sum() == 0:
+            if varies:
+                raise ConfigError("--space", group.name, f"does not say {name}, which varies among the runs", "name it")
+            continue
+        if not varies and stated.nunique() == 1 and (not held.notna().any() or not _is_size(name)):
+            continue
+        wanted[name] = stated
+        if varies or stated.nunique() > 1 or set(map(_plain, stated)) != set(map(_plain, held)):
+            keys.append(name)
+    if not keys:
+        raise NotEnoughData("the given space is one point")
+    return wanted[keys].drop_duplicates().reset_index(drop=True), keys
+
+
+def _plain(value: object) -> str:
+    """A value as text, equal for equal numbers."""
+    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
+        return f"{float(value):.12g}"
+    return "null" if value is None or value is pd.NA else str(value).lower()
+
+
+def _codes(points: pd.DataFrame, keys: Sequence[str]) -> pd.Series:
+    columns = [points[name].astype("object").map(_plain) if name in points else ["null"] * len(points) for name in keys]
+    return pd.Series(list(zip(*columns, strict=True)), index=points.index, dtype="object")
+
+
+def _rows_of(wanted: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """A row for each wanted point, with what it shares with the measured ones."""
+    from analysis.store.past import WORK, costs_of
+
+    wanted = wanted.reset_index(drop=True)
+    versions = [name for name in points if str(name).startswith("version.")]
+    shared = ["family", "device", *IDENTITY, *_identities(points), *_CIRCUMSTANCES, *versions]
+    ok = points[is_ok(points)]
+    settings = [name for name in keys if not _is_size(name) and name in ok]
+    known = _codes(ok, settings) if settings else pd.Series([()] * len(ok), index=ok.index)
+    places = {code: np.flatnonzero(known == code) for code in set(known)}
+    every, codes = np.arange(len(ok)), _codes(wanted, settings) if settings else [()] * len(wanted)
+    chosen = [places.get(code, every) for code in codes]
+    # In turn, so that unmeasured points are spread over sessions as the measured ones are.
+    turn = [int(each[number % len(each)]) for number, each in enumerate(chosen)]
+    rows = ok.iloc[turn][[name for name in dict.fromkeys(shared) if name in ok]].reset_index(drop=True)
+    for name in keys:
+        column = wanted[name]
+        rows[name] = column.astype(points[name].dtype) if name in points else column
+    place = " ".join(str(points[name].iloc[0]) for name in ("family", "device", *IDENTITY) if name in points)
+    names = [f"unmeasured {number} of {place}" for number in range(len(rows))]
+    rows = rows.assign(run_id=names, point_id=names)
+    work = costs_of(rows)
+    return rows.assign(**{name: work[name] for name in WORK if name in points})
+
+
+def _without_impossible(others: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
+    """Without combinations that are no model, where measured ones are."""
+    from analysis.store.past import costs_of
+
+    if costs_of(points.head(1))["parameters"].isna().any():
+        return others
+    return others[costs_of(others)["parameters"].notna()].reset_index(drop=True)
+
+
+def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> np.ndarray:
+    """The chance (n,) that each unmeasured point runs out of memory: by the frontier, and between what is proved to fit
+    and to fail by a regression."""
+    from paradnn.design.frontier import excluded, fitting
+
+    tried = points[is_ok(points) | points["outcome"].isin((*RAN_OUT, EXCLUDED))]
+    failed = (~is_ok(tried)).to_numpy(dtype=bool)
+    if not failed.any() or others.empty:
+        return np.zeros(len(others))
+    both = pd.concat([tried[list(keys)], others[list(keys)]], ignore_index=True)
+    columns = {name: size_of(both[name]) for name in keys if _is_size(name)}
+    sizes = np.column_stack([column for column in columns.values() if column is not None])
+    settings = [name for name in keys if columns.get(name) is None]
+    kinds = list(_codes(both, settings)) if settings else [()] * len(both)
+    count = len(tried)
+    known = (sizes[count:], kinds[count:], sizes[:count], kinds[:count], failed)
+    fails = [proof is not None for proof in excluded(*known, list(tried["run_id"]))]
+    return np.asarray(np.select([fitting(*known), fails], [0.0, 1.0], _by_size(tried, others, sizes, failed)))
+
+
+def _by_size(tried: pd.DataFrame, others: pd.DataFrame, sizes: np.ndarray, failed: np.ndarray) -> np.ndarray:
+    """The chance (n,) that unmeasured points run out of memory, by a logistic regression on the analytic bound of
+    memory, or on the sizes of a model whose bound is not known."""
+    from analysis.store.past import costs_of
+
+    bounds = [np.log(costs_of(rows)["memory_lower_bound_bytes"].to_numpy()) for rows in (tried, others)]
+    known = all(np.isfinite(bound).all() for bound in bounds)
+    columns = np.concatenate(bounds)[:, None] if known else np.log2(sizes)
+    columns = columns[:, np.ptp(columns, axis=0) > 0]
+    design = np.column_stack([np.ones(len(columns)), columns - columns.mean(axis=0)])
+    found = firth(design[: len(tried)], failed)[0]
+    chances: np.ndarray = special.expit(design[len(tried) :] @ found)
+    return chances
+
+
+def _beyond(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> dict[str, str]:
+    """By key, in words, which values of unmeasured points lie outside those of the measured ones."""
+    found = {}
+    for name in keys if len(others) else ():
+        held = points[name] if name in points else pd.Series(dtype="object")
+        new = others[name][~others[name].map(_plain).isin(set(map(_plain, held)))]
+        if pd.api.types.is_numeric_dtype(others[name]) and pd.api.types.is_numeric_dtype(held) and held.notna().any():
+            new = new[(new < held.min()) | (new > held.max())]
+            measured = f"{held.min():,} to {held.max():,}"
+        else:
+            measured = ", ".join(sorted(map(str, held.dropna().unique()))) or "none"
+        if len(new):
+            values = [str(value) for value in sorted(new.unique(), key=str)]
+            found[name] = f"{', '.join(values[:4])}{' and more' if len(values) > 4 else ''} (measured {measured})"
+    return found
+
+
+def fill(frame: pd.DataFrame, others: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The runs, and below them the rows of unmeasured points, marked in the column `predicted`."""
+    rows = pd.concat([frame, *others], ignore_index=True)
+    rows["predicted"] = np.arange(len(rows)) >= len(frame)
+    rows.attrs = dict(frame.attrs)
+    return rows
+
+
+#: Measured points that a prediction takes.
+LEAST = 5
+#: Metrics that follow from the time of a step -> what a step does of it: examples, FLOP, or nothing (the time itself).
+PREDICTABLE = {
+    "examples_per_second": "batch_size",
+    "flops_per_second": "flops_per_step",
+    "flops_utilization": "flops_per_step",
+    "flops_utilization_spec": "flops_per_step",
+    "step_time_ms": "",
+}
+#: Draws of a conclusion: ends of a 95% interval are then known to a tenth of its width.
+_DRAWS = 400
+_SPARSE = 0.1
+#: A chance of running out of memory from which a point has no prediction, and how many frontiers draws distinguish.
+_SURE, _LEVELS = 0.99, 20
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What was predicted of measured points that were left out: the median relative `error`, the share of them that lay
+    `inside` their 95% interval, and how many `points` were left out."""
+
+    error: float
+    inside: float
+    points: int
+
+
+@dataclass(frozen=True)
+class Completed:
+    """Runs of a frame with a row for every point of their spaces that none of them measured.
+
+    `frame` is `space.fill` of them; `places` (m,) are the positions of its rows that have a prediction, `draws` (m, d)
+    the metric in each draw, `low` and `high` (m,) its 95% interval. In a draw those points fit into memory whose chance
+    of running out of it is below that draw's `luck` (d,). `lacking` says which groups have none.
+    """
+
+    metric: str
+    frame: pd.DataFrame
+    spaces: tuple[Space, ...]
+    trust: dict[str, Trust]
+    lacking: tuple[Lacking, ...]
+    places: np.ndarray
+    draws: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    luck: np.ndarray
+
+    def drawn(self, number: int | None = None) -> pd.DataFrame:
+        """The frame as one draw completes it; without a number, with the median of the draws."""
+        values = np.median(self.draws, axis=1) if number is None else self.draws[:, number]
+        column = self.frame[self.metric].to_numpy(dtype="float64", copy=True)
+        outcome = self.frame["outcome"].to_numpy(dtype=object, copy=True)
+        fits = self.fits(0.5 if number is None else self.luck[number])
+        column[self.places] = np.where(fits, values, np.nan)
+        outcome[self.places] = np.where(fits, "ok", EXCLUDED)
+        found = self.frame.assign(**{self.metric: column, "outcome": outcome})
+        found.attrs = dict(self.frame.attrs)
+        return found
+
+    def fits(self, luck: float) -> np.ndarray:
+        """Which of the rows that have a prediction fit into memory (m,)."""
+        fits: np.ndarray = self.frame["chance"].to_numpy(dtype="float64")[self.places] <= luck
+        return fits
+
+    def values(self, points: pd.DataFrame) -> np.ndarray:
+        """The metric (n, d) of some rows of the frame, or of medians over them, in each draw."""
+        found = np.repeat(points[self.metric].to_numpy(dtype="float64")[:, None], self.draws.shape[1], axis=1)
+        where = {run: number for number, run in enumerate(self.frame["run_id"].to_numpy()[self.places])}
+        numbers = np.array([where.get(run, -1) for run in points["run_id"]], dtype=np.intp)
+        found[numbers >= 0] = self.draws[numbers[numbers >= 0]]
+        return found
+
+    def measured(self, run_ids: Sequence[str]) -> tuple[str, ...]:
+        """Those of some rows that are runs."""
+        runs = set(self.frame.loc[~self.frame["predicted"], "run_id"])
+        return tuple(run for run in run_ids if run in runs)
+
+
+def complete(
+    frame: pd.DataFrame, metric: str, given: pd.DataFrame | None = None, pool: bool = False, draws: int = _DRAWS
+) -> Completed:
+    """Predict `metric` at every point of the spaces (`space.space_of`) of a frame's families on its devices.
+
+    A model is fitted for each device. ConfigError for a metric that does not follow from the time of a step,
+    NotEnoughData where no group has `LEAST` measured points and two of the space, SchemaError for heterogeneous runs.
+    """
+    if metric not in PREDICTABLE:
+        known = ", ".join(PREDICTABLE)
+        raise ConfigError("--metric", metric, "does not follow from the time of a step", f"predicted are {known}")
+    spaces, lacking = _spaces(frame, metric, given, pool)
+    if not spaces:
+        raise NotEnoughData(f"not enough data to predict {metric}", lacking, "measure more points, or name --space")
+    whole = fill(pd.concat([space.runs for space in spaces]), [space.others for space in spaces])
+    whole.attrs = dict(frame.attrs)
+    places, parts, trust = [], [], {}
+    random = np.random.default_rng(0)
+    for device in dict.fromkeys(space.device for space in spaces):
+        mine = [space for space in spaces if space.device == device]
+        named = whole["device"].astype("object").fillna(not_recorded("device"))
+        here = whole["predicted"] & (whole["chance"] < _SURE) & (named == device)
+        model = _Model.of(pd.concat([space.known for space in mine]), metric)
+        for space in mine:
+            trust[space.name] = model.trust(space.family)
+        places.append(np.flatnonzero(here))
+        parts.append(model.predicted(whole[here], draws, random))
+    low, high, drawn = (np.concatenate([part[number] for part in parts]) for number in range(3))
+    luck = random.permutation((np.arange(draws) % min(draws, _LEVELS) + 0.5) / min(draws, _LEVELS))
+    where = np.concatenate(places)
+    return Completed(metric, whole, tuple(spaces), trust, tuple(lacking), where, drawn, low, high, luck)
+
+
+def is_sparse(frame: pd.DataFrame) -> bool:
+    """Whether a tenth or more of a space that some of these runs span was not tried, and can be predicted."""
+    for group in groups(frame):
+        try:
+            space = space_of(group)
+        except ParadnnError:
+            continue
+        if space.measured >= LEAST and len(space.others) >= _SPARSE * space.total:
+            return True
+    return False
+
+
+def every_point(completed: Completed) -> pd.DataFrame:
+    """A row for each point of the spaces: the keys in which points differ, `status` (measured, predicted, or the
+    outcome of what did not run or is taken not to), the metric, and its 95% interval where it is predicted."""
+    whole = completed.drawn()
+    whole[["low", "high"]] = np.nan
+    whole.loc[completed.places, "low"], whole.loc[completed.places, "high"] = completed.low, completed.high
+    rows = aggregate_replicates(whole)
+    status = rows["outcome"].astype("object")
+    ok = is_ok(rows)
+    rows["status"] = status.where(~ok, rows["predicted"].map({True: "predicted", False: "measured"}))
+    keys = list(dict.fromkeys(name for space in completed.spaces for name in space.keys))
+    found = rows[["family", "device", *keys, "status", completed.metric, "low", "high"]]
+    shown = {name: found[name].astype("float64").where(ok) for name in (completed.metric, "low", "high")}
+    found = found.assign(**shown)
+    found = found.sort_values(["family", "device", *keys], ignore_index=True)
+    found.attrs = {"units": completed.frame.attrs.get("units", {})}
+    return found
+
+
+def _spaces(
+    frame: pd.DataFrame, metric: str, given: pd.DataFrame | None, pool: bool
+) -> tuple[list[Space], list[Lacking]]:
+    found: list[Space] = []
+    lacking: list[Lacking] = []
+    for group in groups(frame):
+        try:
+            found.append(_space(group, metric, given, pool))
+        except NotEnoughData as problem:
+            lacking.append(Lacking(group.name, problem.problem))
+    return found, lacking
+
+
+def _space(group: Group, metric: str, given: pd.DataFrame | None, pool: bool) -> Space:
+    space = space_of(group, given, pool)
+    ok = space.known[is_ok(space.known)]
+    if metric not in ok or not (ok[metric] > 0).any():
+        raise NotEnoughData(f"no measured run has {metric}")
+    if space.total < 3:
+        raise NotEnoughData(f"the space is {space.total} points, there is nothing between them to predict")
+    if (points := ok["point_id"].nunique()) < LEAST:
+        raise NotEnoughData(f"{counted(points, 'measured point')}, a prediction takes {LEAST}")
+    return space
+
+
+@dataclass(frozen=True)
+class _Model:
+    """The fit to runs of one device. `work` is what `PREDICTABLE` says, `per` what turns it over the metric into
+    seconds, roughly: the roofline that the model begins with is in seconds."""
+
+    runs: pd.DataFrame
+    metric: str
+    per: float
+    rates: tuple[float, float]
+    seconds: np.ndarray
+    fitted: StepTimeModel
+
+    @classmethod
+    def of(cls, runs: pd.DataFrame, metric: str) -> _Model:
+        from analysis.store.past import past_runs, rates_of
+        from paradnn.forecast.predict import StepTimeModel
+
+        values = runs[metric].astype("float64")
+        runs = runs[is_ok(runs) & (values > 0) & np.isfinite(values)]
+        raw = _raw(runs, metric)
+        per = 1.0
+        if "step_time_ms" in runs and runs["step_time_ms"].gt(0).any():
+            per = float(np.nanmedian(runs["step_time_ms"].to_numpy(dtype="float64") / 1e3 / raw))
+        seconds = raw * per
+        rates = rates_of(runs, seconds)
+        return cls(runs, metric, per, rates, seconds, StepTimeModel.fit(past_runs(runs, seconds, rates)))
+
+    def predicted(
+        self, rows: pd.DataFrame, draws: int, random: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(low, high, draws) of the metric at some rows (n,), of which none was measured."""
+        from analysis.store.past import table_of
+
+        if rows.empty:
+            return np.empty(0), np.empty(0), np.empty((0, draws))
+        found = self.fitted.predict(table_of(rows, self.rates))
+        spread = np.sqrt((found.root**2).sum(axis=1) + found.own + found.noise**2)
+        reach = stats.t.ppf(0.975, found.freedom) * spread
+        ends = [self._metric(rows, np.exp(found.mean + sign * reach)) for sign in (-1, 1)]
+        low, high = np.minimum(*ends), np.maximum(*ends)
+        return low, high, self._metric(rows, np.exp(found.draws(draws, random)))
+
+    def _metric(self, rows: pd.DataFrame, seconds: np.ndarray) -> np.ndarray:
+        """The metric of points whose "seconds" (n,) or (n, d) these are."""
+        raw = seconds / self.per
+        if not PREDICTABLE[self.metric]:
+            return raw
+        work = _work(rows, PREDICTABLE[self.metric])
+        found: np.ndarray = (work if raw.ndim == 1 else work[:, None]) / raw
+        return found
+
+    def trust(self, family: str) -> Trust:
+        """What is predicted of each measured point of a family from all others of the device."""
+        from analysis.store.past import table_of
+        from paradnn.forecast.process import LeftOut
+
+        table = table_of(self.runs, self.rates)
+        # The model has an observation for each step, in the order in which they first appear.
+        families = dict(zip(zip(table.environments, table.steps, strict=True), table.families, strict=True)).values()
+        left = self.fitted.left_out
+        mine = np.array([name == family for name in families])
+        found = LeftOut(left.error[mine], left.spread[mine], left.freedom)
+        return Trust(found.median_error, found.coverage(), int(mine.sum()))
+
+
+def _raw(rows: pd.DataFrame, metric: str) -> np.ndarray:
+    """Work over the metric (n,): the seconds of a step but for a factor."""
+    values: np.ndarray = rows[metric].to_numpy(dtype="float64")
+    return _work(rows, PREDICTABLE[metric]) / values if PREDICTABLE[metric] else values
+
+
+def _work(rows: pd.DataFrame, name: str) -> np.ndarray:
+    """What a step of each row does (n,): examples or FLOP, by arithmetic where the model is known."""
+    from analysis.store.past import costs_of
+
+    if name == "batch_size":
+        return rows["batch_size"].to_numpy(dtype="float64")
+    work = costs_of(rows)[name]
+    if name in rows:
+        work = work.fillna(rows[name].astype("float64"))
+    if work.isna().any():
+        raise NotEnoughData(f"{name} of {int(work.isna().sum())} points is not known")
+    return work.to_numpy(dtype="float64")
+
+
+_LISTED = 4  # keys of which it is said that the space goes beyond what was measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpaceOptions(Options):
+    """Which space it is about."""
+
+    space: str | None = option(
+        None,
+        "the points of the space: axes of a sweep, such as 'model=fc model.nodes=32,64 batch_size=64,256' or "
+        "experiment=paper_fc, or a CSV file with a column for each key (default: the grid that the runs span)",
+        metavar="SPACE",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictedOptions(SpaceOptions):
+    """The same for an analysis that is otherwise about the runs alone."""
+
+    predicted: bool = option(
+        False, "about the whole space: what was not measured is predicted, and intervals hold that as well"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.space is not None and not self.predicted:
+            raise ConfigError("--space", self.space, "says what to predict", "add --predicted")
+
+
+def completed_of(frame: pd.DataFrame, metric: str | None, options: SpaceOptions) -> Completed:
+    """The spaces of a frame, completed as the options say; without a metric in the one that the runs have."""
+    from analysis.store.spaces import read_space
+
+    given = None if options.space is None else read_space(options.space)
+    if not is_ok(frame).any():  # which is then said of every group
+        return complete(frame, next(iter(PREDICTABLE)), given, options.pool)
+    chosen = find_metric(frame, metric) if metric else choose_metric(frame)
+    return complete(frame, chosen, given, options.pool)
+
+
+def told_of(completed: Sequence[Completed]) -> tuple[Paragraph, ...]:
+    """In words: how much of each space was measured, how good its prediction is, and where it extrapolates."""
+    found: dict[str, list[str]] = {}
+    for one in completed:
+        for space in one.spaces:
+            points = found.setdefault(f"{_measured(space)}{_rest(space)}.", [])
+            points += [text for text in (_trust(one, space), *_extrapolates(space)) if text not in points]
+        for lacking in one.lacking:
+            found.setdefault(f"{lacking}: nothing is predicted.", [])
+    return tuple(Paragraph(head, tuple(points)) for head, points in found.items())
+
+
+def _measured(space: Space) -> str:
+    share = 100 * space.measured / space.total
+    percent = f"{share:.0f}%" if share >= 10 else f"{share:.2g}%"
+    return f"{space.name}: {space.measured:,} of {space.total:,} points were measured, {percent}"
+
+
+def _trust(completed: Completed, space: Space) -> str:
+    trust = completed.trust[space.name]
+    return (
+        f"Of {trust.points:,} measured points, left out of the fit in turn, the predicted {completed.metric} was off "
+        f"by {trust.error:.1%} in the median, and {trust.inside:.0%} lay within their 95% interval."
+    )
+
+
+def _rest(space: Space) -> str:
+    """What became of the other points."""
+    predicted = len(space.others) - space.excluded
+    parts = [f"{space.failed:,} did not run"] if space.failed else []
+    parts += [f"{space.excluded:,} are taken to be out of memory"] if space.excluded else []
+    parts += [f"{predicted:,} are predicted"] if predicted else []
+    return f"; {', '.join(parts)}" if parts else ""
+
+
+def _extrapolates(space: Space) -> Iterator[str]:
+    listed = [f"{name} {words}" for name, words in space.beyond.items()]
+    if listed:
+        more = f" and {len(listed) - _LISTED} keys more" if len(listed) > _LISTED else ""
+        shown = f"{'; '.join(listed[:_LISTED])}{more}"
+        yield f"Extrapolated, beyond all that was measured: {shown}. Measure a few points there."

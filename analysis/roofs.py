@@ -1,0 +1,377 @@
+"""TODO"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from analysis.format import short
+from analysis.labels import not_recorded
+from analysis.lazy import drawing, np, pd, ticker
+from analysis.statistics.dependence import Unit, crossed_quantile, levels_of
+from analysis.store.frame import families, is_ok
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class Verdict(StrEnum):
+    """What limits a model or an operation; tables hold the values. Only an operation is "between devices": its bytes
+    cross the links, which are no ceiling of this roof."""
+
+    MEMORY = "memory-bound"
+    COMPUTE = "compute-bound"
+    RIDGE = "at the ridge"
+    TRANSFER = "between devices"
+    UNKNOWN = "unknown"
+
+
+#: Columns of `summary` that count models -> the verdict they count.
+_COUNTS = {
+    "memory_bound": Verdict.MEMORY,
+    "compute_bound": Verdict.COMPUTE,
+    "at_the_ridge": Verdict.RIDGE,
+    "unknown": Verdict.UNKNOWN,
+}
+
+
+class Specification(Protocol):
+    """What a data sheet says of a device."""
+
+    @property
+    def peak_flops(self) -> Mapping[str, float]:
+        """Precision -> FLOP/s."""
+
+    @property
+    def bandwidth(self) -> float | None:
+        """Memory bandwidth in B/s."""
+
+
+@dataclass(frozen=True)
+class Roof:
+    """The ceilings of a device at a precision; None is unknown.
+
+    `peak` in FLOP/s and `bandwidth` in B/s, each with its source: measured, specification or unknown. `ridge_low` and
+    `ridge_high` enclose the ridge points of all measured pairs of ceilings (both the ridge where there is one pair).
+    """
+
+    device: str
+    precision: str
+    peak: float | None
+    bandwidth: float | None
+    peak_source: str
+    bandwidth_source: str
+    ridge_low: float | None = None
+    ridge_high: float | None = None
+
+    @property
+    def ridge(self) -> float | None:
+        """The intensity in FLOP/B above which arithmetic limits: peak / bandwidth (Williams et al. 2009)."""
+        return None if self.peak is None or self.bandwidth is None else self.peak / self.bandwidth
+
+    @property
+    def source(self) -> str:
+        """Where the ceilings come from, in words."""
+        if self.peak_source == self.bandwidth_source:
+            return self.peak_source
+        return f"peak: {self.peak_source}, bandwidth: {self.bandwidth_source}"
+
+    def attainable(self, intensity: Any) -> np.ndarray:
+        """The roof in FLOP/s at an intensity in FLOP/B: min(peak, intensity x bandwidth), NaN where it is unknown.
+
+        Source: Williams, Waterman, Patterson, "Roofline", Communications of the ACM 52(4), 2009.
+        """
+        values = np.asarray(intensity, dtype="float64")
+        if self.peak is None or self.bandwidth is None:
+            return np.full(values.shape, np.nan)
+        return np.minimum(self.peak, values * self.bandwidth)
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The result: roofs, points and, by reason, how many runs have no place.
+
+    `points` has one row a run: run_id, device, precision, family, what of `_MODEL` the frame has,
+    arithmetic_intensity (FLOP/B), traffic ("analytic" or "trace"), flops_per_second with its interval
+    `rate_low`..`rate_high` (of a trace the range of the run's captures), attainable (FLOP/s), share (rate /
+    attainable) with `share_low`..`share_high`, verdict and infeed_fraction. Unknown numbers are NaN.
+    """
+
+    roofs: tuple[Roof, ...]
+    points: pd.DataFrame
+    left_out: Mapping[str, int]
+
+    def roof_of(self, device: str, precision: str) -> Roof:
+        """The roof over the points of a device and a precision."""
+        return next(roof for roof in self.roofs if (roof.device, roof.precision) == (device, precision))
+
+
+def place_models(frame: pd.DataFrame, specification: Callable[[str], Specification | None]) -> Roofline:
+    """Place the measured runs of a frame (one row a run) under the roofs of their devices.
+
+    `specification` finds a device's data sheet. A run's place is `arithmetic_intensity` and `flops_per_second`: exact
+    work over compulsory traffic, so the true intensity is at most this. A published run that was traced is placed by
+    its trace instead, counted traffic and the trace's own rate (fraction x specified peak), since both come from the
+    same execution. `published_intensity` is no traffic and places nothing.
+    """
+    rows = _with_keys(frame)
+    measured = rows[is_ok(rows)].reset_index(drop=True)
+    left_out = {"not measured, such as out of memory": len(rows) - len(measured)}
+    roofs = find_roofs(measured, specification)
+    points, reasons = _place(measured, specification)
+    left_out |= {reason: int(reasons.eq(reason).sum()) for reason in reasons.dropna().unique()}
+    table = _under(points, roofs)
+    return Roofline(roofs, table, {reason: count for reason, count in left_out.items() if count})
+
+
+def find_roofs(frame: pd.DataFrame, specification: Callable[[str], Specification | None]) -> tuple[Roof, ...]:
+    """A roof for each device and precision in a frame: medians over its runs of the measured ceilings
+    (`peak_flops_per_second`, `peak_bytes_per_second`), else the specification's."""
+    rows = _with_keys(frame)
+    return tuple(
+        _roof(str(device), str(precision), group, specification(str(device)))
+        for (device, precision), group in rows.groupby(["device", "precision"], sort=True)
+    )
+
+
+def verdict(intensity: Any, roof: Roof) -> np.ndarray:
+    """What limits at each intensity: memory-bound left of the ridge, else compute-bound.
+
+    Where measured ceilings differ from run to run, "at the ridge" between the lowest and the highest ridge point; and
+    "unknown" without both ceilings or without an intensity.
+    """
+    values = np.asarray(intensity, dtype="float64")
+    ridge = roof.ridge
+    if ridge is None:
+        return np.full(values.shape, Verdict.UNKNOWN.value, dtype=object)
+    low, high = (ridge if edge is None else edge for edge in (roof.ridge_low, roof.ridge_high))
+    right = np.where(values >= high, Verdict.COMPUTE, Verdict.RIDGE)
+    verdicts = np.where(values < low, Verdict.MEMORY, right).astype(object)
+    verdicts[np.isnan(values)] = Verdict.UNKNOWN.value
+    return verdicts
+
+
+def summary(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
+    """One row for each device, precision and family: points, how many under each verdict, quartiles and the best of
+    their share of the roof with the 95% interval of the median over their models and batch sizes (`sample`), the range
+    of their intensities (FLOP/B), how many are above the roof (share > 1)."""
+    rows = []
+    for (device, precision, family), group in points.groupby(["device", "precision", "family"], sort=False):
+        counts = {column: int((group["verdict"] == name).sum()) for column, name in _COUNTS.items()}
+        quarter, middle, three = _quartiles(group["share"])
+        known = group[group["share"].notna()]
+        levels = levels_of(known, unit)
+        interval = crossed_quantile(known["share"], levels)
+        rows.append(
+            {
+                "device": device,
+                "precision": precision,
+                "family": family,
+                "points": len(group),
+                **counts,
+                "share_q25": quarter,
+                "share_median": middle,
+                "share_q75": three,
+                "share_best": group["share"].max(),
+                "median_low": interval.low,
+                "median_high": interval.high,
+                "sample": levels.words,
+                "above_roof": int((group["share"] > 1).sum()),
+                "lowest_intensity": group["arithmetic_intensity"].min(),
+                "highest_intensity": group["arithmetic_intensity"].max(),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _quartiles(values: pd.Series) -> tuple[float, float, float]:
+    known = values.dropna()
+    low, middle, high = np.percentile(known, [25, 50, 75]) if len(known) else [math.nan] * 3
+    return float(low), float(middle), float(high)
+
+
+def _with_keys(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with the columns that place a run, NaN or "device not recorded" where it lacks them."""
+    names = (
+        "arithmetic_intensity",
+        "flops_per_second",
+        "trace_arithmetic_intensity",
+        "trace_flops_utilization",
+        "trace_flops_utilization_lowest",
+        "trace_captures",
+        "published_intensity",
+        "infeed_fraction",
+        "peak_flops_per_second",
+        "peak_bytes_per_second",
+        "step_time_ms",
+        "step_time_low_ms",
+        "step_time_high_ms",
+    )
+    numbers = {name: frame[name].astype("float64") if name in frame else np.nan for name in names}
+    texts = {
+        name: frame[name].astype("object").where(frame[name].notna(), not_recorded(name))
+        if name in frame
+        else not_recorded(name)
+        for name in ("device", "precision", "family")
+    }
+    added = pd.DataFrame({**numbers, **texts}, index=frame.index)
+    # At once: pandas warns of frames to which a dozen columns are added one by one.
+    placed = pd.concat([frame.drop(columns=added.columns, errors="ignore"), added], axis=1)
+    placed.attrs = dict(frame.attrs)
+    return placed
+
+
+def _roof(device: str, precision: str, group: pd.DataFrame, sheet: Specification | None) -> Roof:
+    ceilings = group[["peak_flops_per_second", "peak_bytes_per_second"]]
+    ceilings = ceilings.where(np.isfinite(ceilings) & (ceilings > 0))
+    specified = (sheet.peak_flops.get(precision), sheet.bandwidth) if sheet is not None else (None, None)
+    (peak, peak_source), (bandwidth, bandwidth_source) = (
+        _ceiling(ceilings[name], given) for name, given in zip(ceilings, specified, strict=True)
+    )
+    low = high = None
+    if peak is not None and bandwidth is not None:
+        peaks = ceilings["peak_flops_per_second"].fillna(peak)
+        ridges = peaks / ceilings["peak_bytes_per_second"].fillna(bandwidth)
+        low, high = float(ridges.min()), float(ridges.max())
+    return Roof(device, precision, peak, bandwidth, peak_source, bandwidth_source, low, high)
+
+
+def _ceiling(measured: pd.Series, specified: float | None) -> tuple[float | None, str]:
+    known = measured.dropna()
+    if len(known):
+        return float(known.median()), "measured"
+    return (float(specified), "specification") if specified else (None, "unknown")
+
+
+def _place(rows: pd.DataFrame, specification: Callable[[str], Specification | None]) -> tuple[pd.DataFrame, pd.Series]:
+    """The runs that have a place, with it; and for every row the reason why it has none, or None."""
+    keys = list(zip(rows["device"], rows["precision"], strict=True))
+    sheets = {device: specification(device) for device in set(rows["device"])}
+    peaks = {(device, kind): sheet.peak_flops.get(kind) for device, kind in set(keys) if (sheet := sheets[device])}
+    specified = np.array([peaks.get(key) or np.nan for key in keys], dtype="float64")
+    traced = (rows["trace_arithmetic_intensity"] > 0) & (rows["trace_flops_utilization"] > 0) & ~np.isnan(specified)
+    intensity = rows["arithmetic_intensity"].where(~traced, rows["trace_arithmetic_intensity"])
+    rate = rows["flops_per_second"].where(~traced, rows["trace_flops_utilization"] * specified)
+    # The rate's interval is the step time's, turned over; a trace is the best of its run's captures.
+    slow, fast = (rows[f"step_time_{end}_ms"] for end in ("high", "low"))
+    several = rows["trace_captures"] > 1
+    lowest = (rows["trace_flops_utilization_lowest"] * specified).where(several)
+    points = rows[["run_id", "device", "precision", "family", *_of_model(rows)]].assign(
+        arithmetic_intensity=intensity,
+        traffic=np.where(traced, "trace", "analytic"),
+        flops_per_second=rate,
+        rate_low=(rate * rows["step_time_ms"] / slow).where(~traced, lowest),
+        rate_high=(rate * rows["step_time_ms"] / fast).where(~traced, rate.where(several)),
+        infeed_fraction=rows["infeed_fraction"],
+    )
+    no_traffic, no_rate = ~(intensity > 0), ~(rate > 0)
+    printed = no_traffic & rows["published_intensity"].notna()
+    reasons = pd.Series(None, index=rows.index, dtype="object")
+    reasons[no_rate] = "without a FLOP rate"
+    reasons[no_traffic] = "without an arithmetic intensity"
+    reasons[printed] = "published without counted traffic"
+    return points[reasons.isna()].reset_index(drop=True), reasons
+
+
+def _of_model(rows: pd.DataFrame) -> list[str]:
+    """Columns that say which model a point is: the batch size, and all under model.* in which some family varies."""
+    models = [str(name) for name in rows if str(name).startswith("model.") and name != "model.name"]
+    varies = [name for name in models if (rows.groupby("family")[name].nunique() > 1).any()]
+    return [name for name in ("batch_size", *varies) if name in rows]
+
+
+def _under(points: pd.DataFrame, roofs: tuple[Roof, ...]) -> pd.DataFrame:
+    """The points with attainable rate, share and verdict, sorted by device, precision, family, best share first."""
+    table = points.assign(attainable=np.nan, verdict=Verdict.UNKNOWN.value)
+    for roof in roofs:
+        here = (table["device"] == roof.device) & (table["precision"] == roof.precision)
+        intensity = table.loc[here, "arithmetic_intensity"]
+        table.loc[here, "attainable"] = roof.attainable(intensity)
+        table.loc[here, "verdict"] = verdict(intensity, roof)
+    for name, rate in (("share", "flops_per_second"), ("share_low", "rate_low"), ("share_high", "rate_high")):
+        table[name] = table[rate] / table["attainable"]
+    place = {name: position for position, name in enumerate(families(table))}
+    table = table.assign(_place=table["family"].map(place).fillna(len(place)))
+    order = ["device", "precision", "_place", "share"]
+    return table.sort_values(order, ascending=[True, True, True, False], kind="stable", ignore_index=True).drop(
+        columns="_place"
+    )
+
+
+_WIDE = 500  # greatest over least intensity from which on powers of ten are ticks enough
+
+
+def frame_roof(axes: Axes, points: pd.DataFrame, roof: Roof, others: Sequence[Roof] = ()) -> None:
+    """Logarithmic scales around the points and the ridge, and the roofs."""
+    roofs = [roof, *others]
+    ridges = [one.ridge for one in roofs if one.ridge is not None]
+    peaks = [one.peak for one in roofs if one.peak is not None]
+    left = min([points["arithmetic_intensity"].min(), *(ridge / 4 for ridge in ridges)]) / 1.5
+    right = max([points["arithmetic_intensity"].max(), *(ridge * 4 for ridge in ridges)]) * 1.5
+    axes.set(xscale="log", yscale="log", xlim=(left, right))
+    for one in others:
+        _draw_roof(axes, one, left, right, {"color": "#bbbbbb", "linewidth": 1.0, "linestyle": "--", "zorder": 0.5})
+    _draw_roof(axes, roof, left, right, {"color": drawing.COLOURS[-1], "linewidth": 1.6, "zorder": 3})
+    if roof.ridge is not None and roof.peak is not None:
+        axes.plot(roof.ridge, roof.peak, marker="|", markersize=12, color=drawing.COLOURS[-1], zorder=3)
+    axes.set_ylim(float(points["flops_per_second"].min()) / 2, max([points["flops_per_second"].max(), *peaks]) * 2)
+    axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0) if right < _WIDE * left else (1.0,)))
+    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter(drawing.quantity("FLOP/s"))
+    for axis in (axes.xaxis, axes.yaxis):  # Matplotlib names minor ticks too, where there are few others
+        axis.set_minor_formatter(ticker.NullFormatter())
+
+
+def _draw_roof(axes: Axes, roof: Roof, left: float, right: float, look: dict[str, Any]) -> None:
+    """The two ceilings; one alone, dotted, where the other is unknown."""
+    if roof.ridge is not None:
+        intensity = np.array([left, roof.ridge, right])
+        axes.plot(intensity, roof.attainable(intensity), **look)
+    elif roof.peak is not None:
+        axes.plot([left, right], [roof.peak] * 2, **(look | {"linestyle": ":"}))
+    elif roof.bandwidth is not None:
+        axes.plot([left, right], [left * roof.bandwidth, right * roof.bandwidth], **(look | {"linestyle": ":"}))
+
+
+def describe(roof: Roof) -> str:
+    """Such as "180 TFLOP/s, 2.4 TB/s, ridge 75 FLOP/B (specification)"."""
+    if roof.peak is None and roof.bandwidth is None:
+        return "no ceiling known"
+    peak = "peak unknown" if roof.peak is None else short(roof.peak, "FLOP/s", digits=3)
+    bandwidth = "bandwidth unknown" if roof.bandwidth is None else short(roof.bandwidth, "B/s", digits=3)
+    ridge = "" if roof.ridge is None else f", ridge {roof.ridge:.3g} FLOP/B"
+    return f"{peak}, {bandwidth}{ridge} ({roof.source})"
+
+
+def marks(axes: Axes, points: pd.DataFrame, size: Any, colour: Any, marker: str) -> None:
+    """Points by intensity and rate, set apart by a white rim where they overlap."""
+    axes.scatter(
+        points["arithmetic_intensity"],
+        points["flops_per_second"],
+        s=size,
+        marker=marker,
+        facecolors=colour,
+        edgecolors="white",
+        linewidths=0.4,
+        alpha=0.8,
+        zorder=2,
+    )
+
+
+def _bars(axes: Axes, points: pd.DataFrame) -> None:
+    """How uncertain the rates are, where that is known."""
+    known = points[points["rate_low"].notna() & points["rate_high"].notna()]
+    if len(known):
+        rate = known["flops_per_second"]
+        axes.errorbar(
+            known["arithmetic_intensity"],
+            rate,
+            yerr=[(rate - known["rate_low"]).clip(lower=0), (known["rate_high"] - rate).clip(lower=0)],
+            fmt="none",
+            ecolor="#999999",
+            elinewidth=0.8,
+            zorder=1.5,
+        )

@@ -1,0 +1,1 @@
+"""Statistics that several analyses use, each method once."""

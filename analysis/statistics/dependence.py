@@ -1,0 +1,367 @@
+"""Intervals over points that share a model or a batch size: one notion for means, shares, quantiles.
+
+176 points that are 23 models at up to nine batch sizes are not 176 independent ones: what holds of a model at one batch
+size mostly holds at the next. A point has a crossed effect of its model (family and all model.*) and of its batch size;
+an interval says how far a number would move had other models and other batch sizes of the same kind been measured.
+
+Variances of least-squares coefficients whose rows share levels of crossed factors: models, batch sizes, points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from analysis.lazy import np, pd, stats
+from analysis.statistics.quantiles import quantile_interval
+from paradnn.forecast.estimate import LEVEL, Estimate
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+
+#: What is taken as a sample: models and batch sizes, models at the given batch sizes, or every point by itself.
+Unit = Literal["crossed", "model", "point"]
+
+#: Points that an interval of a mean needs.
+MINIMUM_POINTS = 6
+
+#: Fewer batch sizes than this are no sample of batch sizes: an answer is then about those that were measured.
+_FEWEST_BATCHES = 6
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Which rows belong together: `codes` (factors, n) numbers the levels of each factor, `point` (n,) the points.
+
+    `words` says what is taken as a sample, such as "23 models and 9 batch sizes".
+    """
+
+    codes: np.ndarray
+    point: np.ndarray
+    words: str
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many levels each factor has."""
+        return tuple(int(code.max()) + 1 if len(code) else 0 for code in self.codes)
+
+    @property
+    def independent(self) -> bool:
+        """Whether no row shares anything with another."""
+        return min(self.counts) == len(self.point)
+
+    @cached_property
+    def factors(self) -> tuple[np.ndarray, ...]:
+        """What effects are of: one factor alone, or several and the points; what no two points share is of points."""
+        if len(self.codes) == 1:
+            return tuple(self.codes)
+        points = int(self.point.max()) + 1
+        return (*(code for code in self.codes if int(code.max()) + 1 < points), self.point)
+
+    @cached_property
+    def of_mean(self) -> Crossing:
+        """How the variance of a mean follows."""
+        return Crossing.of(np.ones((len(self.point), 1)), self.factors)
+
+    def of(self, chosen: np.ndarray) -> Levels:
+        """Those of some of the points (mask or positions); a factor with one level left is none."""
+        codes = [np.unique(code[chosen], return_inverse=True)[1] for code in self.codes]
+        point = np.unique(self.point[chosen], return_inverse=True)[1]
+        kept = [code for code in codes if len(code) and code.max() > 0] or [point]
+        return Levels(np.array(kept), point, self.words)
+
+
+class Component(NamedTuple):
+    """A variance and its degrees of freedom."""
+
+    variance: float
+    freedom: float
+
+
+def levels_of(points: pd.DataFrame, unit: Unit = "crossed", replicates: bool = False) -> Levels:
+    """The levels that points (rows with model.* and batch_size) share. With `replicates` rows are runs of points.
+
+    A model is everything under model.* with its family. Batch sizes are a sample from six different ones on; fewer are
+    taken as given, as are precisions, compile modes and devices: points that differ in these alone share their model.
+    """
+    count = len(points)
+    model = _numbered(points, [str(name) for name in points if name == "family" or str(name).startswith("model.")])
+    batch = _numbered(points, [name for name in ("batch_size",) if name in points])
+    each = _numbered(points, ["point_id"]) if replicates else np.arange(count)
+    models, batches = len(set(model)), len(set(batch))
+    if unit == "point" or (models < 2 and batches < 2):
+        return Levels(each[None], each, _counted(len(set(each)), "point"))
+    factors, words = [], []
+    if models > 1:
+        factors.append(model)
+        words.append(_counted(models, "model"))
+    if batches > 1 and (models < 2 or (unit == "crossed" and batches >= _FEWEST_BATCHES)):
+        factors.append(batch)
+        words.append(_counted(batches, "batch size"))
+    return Levels(np.array(factors), each, " and ".join(words))
+
+
+def crossed_variance(values: np.ndarray, levels: Levels) -> Component:
+    """The variance of the mean of n values, with effects of every factor, and its degrees of freedom."""
+    found = levels.of_mean.components(values - values.mean())
+    return Component(float(found.variance[0]), float(found.freedom[0]))
+
+
+def crossed_variances(design: np.ndarray, response: np.ndarray, levels: Levels) -> Components:
+    """Those of the least-squares coefficients of a response (n,) on a design (n, k), see `crossing.Crossing`."""
+    fitted = design @ np.linalg.lstsq(design, response, rcond=None)[0]
+    return Crossing.of(design, levels.factors).components(response - fitted)
+
+
+def jackknifed(value: np.ndarray, without: Callable[[np.ndarray], np.ndarray], levels: Levels) -> Components:
+    """Those of any statistic, `value` (k,). `without` takes the level of each point (n,) and gives the statistic with
+    each level left out (levels, k)."""
+    squares = [((without(code) - value) ** 2).sum(axis=0) for code in levels.factors]
+    return levels.of_mean.combined(np.array(squares))
+
+
+def crossed_mean(values: ArrayLike, levels: Levels, level: float = LEVEL, more: tuple[Component, ...] = ()) -> Estimate:
+    """A mean with its interval: Student's, variance and degrees of freedom of `crossed_variance`.
+
+    `more` are variances beside that of points, such as that between sessions. NaN ends below MINIMUM_POINTS.
+    """
+    numbers = np.asarray(values, dtype="float64")
+    if len(numbers) == 0:
+        return Estimate(np.nan, np.nan, np.nan)
+    mean = float(numbers.mean())
+    if len(numbers) < MINIMUM_POINTS:
+        return Estimate(mean, np.nan, np.nan)
+    parts = [crossed_variance(numbers, levels), *more]
+    reach = _quantile_of_t((1 + level) / 2, satterthwaite(parts)) * math.sqrt(sum(part.variance for part in parts))
+    return Estimate(mean, mean - reach, mean + reach)
+
+
+def geometric_mean(
+    ratios: ArrayLike, levels: Levels, level: float = LEVEL, more: tuple[Component, ...] = ()
+) -> Estimate:
+    """The geometric mean of ratios above zero with the interval of `crossed_mean` of their logarithms."""
+    return Estimate(
+        *(float(np.exp(end)) for end in crossed_mean(np.log(np.asarray(ratios, float)), levels, level, more))
+    )
+
+
+def crossed_share(hits: ArrayLike, levels: Levels, level: float = LEVEL) -> Estimate:
+    """The share of true values (n) with Wilson's interval of the effective number of points.
+
+    n_effective = share (1 - share) / V, V of `crossed_variance`, at most n; the interval is Wilson's (J. American
+    Statistical Association 22, 1927) with Student's t of V's degrees of freedom (Franco, Little, Louis and Slud, J.
+    Survey Statistics and Methodology 7, 2019, compare such). Where all points agree the scatter says nothing, and it is
+    Clopper and Pearson's (Biometrika 26, 1934) of as many points as the factor with the fewest levels has; so it is of
+    points that share nothing. NaN for no points.
+    """
+    there = np.asarray(hits, dtype="float64")
+    if len(there) == 0:
+        return Estimate(np.nan, np.nan, np.nan)
+    share = float(there.mean())
+    if levels.independent or share in (0.0, 1.0):
+        n = min(levels.counts)
+        return Estimate(share, *_clopper_pearson(round(share * n), n, level))
+    return Estimate(share, *_wilson(share, *_effective(there, levels), level))
+
+
+def crossed_quantile(values: ArrayLike, levels: Levels, share: float = 0.5, level: float = LEVEL) -> Estimate:
+    """The `share` quantile with the interval of order statistics at the effective number of points.
+
+    The ends are the values below which the shares lie that `crossed_share` of the points below the quantile allows
+    (Woodruff, J. American Statistical Association 47, 1952). An end is infinite where so few points have none. Points
+    that share nothing get `quantile_interval`.
+    """
+    ordered = np.asarray(values, dtype="float64")
+    count = len(ordered)
+    if count == 0 or levels.independent:
+        return quantile_interval(ordered, share, level)
+    value = float(np.quantile(ordered, share))
+    n, freedom = _effective((ordered <= value).astype(float), levels)
+    known = np.isfinite(quantile_interval(np.arange(math.floor(n)), share, level)[1:])
+    least, most = _wilson(share, n, freedom, level)
+    ordered = np.sort(ordered)
+    low = ordered[min(math.floor(least * count), count - 1)] if known[0] else -np.inf
+    high = ordered[min(math.ceil(most * count), count - 1)] if known[1] else np.inf
+    return Estimate(value, float(low), float(high))
+
+
+def _numbered(points: pd.DataFrame, names: list[str]) -> np.ndarray:
+    if not names:
+        return np.zeros(len(points), dtype="int64")
+    return points.groupby(names, dropna=False, sort=False).ngroup().to_numpy()
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'s'[: count != 1]}"
+
+
+def satterthwaite(parts: list[Component]) -> float:
+    """Degrees of freedom of a sum of variances (Biometrics Bulletin 2, 1946)."""
+    total = sum(part.variance for part in parts)
+    below = sum(part.variance**2 / part.freedom for part in parts)
+    return total**2 / below if below > 0 else min((part.freedom for part in parts), default=np.inf)
+
+
+def _quantile_of_t(probability: float, freedom: float) -> float:
+    return float(stats.t.ppf(probability, freedom) if np.isfinite(freedom) else stats.norm.ppf(probability))
+
+
+def _effective(there: np.ndarray, levels: Levels) -> tuple[float, float]:
+    """How many independent points a share over dependent ones is worth, and the degrees of freedom of its variance."""
+    share = there.mean()
+    variance, freedom = crossed_variance(there, levels)
+    if variance <= 0 or share in (0.0, 1.0):
+        return float(min(levels.counts)), min(levels.counts) - 1.0
+    return float(min(share * (1 - share) / variance, len(there))), freedom
+
+
+def _wilson(share: float, n: float, freedom: float, level: float) -> tuple[float, float]:
+    square = _quantile_of_t((1 + level) / 2, freedom) ** 2 / n
+    middle, reach = share + square / 2, math.sqrt(square * (share * (1 - share) + square / 4))
+    return max((middle - reach) / (1 + square), 0.0), min((middle + reach) / (1 + square), 1.0)
+
+
+def _clopper_pearson(hits: int, n: int, level: float) -> tuple[float, float]:
+    tail = (1 - level) / 2
+    low: Any = stats.beta.ppf(tail, hits, n - hits + 1) if hits > 0 else 0.0
+    high: Any = stats.beta.ppf(1 - tail, hits + 1, n - hits) if hits < n else 1.0
+    return float(low), float(high)
+
+
+_SINGULAR = 1e-10  # of the largest eigenvalue: less is no direction that the rows settle
+_NOTHING = 1e-9  # of the variance of a coefficient: less is no effect on it
+_ALIKE = 0.02  # of the largest singular value: factors that are less apart than this are not told apart
+
+
+class Components(NamedTuple):
+    """Variances (k,) and their degrees of freedom (k,)."""
+
+    variance: np.ndarray
+    freedom: np.ndarray
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """How the variance of each of k coefficients follows from residuals, for one design and one set of factors.
+
+    The estimate of one factor is its delete-one-level jackknife, V_f = (G - 1) / G x sum (coefficient without the level
+    - coefficient)^2 (MacKinnon, Nielsen and Webb, J. Applied Econometrics 38, 2023). It holds some of the effects of
+    the others: of a complete grid V_models holds the scatter of single points, as V_batches does, of an incomplete one
+    effects of batch sizes too. So V = sum w_f V_f over factors and points, w such that V is unbiased where every factor
+    and every point has a random effect of any size: V_models + V_batches - V_rest of a complete grid, and near V_models
+    + V_batches - V_points (Cameron, Gelbach and Miller, J. Business and Economic Statistics 29, 2011) of one with many
+    holes. V is at least V_points. Degrees of freedom of a part are those that its V would have with effects of
+    this factor alone (Bell and McCaffrey, Survey Methodology 28, 2002; G - 1 of a mean over levels of one size), of V
+    Satterthwaite's.
+
+    `codes` (factors, n) are the levels of each row, the last one's the points; `influence` of each (n, k): what a
+    residual moves the coefficients by when its level is left out.
+    """
+
+    codes: tuple[np.ndarray, ...]
+    influence: tuple[np.ndarray, ...]
+    weights: np.ndarray
+    freedom: np.ndarray
+
+    @classmethod
+    def of(cls, design: np.ndarray, codes: Sequence[np.ndarray]) -> Crossing:
+        """For a design (n, k) and the levels of its rows, (n,) each."""
+        gram = design.T @ design
+        inverse = np.linalg.pinv(gram, rcond=_SINGULAR, hermitian=True)
+        effects = [inverse @ _summed(design, code).T for code in codes]
+        influence = [_influence(design, gram, code) for code in codes]
+        wanted = np.array([(effect**2).sum(axis=1) for effect in effects])
+        held = np.array(
+            [
+                [_held(design, moved, code, other, effect) for other, effect in zip(codes, effects, strict=True)]
+                for code, moved in zip(codes, influence, strict=True)
+            ]
+        )
+        scale = np.array([1 - 1 / (code.max() + 1) for code in codes])
+        weights, freedom = np.zeros(wanted.shape), np.ones(wanted.shape)
+        for k in range(design.shape[1]):
+            weights[:, k] = scale * _weights(wanted[:, k], scale[:, None] * held[:, :, k], _NOTHING * inverse[k, k])
+            for number, code in enumerate(codes):
+                freedom[number, k] = _freedom(design, influence[number][:, k], code, effects[number])
+        return cls(tuple(codes), tuple(influence), weights, freedom)
+
+    def components(self, residual: np.ndarray) -> Components:
+        """The variances of the coefficients, from the residuals (n,) of the fit."""
+        squares = [
+            (_summed(moved * residual[:, None], code) ** 2).sum(axis=0)
+            for code, moved in zip(self.codes, self.influence, strict=True)
+        ]
+        return self.combined(np.array(squares))
+
+    def combined(self, squares: np.ndarray) -> Components:
+        """The variances of k numbers from the sums, over the levels of each factor, of the squares of what leaving a
+        level out changes (factors, k); of numbers that are no coefficients of this design, the variances to first
+        order."""
+        parts = self.weights * squares
+        total = parts.sum(axis=0)
+        points = squares[-1] * (1 - 1 / (self.codes[-1].max() + 1)) if len(self.codes) > 1 else np.zeros_like(total)
+        below = np.maximum((parts**2 / self.freedom).sum(axis=0), 1e-300)
+        freedom = np.where(total > points, total**2 / below, self.freedom[-1])
+        return Components(np.maximum(total, points), freedom)
+
+
+def _weights(wanted: np.ndarray, held: np.ndarray, nothing: float) -> np.ndarray:
+    """w (f,) such that sum w_f held_fh = wanted_h for every component h; an alone factor without effect has 1."""
+    if len(wanted) == 1:
+        return np.where(held[0] > nothing, wanted / np.maximum(held[0], nothing), 1.0)
+    unit = np.maximum(np.maximum(held.max(axis=0), wanted), nothing)
+    found: np.ndarray = np.linalg.lstsq((held / unit).T, wanted / unit, rcond=_ALIKE)[0]
+    return found
+
+
+def _summed(rows: np.ndarray, code: np.ndarray) -> np.ndarray:
+    """Sums (levels, k) of rows (n, k) by level."""
+    return np.column_stack([np.bincount(code, column) for column in rows.T])
+
+
+def _influence(design: np.ndarray, gram: np.ndarray, code: np.ndarray) -> np.ndarray:
+    """What each row's residual (n, k) moves the coefficients by when its level is left out: X_g (X'X - X_g'X_g)^-1."""
+    order = np.argsort(code, kind="stable")
+    starts = np.flatnonzero(np.diff(code[order], prepend=-1))
+    products = design[order][:, :, None] * design[order][:, None, :]
+    left = gram - np.add.reduceat(products, starts)
+    inverses = np.linalg.pinv(left, rcond=_SINGULAR, hermitian=True)
+    moved: np.ndarray = np.einsum("nk,nkj->nj", design, inverses[code])
+    return moved
+
+
+def _held(design: np.ndarray, moved: np.ndarray, code: np.ndarray, other: np.ndarray, effect: np.ndarray) -> np.ndarray:
+    """How much of a unit variance of the effects of `other` the sum of squares of `code` holds, (k,).
+
+    The change that a level g makes is a sum over levels l of `other` of effect_l x (c_gl - U_g Q_l), with c_gl the
+    influence of the rows in both, U_g = sum of influence x row over g, Q = (X'X)^-1 X'Z (`effect`).
+    """
+    levels = int(other.max()) + 1
+    pairs, place = np.unique(code * levels + other, return_inverse=True)
+    own, others = pairs // levels, pairs % levels
+    square = effect @ effect.T
+    found = np.empty(design.shape[1])
+    for k, column in enumerate(moved.T):
+        both = np.bincount(place, column)
+        fitted = _summed(column[:, None] * design, code)
+        cross = np.einsum("pk,kp->p", fitted[own], effect[:, others])
+        found[k] = (both**2).sum() - 2 * (both * cross).sum() + np.einsum("gi,ij,gj->", fitted, square, fitted)
+    return found
+
+
+def _freedom(design: np.ndarray, column: np.ndarray, code: np.ndarray, effect: np.ndarray) -> float:
+    """Degrees of freedom of the jackknife of one factor: (trace C)^2 / trace C^2, C the covariance of its changes."""
+    if int(code.max()) + 1 == len(code):
+        return float(max(len(code) - design.shape[1], 1))
+    moves = np.diag(np.bincount(code, column)) - _summed(column[:, None] * design, code) @ effect
+    covariance = moves @ moves.T
+    squared = float((covariance**2).sum())
+    return (
+        float(np.trace(covariance) ** 2 / squared)
+        if np.abs(moves).max() > _SINGULAR * np.abs(column).max()
+        else len(moves) - 1.0
+    )

@@ -1,0 +1,571 @@
+"""Which runs of two sides measured the same point.
+
+Ratios of two sides point by point, with the interval that their independent measurements allow.
+
+What counts as independent depends on how the sides were measured (`analysis.methods.sessions`): sessions where the
+sides share none, else the runs of a point, else the processes that one run holds.
+
+The same points on two sides: what every comparison of A and B starts from.
+
+`pair` brings together the runs of one side and of the other that measured the same point, so that a ratio is never
+one of different models. Out comes one row for each point that both sides measured, with both medians, their ratio and
+its 95% interval. `point_id` cannot serve for this: it covers the platform, which is what differs.
+
+Its columns: family and the other join columns; those of `carry`, numbers that belong to the point on either side, such
+as parameters, as medians over its runs; `a` and `b`, the medians, in the metric's unit; `speedup`, above 1 where
+A is better: a / b where higher is better, b / a where lower is; `speedup_low` and `speedup_high`, its 95%
+interval, with where it is from in `interval_source`; `a_count` and `b_count`, the replicates; `a_spread` and
+`b_spread`, their sample standard deviation / mean, NaN below two; `a_units` and `b_units`, the independent
+measurements; `log_error` and `degrees`, the standard error of the log ratio and its degrees of freedom, and
+`p_value` of no difference, two-sided, where the interval is from such; `comparable`, whether the sides' sessions
+allow a verdict (`sessions.Design`).
+
+Independent are sessions where each side has several of its own, else a point's replicates, else the processes of
+its one run. interval_source:
+  "replicates"      at least two on both sides: Welch's t interval of the difference of mean logarithms (Welch,
+                    Biometrika 34, 1947), widened if need be to hold the ratio of the medians.
+  "processes"       the same where a side has one run of several processes, from the spread between these.
+  "within process"  the recorded 95% intervals of the two medians, combined on the log scale by the method of
+                    variance estimates recovery (Zou and Donner, Statistics in Medicine 27, 2008). It does not
+                    hold the spread between processes, so it is too narrow for what a repetition would show.
+  "none"            nothing to make an interval from; both ends are NaN.
+
+Its attrs: `metric`; `sampling`, by family what `sampling` gives; `unpaired_a` and `unpaired_b`, measured points that
+the other side has not; `alone`, "a" and "b" -> the families that this side alone measured; `unusable_a` and
+`unusable_b`, ok runs without a positive value; `differ`, column -> (values of A, values of B) of what sets the
+sides apart and so is not joined on; `disjoint`, the same for join columns in which the sides share no value;
+`mixed`, column -> points left out since nothing tells their runs apart (`analysis.methods.matching`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from analysis.lazy import np, pd
+from analysis.store.frame import families
+from paradnn.errors import ConfigError
+
+if TYPE_CHECKING:
+    pass
+
+from collections.abc import Iterable
+from dataclasses import field, replace
+from typing import NamedTuple
+
+from analysis.columns import describes, given_columns, is_place, join_columns, shown, values_of
+from analysis.lazy import stats
+from analysis.statistics.dependence import Component
+from analysis.statistics.sessions import Design, Standing, design_of, session_component, sessions_of
+from analysis.store.frame import is_ok
+from paradnn.store.metrics import metric as registered
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A side's measured runs (n,) with the number of their point, and which of them have a counterpart."""
+
+    frame: pd.DataFrame
+    group: np.ndarray[Any, Any]
+    paired: np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Match:
+    """The runs of both sides and the columns that they were joined on (`keys`, the last of them the `further` ones).
+
+    `points` has these columns of every point that both sides measured, whose numbers are `both`; `differ` are the
+    columns that set the sides apart; `mixed` counts by column the points that are left out, since their runs on one
+    side differ there and the other side does not tell which it means.
+    """
+
+    keys: list[str]
+    sides: tuple[Runs, Runs]
+    both: np.ndarray[Any, Any]
+    points: pd.DataFrame
+    further: tuple[str, ...] = ()
+    differ: dict[str, tuple[str, str]] = field(default_factory=dict)
+    mixed: dict[str, int] = field(default_factory=dict)
+
+    def unpaired(self) -> tuple[int, int]:
+        """How many points of each side have no counterpart."""
+        a, b = (len(np.setdiff1d(side.group, self.both)) for side in self.sides)
+        return a, b
+
+
+def match(a: pd.DataFrame, b: pd.DataFrame, on: Sequence[str] | None = None) -> Match:
+    """Match the runs of A with those of B by `join_columns`, or by the columns of `on`.
+
+    Where runs of a point differ, on one side, in a further column, that is joined on as well if the other side holds
+    one of these values, or as some of these runs none; else these points are left out. ConfigError where that leaves
+    no point, or where columns were given.
+    """
+    keys, differ = join_columns(a, b) if on is None else given_columns(on, a, b)
+    further: tuple[str, ...] = ()
+    found = _by_keys(a, b, keys)
+    mixed = list(_mixed(found))
+    while on is None and (name := next(_telling(found, mixed), None)):
+        further = (*further, name)
+        found = _by_keys(a, b, [*keys, *further])
+        mixed = list(_mixed(found))
+    differ = {name: values for name, values in differ.items() if name not in further}
+    if not mixed:
+        return replace(found, differ=differ, further=further)
+    left_out = np.unique(np.concatenate([one.groups for one in mixed]))
+    if on is not None or len(left_out) == len(found.both):
+        raise mixed[0].error(found)
+    counts: dict[str, int] = {}
+    for one in mixed:
+        counts[one.column] = counts.get(one.column, 0) + len(one.groups)
+    return replace(_by_keys(a, b, found.keys, left_out), differ=differ, further=further, mixed=counts)
+
+
+def stacked(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """The join columns of A's runs and below them B's, in types that compare: numbers with numbers, else text."""
+    columns = {}
+    for name in keys:
+        parts = [a[name], b[name]]
+        numeric = [pd.api.types.is_numeric_dtype(part) for part in parts]
+        if numeric[0] != numeric[1]:
+            parts = [part.astype("string").astype("object") for part in parts]
+        columns[name] = pd.concat(parts, ignore_index=True)
+    return pd.DataFrame(columns)
+
+
+class _Mixed(NamedTuple):
+    """Points (`groups`) whose runs on a side, 0 or 1, differ in a column that says what was computed, or where."""
+
+    side: int
+    column: str
+    groups: np.ndarray[Any, Any]
+
+    def error(self, found: Match) -> ConfigError:
+        """That they are no replicates."""
+        runs = found.sides[self.side]
+        return ConfigError(
+            f"runs of {'AB'[self.side]}",
+            f"{self.column} = {shown(values_of(runs.frame.loc[runs.paired, self.column]))}",
+            "are no replicates of one point, and the other side does not separate them",
+            f"choose one {self.column}",
+        )
+
+
+def _by_keys(a: pd.DataFrame, b: pd.DataFrame, keys: list[str], left_out: Sequence[int] | np.ndarray = ()) -> Match:
+    rows = stacked(a, b, keys)
+    code = rows.groupby(keys, sort=False, dropna=False).ngroup().to_numpy()
+    groups = code[: len(a)], code[len(a) :]
+    both = np.setdiff1d(np.intersect1d(*groups), left_out)
+    sides = Runs(a, groups[0], np.isin(groups[0], both)), Runs(b, groups[1], np.isin(groups[1], both))
+    points = rows.iloc[np.unique(code, return_index=True)[1][both]].reset_index(drop=True)
+    return Match(keys, sides, both, points)
+
+
+def _mixed(found: Match) -> Iterator[_Mixed]:
+    for place, side in enumerate(found.sides):
+        frame, group = side.frame[side.paired], side.group[side.paired]
+        for name in frame.columns:
+            if name in found.keys or not (describes(name) or is_place(name)):
+                continue
+            if frame[name].nunique(dropna=False) > 1:
+                counts = frame[name].groupby(group).nunique(dropna=False)
+                if (counts > 1).any():
+                    yield _Mixed(place, name, counts.index[counts > 1].to_numpy())
+
+
+def _telling(found: Match, mixed: Iterable[_Mixed]) -> Iterator[str]:
+    """Columns of which the other side holds a value that runs of these points have, or as these none."""
+    for one in mixed:
+        if all(one.column in side.frame for side in found.sides):
+            held = [side.frame.loc[np.isin(side.group, one.groups), one.column] for side in found.sides]
+            if all(part.isna().any() for part in held) or values_of(held[0]) & values_of(held[1]):
+                yield one.column
+
+
+#: The stated rate of every interval here.
+CONFIDENCE = 0.95
+
+#: The columns that `ratios` gives.
+RESULT_COLUMNS = (
+    "a",
+    "b",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+    "a_count",
+    "b_count",
+    "a_units",
+    "b_units",
+    "a_spread",
+    "b_spread",
+    "interval_source",
+    "log_error",
+    "degrees",
+    "p_value",
+    "comparable",
+)
+
+
+class Source:
+    """Where the interval of a single ratio comes from; values of `interval_source`."""
+
+    REPLICATES = "replicates"
+    PROCESSES = "processes"
+    WITHIN = "within process"
+    NONE = "none"
+
+
+# The 95% interval of a median within one process: (median, low, high, inverse of the metric), for metrics that are
+# proportional to one of these. The first whose columns are there is taken.
+_RATE = ("examples_per_second", "examples_per_second_low", "examples_per_second_high", False)
+_STEP = ("step_time_ms", "step_time_low_ms", "step_time_high_ms", False)
+_RATES = ("examples_per_second", "flops_per_second", "flops_utilization", "flops_utilization_spec")
+_WITHIN: dict[str, tuple[tuple[str, str, str, bool], ...]] = {
+    "step_time_ms": (_STEP, (*_RATE[:3], True)),
+    **dict.fromkeys(_RATES, (_RATE, (*_STEP[:3], True))),
+}
+
+
+def side_by_point(
+    frame: pd.DataFrame, group: np.ndarray, both: np.ndarray, metric: str, sessions: np.ndarray | None = None
+) -> pd.DataFrame:
+    """A row for each group of `both` (points of `group`, (runs,)) with what `ratios` needs of one side.
+
+    `sessions` (runs,) names the sessions that count as one measurement each, None for a run that is one by itself.
+    """
+    value = pd.Series(frame[metric].to_numpy(dtype="float64"))
+    below, above = _within(frame, metric)
+    processes = frame["processes"].to_numpy(dtype="float64", na_value=1.0) if "processes" in frame else 1.0
+    table = pd.DataFrame({"value": value, "log": np.log(value), "below": below, "above": above, "processes": processes})
+    grouped = table.groupby(group)
+    alone = [f"run {number}" for number in range(len(table))]
+    unit = alone if sessions is None else [name or each for name, each in zip(sessions, alone, strict=True)]
+    logs = table["log"].groupby([pd.Series(group, name="point"), pd.Series(unit, name="unit")]).mean()
+    units = logs.groupby("point")
+    summary = pd.DataFrame(
+        {
+            "median": grouped["value"].median(),
+            "count": grouped["value"].size(),
+            "spread": grouped["value"].std() / grouped["value"].mean(),
+            "below": grouped["below"].median(),
+            "above": grouped["above"].median(),
+            "processes": grouped["processes"].min().fillna(1.0),
+            "units": units.size(),
+            "log_mean": units.mean(),
+            "error": units.var() / units.size(),
+        }
+    )
+    return _with_processes(summary.reindex(both).reset_index(drop=True))
+
+
+def _with_processes(points: pd.DataFrame) -> pd.DataFrame:
+    """Where one run is all there is, the scatter between its processes: its interval is Student's over them."""
+    inside = (points["units"] == 1) & (points["processes"] >= 2)
+    degrees = points["processes"].where(inside, 2.0) - 1
+    half = (points["below"] + points["above"]) / 2
+    error = (half / stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) ** 2
+    return points.assign(
+        by_process=inside & error.notna(),
+        error=points["error"].where(~inside, error),
+        units=points["units"].where(~(inside & error.notna()), points["processes"]).astype("int64"),
+    )
+
+
+def ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float) -> pd.DataFrame:
+    """RESULT_COLUMNS but `comparable`, of sides as `side_by_point` gives them; `sign` is -1 where lower is better."""
+    speedup = a["median"] / b["median"] if sign > 0 else b["median"] / a["median"]
+    measured = (a["units"] >= 2) & (b["units"] >= 2)
+    difference = sign * (a["log_mean"] - b["log_mean"]).to_numpy()
+    error, degrees, p_value = _welch(a, b, difference)
+    reach = np.where(error == 0, 0.0, stats.t.ppf((1 + CONFIDENCE) / 2, degrees) * error)
+    # A step time's interval above its median lies below the median of the speed.
+    reach_a, reach_b = (("below", "above"), ("above", "below"))[:: int(sign)]
+    down, up = (np.sqrt(a[x] ** 2 + b[y] ** 2) for x, y in zip(reach_a, reach_b, strict=True))
+    low = np.where(measured, np.minimum(np.exp(difference - reach), speedup), speedup * np.exp(-down))
+    high = np.where(measured, np.maximum(np.exp(difference + reach), speedup), speedup * np.exp(up))
+    known = np.isfinite(low) & np.isfinite(high)
+    between = np.where(a["by_process"] | b["by_process"], Source.PROCESSES, Source.REPLICATES)
+    source = np.where(~known, Source.NONE, np.where(measured, between, Source.WITHIN))
+    return pd.DataFrame(
+        {
+            "a": a["median"],
+            "b": b["median"],
+            "speedup": speedup,
+            "speedup_low": np.where(known, low, np.nan),
+            "speedup_high": np.where(known, high, np.nan),
+            "a_count": a["count"].astype("int64"),
+            "b_count": b["count"].astype("int64"),
+            "a_units": a["units"].astype("int64"),
+            "b_units": b["units"].astype("int64"),
+            "a_spread": a["spread"],
+            "b_spread": b["spread"],
+            "interval_source": pd.Series(source, dtype="str"),
+            "log_error": np.where(measured, error, np.nan),
+            "degrees": np.where(measured, degrees, np.nan),
+            "p_value": np.where(measured, p_value, np.nan),
+        }
+    )
+
+
+def _welch(a: pd.DataFrame, b: pd.DataFrame, difference: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(standard error of the difference of mean logarithms, Welch's degrees of freedom, two-sided p).
+
+    Where no measurement differs from another the interval has no width, and there is no p.
+    """
+    parts = [side["error"].to_numpy(dtype="float64") for side in (a, b)]
+    error = np.sqrt(parts[0] + parts[1])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        degrees = (parts[0] + parts[1]) ** 2 / (
+            parts[0] ** 2 / (a["units"].to_numpy() - 1) + parts[1] ** 2 / (b["units"].to_numpy() - 1)
+        )
+        p_value = 2 * stats.t.sf(np.abs(difference / error), degrees)
+    return error, degrees, p_value
+
+
+def _within(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """log(median / low) and log(high / median) of each run, NaN where it has no interval."""
+    below, above = np.full(len(frame), np.nan), np.full(len(frame), np.nan)
+    for middle, low, high, inverse in _WITHIN.get(metric, ()):
+        if not {middle, low, high} <= set(frame.columns):
+            continue
+        with np.errstate(divide="ignore", invalid="ignore"):
+            centre, bottom, top = (np.log(frame[name].to_numpy(dtype="float64")) for name in (middle, low, high))
+        reach = [np.maximum(centre - bottom, 0), np.maximum(top - centre, 0)]
+        if inverse:
+            reach.reverse()
+        below, above = (np.where(np.isfinite(old), old, new) for old, new in zip((below, above), reach, strict=True))
+    return np.where(np.isfinite(below), below, np.nan), np.where(np.isfinite(above), above, np.nan)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Points that both sides tried and one alone measured: `a` that A did, `b` that B did."""
+
+    a: int = 0
+    b: int = 0
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What a family's comparison rests on beside its points: the `design` in time, what the sessions of each side add
+    to the variance of the mean log ratio (`between`), and which points are `missing` on one side."""
+
+    design: Design = field(default_factory=lambda: Design(Standing.UNKNOWN))
+    between: tuple[Component, ...] = ()
+    missing: Missing = field(default_factory=Missing)
+
+
+def _repeated_sessions(runs: Runs, found: Mapping[str, Sampling]) -> np.ndarray[Any, Any]:
+    """The sessions of runs whose sessions count as one measurement each, None of the others."""
+    repeated = {name for name, one in found.items() if one.design.standing is Standing.REPEATED}
+    names = sessions_of(runs.frame) if repeated else np.full(len(runs.frame), None, dtype=object)
+    names[~runs.frame["family"].fillna("").isin(repeated).to_numpy(dtype=bool)] = None
+    return names
+
+
+def _sampling(a: Runs, b: Runs, metric: str) -> dict[str, Sampling]:
+    """Family -> how its paired runs stand in time, and how much their sessions scatter."""
+    found = {}
+    for family in set(a.frame.loc[a.paired, "family"].fillna("")):
+        sides = [(each, each.paired & (each.frame["family"].fillna("") == family).to_numpy()) for each in (a, b)]
+        rows = [each.frame[mask] for each, mask in sides]
+        design, between = design_of(*rows), []
+        if design.standing is Standing.REPEATED:
+            for (each, mask), runs in zip(sides, rows, strict=True):
+                logs = np.log(runs[metric].to_numpy(dtype="float64"))
+                between.append(session_component(logs, each.group[mask], sessions_of(runs)))
+        known = [component for component in between if component is not None]
+        if len(known) < len(between):
+            design = replace(design, standing=Standing.ALONE)
+        found[str(family)] = Sampling(design, tuple(known) if design.comparable else ())
+    return found
+
+
+def _missing(a: pd.DataFrame, b: pd.DataFrame, metric: str, keys: list[str]) -> dict[str, Missing]:
+    """Family -> points that both sides tried and one alone has a value of."""
+    if not all(name in side for name in keys for side in (a, b)) or "outcome" not in a or "outcome" not in b:
+        return {}
+    tried = [side[side["outcome"].notna()] for side in (a, b)]
+    code = stacked(tried[0], tried[1], keys).groupby(keys, sort=False, dropna=False).ngroup().to_numpy()
+    there = np.concatenate([(is_ok(side).to_numpy() & _positive(side[metric])) for side in tried])
+    table = pd.DataFrame(
+        {
+            "code": code,
+            "family": pd.concat([side["family"] for side in tried]).fillna("").to_numpy(),
+            "side": np.repeat(["a", "b"], [len(side) for side in tried]),
+            "ok": there,
+        }
+    )
+    wide = table.groupby(["family", "code", "side"])["ok"].any().unstack("side")
+    if not {"a", "b"} <= set(wide.columns):
+        return {}
+    wide = wide.dropna().astype(bool)
+    counts = {"a": wide["a"] & ~wide["b"], "b": wide["b"] & ~wide["a"]}
+    sums = pd.DataFrame(counts).groupby("family").sum()
+    return {str(name): Missing(int(row["a"]), int(row["b"])) for name, row in sums.iterrows()}
+
+
+def pair(
+    a: pd.DataFrame,
+    b: pd.DataFrame,
+    metric: str = "examples_per_second",
+    on: Sequence[str] | None = None,
+    carry: Sequence[str] = (),
+) -> pd.DataFrame:
+    """One row for each point that both sides measured, sorted by family and join columns.
+
+    Only runs with outcome ok and a positive `metric` count. Runs of a side that agree in the join columns are
+    replicates of one point, brought to their median. Default join columns: `join_columns`. Columns and `attrs` stand
+    at the head of this module.
+
+    Raises ConfigError for a metric without direction or that a side lacks, for sides that share runs, and where the
+    runs of every point would pass as replicates but differ in a column that describes a point.
+    """
+    better = direction(metric)
+    _require_sides(a, b, metric)
+    finished = _ok(a), _ok(b)
+    usable = finished[0][_positive(finished[0][metric])], finished[1][_positive(finished[1][metric])]
+    one, two = _common(*usable)
+    found = match(one, two, on)
+    sampled = _sampling(*found.sides, metric)
+    sides = [
+        side_by_point(each.frame, each.group, found.both, metric, _repeated_sessions(each, sampled))
+        for each in found.sides
+    ]
+    points = found.points.assign(**{name: _carried(name, found) for name in carry})
+    result = pd.concat([points, ratios(sides[0], sides[1], 1.0 if better == "higher" else -1.0)], axis=1)
+    result["comparable"] = [sampled[family].design.comparable for family in result["family"].fillna("")]
+    result = _sorted(result, found.keys)
+    missing = _missing(a, b, metric, found.keys)
+    unpaired = found.unpaired()
+    result.attrs = {
+        "metric": metric,
+        "sampling": {
+            family: replace(sampled.get(family, Sampling()), missing=missing.get(family, Missing()))
+            for family in {*sampled, *missing}
+        },
+        "differ": found.differ,
+        "disjoint": _disjoint(one, two, [name for name in found.keys if name not in found.further]),
+        "mixed": found.mixed,
+        "unpaired_a": unpaired[0] + _left_out(usable[0], one),
+        "unpaired_b": unpaired[1] + _left_out(usable[1], two),
+        "alone": _alone(*usable),
+        "unusable_a": len(finished[0]) - len(usable[0]),
+        "unusable_b": len(finished[1]) - len(usable[1]),
+    }
+    return result
+
+
+def _require_sides(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> None:
+    """ConfigError where a side lacks the metric, or both have a run."""
+    for name, side in (("A", a), ("B", b)):
+        if metric not in side:
+            raise ConfigError("metric", metric, f"the runs of {name} do not hold it", "choose a metric of both sides")
+    shared = set(a.get("run_id", ())) & set(b.get("run_id", ()))
+    if shared:
+        raise ConfigError("A and B", f"{len(shared)} runs", "are on both sides", "choose sides that do not overlap")
+
+
+def _alone(a: pd.DataFrame, b: pd.DataFrame) -> dict[str, tuple[str, ...]]:
+    """The families that one side has and the other has not."""
+    of_a, of_b = families(a), families(b)
+    return {
+        "a": tuple(name for name in of_a if name not in of_b),
+        "b": tuple(name for name in of_b if name not in of_a),
+    }
+
+
+def _common(a: pd.DataFrame, b: pd.DataFrame) -> list[pd.DataFrame]:
+    """The runs of families that both sides have: what is only in others sets no sides apart and joins no points."""
+    alone = [name for names in _alone(a, b).values() for name in names]
+    kept = [side[~side["family"].isin(alone)] for side in (a, b)]
+    return kept if all(map(len, kept)) else [a, b]
+
+
+def _left_out(rows: pd.DataFrame, kept: pd.DataFrame) -> int:
+    """How many points there are of families that were not kept."""
+    names = [
+        name for name in map(str, rows.columns) if name in ("family", "device") or describes(name) or is_place(name)
+    ]
+    return len(rows.loc[~rows["family"].isin(kept["family"]), names].drop_duplicates())
+
+
+def _carried(name: str, found: Match) -> np.ndarray[Any, Any]:
+    """The median of a number over the runs of each point, on either side."""
+    frames = [side.frame for side in found.sides]
+    parts = [rows[name].astype("float64") if name in rows else pd.Series(np.nan, index=rows.index) for rows in frames]
+    code = np.concatenate([side.group for side in found.sides])
+    medians: np.ndarray[Any, Any] = pd.concat(parts).groupby(code).median().reindex(found.both).to_numpy()
+    return medians
+
+
+def sampling(pairs: pd.DataFrame, family: str) -> Sampling:
+    """How a family's pairs were sampled, as `pair` found it; for another word, such as "all", that of all families."""
+    known: Mapping[str, Sampling] = pairs.attrs.get("sampling", {})
+    if family in known or not known:
+        return known.get(family, Sampling())
+    every = [known[name] for name in sorted(known)]
+    first = next((one for one in every if not one.design.comparable), every[0])
+    missing = Missing(sum(one.missing.a for one in every), sum(one.missing.b for one in every))
+    return replace(first, missing=missing)
+
+
+def direction(metric: str) -> str:
+    """ "higher" or "lower", whichever is better of a registered metric; ConfigError where neither is."""
+    try:
+        better = registered(metric).better
+    except KeyError:
+        raise ConfigError("metric", metric, "is no registered metric", "see paradnn/store/metrics.py") from None
+    if better is None:
+        raise ConfigError("metric", metric, "is neither better high nor low", "choose for example examples_per_second")
+    return better
+
+
+def _disjoint(a: pd.DataFrame, b: pd.DataFrame, keys: list[str]) -> dict[str, tuple[str, str]]:
+    if not len(a) or not len(b):
+        return {}
+    both = {name: (values_of(a[name]), values_of(b[name])) for name in keys}
+    return {name: (shown(one), shown(two)) for name, (one, two) in both.items() if (one or two) and not one & two}
+
+
+def _ok(frame: pd.DataFrame) -> pd.DataFrame:
+    if "outcome" not in frame:
+        return frame
+    return frame[is_ok(frame).to_numpy()]
+
+
+def _positive(column: pd.Series) -> np.ndarray[Any, Any]:
+    values = column.to_numpy(dtype="float64", na_value=np.nan)
+    positive: np.ndarray[Any, Any] = np.isfinite(values) & (values > 0)
+    return positive
+
+
+def _sorted(result: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    order = {name: place for place, name in enumerate(families(result))}
+    return result.sort_values(
+        keys, key=lambda column: column.map(order) if column.name == "family" else column, ignore_index=True
+    )
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Where share of wins, median and geometric mean lie whatever the points would have given that ran on one side
+    alone: of the share and the median for certain, of the mean were they as extreme as the most extreme ratio."""
+
+    share: tuple[float, float]
+    median: tuple[float, float]
+    mean: tuple[float, float]
+
+
+def bounds(ratios: np.ndarray, missing: Missing) -> Bounds:
+    """Worst-case bounds (Manski, American Economic Review 80, 1990) of n ratios with points `missing` on one side."""
+    count = missing.a + missing.b
+    ends: list[tuple[float, float, float]] = []
+    for extreme, observed in ((0.0, ratios.min()), (np.inf, ratios.max())):
+        whole = np.sort(np.concatenate([ratios, np.full(count, extreme)]))
+        # The middle of an even number lies between two, one of which may be unknown.
+        place = (len(whole) - 1) // 2 if extreme == 0 else len(whole) // 2
+        logs = np.log(np.concatenate([ratios, np.full(count, observed)]))
+        ends.append((float((whole > 1).mean()), float(whole[place]), float(np.exp(logs.mean()))))
+    share, median, mean = zip(*ends, strict=True)
+    return Bounds((share[0], share[1]), (median[0], median[1]), (mean[0], mean[1]))

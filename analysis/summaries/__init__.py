@@ -1,1 +1,0 @@
-"""The analyses as a user calls them: a function from a frame and options to a typed result, each in its module."""
