@@ -28,7 +28,7 @@ __all__ = [
     "unit_option",
 ]
 
-_COLUMN = re.compile(r"[\w.]*")  # at the beginning of a condition
+_COLUMN = re.compile(r"([\w.]+)\s*[=<>!]")  # of a condition
 _RUNS = "which runs (F, P and O take several: A,B)"
 
 
@@ -111,14 +111,12 @@ def command_line(options: Arguments) -> list[str]:
 
 def columns_named(options: Arguments) -> set[str]:
     """The columns that options are about: of fields that name columns, and of conditions such as "device=V100"."""
-    found = set()
+    found: set[str] = set()
     for argument in arguments(type(options)):
-        value = getattr(options, argument.name)
-        if value is None or "names" not in argument.how:
-            continue
-        for text in (part[0] if argument.pairs else part for part in (value if argument.several else (value,))):
-            words = text.split(" & ") if argument.how["names"] == "conditions" else [text]
-            found |= {_COLUMN.match(word.strip())[0] for word in words}  # type: ignore[index]
+        value, kind = getattr(options, argument.name), argument.how.get("names")
+        if value is not None and kind is not None:
+            texts = value if argument.several else (value,)
+            found.update(texts if kind == "columns" else (name for text in texts for name in _COLUMN.findall(text)))
     return found
 
 

@@ -586,6 +586,7 @@ class SpaceOptions(Options):
         "the points of the space: axes of a sweep, such as 'model=fc model.nodes=32,64 batch_size=64,256' or "
         "experiment=paper_fc, or a CSV file with a column for each key (default: the grid that the runs span)",
         metavar="SPACE",
+        names="conditions",
     )
 
 

@@ -40,12 +40,15 @@ class PairedOptions(Options):
     )
     power: bool = option(False, "say what more replicates could find")
 
-    metric: str = option("examples_per_second", "what to compare (default: examples_per_second)", metavar="M")
+    metric: str = option(
+        "examples_per_second", "what to compare (default: examples_per_second)", metavar="M", names="columns"
+    )
     on: tuple[str, ...] | None = option(
         None,
         "hyperparameters that identify a point, such as nodes,batch_size (default: the whole configuration, but for "
         "what sets A and B apart)",
         metavar="X,Y",
+        names="columns",
     )
 
 

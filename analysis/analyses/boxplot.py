@@ -45,9 +45,14 @@ class BoxplotOptions(Options):
 
     command = "boxplot"
 
-    metric: str | None = option(None, "a metric (default: FLOPS utilisation, else what runs have)", metavar="NAME")
+    metric: str | None = option(
+        None, "a metric (default: FLOPS utilisation, else what runs have)", metavar="NAME", names="columns"
+    )
     by: tuple[str, ...] = option(
-        ("family",), "a box for each value; A,B for each pair of values (default: family)", metavar="COLUMN"
+        ("family",),
+        "a box for each value; A,B for each pair of values (default: family)",
+        metavar="COLUMN",
+        names="columns",
     )
     scale: Literal["auto", "linear", "log"] = option(
         "auto", "of the axis (default: log where values span more than a factor of 100)"
@@ -57,8 +62,11 @@ class BoxplotOptions(Options):
         "boxes of the speedups of A over --b in the metric: condition of side A's runs, repeatable",
         metavar="COLUMN=VALUE",
         several="repeat",
+        names="conditions",
     )
-    b: tuple[str, ...] = option((), "condition of side B's runs, repeatable", metavar="COLUMN=VALUE", several="repeat")
+    b: tuple[str, ...] = option(
+        (), "condition of side B's runs, repeatable", metavar="COLUMN=VALUE", several="repeat", names="conditions"
+    )
     unit: Literal["crossed", "model", "point"] = unit_option()
 
 

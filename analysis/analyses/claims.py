@@ -92,8 +92,6 @@ class ClaimsResult(Result):
     example="python -m analysis claims --only 1,3 --as tpu=gpu",
     one_protocol=True,
     gate="queries",
-    section="all",
-    order=180,
     title="The paper's observations as checks",
     reading=("Supported: the 95% interval of its number lies on the claimed side."),
 )

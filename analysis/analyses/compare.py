@@ -74,9 +74,14 @@ class CompareOptions(PredictedOptions, PairedOptions):
 
     command = "compare"
 
-    a: str = option(text="condition of side A's runs, such as 'device=TPU v2'", metavar="A", positional=True)
+    a: str = option(
+        text="condition of side A's runs, such as 'device=TPU v2'", metavar="A", positional=True, names="conditions"
+    )
     b: str = option(
-        text="condition of side B's runs, such as sweep_id=... or environment_id=...", metavar="B", positional=True
+        text="condition of side B's runs, such as sweep_id=... or environment_id=...",
+        metavar="B",
+        positional=True,
+        names="conditions",
     )
     rate: float = option(
         0.05, "share of false ones among the differences found (default: 0.05)", metavar="Q", above=0, below=1

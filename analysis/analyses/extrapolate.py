@@ -49,10 +49,16 @@ class ExtrapolateOptions(Options):
 
     to: str = option(text="the device, which ran kernels: model=gemm, conv2d, elementwise", metavar="DEVICE")
     run: str | None = option(
-        None, "the beginning of one run's id, or a condition as in --where (default: all models)", metavar="RUN"
+        None,
+        "the beginning of one run's id, or a condition as in --where (default: all models)",
+        metavar="RUN",
+        names="conditions",
     )
     model: str | None = option(
-        None, "points that need no run, such as 'model=fc model.nodes=64,256 batch_size=32'", metavar="POINTS"
+        None,
+        "points that need no run, such as 'model=fc model.nodes=64,256 batch_size=32'",
+        metavar="POINTS",
+        names="conditions",
     )
 
     metric: Literal["step_time_ms", "step_time_min_ms"] = option(

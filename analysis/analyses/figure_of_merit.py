@@ -37,8 +37,10 @@ class FigureOfMeritOptions(Options):
 
     command = "figure-of-merit"
 
-    metric: str = option("examples_per_second", "a rate (default: examples_per_second)", metavar="M")
-    by: str = option("device", "what sets the sides apart (default: device), as software.name", metavar="COLUMN")
+    metric: str = option("examples_per_second", "a rate (default: examples_per_second)", metavar="M", names="columns")
+    by: str = option(
+        "device", "what sets the sides apart (default: device), as software.name", metavar="COLUMN", names="columns"
+    )
     baseline: str | None = option(None, "the side that is 1 (default: the first by name)", metavar="SIDE")
     work: tuple[tuple[str, str], ...] = option(
         (),

@@ -62,10 +62,13 @@ class HeatmapOptions(PredictedOptions):
 
     command = "heatmap"
 
-    x: str = option("batch_size", "hyperparameter across (default: batch_size)", metavar="A")
-    y: str = option(text="hyperparameter up, such as nodes, filters, precision", metavar="B")
+    x: str = option("batch_size", "hyperparameter across (default: batch_size)", metavar="A", names="columns")
+    y: str = option(text="hyperparameter up, such as nodes, filters, precision", metavar="B", names="columns")
     metric: str | None = option(
-        None, "what to show (default: flops_utilization, else flops_per_second, else examples_per_second)", metavar="M"
+        None,
+        "what to show (default: flops_utilization, else flops_per_second, else examples_per_second)",
+        metavar="M",
+        names="columns",
     )
     bins: int | None = option(
         None,

@@ -28,9 +28,14 @@ class PredictOptions(SpaceOptions):
         None,
         "what to predict (default: flops_utilization, else flops_per_second, else examples_per_second)",
         metavar="M",
+        names="columns",
     )
-    x: str | None = option(None, "hyperparameter across the map (default: batch_size where it varies)", metavar="A")
-    y: str | None = option(None, "hyperparameter up the map (default: the one with the most values)", metavar="B")
+    x: str | None = option(
+        None, "hyperparameter across the map (default: batch_size where it varies)", metavar="A", names="columns"
+    )
+    y: str | None = option(
+        None, "hyperparameter up the map (default: the one with the most values)", metavar="B", names="columns"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

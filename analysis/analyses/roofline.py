@@ -65,6 +65,7 @@ class RooflineOptions(Options):
         None,
         "column that colours the marks, such as nodes or batch_size (default: the family, of operations their type)",
         metavar="C",
+        names="columns",
     )
     unit: Literal["crossed", "model", "point"] = unit_option()
 

@@ -80,7 +80,10 @@ class ScalingOptions(Options):
         "examples_per_second", "a rate (default: examples_per_second)"
     )
     by: str = option(
-        "devices", "what counts the devices (default: devices), such as platform.threads", metavar="COLUMN"
+        "devices",
+        "what counts the devices (default: devices), such as platform.threads",
+        metavar="COLUMN",
+        names="columns",
     )
     channel: str | None = option(
         None,

@@ -73,9 +73,13 @@ class SensitivityOptions(PredictedOptions):
         None,
         "what to explain (default: flops_utilization, else flops_per_second, else examples_per_second)",
         metavar="M",
+        names="columns",
     )
     on: tuple[str, ...] | None = option(
-        None, "hyperparameters to explain it with, such as nodes,batch_size (default: all that vary)", metavar="A,B"
+        None,
+        "hyperparameters to explain it with, such as nodes,batch_size (default: all that vary)",
+        metavar="A,B",
+        names="columns",
     )
     log_scale: Literal["none", "hyperparameters", "metric", "both"] = option(
         "none", "take logarithms of either side (default: none)"

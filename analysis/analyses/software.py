@@ -42,10 +42,10 @@ class SoftwareOptions(Options):
     command = "software"
 
     by: tuple[str, ...] | None = option(
-        None, "what to compare, such as precision (default: what varies)", metavar="COLUMNS"
+        None, "what to compare, such as precision (default: what varies)", metavar="COLUMNS", names="columns"
     )
     baseline: str | None = option(None, "what the others are compared with", metavar="VALUE")
-    metric: str = option("examples_per_second", "any metric with a direction", metavar="M")
+    metric: str = option("examples_per_second", "any metric with a direction", metavar="M", names="columns")
     unit: Literal["crossed", "model", "point"] = unit_option()
 
 

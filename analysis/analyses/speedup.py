@@ -62,19 +62,30 @@ class SpeedupOptions(PairedOptions):
 
     command = "speedup"
 
-    a: tuple[str, ...] = option((), "condition of side A's runs, repeatable", metavar="COLUMN=VALUE", several="repeat")
-    b: tuple[str, ...] = option((), "condition of side B's runs, repeatable", metavar="COLUMN=VALUE", several="repeat")
-    x: str = option("parameters", "what the speedup is drawn against (default: parameters)", metavar="X")
-    colour: str | None = option(None, "hyperparameter that colours the marks, such as batch_size", metavar="C")
+    a: tuple[str, ...] = option(
+        (), "condition of side A's runs, repeatable", metavar="COLUMN=VALUE", several="repeat", names="conditions"
+    )
+    b: tuple[str, ...] = option(
+        (), "condition of side B's runs, repeatable", metavar="COLUMN=VALUE", several="repeat", names="conditions"
+    )
+    x: str = option(
+        "parameters", "what the speedup is drawn against (default: parameters)", metavar="X", names="columns"
+    )
+    colour: str | None = option(
+        None, "hyperparameter that colours the marks, such as batch_size", metavar="C", names="columns"
+    )
     terms: tuple[str, ...] | None = option(
-        None, "hyperparameters of the regression (default: all that vary)", metavar="X,Y"
+        None, "hyperparameters of the regression (default: all that vary)", metavar="X,Y", names="columns"
     )
     linear: bool = option(
         False,
         "regress the speedup itself on the hyperparameters as they are, as in the paper (default: logarithms of both)",
     )
     equal: str | None = option(
-        None, "hyperparameter: say for which of its values A and B are equally good, such as density", metavar="C"
+        None,
+        "hyperparameter: say for which of its values A and B are equally good, such as density",
+        metavar="C",
+        names="columns",
     )
     operations: bool = option(False, "compare the operations of profiled runs")
     ridge: tuple[float, ...] = option(

@@ -40,12 +40,7 @@ Audience = Literal["both", "manager", "engineer"]
 _LOOKS = {Answer.SUPPORTED: "supported", Answer.REFUTED: "refuted", Answer.NOT_ENOUGH: "open"}
 _DECIDING = ("sensitivity", "roofline", "breakdown")  # analyses that the first screen takes
 _POPULATIONS = 8  # shown in full
-_ACROSS = Item(
-    software,
-    SoftwareOptions(),
-    "Software versions on one device",
-    "Speedup over the baseline, point by point: median and 90th percentile.",
-)
+_ACROSS = Item(software, SoftwareOptions(), "Software versions on one device", software.reading)
 
 
 def make_report(
@@ -221,12 +216,7 @@ def _claims(frame: pd.DataFrame, selection: Selection, context: Context) -> tupl
         silent.extend(verdict.title for verdict in result.verdicts if not verdict.measured)
         return replace(result, verdicts=tuple(verdict for verdict in result.verdicts if verdict.measured))
 
-    item = Item(
-        measured,
-        ClaimsOptions(),
-        "The paper's observations as checks",
-        "Supported: the 95% interval of its number lies on the claimed side.",
-    )
+    item = Item(measured, ClaimsOptions(), check_claims.title, check_claims.reading)
     return run_section(item, frame, selection, "all", "all runs", context), silent
 
 

@@ -11,7 +11,7 @@ from analysis.claims.load import parse_claims
 from analysis.cli import COMMANDS, make_parser
 from tests.conftest import ROOT
 
-PAGES = {name: (ROOT / "docs" / name).read_text() for name in ("analysis.md", "claims.md")}
+PAGES = {name: (ROOT / "docs" / name).read_text() for name in ("analysis.md", "claims.md", "compare.md")}
 EVERY = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 

@@ -176,7 +176,7 @@ def test_an_interval_of_many_points_is_that_of_all_of_them(monkeypatch: pytest.M
     x = pd.Series(rng.normal(size=len(table)))
     y = pd.Series(x + rng.normal(size=len(table)))
     found = [rank_correlation(x, y, levels_of(table))]
-    monkeypatch.setattr("analysis.methods.infeed._LEFT_OUT", len(table))
+    monkeypatch.setattr("analysis.analyses.infeed._LEFT_OUT", len(table))
     found.append(rank_correlation(x, y, levels_of(table)))
     quick, exact = (each.high - each.low for each in found)
     assert quick != exact

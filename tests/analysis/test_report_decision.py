@@ -15,10 +15,11 @@ import pytest
 from analysis.cli import main
 from analysis.options import Selection
 from analysis.prices import PriceList, priced
+from analysis.registry import ANALYSES
 from analysis.report import make_report
 from analysis.report.outline import Item, outline
 from analysis.report.populations import Population, split
-from analysis.report.remedies import remedy, sweep_of
+from analysis.report.remedies import supply, sweep_of
 from analysis.report.results import Results, duration, model_name, quality, results
 from analysis.report.svg import embed
 from analysis.report.systems import systems
@@ -107,16 +108,16 @@ def test_every_proposed_command_is_a_plan_of_the_same_protocol(empty_database: P
     ],
 )
 def test_a_command_says_what_its_runs_have_in_common(columns: dict[str, object], words: str) -> None:
-    line = remedy("sensitivity", population(**columns))
+    line = supply(ANALYSES["sensitivity"], population(**columns))
     assert line.endswith(f"batch_size=64,256,1024 {words}")
 
 
 def test_the_standard_protocol_needs_no_word_and_others_get_their_own() -> None:
     standard = {f"measure.{key}": value for key, value in asdict(Measure()).items() if value is not None}
     assert sweep_of(["fc"], population(**standard | {"measure.processes": 5})).endswith("batch_size=64,256,1024")
-    assert "platform.threads=1,2" in remedy("scaling", population())
-    assert "devices=1,2" in remedy("scaling", population(**{"platform.name": "gpu"}))
-    assert "model=residual" in remedy("infeed", population())
+    assert "platform.threads=1,2" in supply(ANALYSES["scaling"], population())
+    assert "devices=1,2" in supply(ANALYSES["scaling"], population(**{"platform.name": "gpu"}))
+    assert "model=residual" in supply(ANALYSES["infeed"], population())
 
 
 def test_a_published_populations_remedy_is_none() -> None:
