@@ -22,7 +22,7 @@ from analysis.report.chart import throughput
 from analysis.report.comparisons import compare_populations
 from analysis.report.costs import costs
 from analysis.report.outline import Item, Missing, across, outline
-from analysis.report.page import render
+from analysis.report.page import legible, render
 from analysis.report.populations import Population, split
 from analysis.report.results import results
 from analysis.report.sections import Chapter, Context, Finding, Section, run_section
@@ -58,7 +58,7 @@ def make_report(
     page names (now, unless given); `progress` gets a word for each step.
     """
     show, prices = progress or (lambda _: None), prices or PriceList()
-    frame, _ = without_wild_intervals(priced(frame, prices))
+    frame, _ = without_wild_intervals(priced(legible(frame), prices))
     context = Context(selection.store, pool, audience != "manager")
     if selection.store:
         selection = replace(selection, store=tuple(map(without_secrets, selection.store)))

@@ -17,6 +17,14 @@ __all__ = ["Chart", "throughput"]
 
 _ROWS = 18  # models of a chart
 _SYSTEMS = 4
+_NAMED = 600  # points whose names are compared
+_COLUMNS = (
+    "family",
+    "batch_size",
+    "steady",
+    "contended",
+    *(f"examples_per_second{end}" for end in ("", "_low", "_high")),
+)
 _LETTERS = 27  # of a name
 _TICKS = 6
 
@@ -62,19 +70,18 @@ class Chart:
 def throughput(populations: Sequence[Population]) -> Chart | None:
     """The chart of the measured points, each model at its fastest where all do not fit; None where there are none."""
     shown = [one for one in populations if len(one.points)][:_SYSTEMS]
-    tables = [one.points for one in shown]
-    found = _by_name(tables)
-    whole = len(found)
-    if whole > _ROWS:
-        found = _by_name([fastest_settings(table) for table in tables])
+    whole = sum(len(one.points) for one in shown)
+    found = _by_name([one.points for one in shown] if whole <= _NAMED else [_thinned(one) for one in shown])
+    if len(found) > _ROWS and whole <= _NAMED:
+        found = _by_name([fastest_settings(one.points) for one in shown])
     chosen = _spread(found)
     if not chosen:
         return None
     scale = _Scale([row for name in chosen for row in found[name].values()])
     rows = [_line(name, found[name], scale, len(shown)) for name in chosen]
     rest = ""
-    if len(chosen) < whole:
-        rest = f"{len(chosen)} of {whole:,} points, each model at its fastest setting; the table below has all."
+    if (count := sum(len(line.marks) for line in rows)) < whole:
+        rest = f"{count} of {whole:,} points, each model at its fastest setting; the table below has all."
     said = "; ".join(f"{line.name} {line.value}" for line in rows)
     return Chart(
         rows,
@@ -84,6 +91,16 @@ def throughput(populations: Sequence[Population]) -> Chart | None:
         rest,
         f"Throughput in examples a second by model, on a logarithmic scale. {said}",
     )
+
+
+def _thinned(population: Population) -> pd.DataFrame:
+    """Each model at its fastest; of many in a family some, evenly over their sizes."""
+    fastest = fastest_settings(population.points)
+    families = fastest.groupby("family", sort=False)
+    most = max(2, _NAMED // families.ngroups)
+    place, size = families.cumcount(), families["family"].transform("size")
+    step = (size - 1).clip(lower=1) / (most - 1)
+    return fastest[(size <= most) | ((place / step).round().mul(step).round() == place)]
 
 
 def is_doubtful(row: Mapping[Any, Any]) -> bool:
@@ -97,7 +114,8 @@ def _by_name(tables: Sequence[pd.DataFrame]) -> dict[str, dict[int, dict[Any, An
     name."""
     found: dict[str, dict[int, dict[Any, Any]]] = {}
     for system, table in enumerate(tables):
-        for row in table.to_dict("records"):
+        names = [name for name in map(str, table) if name in _COLUMNS or name.startswith(("model.", "generate."))]
+        for row in table[names].to_dict("records"):
             batch = row.get("batch_size")
             name = model_name(row) + (f" b{int(batch)}" if pd.notna(batch) else "")
             rows = found.setdefault(name, {})

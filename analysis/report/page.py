@@ -10,15 +10,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-__all__ = ["plain", "render", "slug"]
+__all__ = ["legible", "plain", "render", "slug"]
 
 _FOLDER = Path(__file__).with_name("templates")
 _LONGEST = 4000  # characters of one text in the page
 #: Control characters, half surrogates, and what changes the direction of the text around it.
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_UNFIT = re.compile(f"{_UNSEEN.pattern}|[\t\n\r]")
+_ADDRESSES = ("artifact_uri", "store")  # columns that are no words of the page
+_NAME = 200  # characters of a name or another text of a run
 _STACKED = re.compile("([\u0300-\u036f\u0483-\u0489\u20d0-\u20ff]{3})[\u0300-\u036f\u0483-\u0489\u20d0-\u20ff]+")
 
 
@@ -38,8 +42,34 @@ def plain(value: Any) -> Any:
     """What a template writes: markup of our own as it is, any other value as text without what disturbs a page."""
     if isinstance(value, Markup):
         return value
-    text = _STACKED.sub(r"\1", _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", str(value)))
+    text = _seen(str(value))
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text):,} characters)"
+
+
+def _seen(text: str) -> str:
+    return _STACKED.sub(r"\1", _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text))
+
+
+def legible(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with names and texts that a page and its figures can hold: what is too long, or holds what cannot be
+    seen, is shortened and has a digest instead, so that two of them stay two."""
+    changed: dict[str, pd.Series] = {}
+    for name in frame.columns:
+        if name in _ADDRESSES or not (pd.api.types.is_string_dtype(frame[name]) or frame[name].dtype == object):
+            continue
+        texts = [text for text in frame[name].dropna().unique() if isinstance(text, str)]
+        if max(map(len, texts), default=0) > _NAME or _UNFIT.search("".join(texts)):
+            changed[name] = frame[name].replace({text: _short(text) for text in texts if _short(text) != text})
+    result = frame.assign(**changed) if changed else frame
+    names = {str(name): _short(str(name)) for name in result.columns}
+    return result.rename(columns=names) if any(old != new for old, new in names.items()) else result
+
+
+def _short(text: str) -> str:
+    if len(text) <= _NAME and not _UNFIT.search(text):
+        return text
+    digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:6]
+    return f"{' '.join(_seen(text[:_NAME]).split())[:60]}... ({len(text):,} characters, {digest})"
 
 
 def slug(words: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from numbers import Real
 from typing import Any
 
 import yaml
@@ -88,4 +89,4 @@ def _text(value: Any) -> str:
         return "null"
     if str(value) in ("True", "False"):
         return str(value).lower()
-    return f"{float(value):g}"
+    return f"{value:g}" if isinstance(value, Real) else str(value)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, get_args, get_type_hints
 
 from analysis.lazy import np, pd
+from paradnn.config.point import Measure, Optimizer, Platform
 from paradnn.core.words import counted
 from paradnn.errors import HeterogeneousError, SchemaError
 from paradnn.families import FAMILIES
@@ -66,6 +68,7 @@ _EXPLAIN = {
     "protocol_id": ("measure.", "source"),
 }
 
+_LONGEST = 40  # characters of a number
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,18})")
 _NUMBER = re.compile(r"[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|nan)", re.IGNORECASE)
 
@@ -75,9 +78,9 @@ def build(records: Records) -> pd.DataFrame:
 
     Columns: CORE, then params, metrics and tags, each in alphabetical order. Where names meet, the first of these
     wins; a tag fills in for runs that lack the param of its name, but for `task`, whose tag is `launched_task`. Params
-    are Int64, float64, boolean or text as all their values allow, "null" is missing; metrics are float64; tags are text
-    but for `replicate`, `steady` and `contended`, and `mlflow.*` tags are left out but for the parent run.
-    `protocol` is the name of `protocol_id`.
+    are Int64, float64, boolean or text as all their values allow; "null" is missing, and what is no finite number or
+    truth value where options take nothing else. Metrics are float64; tags are text but for `replicate`, `steady` and
+    `contended`, and `mlflow.*` tags are left out but for the parent run. `protocol` is the name of `protocol_id`.
     """
     order = _order(records)
     columns: dict[str, object] = {
@@ -98,7 +101,7 @@ def build(records: Records) -> pd.DataFrame:
         if name in records.tags and name != _TASK:
             values = values.filled(records.tags[name])
         if name not in columns:
-            columns[name] = _typed(values, order)
+            columns[name] = _typed(values, order, _kinds().get(name))
     for name in sorted(records.metrics):
         if name not in columns:
             columns[name] = records.numbers(name)[order]
@@ -106,7 +109,8 @@ def build(records: Records) -> pd.DataFrame:
         columns[_TASK_NUMBER] = _text(records.tags[_TASK], order)
     for name in sorted(records.tags):
         if not name.startswith("mlflow.") and name not in columns:
-            columns[name] = (_typed if name in _TYPED_TAGS else _text)(records.tags[name], order)
+            tag = records.tags[name]
+            columns[name] = _typed(tag, order, _kinds().get(name)) if name in _TYPED_TAGS else _text(tag, order)
     if "protocol_id" in records.tags and "protocol" not in columns:
         known = records.tags["protocol_id"]
         named = Texts.of(text and protocol_name(text) for text in known.places)
@@ -149,9 +153,16 @@ def _completed(name: str, records: Records) -> Texts:
     return values.filled(Texts(default, {LATER_PARAMS[name]: 0}))
 
 
+class _Units(dict[str, str]):
+    """Column -> unit. Frames copy what they hold beside their columns at every step; this never changes."""
+
+    def __deepcopy__(self, memo: object) -> _Units:
+        return self
+
+
 def units(names: Iterable[str]) -> dict[str, str]:
     """Column -> unit, for the columns that are registered metrics."""
-    found = {}
+    found = _Units()
     for name in names:
         try:
             found[name] = metric(name).unit
@@ -167,7 +178,7 @@ def is_ok(frame: pd.DataFrame) -> pd.Series:
 
 def families(frame: pd.DataFrame) -> list[str]:
     """The model families in a frame: the paper's first, in the paper's order, then real models by name."""
-    present = set(frame["family"].dropna())
+    present = set(frame["family"].dropna().unique())
     generated = [name for name, family in FAMILIES.items() if name in present and not family.is_real]
     return generated + sorted(present.difference(generated))
 
@@ -247,7 +258,7 @@ def aggregate_replicates(frame: pd.DataFrame) -> pd.DataFrame:
     extra = pd.DataFrame({"replicates": counted.sum(), "replicates_failed": counted.size() - counted.sum()})
     result = pd.concat([result, extra, spread], axis=1)
     result.attrs = dict(frame.attrs)
-    result.attrs["units"] = frame.attrs.get("units", {}) | {f"{name}_spread": "1" for name in measured}
+    result.attrs["units"] = _Units(frame.attrs.get("units", {}) | {f"{name}_spread": "1" for name in measured})
     return result
 
 
@@ -281,11 +292,40 @@ def typed(values: Sequence[str | None]) -> pd.Series:
     return _typed(Texts.of(values), np.arange(len(values)))
 
 
-def _typed(column: Texts, order: NDArray[np.intp]) -> pd.Series:
-    """Params as the narrowest of Int64, float64, boolean and text that holds them all; "null" is missing."""
+@cache
+def _kinds() -> dict[str, type]:
+    """Params and tags that are numbers (float) or truth values (bool) by the types of the options, whatever a store
+    says."""
+    classes: list[tuple[str, type]] = [("measure.", Measure), ("optimizer.", Optimizer), ("platform.", Platform)]
+    classes += [("model.", family.options) for family in FAMILIES.values()]
+    kinds: dict[str, set[object]] = {name: {int} for name in ("batch_size", "devices", "hosts", "seed", "replicate")}
+    kinds |= {"steady": {bool}, "contended": {bool}}
+    for prefix, options in classes:
+        for name, hint in get_type_hints(options).items():
+            kinds.setdefault(f"{prefix}{name}", set()).update(get_args(hint) or {hint})
+    known = {name: held - {type(None)} for name, held in kinds.items()}
+    return {
+        name: bool if held == {bool} else float
+        for name, held in known.items()
+        if held <= {int, float} or held == {bool}
+    }
+
+
+def _is_of(kind: type, text: str) -> bool:
+    """Whether a text is a truth value, or a finite number."""
+    if kind is bool:
+        return text in ("true", "false")
+    return bool(_NUMBER.fullmatch(text)) and len(text) < _LONGEST and math.isfinite(float(text))
+
+
+def _typed(column: Texts, order: NDArray[np.intp], kind: type | None = None) -> pd.Series:
+    """Params as the narrowest of Int64, float64, boolean and text that holds them all; "null" is missing, and what is
+    not of the `kind` that is asked."""
     codes = column.array()[order]
     held = np.bincount(codes + 1, minlength=len(column.places) + 1)[1:] > 0
     distinct = [text if there and text != "null" else None for text, there in zip(column.places, held, strict=True)]
+    if kind is not None:
+        distinct = [text if text is not None and _is_of(kind, text) else None for text in distinct]
     values = [text for text in distinct if text is not None]
     lacking = np.array([*(text is None for text in distinct), True])[codes]
     if values and set(values) <= {"true", "false"}:

@@ -23,6 +23,19 @@ def records_of(**params: list[str | None]) -> Records:
     return records
 
 
+def test_what_an_option_cannot_be_is_missing_and_leaves_the_others_numbers() -> None:
+    """One crafted run among others: a name where a number stands, a number beyond all, a word for a truth value."""
+    given = {
+        "batch_size": ["64", "<b>"],
+        "measure.min_seconds": ["0.5", "-1e400"],
+        "measure.cold_caches": ["true", "-1"],
+    }
+    frame = build(records_of(**{"model.name": ["fc", "fc"], "model.blocks": ["[1, 2]", "x"], **given}))
+    assert [str(frame[name].dtype) for name in given] == ["Int64", "float64", "boolean"]
+    assert [frame[name].isna().tolist() for name in given] == [[False, True]] * 3
+    assert frame["model.blocks"].tolist() == ["[1, 2]", "x"]
+
+
 @pytest.mark.parametrize(
     ("texts", "dtype", "values"),
     [

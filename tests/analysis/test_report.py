@@ -253,6 +253,38 @@ def test_a_figure_has_its_own_ids_and_goes_in_as_png_when_heavy() -> None:
     assert embed(drawn, "k1", HOSTILE, heavy=10).startswith('<img alt="&lt;script&gt;')
 
 
+def test_no_word_of_a_store_is_markup_or_stalls_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of families, devices, runs and columns, ids, reasons: nothing becomes an element, an id or an address."""
+    monkeypatch.setattr("analysis.report.build.ui_address", lambda _: "http://h")
+    words = [
+        HOSTILE,
+        '"><img src=x onerror=alert(1)>',
+        "p1-sensitivity",
+        "javascript:alert(1)",
+        "x" * 100_000,
+        "\u202ea\x1bb",
+    ]
+    points = grid(nodes=(64, 256, 1024), layers=(4, 8), batches=(64, 256))
+    names = ("family", "host", "run_name")
+    given = {name: [words[(place + shift) % 6] for place in range(12)] for shift, name in enumerate(names)}
+    speed = {"examples_per_second": np.geomspace(1e3, 1e5, 12), "parameters": 1e4, "artifact_uri": "", "replicate": 0}
+    when = pd.Timestamp("2026-01-01", tz="UTC")
+    frame = runs(points, start_time=when, device=HOSTILE, **given, **speed, **{f"version.{words[4]}": HOSTILE})
+    frame["run_id"] = [f"{word}{place}" for place, word in enumerate(given["run_name"])]
+    found = Page(text := make_report(frame, Selection(), made="now"))
+    assert found.open == []
+    assert not [name for _, attributes in found.tags for name in attributes if name.startswith("on")]
+    ids = [attributes["id"] or "" for _, attributes in found.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert all(re.fullmatch("[A-Za-z0-9_.-]+", name) for name in ids)
+    assert all((attributes["href"] or "").startswith(("#", "http://h/")) for attributes in found.of("a"))
+    assert {attributes.get("src", "")[:5] for attributes in found.of("img")} <= {"data:"}
+    assert len(found.of("script")) == 1
+    assert not set("\u202e\x1b") & set(text)
+    assert "xxxxx... (100,000 characters, " in text
+    assert len(text) < 5e6
+
+
 def test_populations_have_selections_that_choose_them_and_names_that_set_them_apart() -> None:
     points = grid()
     frame = pd.concat(
