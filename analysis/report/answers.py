@@ -24,6 +24,7 @@ from analysis.report.populations import Population
 from analysis.report.remedies import surroundings
 from analysis.report.results import interval_of, model_name, rate
 from analysis.report.sections import Chapter, Finding
+from analysis.report.systems import are_busy
 from analysis.result import Result
 from analysis.store.frame import families, is_ok
 from paradnn.core.words import counted
@@ -51,6 +52,7 @@ _LEVERS = {
     "software.name": "current",
 }
 _GAIN = 1.05  # times the throughput, from which on a change is worth a word
+_BUSY = " (which was measured beside other work, and is too low)"
 _FAR = 0.5  # of the roof, below which neither arithmetic nor memory is what limits
 
 
@@ -100,6 +102,7 @@ def _fastest(population: Population, several: bool) -> Iterator[Finding]:
     words = f"Most arithmetic: {_called(row)}, {short(row['flops_per_second'], 'FLOP/s', digits=3)}"
     if pd.notna(row.get("flops_utilization")):
         words += f", {short(row['flops_utilization'], share=True, digits=3)} of this machine's measured peak"
+        words += _BUSY if are_busy(rows) else ""
     yield Finding(FASTEST, _named(population, several) + f"{words}.", "results")
 
 
@@ -147,6 +150,7 @@ def _bound(chapter: Chapter, several: bool) -> Finding | None:
         f"{_named(chapter.population, several)}memory bounds {share} of {limits.models} models (95% interval {low} to "
         f"{high}); in the median they reach {short(limits.roof_share, share=True)} of their roof."
     )
+    words += " The peaks were measured beside other work and are too low." if are_busy(chapter.population.rows) else ""
     return Finding(LIMITS, words[0].upper() + words[1:], shown[1])
 
 
@@ -244,7 +248,7 @@ def _lever(points: pd.DataFrame, column: str, reference: str | None) -> _Change 
     first = table.assign(last=table["value"].ne(reference) if reference else table["value"])
     start = first.sort_values("last", kind="stable").drop_duplicates("group").set_index("group").loc[best.index]
     pairs = pd.DataFrame({"best": best["value"], "reference": start["value"], "gain": best["rate"] / start["rate"]})
-    pairs["unsure"] = (best["low"] <= start["high"]).to_numpy()
+    pairs["unsure"] = bool(table["low"].notna().any()) & ~(best["low"] > start["high"]).to_numpy(dtype=bool)
     pairs = pairs[table.groupby("group").size().loc[pairs.index] > 1]
     return _Change(column, pairs, points[column].max() if reference is None else None) if len(pairs) else None
 
@@ -355,6 +359,8 @@ def _trust(chapter: Chapter, several: bool) -> Finding | None:
     fine = ", all steady, none beside other work on the machine." if watched else "."
     words += f", of them {', '.join(told)}." if told else fine
     words = " ".join([words, *_widths(population.points)])
+    if are_busy(rows):
+        words += " The measured peaks are too low, since other work ran beside them: utilisations are too high."
     if told:
         words += " Measure them again on a quiet machine; this says what disturbs it:"
         return Finding(TRUST, words, population.key, "python -m paradnn.check")

@@ -26,7 +26,7 @@ from analysis.report.page import legible, render
 from analysis.report.populations import Population, split
 from analysis.report.results import results
 from analysis.report.sections import Chapter, Context, Finding, Section, run_section
-from analysis.report.systems import beside, counts, facts, systems
+from analysis.report.systems import are_busy, beside, counts, facts, systems
 from analysis.store.frame import families
 from analysis.store.quality import without_wild_intervals
 from paradnn.core.words import counted
@@ -112,6 +112,7 @@ def _described(
         "systems": described,
         "beside": beside(shown[0], described) if len(shown) == 1 else [],
         "facts": [facts(one) for one in shown],
+        "busy": [are_busy(one.rows) for one in shown],
         "counts": counts(shown),
         "store": ", ".join(each.public for each in stores),
         "ui": ui_address(store.uri),

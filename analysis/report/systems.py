@@ -72,7 +72,13 @@ def _peaks(rows: pd.DataFrame) -> str:
         if values:
             ends = [short(value, unit, digits=3) for value in (min(values), max(values))]
             said.append(f"{what} {' to '.join(dict.fromkeys(ends))}")
-    return ", ".join(said)
+    note = " (measured beside other work, so too low: utilisations are too high)" if are_busy(rows) else ""
+    return f"{', '.join(said)}{note}" if said else ""
+
+
+def are_busy(rows: pd.DataFrame) -> bool:
+    """Whether runs refer to hardware peaks that were measured beside other work."""
+    return "ceilings_contended" in rows and bool(rows["ceilings_contended"].notna().any())
 
 
 def _environment(population: Population, store: str | None) -> Mapping[str, Any]:

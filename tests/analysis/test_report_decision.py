@@ -244,6 +244,26 @@ def headline(page: str) -> str:
     return html.unescape(" ".join(re.sub(r"<[^>]+>", " ", inner).split()))
 
 
+def test_the_first_screen_of_one_machine_answers() -> None:
+    """Speed grows as the root of the batch: eight times from 64 to 4,096, which no interval of 10% hides."""
+    rows = measured(steady=True, contended=[True] + [False] * 63, roofline_fraction=0.3, **QUICK)
+    speed = rows["examples_per_second"]
+    rows = rows.assign(examples_per_second_low=0.9 * speed, examples_per_second_high=1.1 * speed)
+    rows["flops_per_second"], rows["flops_utilization"] = 1e9, 0.5
+    said = headline(make_report(rows.assign(ceilings_contended="too low"), Selection(), made="now"))
+    for words in (
+        "fc 4x64 at batch size 4,096: 7,579 examples/s (95% interval 6,821 to 8,336), the most of 64 points.",
+        "1 GFLOP/s, 50% of this machine's measured peak (which was measured beside other work, and is too low).",
+        "Mostly neither arithmetic nor memory: the median point reaches 30% of what",
+        "Batch size 4,096 instead of 64: 8 times the throughput on each of the 16 models measured with both. The",
+        "model.nodes=64,1024,4096 batch_size=8192,16384 measure=quick",
+        "64 measured points, of them 1 beside other work on the machine. Their 95% intervals reach ±10% in the median",
+        "utilisations are too high.",
+    ):
+        assert words in said, said
+    assert "none can be preferred" not in said
+
+
 def test_a_manager_reads_first_what_it_costs(two_devices: pd.DataFrame) -> None:
     """X1 is twice as fast as Y2: at three times the price Y2 is cheaper, by 1.5, and at the same price X1, by 2."""
     for price, words in (
