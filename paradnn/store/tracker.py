@@ -74,6 +74,10 @@ class _Kept:
     def read(self) -> Document:
         return self.document or read_record(self.path)
 
+    def remove(self) -> None:
+        if self.document is None:
+            self.path.unlink(missing_ok=True)
+
 
 class Tracker:
     """Keeps runs. Methods raise StoreError when neither store nor disk can do what is asked."""
@@ -90,7 +94,6 @@ class Tracker:
         self._away_since: float | None = None  # None while the store answers
         self._next_look = 0.0
         self._proven = False  # whether the store has taken a claim
-        self._disk_is_full = False
 
     @property
     def where(self) -> str:
@@ -204,7 +207,7 @@ class Tracker:
         if self._away_since is None:
             try:
                 run_id = self._store.record(claim, record, recording_metrics)
-                kept.path.unlink(missing_ok=True)
+                kept.remove()
                 return run_id
             except StoreError as error:
                 self._lost(error)
@@ -219,14 +222,11 @@ class Tracker:
         (self._store if self._store and self._away_since is None else self._journal).abandon(claim, reason)
 
     def _keep(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> _Kept:
-        """Write a result into the journal; in memory where the disk does not take it, which is said once."""
+        """Write a result into the journal; it waits in memory where the disk does not take it."""
         document = self._journal.document(claim, record, recording_metrics())
         try:
             return _Kept(self._journal.keep(document))
-        except StoreError as error:
-            if not self._disk_is_full:
-                self._notify(f"results wait in memory until the store takes them: {error}")
-            self._disk_is_full = True
+        except StoreError:
             return _Kept(self._journal.path_of(document.offline_id), document)
 
     def _no_room(self) -> StoreError:
@@ -327,7 +327,7 @@ class Tracker:
                 return False
             done = self._store.upload(kept.read())
             if done.state != "withheld":
-                kept.path.unlink(missing_ok=True)
+                kept.remove()
                 return True
         self._notify(
             f"{done.record.name} was not uploaded: run {done.run_id} holds the same point, measured by another "
