@@ -82,8 +82,18 @@ class OpenPoint:
                 )
         peaks = device_peaks(self.point, self.environment, self.ceilings)
         times = self.claim.start_time, int(time.time() * 1000)
-        measured = Measured(self.point, self.environment, self.costs, self.results, tags, peaks, self.load, *times)
-        record = make_record(measured)
+        results = self.results
+        while True:
+            measured = Measured(self.point, self.environment, self.costs, results, tags, peaks, self.load, *times)
+            try:
+                record = make_record(measured)
+                break
+            except (ArithmeticError, ValueError) as error:
+                # Numbers of which nothing can be computed end this point, not the sweep.
+                if results[-1].answer is None:
+                    raise
+                reason = f"what its worker measured cannot be: {error}"
+                results = [*results[:-1], replace(results[-1], outcome="crash", reason=reason, answer=None)]
         overrun = overrun_tags(single_device(self.point, self.environment), record.metrics)
         return replace(record, tags={**record.tags, **overrun})
 

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
+from paradnn.config.costs import costs_of
+from paradnn.config.identity import Identity
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Measure, Point
 from paradnn.families.fc import FullyConnected
+from paradnn.platform.environment import Environment
 from paradnn.session.open_point import OpenPoint
+from paradnn.store.runs import Claim
 from paradnn.worker.messages import Answer, Compilation, Measurement, Timing
 from paradnn.workloads.serve import Server
 from paradnn.workloads.serve.schedule import LOADGEN_SEED
@@ -65,3 +69,17 @@ def test_every_process_and_replicate_has_a_schedule_of_its_own() -> None:
     assert len(set(seeds)) == len(seeds)
     entry.point = replace(entry.point, workload=replace(load, seed=2**32 - 1))
     assert 0 <= entry.request()["server"]["seed"] < 2**32
+
+
+def test_numbers_of_which_nothing_can_be_computed_end_the_point_and_not_the_sweep() -> None:
+    entry = planted(1.0, 1.0, processes=2)
+    entry.results = [
+        replace(each, answer=replace(each.answer, latencies=[0.0] * 200)) for each in entry.results if each.answer
+    ]
+    entry.environment, entry.costs = Environment("a processor", {"cores": 2}, {}, {}), costs_of(entry.point)
+    entry.claim = Claim("run", Identity("point", "environment", 0), 0)
+    record = entry.record()
+    assert (record.outcome, record.reason) == (
+        "crash",
+        "process 2: what its worker measured cannot be: math domain error",
+    )
