@@ -53,12 +53,19 @@ class Model:
     is_kernel: its step is one operation, that is no model of any size. is_communication: its step is messages, which
     compute nothing. generates: it makes tokens one after the other (`prefill_layers`, `decode_layers`).
     predicts_tokens: it says of each token which one comes next.
+
+    What compilers and profilers do with its products: convolves: over places that may be fewer than a filter's, of
+    which some compute no padding. is_depthwise: in groups of one channel, whose gradients some compute over all pairs.
+    is_sparse: of stored elements, which no profiler counts.
     """
 
     is_kernel: ClassVar[bool] = False
     is_communication: ClassVar[bool] = False
     generates: ClassVar[bool] = False
     predicts_tokens: ClassVar[bool] = False
+    convolves: ClassVar[bool] = False
+    is_depthwise: ClassVar[bool] = False
+    is_sparse: ClassVar[bool] = False
 
     name: str = ""
 

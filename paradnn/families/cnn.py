@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from paradnn.core.schema import option
 from paradnn.families import Family, Model
@@ -29,6 +29,8 @@ class Convolutional(Model):
 
     Four groups are He et al.'s form for ImageNet, three their form for pictures of 32 x 32 pixels.
     """
+
+    convolves: ClassVar[bool] = True
 
     name: str = option(
         "residual", "residual (two convolutions a block) or bottleneck (three)", choices=("residual", "bottleneck")

@@ -159,6 +159,7 @@ class Conv2d(Kernel):
     """A convolution of `batch_size` images, or one of its two gradients."""
 
     has_batch: ClassVar[bool] = True
+    convolves: ClassVar[bool] = True
 
     name: str = option("conv2d", "the kernel", choices=("conv2d",))
     channels: int = option(64, "of the input", low=1, high=LARGEST)
@@ -314,7 +315,7 @@ def framework_operations() -> tuple[Operations, str]:
     import keras
 
     module = importlib.import_module(f"paradnn.families.parts.{keras.config.backend()}_operations")
-    operations: Operations = module.make()
+    operations: Operations = module.OPERATIONS
     return operations, keras.config.dtype_policy().compute_dtype
 
 

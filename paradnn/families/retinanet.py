@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from paradnn.core.schema import option
 from paradnn.families import Family, Model
@@ -33,6 +33,8 @@ _PRIOR, _ALPHA, _GAMMA = 0.01, 0.25, 2.0
 @dataclass(frozen=True)
 class RetinaNet(Model):
     """A detector: ResNet-50, a feature pyramid, two heads over nine anchors a place (Lin et al. 2017)."""
+
+    convolves: ClassVar[bool] = True
 
     name: str = option("retinanet", "the network", choices=("retinanet",))
     image_size: int = option(

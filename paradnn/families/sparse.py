@@ -37,6 +37,8 @@ _INDEX_BYTES = 4
 class SparseGemm(Kernel):
     """C = A B, a sparse m x k matrix by a dense k x n matrix: CSR in PyTorch, coordinates in TensorFlow and JAX."""
 
+    is_sparse: ClassVar[bool] = True
+
     name: str = option("sparse_gemm", "the kernel", choices=("sparse_gemm",))
     m: int = option(7680, "rows of the product", low=1, high=LARGEST)
     n: int = option(1, "columns of the product", low=1, high=LARGEST)
@@ -87,6 +89,7 @@ class SparseFullyConnected(Kernel):
     """
 
     has_batch: ClassVar[bool] = True
+    is_sparse: ClassVar[bool] = True
 
     name: str = option("sparse_fc", "the kernel", choices=("sparse_fc",))
     layers: int = option(1, "layers, each of `nodes` units", low=1, high=10_000)

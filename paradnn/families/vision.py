@@ -16,7 +16,7 @@ al. (2015) have it, the last one small.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from paradnn.core.schema import option
 from paradnn.families import Family, Model
@@ -30,6 +30,8 @@ _SQUEEZED = (16, 16, 32, 32, 48, 48, 64, 64)
 @dataclass(frozen=True)
 class Classifier(Model):
     """A published network over square images; what the papers fix, such as depth and width, is fixed here."""
+
+    convolves: ClassVar[bool] = True
 
     name: str = option("resnet50", "the network", choices=("resnet50", "densenet121", "squeezenet"))
     image_size: int = option(224, "height and width of the image (papers: 224)", low=32, high=100_000)
@@ -58,6 +60,9 @@ class Classifier(Model):
 @dataclass(frozen=True)
 class MobileNet(Model):
     """Depthwise separable convolutions, every layer `alpha` times as wide as published (Howard et al. 2017)."""
+
+    convolves: ClassVar[bool] = True
+    is_depthwise: ClassVar[bool] = True
 
     name: str = option("mobilenet", "the network", choices=("mobilenet",))
     alpha: float = option(1.0, "width multiplier (paper: 0.25, 0.5, 0.75, 1)", low=0.1, high=100)

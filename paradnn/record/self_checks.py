@@ -74,14 +74,10 @@ def _sound_ratios(point: Point) -> tuple[float, float]:
     None above for depthwise convolutions' gradients, which XLA's CPU compiler computes for all pairs of channels.
     """
     by_xla = point.compile == "xla" or (point.framework.name == "jax" and point.compile != "eager")
-    # The last group of convolutional networks has a pixel for each 32 of the image, under kernels of 3.
-    small = point.model.name != "vit" and 0 < getattr(point.model, "image_size", 0) <= 64
-    # What XLA leaves out of a convolution's gradient is a larger share without other layers.
-    small = small or point.model.name == "conv2d"
-    # No profiler knows how many elements are stored.
-    missing = point.model.name in ("sparse_gemm", "sparse_fc") or not point.workload.profiled_whole
+    # The last group of convolutional networks has a pixel for each 32 of the image, under kernels of 3. What XLA leaves
+    # out of a convolution's gradient is a larger share without other layers.
+    small = point.model.convolves and getattr(point.model, "image_size", 0) <= 64
+    missing = point.model.is_sparse or not point.workload.profiled_whole
     missing = missing or (by_xla and (small or point.batch_size == 1))
-    dense = (
-        by_xla and point.platform.name == "cpu" and point.workload.mode == "train" and point.model.name == "mobilenet"
-    )
+    dense = by_xla and point.platform.name == "cpu" and point.workload.mode == "train" and point.model.is_depthwise
     return 0.0 if missing else 1 - FLOPS_MARGIN, math.inf if dense else 1 + FLOPS_MARGIN

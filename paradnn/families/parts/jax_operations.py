@@ -11,10 +11,8 @@ from jax.experimental.sparse import BCOO
 
 from paradnn.families.parts.operations import Convolution, Operations, Scanned
 
-__all__ = ["make"]
 
-
-class JaxOperations:
+class JaxOperations(Operations):
     """See `Operations`."""
 
     def cast(self, values: Any, dtype: str) -> Any:
@@ -22,12 +20,6 @@ class JaxOperations:
 
     def matmul(self, a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False) -> Any:
         return jax.lax.dot_general(a, b, (((0 if transpose_a else 1,), (1 if transpose_b else 0,)), ((), ())))
-
-    def images(self, values: Any, layout: str) -> Any:
-        return values
-
-    def filters(self, values: Any, layout: str) -> Any:
-        return values
 
     def convolution_forward(self, images: Any, filters: Any, convolution: Convolution) -> Any:
         padding = [(pad, pad) for pad in convolution.padding]
@@ -50,9 +42,6 @@ class JaxOperations:
     def concatenate(self, tensors: Sequence[Any]) -> Any:
         return jnp.concatenate(tensors, -1)
 
-    def flat(self, values: Any) -> Any:
-        return values.reshape(-1, values.shape[-1])
-
     def scan(self, step: Scanned, state: tuple[Any, ...], sequences: tuple[Any, ...], reverse: bool = False) -> Any:
         return jax.lax.scan(step, state, sequences, reverse=reverse)
 
@@ -60,9 +49,6 @@ class JaxOperations:
         rows = jnp.repeat(jnp.arange(shape[0], dtype=columns.dtype), counts, total_repeat_length=columns.size)
         indices = jnp.stack([rows, columns], 1)
         return BCOO((values, indices), shape=shape, indices_sorted=True, unique_indices=True)
-
-    def sparse_matmul(self, sparse: Any, dense: Any) -> Any:
-        return sparse @ dense
 
     def sigmoid(self, values: Any) -> Any:
         return jax.nn.sigmoid(values)
@@ -74,6 +60,4 @@ class JaxOperations:
         return jax.nn.relu(values)
 
 
-def make() -> Operations:
-    """The operations, for `paradnn.families.kernels`."""
-    return JaxOperations()
+OPERATIONS = JaxOperations()

@@ -1,12 +1,10 @@
-"""What the kernels ask of a framework: each has a module `{name}_operations` that makes them."""
+"""What the kernels ask of a framework: each has a module `{name}_operations` with its own as `OPERATIONS`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-__all__ = ["Convolution", "Operations", "Scanned"]
+from typing import Any
 
 #: (state, one of each sequence) -> (state, outputs), tuples of tensors.
 Scanned = Callable[[tuple[Any, ...], tuple[Any, ...]], tuple[tuple[Any, ...], tuple[Any, ...]]]
@@ -23,7 +21,7 @@ class Convolution:
     filters: tuple[int, ...]
 
 
-class Operations(Protocol):
+class Operations:
     """One framework's; tensors are its own, and what they hold is on its device."""
 
     def cast(self, values: Any, dtype: str) -> Any:
@@ -34,9 +32,11 @@ class Operations(Protocol):
 
     def images(self, values: Any, layout: str) -> Any:
         """Images of `layout` as this framework's convolution takes them, in the same order in memory."""
+        return values
 
     def filters(self, values: Any, layout: str) -> Any:
         """Filters (height, width, in, out) as the convolution of images in `layout` takes them."""
+        return values
 
     def convolution_forward(self, images: Any, filters: Any, convolution: Convolution) -> Any:
         """The output of a convolution."""
@@ -64,6 +64,7 @@ class Operations(Protocol):
 
     def flat(self, values: Any) -> Any:
         """(steps, batch, width) as (steps * batch, width)."""
+        return values.reshape(-1, values.shape[-1])
 
     def scan(self, step: Scanned, state: tuple[Any, ...], sequences: tuple[Any, ...], reverse: bool = False) -> Any:
         """(last state, outputs of all steps) of `step` along the first axis of `sequences`; `reverse`: from its end.
@@ -76,3 +77,4 @@ class Operations(Protocol):
 
     def sparse_matmul(self, sparse: Any, dense: Any) -> Any:
         """The product of a sparse and a dense matrix."""
+        return sparse @ dense

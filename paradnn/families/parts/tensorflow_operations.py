@@ -9,10 +9,8 @@ import tensorflow as tf
 
 from paradnn.families.parts.operations import Convolution, Operations, Scanned
 
-__all__ = ["make"]
 
-
-class TensorFlowOperations:
+class TensorFlowOperations(Operations):
     """See `Operations`."""
 
     def cast(self, values: Any, dtype: str) -> Any:
@@ -20,12 +18,6 @@ class TensorFlowOperations:
 
     def matmul(self, a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False) -> Any:
         return tf.matmul(a, b, transpose_a, transpose_b)
-
-    def images(self, values: Any, layout: str) -> Any:
-        return values
-
-    def filters(self, values: Any, layout: str) -> Any:
-        return values
 
     def convolution_forward(self, images: Any, filters: Any, convolution: Convolution) -> Any:
         return tf.raw_ops.Conv2D(input=images, filter=filters, **_options(convolution))
@@ -100,6 +92,4 @@ def _options(convolution: Convolution) -> dict[str, Any]:
     return {**options, "padding": "EXPLICIT", "explicit_paddings": [side for axis in order for side in around[axis]]}
 
 
-def make() -> Operations:
-    """The operations, for `paradnn.families.kernels`."""
-    return TensorFlowOperations()
+OPERATIONS = TensorFlowOperations()

@@ -9,10 +9,8 @@ import torch
 
 from paradnn.families.parts.operations import Convolution, Operations, Scanned
 
-__all__ = ["make"]
 
-
-class TorchOperations:
+class TorchOperations(Operations):
     """See `Operations`."""
 
     def cast(self, values: Any, dtype: str) -> Any:
@@ -48,9 +46,6 @@ class TorchOperations:
     def concatenate(self, tensors: Sequence[Any]) -> Any:
         return torch.cat(tuple(tensors), -1)
 
-    def flat(self, values: Any) -> Any:
-        return values.reshape(-1, values.shape[-1])
-
     def scan(self, step: Scanned, state: tuple[Any, ...], sequences: tuple[Any, ...], reverse: bool = False) -> Any:
         length = sequences[0].shape[0]
         found: list[tuple[Any, ...]] = []
@@ -64,9 +59,6 @@ class TorchOperations:
     def sparse(self, counts: Any, columns: Any, values: Any, shape: tuple[int, int]) -> Any:
         begins = torch.nn.functional.pad(counts.cumsum(0, dtype=torch.int32), (1, 0))
         return torch.sparse_csr_tensor(begins, columns, values, shape)
-
-    def sparse_matmul(self, sparse: Any, dense: Any) -> Any:
-        return sparse @ dense
 
     def sigmoid(self, values: Any) -> Any:
         return torch.sigmoid(values)
@@ -89,6 +81,4 @@ def _nothing(like: Any, shape: Sequence[int]) -> Any:
     return torch.empty((1,) * len(shape), dtype=like.dtype, device=like.device).expand(*shape)
 
 
-def make() -> Operations:
-    """The operations, for `paradnn.families.kernels`."""
-    return TorchOperations()
+OPERATIONS = TorchOperations()
