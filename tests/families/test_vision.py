@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from paradnn.families import model_of
@@ -12,13 +14,17 @@ STEP = {"batch_size": 1, "precision": "float32", "mode": "train", "optimizer": "
 CHANNELS = 26_560
 
 
-def model(name: str, image_size: int = 224, **keys: float) -> dict:
+def model(name: str, image_size: int = 224, **keys: Any) -> dict:
     return {"name": name, "image_size": image_size, "output_size": 1000, **keys}
 
 
 #: Exact counts of trainable parameters: torchvision's pages of resnet50, densenet121 and squeezenet1_0 (the last one's
 #: total is in table 1 of its paper too); Keras' summary of MobileNet without its moving statistics.
 PARAMETERS = [
+    (model("bottleneck", blocks=[3, 4, 6, 3], filters=64), 25_557_032),
+    (model("residual", blocks=[2, 2, 2, 2], filters=64), 11_689_512),
+    # 0.85M in He et al. 2016, Table 6: 55 convolutions, their normalisations, and 64 x 10 + 10 of the classifier.
+    (model("residual", 32, blocks=[9, 9, 9], filters=16) | {"output_size": 10}, 853_018),
     (model("resnet50"), 25_557_032 + CHANNELS),
     (model("densenet121"), 7_978_856),
     (model("mobilenet", alpha=1.0), 4_231_976),

@@ -24,6 +24,7 @@ from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.point import answer_request
 from paradnn.worker.step import POLICIES
 from tests.worker.counter import counted_flops
+from tests.worker.families import MODELS, POINT
 
 STEP = {"batch_size": 4, "precision": "float32", "mode": "train", "optimizer": "rmsprop"}
 
@@ -52,6 +53,8 @@ def rnn(name: str, layers=2, embedding_size=6, sequence_length=5, vocab_size=11)
     }
 
 
+LLAMA = {"name": "llama", "layers": 2, "width": 24, "heads": 4, "key_heads": 2, "feed_forward": 20}
+LLAMA |= {"sequence_length": 10, "vocab_size": 50}
 # Even sizes: where a stride of 2 does not divide the image, the profiler only estimates a gradient.
 FAMILIES = [
     fc(),
@@ -63,9 +66,12 @@ FAMILIES = [
     rnn("rnn"),
     rnn("lstm"),
     rnn("gru", layers=1),
+    MODELS["transformer"] | {"layers": 2},
+    {"name": "gpt", "layers": 3, "width": 24, "heads": 3, "sequence_length": 10, "vocab_size": 50},
+    LLAMA,
+    {"name": "vit", "layers": 2, "width": 24, "heads": 4, "patch": 8, "image_size": 40, "output_size": 7},
 ]
 RESNET50 = cnn("bottleneck", (3, 4, 6, 3), 64, 224, 1000)
-RESNET18 = cnn("residual", (2, 2, 2, 2), 64, 224, 1000)
 RESNET56 = cnn("residual", (9, 9, 9), 16, 32, 10)
 
 
@@ -76,7 +82,7 @@ def label(model: dict[str, Any]) -> str:
 @functools.cache
 def built_once(name: str) -> Any:
     """The Keras model of one of these families, by its label, for tests that do not run it."""
-    return build(next(model for model in [*FAMILIES, RESNET50, RESNET18, RESNET56] if label(model) == name)).model
+    return build(next(model for model in [*FAMILIES, RESNET50, RESNET56] if label(model) == name)).model
 
 
 @pytest.fixture(autouse=True)
@@ -86,19 +92,12 @@ def clean():
     keras.backend.clear_session(free_memory=False)  # the collector comes by itself
 
 
-@pytest.mark.parametrize("model", [*FAMILIES, RESNET50, RESNET18, RESNET56], ids=label)
+@pytest.mark.parametrize("model", [*FAMILIES, RESNET50, RESNET56], ids=label)
 def test_parameters_are_keras_own(model: dict[str, Any]) -> None:
     built = built_once(label(model))
     costs = model_of(model).costs(**STEP)
     assert costs.parameters == sum(math.prod(v.shape) for v in built.trainable_variables)
     assert costs.parameters + costs.non_trainable_parameters == built.count_params()
-
-
-def test_the_published_parameter_counts() -> None:
-    assert model_of(RESNET50).costs(**STEP).parameters == 25_557_032
-    assert model_of(RESNET18).costs(**STEP).parameters == 11_689_512
-    # 0.85M in He et al. 2016, Table 6: 55 convolutions, their normalisations, and 64 x 10 + 10 of the classifier.
-    assert model_of(RESNET56).costs(**STEP).parameters == 853_018
 
 
 def makers(tensor: Any) -> list[Any]:
@@ -154,23 +153,28 @@ def test_flops_are_those_of_tensorflows_counter(model: dict[str, Any]) -> None:
     inputs, targets = (tuple(map(tf.constant, arrays)) for arrays in synthetic_batch(workload, batch, 0))
 
     def forward():
-        return network(inputs[0], training=True)
+        return network(inputs if len(inputs) > 1 else inputs[0], training=True)
 
     def backward():
         with tf.GradientTape() as tape:
-            loss = workload.loss(targets, network(inputs[0], training=True))
-        return tape.gradient(loss, network.trainable_variables)
+            loss = workload.loss(targets, forward())
+        return [tf.convert_to_tensor(each) for each in tape.gradient(loss, network.trainable_variables)]
 
     costs = model_of(model).costs(**{**STEP, "batch_size": batch})
     assert counted_flops(tf.function(forward).get_concrete_function().graph) == costs.forward_flops
     assert counted_flops(tf.function(backward).get_concrete_function().graph) == costs.flops_per_step
 
 
+ADAM = {"name": "adam", "learning_rate": 0.001, "decay": 0.999, "momentum": 0.9, "epsilon": 1e-8}
 #: Every kind of layer in each precision: a group of blocks has those of four.
 PRECISE = [
     *((model, "bfloat16") for model in (fc(), cnn("residual", (1, 1), image_size=16), rnn("rnn"), rnn("gru"))),
     *((model, "float16") for model in (fc(), cnn("bottleneck", (1, 1), image_size=16), rnn("lstm", 1))),
     *((model, "float32") for model in (cnn("bottleneck", (1,), image_size=16), rnn("gru", 1))),
+    (MODELS["transformer"] | {"dropout": 0.1}, "float16"),
+    (MODELS["gpt"] | {"layers": 1}, "bfloat16"),
+    (LLAMA, "bfloat16"),
+    (MODELS["vit"] | {"layers": 1}, "float16"),
 ]
 
 
@@ -183,12 +187,11 @@ def test_steps_are_finite_in_every_precision(model: dict[str, Any], precision: s
     keras.utils.set_random_seed(0)
     workload = build(model)
     batch = synthetic_batch(workload, 4, 0)
-    optimizer = {"name": "rmsprop", "learning_rate": 0.1, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0}
-    settings = {"mode": "train", "compile": "graph", "precision": precision, "optimizer": optimizer}
+    settings = {"mode": "train", "compile": "graph", "precision": precision, "optimizer": ADAM}
     step = TensorFlow().make_step(workload, batch, settings)
     losses = [step.run(1) for _ in range(3)]
     assert all(math.isfinite(loss) for loss in losses)
-    assert workload.model(batch[0][0]).dtype == tf.float32
+    assert workload.model.output.dtype == "float32"
     kernels = [layer for layer in workload.model.layers if isinstance(layer, (keras.layers.Dense, keras.layers.Conv2D))]
     assert {layer.compute_dtype for layer in kernels} == {precision}
 
@@ -327,24 +330,6 @@ def test_exhausted_memory_is_told_apart_by_device() -> None:
 
 
 def point(model: dict[str, Any], batch: int, compile_mode: str, mode: str) -> dict[str, Any]:
-    protocol = {
-        "min_seconds": 0.0,
-        "min_blocks": 1,
-        "max_seconds": 0.1,
-        "block_seconds": 0.0,
-        "warmup_seconds": 0.0,
-        "profile": False,
-        "keep_trace": False,
-        "cold_caches": False,
-    }
-    return {
-        "model": model,
-        "batch_size": batch,
-        "precision": "float32",
-        "compile": compile_mode,
-        "mode": mode,
-        "seed": 0,
-        "optimizer": {"name": "rmsprop", "learning_rate": 0.1, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0},
-        "platform": {"name": "cpu", "threads": None, "index": 0},
-        "measure": protocol,
-    }
+    optimizer = {"name": "rmsprop", "learning_rate": 0.1, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0}
+    own = {"model": model, "batch_size": batch, "compile": compile_mode, "mode": mode, "optimizer": optimizer}
+    return POINT | own | {"measure": POINT["measure"] | {"min_blocks": 1, "max_seconds": 0.1}}

@@ -29,7 +29,7 @@ class SelfAttention:
     def __call__(self, x: Any, causal: bool = False) -> Any:
         """(batch, tokens, width) -> the same; `causal`: no token sees what follows."""
         query, key, value = (_heads(part, self.heads) for part in ops.split(self.joint(x), 3, axis=-1))
-        return self.last(_mixed(query, key, value, causal))
+        return self.last(mixed(query, key, value, causal))
 
 
 class CrossAttention:
@@ -46,10 +46,10 @@ class CrossAttention:
         query = self._query(x)
         key, value = ops.split(self._memory(memory), 2, axis=-1)
         query, key, value = (_heads(part, self._heads) for part in (query, key, value))
-        return self._last(_mixed(query, key, value, causal=False))
+        return self._last(mixed(query, key, value, causal=False))
 
 
-def _mixed(query: Any, key: Any, value: Any, causal: bool) -> Any:
+def mixed(query: Any, key: Any, value: Any, causal: bool) -> Any:
     """Query (batch, queries, heads, head), key and value (batch, keys, heads, head) -> (batch, queries, width)."""
     product = getattr(ops, "dot_product_attention", plain_attention)
     mixed = product(query, key, value, is_causal=causal)
