@@ -149,8 +149,12 @@ def _rotation(length: int, head: int) -> Any:
     turned = [part.astype("float32")[:, None, :] for part in (np.cos(angles), np.sin(angles))]
 
     class Rotation(layers.Layer):  # type: ignore[misc]
+        def build(self, input_shape: Any) -> None:
+            # No variables: frameworks would carry them through every step as if they could change.
+            self._cosine, self._sine = (ops.convert_to_tensor(part, dtype=self.compute_dtype) for part in turned)
+
         def call(self, x: Any) -> Any:
-            cosine, sine = (ops.convert_to_tensor(part, dtype=self.compute_dtype) for part in turned)
+            cosine, sine = ops.convert_to_tensor(self._cosine), ops.convert_to_tensor(self._sine)
             first, second = ops.split(x, 2, axis=-1)
             return ops.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
 

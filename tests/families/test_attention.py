@@ -138,7 +138,7 @@ def vit(layers: int, width: int, heads: int, patch: int = 16) -> Model:
     return VisionTransformer(layers=layers, width=width, heads=heads, patch=patch)
 
 
-#: Sources: the index of the weights of Llama 2 7B, Llama 3 8B and TinyLlama 1.1B on the Hugging Face Hub;
+#: Sources: metadata of the published weights of Llama 2 7B, Llama 3 8B and TinyLlama 1.1B;
 #: torchvision's model pages (exact) and Table 1 of Touvron et al. 2021 (DeiT-S: 22M); the download script and
 #: announcement of GPT-2 (124M, 355M, 774M, 1558M); Table 3 of Vaswani et al. 2017 (65M and 213M, whose own table gives
 #: 213M - 65M to no vocabulary; 37,000 tokens give 3% less and 0.6% more).

@@ -19,7 +19,7 @@ from paradnn.families.parts.attention import CrossAttention, SelfAttention, plai
 from paradnn.families.transformer import smoothed_cross_entropy
 from paradnn.worker.data import synthetic_batch
 from tests.worker.families import MODELS
-from tests.worker.test_models import label, point
+from tests.worker.test_models import LLAMA, label, point
 
 
 def transformer(**changes: Any) -> dict[str, Any]:
@@ -67,6 +67,38 @@ def test_attention_is_the_papers_formula(case: str) -> None:
     np.testing.assert_allclose(model([x, memory]), expected, rtol=1e-4, atol=1e-5)
 
 
+def turned(x: np.ndarray) -> np.ndarray:
+    """(length, heads, head): numbers i and i + head / 2 as a complex one, turned by place / 10000^(2 i / head)."""
+    first, second = np.split(x, 2, axis=-1)
+    angles = np.arange(len(x))[:, None] / 10000.0 ** (2 * np.arange(first.shape[-1]) / x.shape[-1])
+    z = (first + 1j * second) * np.exp(1j * angles)[:, None]
+    return np.concatenate([z.real, z.imag], axis=-1)
+
+
+def test_llama_is_its_papers_formulas() -> None:
+    """Logits beside NumPy: RMS normalisation, rotary positions, a head of keys for two of queries, SwiGLU."""
+    model = build(LLAMA).model
+    tokens = np.arange(10) % 7
+    table, *blocks, scale, output = (variable.numpy() for variable in model.trainable_variables)
+
+    def normal(x: np.ndarray, scales: np.ndarray) -> np.ndarray:
+        return scales * x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+
+    x = table[tokens]
+    for before, joint, last, after, gated, down in (blocks[:6], blocks[6:]):
+        parts = np.split(normal(x, before) @ joint, [24, 36], axis=-1)
+        query, key, value = (part.reshape(10, -1, 6) for part in parts)
+        query, key = turned(query), turned(key)
+        heads = []
+        for head in range(4):
+            scores = query[:, head] @ key[:, head // 2].T / np.sqrt(6)
+            heads.append(softmax(np.where(np.tri(10), scores, -np.inf)) @ value[:, head // 2])
+        x = x + np.concatenate(heads, axis=-1) @ last
+        gates, hidden = np.split(normal(x, after) @ gated, 2, axis=-1)
+        x = x + (gates / (1 + np.exp(-gates)) * hidden) @ down
+    np.testing.assert_allclose(model(tokens[None])[0], normal(x, scale) @ output, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["gpt", "transformer"])
 def test_no_token_sees_what_follows(name: str) -> None:
     """Another last token changes the last logits alone; of the source, it changes them all."""
@@ -105,6 +137,7 @@ LARGE = [
     (transformer(width=256, heads=4, feed_forward=512, sequence_length=64, vocab_size=2000), 16, "graph"),
     # A graph keeps more than XLA does.
     (MODELS["gpt"] | {"layers": 1, "sequence_length": 512, "vocab_size": 16}, 8, "xla"),
+    (LLAMA | {"width": 64, "feed_forward": 128, "sequence_length": 128}, 16, "graph"),
     (MODELS["vit"] | {"width": 128, "heads": 4, "image_size": 64}, 64, "graph"),
 ]
 
