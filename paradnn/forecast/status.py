@@ -137,7 +137,7 @@ def by_parts(make: Callable[[Point], Found], *names: str) -> Callable[[Point], F
 
 
 def _exceeding(points: Sequence[Point], bounds: Array, limits: Mapping[str | int, int]) -> NDArray[np.bool_]:
-    """(points,) which are out of memory by arithmetic (`paradnn.costs.point.exceeds_memory`)."""
+    """(points,) which are out of memory by arithmetic (`paradnn.platform.memory.exceeds_memory`)."""
     most = [limits[p.measure.memory_limit] * p.hosts if p.measure.predict_oom else math.inf for p in points]
     return np.array([point.platform.name == "cpu" for point in points]) & (bounds > np.array(most))
 

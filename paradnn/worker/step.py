@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from paradnn.families import build
+from paradnn.families import FAMILIES, build
 from paradnn.families.workload import Workload
 from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks import FRAMEWORKS, Framework, Step, Unavailable
@@ -19,7 +19,9 @@ POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixe
 
 
 def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[Workload, Step]:
-    """The model from the point's seed, and the step with its batch in place."""
+    """The model from the point's seed, and the step with its batch in place; Unavailable for a family of elsewhere."""
+    if (family := point["model"]["name"]) not in FAMILIES:
+        raise Unavailable(f"no family {family} in this interpreter: install the package that brings it there too")
     choose_types(point)
     with framework.scope():
         workload = build(point["model"])

@@ -319,6 +319,11 @@ def test_a_step_that_cannot_be_compiled_is_an_outcome(monkeypatch: pytest.Monkey
     assert "\n" not in answer.reason
 
 
+def test_a_family_that_this_interpreter_lacks_is_unavailable() -> None:
+    answer = answer_request(point({"name": "plane", "wings": 8}, 4, "graph", "train"), TensorFlow(), lambda *_: None)
+    assert (answer.outcome, answer.reason.partition(":")[0]) == ("unavailable", "no family plane in this interpreter")
+
+
 def test_exhausted_memory_is_told_apart_by_device() -> None:
     framework = TensorFlow()
     error = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
