@@ -167,3 +167,32 @@ def test_options_and_costs_need_the_standard_library_alone() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert {"fc", "gpt", "gemm"} < set(done.stdout.split())
+
+
+#: Where a path is made of a name that stands in the code, or in a file that this user's own process wrote.
+OWN_NAMES = {
+    "analysis.published.archive",
+    "analysis.report.page",
+    "paradnn.platform.findings",
+    "paradnn.worker.input.made_sets",
+    "paradnn.workloads.learn.files",
+    "paradnn.workloads.learn.sets",
+}
+#: ... and where `is_inside` was asked first.
+CHECKED = {"analysis.store.load"}
+
+
+def test_names_of_others_become_paths_through_one_function() -> None:
+    """`folder / name` follows a name wherever it leads; `paradnn.store.files.inside` refuses what leads outside."""
+    found = {
+        name
+        for name, path in MODULES.items()
+        if not name.startswith("benchmarks")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Div)
+        and isinstance(node.right, ast.Name)
+        and node.right.id in {"name", "member", "file", "artifact", "key", "entry"}
+    }
+    assert found == OWN_NAMES | CHECKED
+    assert "is_inside(folder, name)" in MODULES["analysis.store.load"].read_text()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -265,3 +266,19 @@ def test_a_run_that_cannot_be_understood_is_named_and_passed_over(
     assert store.query("SELECT count(*) FROM runs WHERE run_uuid LIKE 'RUNNING%' AND status = 'RUNNING'") == [
         (len(BAD_TAGS),)
     ]
+
+
+def test_a_clock_before_1970_and_seven_digits(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parent is ended whatever the clock says; measurements have as many digits as they may have, counts all."""
+    monkeypatch.setattr(time, "time", lambda: -86400.0)
+    tracker = MlflowStore(Tracking(uri=store.uri))
+    tracker.open_sweep("s", "", {"sweep_id": "s"})
+    values = {"examples_per_second": 95235.81553959007, "parameters": 123456789012.0, "final_loss": math.nan}
+    identity = Identity("1", ENVIRONMENT, 0)
+    claim = tracker.begin(identity, "p", tags_of(identity), 60.0, lambda _: True)
+    assert isinstance(claim, Claim)
+    tracker.record(claim, replace(record_of(claim), metrics=values), dict)
+    tracker.close_sweep("FINISHED", "", {"points": 1.0}, {}, {})
+    assert [status for (status,) in store.query("SELECT status FROM runs")] == ["FINISHED"] * 2
+    held = store.values("latest_metrics", claim.run_id)
+    assert (held["examples_per_second"], held["parameters"]) == (95235.82, 123456789012.0)
