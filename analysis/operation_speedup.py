@@ -48,7 +48,6 @@ class OperationSpeedupResult(Result):
         return tidy(self.speedup.operations, ("operation_type", *KEPT))
 
     def _figure(self) -> Figure:
-
         return draw_operations(self.speedup, self.ridges, self.sides.name_a, self.sides.name_b)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
@@ -97,7 +96,6 @@ def _ridges(sides: Sides, given: Sequence[float]) -> tuple[float, ...]:
 
     Half a knowledge would call operations memory-bound that are so on one side alone.
     """
-
     if given:
         return tuple(sorted(given))
     ridges = {roof.ridge for side in (sides.a, sides.b) for roof in find_roofs(side, find_hardware)}
@@ -136,7 +134,7 @@ _IDENTITY = (
     "hosts",
     "task",
     "scenario",
-    # When and where it was measured, for `analysis.methods.sessions`.
+    # When and where it was measured, for `analysis.statistics.sessions`.
     "start_time",
     "sweep_id",
     "host",

@@ -72,7 +72,6 @@ class ModelOperationsResult(Result):
 
     def time(self, *verdicts: str) -> Estimate:
         """Median over models of the share of the profiled time under these verdicts together, with its 95% interval."""
-
         return crossed_quantile(self.found.models[list(verdicts)].sum(axis=1), self.levels)
 
     @property
@@ -80,7 +79,6 @@ class ModelOperationsResult(Result):
         return bool(self.found.operations["drawn"].any())
 
     def _figure(self) -> Figure:
-
         return draw_operations_of_models(self.found, self.colour)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
@@ -146,7 +144,6 @@ def _model_columns(runs: pd.DataFrame) -> list[str]:
 
 
 def _with(found: OperationsOfModels, columns: pd.DataFrame) -> OperationsOfModels:
-
     return replace(found, operations=found.operations.merge(columns, on="run_id", how="left"))
 
 
@@ -181,7 +178,6 @@ class OperationRooflineResult(Result):
         return bool(self.roofline.operations["drawn"].any())
 
     def _figure(self) -> Figure:
-
         return draw_operations(self.roofline, self.title, self.model)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
@@ -228,7 +224,6 @@ def _time(of: OperationRoofline) -> Iterator[str]:
 
 def _savings(of: OperationRoofline) -> Iterator[str]:
     """What the operations would save at their own roofs, and which of them are above those or not drawn."""
-
     # Links between devices have another roof.
     here = of.operations["roof_share"].notna() & of.operations["verdict"].ne(Verdict.TRANSFER)
     operations = of.operations[here]

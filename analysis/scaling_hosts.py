@@ -60,7 +60,6 @@ class PredictedResult(Result):
         return told_apart(self.expected.table)
 
     def _figure(self) -> Figure:
-
         return draw_predicted(self.expected)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
@@ -80,7 +79,6 @@ class HostsResult(Result):
         return told_apart(self.expected.table)
 
     def _figure(self) -> Figure:
-
         return draw_hosts(self.expected.table, f"{self.scaling} scaling over {self.expected.exchange.words}")
 
     def _paragraphs(self) -> Iterator[Paragraph]:
@@ -104,7 +102,6 @@ def plan(
     frame: pd.DataFrame, exchange: Exchange, hosts: Sequence[str], scaling: Literal["weak", "strong"], pool: bool
 ) -> HostsResult:
     """What so many hosts of a measured channel would give; ConfigError for what is no count of them."""
-
     expected = plan_hosts(frame, exchange, [_count(text) for text in hosts], scaling)
     used = trainings(frame)
     sources = (*used["run_id"], *expected.run_ids)

@@ -75,7 +75,6 @@ class Sides:
     @property
     def sources(self) -> tuple[str, ...]:
         """The ids of the ok runs of both."""
-
         return tuple(run for side in (self.a, self.b) for run in side.loc[is_ok(side), "run_id"])
 
 
@@ -86,7 +85,6 @@ def choose_sides(frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], names:
     in messages. ConfigError for a condition that no run meets, SchemaError for a side of heterogeneous runs unless
     `pool`.
     """
-
     chosen, pooled = [], []
     for conditions, name in zip((a, b), names, strict=True):
         parts = [part.strip() for text in conditions for part in text.split(" & ")]
@@ -133,7 +131,6 @@ def join_on(names: Sequence[str] | None, sides: Sides) -> list[str] | None:
 
 def is_speed(metric: str) -> bool:
     """Whether "faster" says what "better" is of a metric."""
-
     return registered(metric).unit in _SPEED_UNITS or "utilization" in metric
 
 
@@ -182,7 +179,6 @@ def _apart(attrs: Mapping[Any, Any], sides: Sides, what: str) -> Iterator[str]:
 
 def _failed(name: str, side: pd.DataFrame) -> str:
     """Such as "Of the runs of A 220 have no measurement (220 oom_device)."; empty where all are ok."""
-
     counts = side.loc[~is_ok(side), "outcome"].fillna("unfinished").value_counts()
     listed = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
     return f"Of the runs of {name} {counts.sum()} have no measurement ({listed})." if len(counts) else ""
@@ -242,7 +238,6 @@ def smallest(difference: float) -> str:
 
 def no_verdict(pairs: pd.DataFrame) -> Iterator[str]:
     """Why the sides of some families carry no verdict and what to run, each reason once."""
-
     reasons: dict[str, list[str]] = {}
     for family in pairs.loc[~pairs["comparable"], "family"].unique() if len(pairs) else ():
         reasons.setdefault(sampling(pairs, str(family)).design.text(), []).append(str(family))
@@ -252,7 +247,6 @@ def no_verdict(pairs: pd.DataFrame) -> Iterator[str]:
 
 def more_replicates(spread: float, rate: float, tests: int, margin: float) -> str:
     """The smallest differences of one point that several numbers of replicates find, and how many `margin` takes."""
-
     if not math.isfinite(spread):
         return "Power: unknown, since no point has two independent measurements on both sides."
     listed = ", ".join(f"{count}: {_percent(detectable(spread, count, rate, tests))}" for count in _TRIED)

@@ -103,14 +103,12 @@ class BoxplotResult(Result):
         return self.drawn > 0
 
     def _figure(self) -> Figure:
-
         if self.drawn > _FITTING:
             by = ",".join(self.boxes.by)
             raise ConfigError("--by", by, f"{self.drawn} boxes do not fit one figure", "choose runs with --where")
         return draw_boxes(self.boxes, self.what, self.unit, self.scale)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
-
         rows = self.table.to_dict("records")
         for row in rows:
             yield Paragraph(self._group(row))
@@ -126,7 +124,6 @@ class BoxplotResult(Result):
 
     def _group(self, row: Mapping[Any, Any]) -> str:
         """The median and the percentiles of one group."""
-
         share = is_share(self.boxes.metric, self.unit, self.table["maximum"].dropna())
 
         def shown(name: str) -> str:
@@ -168,7 +165,6 @@ def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> BoxplotResult:
     NotEnoughData without runs, ConfigError for a column or metric that is not there, SchemaError for heterogeneous
     runs in a group.
     """
-
     require_runs(frame)
     if not options.by:
         raise ConfigError("--by", "", "names no column", "write for example --by family")
@@ -188,7 +184,6 @@ def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> BoxplotResult:
 
 def _speedups(frame: pd.DataFrame, options: BoxplotOptions) -> BoxplotResult:
     """Boxes of the speedups of A over B, point by point (the paper's Figure 11, top)."""
-
     for name, conditions in (("--a", options.a), ("--b", options.b)):
         if not conditions:
             remedy = "name for example --a 'device=TPU v2' --b device=V100"

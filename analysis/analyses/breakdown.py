@@ -48,12 +48,10 @@ class BreakdownResult(Result):
 
     @property
     def table(self) -> pd.DataFrame:
-
         parts = [self.breakdown.categories, *([self.breakdown.types] if self.breakdown.level == "category" else [])]
         return pd.concat([part for part in parts if len(part)], ignore_index=True)
 
     def _figure(self) -> Figure:
-
         return draw_breakdown(self.breakdown)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
@@ -94,7 +92,6 @@ def breakdown(frame: pd.DataFrame, options: BreakdownOptions) -> BreakdownResult
 
     ParadnnError where no run was profiled, SchemaError for heterogeneous runs of a family on a device.
     """
-
     pooled = pooled_within(frame, ["family", "device"], options.pool)
     shares = measure_shares(frame, options.unit)
     return BreakdownResult(breakdown=shares, sources=shares.run_ids, pooled=pooled)

@@ -46,12 +46,10 @@ class ChannelResult(Result):
     @property
     def table(self) -> pd.DataFrame:
         """A row for each piece of each fit; times in us, bandwidths in B/s."""
-
         rows = [_row(each, fit, piece) for each, fit in self.channels.fitted for piece in fit.pieces]
         return pd.DataFrame(rows)
 
     def _figure(self) -> Figure:
-
         return draw_channels(self.channels)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
@@ -141,7 +139,6 @@ def _describe(each: ChannelFit, fit: TransferFit, large: int, several: bool) -> 
 
 
 def _errors(each: ChannelFit, fit: TransferFit, large: int) -> str:
-
     from paradnn.forecast.communication.channels import SIZE
 
     sizes = each.rows[SIZE].astype("float64").sort_values(kind="stable").to_numpy()
@@ -151,7 +148,6 @@ def _errors(each: ChannelFit, fit: TransferFit, large: int) -> str:
 
 
 def _median(values: object) -> float:
-
     return float(np.median(np.asarray(values)))
 
 

@@ -56,17 +56,14 @@ class ClaimsResult(Result):
 
     @property
     def table(self) -> pd.DataFrame:
-
         from analysis.claims.judge import table
 
         return table(self.verdicts)
 
     def _figure(self) -> Figure:
-
         return draw_claims(self.verdicts)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
-
         from analysis.claims.judge import sentences
 
         for verdict in self.verdicts:

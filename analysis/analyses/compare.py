@@ -117,7 +117,6 @@ class CompareResult(Result):
     @cached_property
     def overall(self) -> Overall:
         """All points together, whatever their family."""
-
         cells = self.comparison.cells
         ratios = cells["speedup"].to_numpy(dtype="float64")
         between = sampling(cells, "all").between
@@ -134,7 +133,6 @@ class CompareResult(Result):
             yield f"{row['family']}: {words}"
 
     def _figure(self) -> Figure:
-
         return draw_comparison(self.comparison, self.sides.name_a, self.sides.name_b)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
@@ -172,7 +170,6 @@ def compare(frame: pd.DataFrame, options: CompareOptions) -> CompareResult:
 
     ConfigError for a side without runs or a metric without direction, SchemaError for heterogeneous runs of a side.
     """
-
     sides = choose_sides(frame, [options.a], [options.b], ("A", "B"), options.pool)
     on = join_on(options.on, sides)
     predicted: tuple[Paragraph, ...] = ()
@@ -195,7 +192,6 @@ def compare(frame: pd.DataFrame, options: CompareOptions) -> CompareResult:
 
 def _sentence(row: dict[Any, Any], word: str, margin: float, names: tuple[str, str]) -> str:
     """The verdict of one family, with what it rests on."""
-
     count = row["points"]
     points = f"{count} point{'s'[: count != 1]}"
     if not count:
@@ -236,7 +232,6 @@ def _of_one(row: dict[Any, Any]) -> str:
 
 def _tests(comparison: Comparison, word: str, names: tuple[str, str]) -> str:
     """What was tested, and what the tests found."""
-
     cells = comparison.cells
     tested = int(cells["tested"].sum())
     if not tested and not cells["comparable"].any():
@@ -351,7 +346,7 @@ def compare_points(
     """Compare A with B point by point and give each family a verdict.
 
     Nothing is tested, and no verdict given, where the sessions of the sides do not allow it
-    (`analysis.methods.sessions`). A cell is tested (Welch's t on logarithms, see `pairing.pair`) where both sides have
+    (`statistics.sessions`). A cell is tested (Welch's t on logarithms, see `pairing.pair`) where both sides have
     REPLICATES independent measurements; it counts as different where its adjusted p is at most `rate`, as the same
     where that of the two one-sided tests against `margin` is. A family's verdict rests on its MINIMUM_POINTS or more
     points: A or B where the interval of the geometric mean, over models, batch sizes and sessions, lies on one side of
@@ -400,7 +395,6 @@ def adjust(p_values: np.ndarray) -> np.ndarray:
     Statistical Society B 57, 1995). Holds for tests that are independent or positively dependent, as cells of one
     sweep are whose sides share a machine.
     """
-
     adjusted = np.full(len(p_values), np.nan)
     known = ~np.isnan(p_values)
     if known.any():

@@ -88,7 +88,6 @@ class ExtrapolateResult(Result):
     @property
     def steps_table(self) -> pd.DataFrame:
         """A row for each step, in seconds; measured and ratio (predicted / measured) where it ran on the device."""
-
         named = [name for name in ("run_id", "run_name", "family", "batch_size") if name in self.rows]
         table = self.rows[named].reset_index(drop=True)
         for name in ("seconds", "low", "high", "covered"):
@@ -104,7 +103,6 @@ class ExtrapolateResult(Result):
         return bool(self.steps_table["measured"].notna().any())
 
     def _figure(self) -> Figure:
-
         return draw_extrapolation(self.steps_table, self.kernels.device)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
@@ -173,7 +171,6 @@ def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Extrapolate
     ConfigError for a run, points or a device that is not there, NotEnoughData for too few kernels, SchemaError for
     kernels of several environments or protocols.
     """
-
     require_runs(frame)
     rows = _chosen(frame, options)
     records = rows.to_dict("records")

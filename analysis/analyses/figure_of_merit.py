@@ -112,7 +112,6 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Figur
     ConfigError for what is no rate, column, side or amount of work, NotEnoughData where the sides share no point,
     SchemaError for heterogeneous runs of a side.
     """
-
     require_runs(frame)
     metric, by = find_metric(frame, options.metric), find_column(frame, options.by, "--by")
     merit = mean_rates(frame, metric, by, options.baseline, dict(_amount(*pair) for pair in options.work))

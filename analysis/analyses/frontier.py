@@ -79,13 +79,11 @@ class FrontierResult(Result):
     @property
     def table(self) -> pd.DataFrame:
         """A row for each choice."""
-
         parts = [one.table.drop(columns="run_ids").assign(task=one.task) for one in self.frontiers]
         table = pd.concat(parts, ignore_index=True)
         return table[["task", *(name for name in table.columns if name != "task")]]
 
     def _figure(self) -> Figure:
-
         return draw_frontiers(self.largest, self.limits, self.currency)
 
     @property
@@ -95,7 +93,6 @@ class FrontierResult(Result):
 
     def ends(self, one: Frontier) -> str:
         """Both ends of a frontier in a sentence: what is best in either quantity, as measured."""
-
         x, y = one.axes.x, one.axes.y
         by_y = one.table.sort_values(y, ascending=less_is_better(y), kind="stable")
         best = [
@@ -153,7 +150,6 @@ def _shown(frame: pd.DataFrame) -> Iterator[Shown]:
 )
 def frontier(frame: pd.DataFrame, options: FrontierOptions) -> FrontierResult:
     """The frontiers of measured choices. NotEnoughData where nothing is to be chosen from."""
-
     prices = read_prices(options.price, frame)
     limits = dict(_limit(name, value) for name, value in options.limit)
     frame = priced(frame, prices)
@@ -181,7 +177,6 @@ def _limit(name: str, value: str) -> tuple[str, float]:
 
 
 def _describe(one: Frontier, currency: str) -> Paragraph:
-
     head = (
         f"{one.task}: of {counted(len(one.table), 'choice')} in {label(one.axes.x)} against {label(one.axes.y)}, "
         f"{one.count(Standing.ON)} on the frontier, {one.count(Standing.UNDECIDED)} undecided, "
@@ -239,7 +234,6 @@ def _unit(metric: str, currency: str) -> str:
 
 
 def _advise(one: Frontier, advice: Advice, limits: Mapping[str, float], currency: str) -> Paragraph:
-
     asked = " and ".join(
         f"{label(name)} at {'most' if less_is_better(name) else 'least'} "
         f"{short(value, _unit(name, currency), digits=4)}"

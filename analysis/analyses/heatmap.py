@@ -93,7 +93,6 @@ class HeatmapResult(Result):
             yield f"{each.name}, {self.maps.metric}: {each.y.column} down, {each.x.column} across", _grid(each)
 
     def _figure(self) -> Figure:
-
         return draw_heat_maps(self.maps)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
@@ -156,7 +155,6 @@ def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> HeatmapResult:
     ConfigError for a column or metric that is not there, NotEnoughData without any map, SchemaError for heterogeneous
     runs of a group.
     """
-
     pooled = pooled_within(frame, ["family", "device"], pool=True) if options.pool else ""
     if not options.predicted:
         maps = heat_maps(frame, options.x, options.y, options.metric, bins=options.bins, pool=options.pool)
@@ -216,7 +214,6 @@ def _end_to_end(grid: np.ndarray) -> list[float]:
 
 def _failures(each: HeatMap) -> Iterator[str]:
     """What did not run, whole cells and parts of cells."""
-
     cells = each.cells
     whole = cells[cells["value"].isna()]
     full = whole[whole["outcome"].isin(MEMORY)]

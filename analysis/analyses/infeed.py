@@ -63,7 +63,6 @@ class InfeedResult(Result):
         return self.infeed.points.rename(columns={"size": self.infeed.against})
 
     def _figure(self) -> Figure:
-
         return draw_infeed(self.infeed)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
@@ -105,7 +104,6 @@ def infeed(frame: pd.DataFrame, options: InfeedOptions) -> InfeedResult:
 
     NotEnoughData where no run has an `infeed_fraction`, SchemaError for heterogeneous runs of a group.
     """
-
     waits = input_waits(frame, options.against, options.threshold, options.pool, options.unit)
     return InfeedResult(infeed=waits, sources=waits.run_ids, pooled=joined(waits.pooled))
 

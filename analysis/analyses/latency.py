@@ -56,13 +56,11 @@ class LatencyResult(Result):
     @property
     def table(self) -> pd.DataFrame:
         """A row for each rate of each policy."""
-
         parts = [one.table.drop(columns="run_id").assign(task=one.task, policy=one.name) for one in self.curves]
         table = pd.concat(parts, ignore_index=True)
         return table[["task", "policy", *(name for name in table.columns if name not in ("task", "policy"))]]
 
     def _figure(self) -> Figure:
-
         return draw_latency(self.curves[:_CURVES], self.quantile, self.distributions)
 
     def _paragraphs(self) -> Iterator[Paragraph]:

@@ -55,7 +55,6 @@ class LayersResult(Result):
         return self.layers.shares
 
     def _figure(self) -> Figure:
-
         return draw_layers(self.layers)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
@@ -91,7 +90,6 @@ def layers(frame: pd.DataFrame, options: LayersOptions) -> LayersResult:
 
     NotEnoughData without runs that report their phases, SchemaError for heterogeneous runs on a device.
     """
-
     require_runs(frame)
     found = divide_sessions(frame, options.by)
     used = frame[frame["run_id"].isin(found.run_ids)]
@@ -99,7 +97,6 @@ def layers(frame: pd.DataFrame, options: LayersOptions) -> LayersResult:
 
 
 def _of_group(of: Layers, group: str) -> Paragraph:
-
     sessions = of.sessions[of.sessions["group"] == group]
     points, wall = int(sessions["points"].sum()), float(sessions["wall"].sum())
     each = f", {_seconds(wall / len(sessions))} a session" if len(sessions) > 1 else ""

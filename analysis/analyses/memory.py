@@ -56,7 +56,6 @@ class MemoryResult(Result):
         return any(group.weights is not None for group in self.memory.groups)
 
     def _figure(self) -> Figure:
-
         return draw_memory(self.memory)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
@@ -96,7 +95,6 @@ def memory(frame: pd.DataFrame, options: MemoryOptions) -> MemoryResult:
 
     NotEnoughData where no sizes differ, SchemaError for heterogeneous runs of a group.
     """
-
     found = memory_limits(frame, options.pool)
     pooled = pooled_within(frame, ["family", "device"], pool=True) if options.pool else ""
     return MemoryResult(memory=found, sources=found.run_ids, pooled=pooled)

@@ -49,7 +49,6 @@ class ParametersResult(Result):
 
     @property
     def table(self) -> pd.DataFrame:
-
         real = self.ranges.real.groupby("family", as_index=False, sort=False)["parameters"].agg(
             models="size", minimum="min", median="median", maximum="max"
         )
@@ -58,7 +57,6 @@ class ParametersResult(Result):
         return pd.concat(parts, ignore_index=True) if parts else self.ranges.ranges
 
     def _figure(self) -> Figure:
-
         return draw_parameters(self.ranges)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
@@ -94,7 +92,6 @@ def parameters(frame: pd.DataFrame, options: ParametersOptions) -> ParametersRes
 
     `frame` holds runs, or models as `read_models` gives them. NotEnoughData where it is empty.
     """
-
     del options  # nothing to choose: models are not pooled
     require_runs(frame)
     known = frame.get("run_id", ())
@@ -106,12 +103,10 @@ def read_models(paths: Sequence[str]) -> pd.DataFrame:
 
     ConfigError for a file that cannot be read or lacks a column.
     """
-
     return pd.concat([_read(path) for path in paths], ignore_index=True)
 
 
 def _read(path: str) -> pd.DataFrame:
-
     try:
         frame = pd.read_csv(path, low_memory=False)
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:

@@ -47,7 +47,6 @@ class PredictResult(Result):
 
     @property
     def table(self) -> pd.DataFrame:
-
         return every_point(self.completed)
 
     @property
@@ -55,7 +54,6 @@ class PredictResult(Result):
         return self.maps is not None
 
     def _figure(self) -> Figure:
-
         assert self.maps is not None, "drawable"
         return draw_heat_maps(self.maps)
 
@@ -128,7 +126,6 @@ def predict(frame: pd.DataFrame, options: PredictOptions) -> PredictResult:
 
 def _maps(completed: Completed, options: PredictOptions) -> HeatMaps | None:
     """The map over the axes that are named, else over those with the most values; None where one key alone varies."""
-
     counts = completed.frame[list(dict.fromkeys(name for space in completed.spaces for name in space.keys))].nunique()
     ordered = list(counts.sort_values(ascending=False, kind="stable").index)
     x = options.x or ("batch_size" if "batch_size" in ordered else ordered[0])

@@ -94,12 +94,10 @@ class RooflineResult(Result):
     @cached_property
     def families(self) -> pd.DataFrame:
         """A row for each device, precision and family: models by verdict, quartiles of their share of the roof."""
-
         return summary(self.roofline.points, self.unit)
 
     def limits(self) -> Limits | None:
         """What limits all these models; None where no verdict is known."""
-
         points = self.roofline.points
         known = points[points["verdict"] != Verdict.UNKNOWN]
         if not len(known):
@@ -108,7 +106,6 @@ class RooflineResult(Result):
         return Limits(len(known), memory, float(known["share"].median()))
 
     def _figure(self) -> Figure:
-
         panels = len(self.roofline.points[["device", "precision"]].drop_duplicates())
         if panels > _PANELS:
             problem = "roofs, one for each device and precision, do not fit one figure"
@@ -174,7 +171,6 @@ def roofline(
     ConfigError for a colour that is no column, NotEnoughData without runs, SchemaError for heterogeneous runs of a
     device.
     """
-
     if options.operations and options.operations != _ALL:
         if options.colour not in (None, "type"):
             problem = "the operations of one run differ in nothing but their type"
@@ -228,14 +224,12 @@ def _best(points: pd.DataFrame) -> str:
 
 
 def _model(row: pd.Series) -> str:
-
     parts = [f"{_short_name(name)} {row[name]}" for name in row.index if _is_model(name) and pd.notna(row[name])]
     return " ".join(parts) or str(row["run_id"])
 
 
 def _where(points: pd.DataFrame) -> str:
     """Where in the space the compute-bound models are, if there are others as well."""
-
     bound = points[points["verdict"] == Verdict.COMPUTE]
     if not len(bound) or len(bound) == len(points):
         return ""

@@ -54,7 +54,6 @@ class RunsResult(Result):
 )
 def runs(frame: pd.DataFrame, options: RunsOptions) -> RunsResult:
     """Runs of each family on each device by outcome, and when the first and the last of them started."""
-
     del options  # nothing to choose: every run counts
     if frame.empty:
         return RunsResult(counts=frame[["family", "device"]], measured=0, sources=())

@@ -142,7 +142,6 @@ class ScalingResult(Result):
         return pairs[["family", *others, *_SHOWN]]
 
     def _figure(self) -> Figure:
-
         return draw_scaling(self.scaling, self.expected)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
@@ -194,7 +193,6 @@ def scaling(frame: pd.DataFrame, options: ScalingOptions) -> Result:
 
     NotEnoughData where no point was measured on one device and on more, SchemaError for heterogeneous runs of a family.
     """
-
     exchange = options.exchange
     _check(options)
     if exchange is not None and options.hosts:

@@ -120,7 +120,6 @@ class SensitivityResult(Result):
 
     def weights(self, fit: Fit) -> list[Weight]:
         """The weights of a fit, the largest first."""
-
         found = fit.regression.weights
         found = found.assign(p_adjusted=adjusted(found["p"].to_numpy()))
         rows = found.sort_values("weight", key=lambda column: -column.abs(), kind="stable")
@@ -143,7 +142,6 @@ class SensitivityResult(Result):
         return max(shown, key=lambda one: (one.points, abs(one.weight.value)), default=None)
 
     def _figure(self) -> Figure:
-
         if any(isinstance(fit.shares, Shares) for fit in self.sensitivity.fits):
             return draw_shares(self.sensitivity)
         return draw_sensitivity(self.sensitivity)
@@ -196,7 +194,6 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Sensitivity
     ConfigError for a column or metric that is not there, NotEnoughData where no group can be fitted, SchemaError for
     heterogeneous runs of a group.
     """
-
     settings = Settings(
         log_hyperparameters=options.log_scale in ("hyperparameters", "both"),
         log_metric=options.log_scale in ("metric", "both"),
@@ -265,7 +262,6 @@ def _unseen(fit: Fit, of: Sensitivity) -> Iterator[str]:
 
 def _shares(fit: Fit) -> Iterator[str]:
     """The shares of the variance, and what is left."""
-
     if fit.shares is None:
         return
     if not isinstance(fit.shares, Shares):

@@ -60,7 +60,6 @@ class SoftwareResult(Result):
         return self.software.table
 
     def _figure(self) -> Figure:
-
         return draw_software(self.software)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
@@ -95,7 +94,6 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> SoftwareResult:
     ConfigError for a column or baseline that is not there, NotEnoughData where nothing can be paired, SchemaError for
     heterogeneous runs of a side.
     """
-
     if options.baseline is not None and len(options.by or ()) != 1:
         raise ConfigError("--baseline", options.baseline, "is of one column", "name it: --by version.tensorflow")
     speedups = software_speedups(frame, options.by, options.baseline, options.metric, options.pool, options.unit)
@@ -103,7 +101,6 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> SoftwareResult:
 
 
 def _describe(row: Mapping[Any, Any]) -> str:
-
     found = verdict(row["median_low"], row["median_high"], row["comparable"])
     return (
         f"{row['family']} on {row['device']}, {row['column']} {row['value']} over {row['over']}: "
@@ -168,7 +165,7 @@ def software_speedups(
 
     `baseline` is a value of one named column; else float32, graph, current, or the oldest version. Median and 90th
     percentile have distribution-free 95% intervals of order statistics, `faster` Clopper and Pearson's, both over the
-    models and batch sizes that points share (`analysis.methods.dependence`). Runs of a side must be homogeneous. Raises
+    models and batch sizes that points share (`statistics.dependence`). Runs of a side must be homogeneous. Raises
     ConfigError for a column or a baseline that is not there, NotEnoughData where nothing can be paired.
     """
     measured = frame[is_ok(frame)]

@@ -129,7 +129,6 @@ class SpeedupResult(Result):
         return self.speedup.summary
 
     def _figure(self) -> Figure:
-
         pairs = self.speedup.pairs
         if len(self.families) > _PANELS + 1:
             raise ConfigError("--family", "(all)", f"more than {_PANELS} families do not fit one figure", "choose some")
@@ -183,7 +182,6 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> SpeedupResult | Ope
     With `operations` the same operation by operation. ConfigError for a side without runs or a column that is not
     there, SchemaError for heterogeneous runs of a side.
     """
-
     for name, conditions in (("--a", options.a), ("--b", options.b)):
         if not conditions:
             remedy = "name for example --a 'device=TPU v2' --b device=V100"
@@ -210,7 +208,6 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> SpeedupResult | Ope
 
 
 def _equal_in(pairs: pd.DataFrame, wanted: str, carried: Sequence[str]) -> Equal:
-
     column = find_column(pairs, wanted, "--equal")
     others = [str(name) for name in pairs if name not in (*RESULT_COLUMNS, *carried, column)]
     keys = tuple(name for name in others if pairs[name].nunique(dropna=False) > 1)
@@ -265,7 +262,6 @@ def _family(row: dict[Any, Any], word: str, names: tuple[str, str]) -> Paragraph
 
 def _power(pairs: pd.DataFrame, margin: float) -> str:
     """What more replicates could find in one point."""
-
     return more_replicates(spread_of(pairs), 0.05, int(np.isfinite(pairs["speedup"]).sum()), margin)
 
 
@@ -301,7 +297,6 @@ def _fit(fit: SpeedupFit) -> Paragraph:
 
 
 def _is_number(column: pd.Series) -> bool:
-
     return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
 
 
@@ -361,7 +356,7 @@ def summarise(pairs: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
 
     Columns: points; `wins`, those with a speedup above 1; `share` = wins / points with its interval `share_low`,
     `share_high`; `geometric_mean` with `geometric_mean_low`, `_high`, both over models and batch sizes as `sample` says
-    (`analysis.methods.dependence`); minimum, q25, median, q75, maximum; `missing_a` and `missing_b`, points that both
+    (`statistics.dependence`); minimum, q25, median, q75, maximum; `missing_a` and `missing_b`, points that both
     sides tried and one alone measured, and the `bounds` that this leaves: share_least, share_most, median_least,
     median_most, mean_least, mean_most. Of the `with_interval` points whose own interval holds more than one process,
     and whose sides' sessions allow a verdict, `clear_wins` above 1 and `clear_losses` below 1 as a whole. The intervals

@@ -79,7 +79,6 @@ class TimeToAccuracyResult(Result):
         return bool((np.isfinite(scores["seconds"]) & scores["batch_size"].notna()).any())
 
     def _figure(self) -> Figure:
-
         return draw_time_to_accuracy(self.found)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
@@ -107,7 +106,6 @@ class TimeToAccuracyResult(Result):
 )
 def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> TimeToAccuracyResult:
     """Score the runs that train to an accuracy. NotEnoughData where none does."""
-
     found = score_trainings(priced(frame, read_prices(options.price, frame)))
     return TimeToAccuracyResult(found=found, sources=found.run_ids)
 

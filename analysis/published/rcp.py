@@ -3,7 +3,7 @@
     python -m analysis import-mlperf-rcp DIR
 
 DIR is a clone of github.com/mlcommons/logging. Each point, the epochs of repeated trainings at a batch size, becomes
-one run with its hyperparameters and the epochs of every training (`analysis.methods.reference_points` says what they
+one run with its hyperparameters and the epochs of every training (`analysis.analyses.time_to_accuracy` says what they
 are for). Each file is one benchmark in one round of MLPerf Training or MLPerf HPC.
 """
 
@@ -61,7 +61,7 @@ class ReferencePoint:
 
     @property
     def mean(self) -> float:
-        """What the trainings took on average by the rules, as `analysis.methods.reference_points` has it."""
+        """What the trainings took on average by the rules, as `analysis.analyses.time_to_accuracy` has it."""
         count = len(self.took)
         kept = sorted(self.took)[self.dropped : count - self.dropped] if count > 2 * self.dropped else self.took
         return statistics.fmean(kept)

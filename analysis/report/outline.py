@@ -51,18 +51,21 @@ class Item:
 
 def outline(population: Population) -> list[Item | Missing]:
     """The analyses of one population, in the order of the page; what its runs rule out from the start is missing."""
-    shown = ((one, each) for one in ANALYSES.values() if one.section == "system" for each in one.shows(population.rows))
-    return [_item(one, each, population) for one, each in shown]
+    return [_item(one, each, population) for one in _of("system") for each in one.shows(population.rows)]
 
 
 def across(frame: pd.DataFrame, price: tuple[str, ...]) -> Iterator[Item]:
     """What is asked of all systems together, where the runs carry it; `price` as it was given."""
-    for one in ANALYSES.values():
-        if one.section == "all":
-            for each in one.shows(frame):
-                options = each.options or one.options()
-                priced: Options = replace(options, price=price) if hasattr(options, "price") else options
-                yield Item(one, priced, each.title, each.reading)
+    for one in _of("all"):
+        for each in one.shows(frame):
+            options = each.options or one.options()
+            priced: Options = replace(options, price=price) if hasattr(options, "price") else options
+            yield Item(one, priced, each.title, each.reading)
+
+
+def _of(section: str) -> list[Analysis[Any, Any]]:
+    """The analyses of a section, those of other packages in their places."""
+    return sorted((one for one in ANALYSES.values() if one.section == section), key=lambda one: one.order)
 
 
 def _item(one: Analysis[Any, Any], each: Shown, population: Population) -> Item | Missing:

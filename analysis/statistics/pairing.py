@@ -2,7 +2,7 @@
 
 Ratios of two sides point by point, with the interval that their independent measurements allow.
 
-What counts as independent depends on how the sides were measured (`analysis.methods.sessions`): sessions where the
+What counts as independent depends on how the sides were measured (`analysis.statistics.sessions`): sessions where the
 sides share none, else the runs of a point, else the processes that one run holds.
 
 The same points on two sides: what every comparison of A and B starts from.
@@ -34,7 +34,7 @@ Its attrs: `metric`; `sampling`, by family what `sampling` gives; `unpaired_a` a
 the other side has not; `alone`, "a" and "b" -> the families that this side alone measured; `unusable_a` and
 `unusable_b`, ok runs without a positive value; `differ`, column -> (values of A, values of B) of what sets the
 sides apart and so is not joined on; `disjoint`, the same for join columns in which the sides share no value;
-`mixed`, column -> points left out since nothing tells their runs apart (`analysis.methods.matching`).
+`mixed`, column -> points left out since nothing tells their runs apart (`match`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Standardised least squares with honest intervals: the statistics behind sensitivity weights.
 
-Knows numbers alone, no hyperparameters: `analysis.methods.sensitivity` makes the columns, and any other method that
+Knows numbers alone, no hyperparameters: `analysis.analyses.sensitivity` makes the columns, and any other method that
 regresses something on them (such as a speedup) can use the same `regress`.
 
 Intervals: Student's t with the HC3 covariance of MacKinnon and White (J. Econometrics 29, 1985), which allows for
