@@ -246,9 +246,9 @@ def _group(group: Group, pool: bool) -> GroupMemory:
     sizes, failed = pd.DataFrame(numbers), (~is_ok(rows)).to_numpy(dtype=bool)
     rising = sizes * [-1.0 if name in _FALLING else 1.0 for name in sizes]
     words = [name for name in names if name not in numbers]
-    side, edge = _frontiers(
-        rising.to_numpy(), failed, rows[words].astype("str").agg(" ".join, axis=1) if words else None
-    )
+    # What some runs lack is a value of its own.
+    kinds = rows[words].astype("object").fillna("-").astype("str").agg(" ".join, axis=1) if words else None
+    side, edge = _frontiers(rising.to_numpy(), failed, kinds)
     fit = _Regression.of(sizes, rows, failed) if failed.any() and not failed.all() else None
     points = rows[names].assign(failed=failed, side=side, edge=edge)
     score = np.log(np.maximum(sizes, 1e-300)).sum(axis=1) if fit is None else fit.odds

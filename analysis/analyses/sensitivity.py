@@ -522,6 +522,8 @@ def prepare(group: Group, metric: str, chosen: list[str] | None, settings: Setti
     rows = measured if settings.keep_replicates else aggregate_replicates(measured)
     complete = rows[names].notna().all(axis=1) if names else pd.Series(True, index=rows.index)
     rows = rows[complete]
+    if rows.empty:
+        raise NotEnoughData(f"no measured run has all of {', '.join(map(label, names))}; choose some with --on")
     constant = {name: str(rows[name].iloc[0]) for name in names if rows[name].nunique() == 1}
     varying = tuple(name for name in names if name not in constant)
     design, baselines = encode(rows, varying, settings.log_hyperparameters)

@@ -141,3 +141,9 @@ def test_the_command_says_and_draws_where_memory_ends(
     assert "5 of 30 points that were tried ran out of memory" in out
     assert "The smallest that did: layers 1, batch_size 96." in out
     assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_setting_that_some_runs_lack_is_a_value_of_its_own() -> None:
+    mixed = planted().assign(**{"model.kind": pd.array(["tall", None] * 32, dtype="str")})
+    (group,) = memory_limits(mixed).groups
+    assert len(group.points) == 64

@@ -173,6 +173,14 @@ def test_what_cannot_be_answered_is_said(change: dict[str, Any], arguments: dict
         fit_weights(frame, **arguments)
 
 
+def test_runs_none_of_which_has_every_setting_are_named() -> None:
+    frame = sweep(np.random.default_rng(1))
+    half = np.arange(len(frame)) % 2 == 0
+    apart = frame.assign(**{"generate.prompt": np.where(half, 8.0, np.nan), "devices": np.where(half, np.nan, 2.0)})
+    with pytest.raises(NotEnoughData, match="no measured run has all of .*devices.*; choose some with --on"):
+        analyse(apart)
+
+
 def test_too_few_rows_name_how_many_are_needed() -> None:
     with pytest.raises(NotEnoughData, match="5 points for 2 terms, at least 9 are needed"):
         regress(pd.DataFrame({"a": range(5), "b": [1, 0, 2, 0, 1]}), np.arange(5.0))
