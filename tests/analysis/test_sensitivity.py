@@ -177,7 +177,7 @@ def test_runs_none_of_which_has_every_setting_are_named() -> None:
     frame = sweep(np.random.default_rng(1))
     half = np.arange(len(frame)) % 2 == 0
     apart = frame.assign(**{"generate.prompt": np.where(half, 8.0, np.nan), "devices": np.where(half, np.nan, 2.0)})
-    with pytest.raises(NotEnoughData, match="no measured run has all of .*devices.*; choose some with --on"):
+    with pytest.raises(NotEnoughData, match=r"no measured run has all of .*devices.*; choose some with --on"):
         analyse(apart)
 
 
