@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from analysis.cli.screen import write_csv
 from analysis.cli.selection import load_chosen
 from analysis.options import Arguments, Options, Selection, option
+from paradnn.cli.console import Ticker, say
 from paradnn.core.words import counted
 from paradnn.errors import ConfigError
 from paradnn.store.files import whole_file
@@ -142,12 +143,7 @@ def import_bundle(options: ImportOptions, selection: Selection) -> None:
     """Log the runs of a bundle into a store."""
     from analysis.store.bundles import import_bundle as log_bundle
 
-    interactive = sys.stderr.isatty()
-    logged, present = log_bundle(
-        Path(options.file), selection.written, _one_experiment(selection), progress=_show if interactive else None
-    )
-    if interactive and logged:
-        print(file=sys.stderr)
+    logged, present = log_bundle(Path(options.file), selection.written, _one_experiment(selection), Ticker("runs"))
     print(f"{counted(logged, 'run')} logged, {present:,} were there already")
 
 
@@ -183,12 +179,9 @@ def import_vidur(options: VidurOptions, selection: Selection) -> None:
 def _import(log: Callable[..., Imported], folder: str, selection: Selection, usual: str = "paradnn") -> str:
     """Log what a folder holds, and say how much that was; the experiment that holds it now."""
     experiment = _one_experiment(selection, usual)
-    interactive = sys.stderr.isatty()
-    done = log(Path(folder), selection.written, experiment, progress=_show if interactive else None)
-    if interactive and done.logged:
-        print(file=sys.stderr)
+    done = log(Path(folder), selection.written, experiment, progress=Ticker("runs"))
     for line in done.left_out:
-        print(f"damaged: {line}", file=sys.stderr)
+        say(f"damaged: {line}", sys.stderr)
     there = f"{done.present:,} were there already" if done.present else "none were there before"
     there += f" ({done.completed} of them gained metrics)" if done.completed else ""
     print(f"logged {counted(done.logged, 'published run')}, {there}, left out {_entries(len(done.left_out))}")
@@ -201,14 +194,14 @@ def import_dawnbench(options: DawnbenchOptions, selection: Selection) -> None:
     from analysis.published.dawnbench import import_dawnbench as log_series
 
     experiment = _one_experiment(selection, EXPERIMENT)
-    done = log_series(Path(options.dir), selection.written, experiment)
+    done = log_series(Path(options.dir), selection.written, experiment, Ticker("series"))
     for line in done.runs.left_out:
-        print(f"damaged: {line}", file=sys.stderr)
+        say(f"damaged: {line}", sys.stderr)
     for entry in done.series:
         place = entry.reached
         text = "threshold not reached" if place is None else f"{entry.hours[place]:.2f} h to the threshold"
         later = f", {'1 entry' if entry.below == 1 else f'{entry.below} entries'} below it later" if entry.below else ""
-        print(f"{entry.task} {entry.name}: {text}{later}")
+        say(f"{entry.task} {entry.name}: {text}{later}")
     below, often = (sum(entry.below >= least for entry in done.series) for least in (1, 2))
     counts = f"{done.runs.logged} series logged, {done.runs.present} were there already"
     print(f"{counts}; {below} fall below their threshold after reaching it, {often} of them in more than one entry")
@@ -220,22 +213,17 @@ def import_mlperf_rcp(options: RcpOptions, selection: Selection) -> None:
     from analysis.analyses.time_to_accuracy import convergence, prune
     from analysis.published.rcp import EXPERIMENT, import_rcp
 
-    done = import_rcp(Path(options.dir), selection.written, _one_experiment(selection, EXPERIMENT))
+    done = import_rcp(Path(options.dir), selection.written, _one_experiment(selection, EXPERIMENT), Ticker("points"))
     for line in done.runs.left_out:
-        print(f"damaged: {line}", file=sys.stderr)
+        say(f"damaged: {line}", sys.stderr)
     for (round_, benchmark), group in itertools.groupby(done.points, key=lambda point: (point.round, point.benchmark)):
         points = list(group)
         kept = prune(convergence(point.batch_size, point.took, point.dropped) for point in points)
         shown = ", ".join(f"{point.batch_size:,} ({point.mean:.4g})" for point in kept)
-        print(f"{round_} {benchmark}: {counted(len(points), 'point')}, deciding {shown} {points[0].unit}")
+        say(f"{round_} {benchmark}: {counted(len(points), 'point')}, deciding {shown} {points[0].unit}")
     counts = f"{counted(done.runs.logged, 'point')} logged, {done.runs.present} were there already"
     print(f"{counts}; {counted(done.files, 'file')}, {len(done.runs.left_out)} damaged")
 
 
 def _entries(count: int) -> str:
     return "1 damaged entry" if count == 1 else f"{count} damaged entries"
-
-
-def _show(done: int, total: int) -> None:
-    if done % 20 == 0 or done == total:
-        print(f"\r{done} of {total} runs", end="", file=sys.stderr, flush=True)

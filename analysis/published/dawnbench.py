@@ -10,7 +10,7 @@ with its whole curve; the time to the threshold is that of the first entry which
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -116,7 +116,12 @@ def _series(task: str, path: Path) -> Series:
     return Series(task, path.stem, epochs, columns["hours"], columns[TASKS[task][0]], content)
 
 
-def import_dawnbench(folder: Path, tracking_uri: str | None = None, experiment: str = EXPERIMENT) -> Imported:
+def import_dawnbench(
+    folder: Path,
+    tracking_uri: str | None = None,
+    experiment: str = EXPERIMENT,
+    progress: Callable[[int, int], None] | None = None,
+) -> Imported:
     """Log the series that the store does not hold yet, one run each."""
     series, damaged = read_series(folder)
     publications = [
@@ -124,7 +129,7 @@ def import_dawnbench(folder: Path, tracking_uri: str | None = None, experiment: 
         for task in TASKS
         if (entries := [entry for entry in series if entry.task == task])
     ]
-    return Imported(tuple(series), log_publications(publications, tracking_uri, experiment, damaged))
+    return Imported(tuple(series), log_publications(publications, tracking_uri, experiment, damaged, progress))
 
 
 def _run(entry: Series) -> PublishedRun:

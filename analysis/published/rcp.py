@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -108,14 +108,19 @@ def _point(round_: str, name: str, record: dict[str, Any]) -> ReferencePoint:
     return ReferencePoint(round_, str(record["Benchmark"]), name, batch_size, _TOOK[key], took, platform, further)
 
 
-def import_rcp(folder: Path, tracking_uri: str | None = None, experiment: str = EXPERIMENT) -> Imported:
+def import_rcp(
+    folder: Path,
+    tracking_uri: str | None = None,
+    experiment: str = EXPERIMENT,
+    progress: Callable[[int, int], None] | None = None,
+) -> Imported:
     """Log the points that the store does not hold yet, one run each."""
     points, files, damaged = read_reference_points(folder)
     publications = [
         Publication(f"published, MLPerf {name}", _ABOUT.format(f"MLPerf {name}"), _PUBLISHED, [*map(_run, entries)])
         for name, entries in itertools.groupby(points, key=lambda point: point.round)
     ]
-    return Imported(tuple(points), files, log_publications(publications, tracking_uri, experiment, damaged))
+    return Imported(tuple(points), files, log_publications(publications, tracking_uri, experiment, damaged, progress))
 
 
 def _run(point: ReferencePoint) -> PublishedRun:

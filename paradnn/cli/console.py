@@ -7,7 +7,9 @@ the window or hide a line; on the way out each control sign becomes a word that 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -15,12 +17,15 @@ from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Column, Table
 
-__all__ = ["Screen", "fitting_table", "say", "si", "standard_output", "visible"]
+__all__ = ["QUIET_SECONDS", "Screen", "Ticker", "fitting_table", "say", "si", "standard_output", "visible"]
 
 #: Control signs but for the end of a line and the tab, those that turn the direction of what follows, and bytes of a
 #: command line that are no text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
+#: Without a terminal, long work says where it is after so many seconds without a word.
+QUIET_SECONDS = 15.0
+_EVERY = 20  # pieces of work between two states of a line
 #: No table is as wide; one without a terminal then takes what its cells need, and no word of it is broken.
 _UNLIMITED = 10_000
 #: On narrower terminals tables have fewer columns; on others a name that is too long goes on in the next line.
@@ -35,6 +40,24 @@ def visible(text: str) -> str:
 def say(text: object, file: TextIO | None = None) -> None:
     """Print words of which some may be a store's."""
     print(visible(str(text)), file=file)
+
+
+class Ticker:
+    """How far long work is: one line of a terminal that is written again, elsewhere a line now and then."""
+
+    def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._what, self._clock = what, clock
+        self._said = clock()
+
+    def __call__(self, done: int, total: int) -> None:
+        """So many are done."""
+        line, last, now = f"{done:,} of {total:,} {self._what}", done == total, self._clock()
+        if sys.stderr.isatty():
+            if done % _EVERY == 0 or last:
+                print(f"\r{line}", end="\n" if last else "", file=sys.stderr, flush=True)
+        elif now - self._said >= QUIET_SECONDS:
+            self._said = now
+            print(line, file=sys.stderr, flush=True)
 
 
 class Screen(Console):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paradnn.platform.load import BUSY_CORES, Load
+from paradnn.platform.load import BUSY_CORES, Load, Taker
 from paradnn.platform.settings import ROOT, SETTINGS, Setting, read_text
 from paradnn.worker.affinity import core_list, core_text
 
@@ -70,13 +70,22 @@ def load_findings(load: Load) -> list[Finding]:
         takers = "; ".join(f"{taker.name} ({taker.pid}) {taker.cores:.1f}" for taker in load.takers)
         value = f"{load.foreign * load.cores:.2f} of {load.cores} cores" + (f": {takers}" if takers else "")
         why = "a step waits for its slowest thread: one that shares its core takes up to twice as long"
-        remedy = f"end them or wait: ps {' '.join(str(taker.pid) for taker in load.takers)}" if harms and takers else ""
+        remedy = "; ".join(_ways_out(load.takers)) if harms else ""
         found.append(Finding("foreign_cpu", "other processes take", value, harms, why, remedy))
     if load.steal is not None:
         why = "the hypervisor runs other machines on these cores; nothing in this one can prevent it"
         remedy = "measure at another time, or on a machine with cores of its own" if load.stolen else ""
         found.append(Finding("steal", "steal", f"{load.steal:.1%}", load.stolen, why, remedy))
     return found
+
+
+def _ways_out(takers: Sequence[Taker]) -> Iterator[str]:
+    """What to do about those who take the cores; a measurement is not one to end."""
+    foreign, own = ([str(taker.pid) for taker in takers if taker.measures is measures] for measures in (False, True))
+    if foreign:
+        yield f"end them or wait: ps {' '.join(foreign)}"
+    if own:
+        yield f"ParaDnn measures here ({', '.join(own)}): wait for its end, python -m paradnn.watch shows it"
 
 
 def _setting(setting: Setting, root: Path) -> Iterator[Finding]:

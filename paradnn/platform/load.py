@@ -6,15 +6,16 @@ What a point does itself, its worker and this process, is not foreign; nor is an
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import psutil
 
 from paradnn.worker.contention import between, read_counters
 
-__all__ = ["Load", "LoadWatch", "Taker"]
+__all__ = ["Load", "LoadWatch", "Taker", "described"]
 
 #: A host is busy where others take so many cores, or the hypervisor such a share of their time.
 BUSY_CORES = 0.3
@@ -23,15 +24,17 @@ BUSY_STEAL = 0.05
 _SHORTEST = 0.2
 #: A process that takes less is not named.
 _NAMED = 0.05
+_LONGEST = 60  # characters of a name
 
 
 @dataclass(frozen=True)
 class Taker:
-    """A foreign process: who, and how many cores it takes."""
+    """A foreign process: who, and how many cores it takes; `measures` where it is of this suite, measuring."""
 
     pid: int
     name: str
     cores: float
+    measures: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,13 +87,39 @@ class LoadWatch:
             # One that began meanwhile is counted from nothing.
             cores = (after - self._times.get(process, (name, 0.0))[1]) / seconds
             if process.pid not in own and cores > _NAMED:
-                takers.append(Taker(process.pid, name, cores))
+                takers.append(_taker(process, name, cores))
         takers.sort(key=lambda taker: -taker.cores)
         try:
             average = os.getloadavg()[0]
         except OSError:
             average = None
         return Load(counters.cores, average, seen.foreign_cpu_fraction, seen.steal_fraction, tuple(takers[:5]))
+
+
+def _taker(process: psutil.Process, name: str, cores: float) -> Taker:
+    """A process by what a person would know it by: of an interpreter, what it runs."""
+    try:
+        words = process.cmdline()
+    except psutil.Error:
+        words = []
+    called = described(words) or name
+    measures = re.search(r"\bparadnn( |[./](train|compare|worker|ceilings)\b|$)", called) is not None
+    return Taker(process.pid, called, cores, measures)
+
+
+def described(words: Sequence[str]) -> str:
+    """A command line in a few words: `python -m mlflow ui`, `python train.py`; only the program of any other."""
+    program = re.split(r"[/\\]", words[0])[-1] if words else ""
+    if not re.match(r"(python|pypy|node|ruby|perl|java|bash|sh)[\d.]*$", program):
+        return program
+    told = [program]
+    for word in words[1:]:
+        if word == "-c":
+            return f"{program} -c"  # the program itself may hold anything
+        told.append(word)
+        if told[-2] == "-m" or not word.startswith("-"):
+            break
+    return " ".join(told)[:_LONGEST]
 
 
 def _processor_seconds() -> Mapping[psutil.Process, tuple[str, float]]:
@@ -103,9 +132,10 @@ def _processor_seconds() -> Mapping[psutil.Process, tuple[str, float]]:
 
 
 def _family() -> set[int]:
-    """This process, and all that it started."""
+    """This process, those that it is a part of (a shell, make), and all that it started."""
     this = psutil.Process()
-    return {this.pid, *(child.pid for child in this.children(recursive=True))}
+    parents = {parent.pid for parent in this.parents() if parent.pid > 1}
+    return {this.pid, *parents, *(child.pid for child in this.children(recursive=True))}
 
 
 def _cores(count: int) -> str:

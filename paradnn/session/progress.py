@@ -18,7 +18,7 @@ from rich.table import Column as TableColumn
 from rich.table import Table
 from rich.text import Text
 
-from paradnn.cli.console import Screen, fitting_table, si, standard_output
+from paradnn.cli.console import QUIET_SECONDS, Screen, fitting_table, si, standard_output
 from paradnn.core.words import counted
 from paradnn.core.workload import WORKLOADS, Words
 from paradnn.record.headline import Column, headline, throughput
@@ -50,6 +50,7 @@ class Reporter:
         self._deadline = math.inf
         self._name = self._phase = ""
         self._skipped = 0
+        self._said = self._begin  # the latest word, where there is no terminal
         self._processes = self._processes_left = 0
 
     def start(self, skipped: Counter[str], processes: int) -> None:
@@ -125,6 +126,9 @@ class Reporter:
             first, *rest = self._status()
             parts = [f"{first} {self._name}: {self._phase}", *rest]
             self._live.update(Text(" | ".join(parts), overflow="ellipsis", no_wrap=True), refresh=True)
+        elif not self._title and time.monotonic() - self._said >= QUIET_SECONDS:
+            self._said = time.monotonic()
+            self._console.print(f"{self._name}: {self._phase}", soft_wrap=True, markup=False)
 
     def _status(self) -> list[str]:
         """How many points are done; then, as far as there is something to say: outcomes, time left, what is known."""

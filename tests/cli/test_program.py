@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from paradnn.cli.commands import COMMANDS
-from paradnn.cli.console import Screen, say, si, visible
+from paradnn.cli.console import Screen, Ticker, say, si, visible
 from paradnn.cli.program import program
 from paradnn.errors import ParadnnError
 from tests.conftest import ROOT, run
@@ -95,3 +95,12 @@ def test_every_command_has_a_page_of_its_own_and_a_version(command: str) -> None
     assert page.returncode == 0
     assert len(page.stdout.splitlines()) > 4
     assert run(["paradnn.__main__", command, "--version"]).stdout == "paradnn 0.1.0\n"
+
+
+def test_long_work_says_where_it_is_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    tell = Ticker("runs", clock=lambda: now[0])
+    for done in range(1, 101):
+        now[0] = done / 2
+        tell(done, 2_000)
+    assert capsys.readouterr().err == "30 of 2,000 runs\n60 of 2,000 runs\n90 of 2,000 runs\n"

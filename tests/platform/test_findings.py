@@ -12,7 +12,7 @@ import pytest
 from paradnn.platform.environment import Environment
 from paradnn.platform.findings import Finding, host_findings, load_findings
 from paradnn.platform.gpu_state import gpu_findings
-from paradnn.platform.load import Load, LoadWatch, Taker
+from paradnn.platform.load import Load, LoadWatch, Taker, described
 from tests.platform.planted import LAPTOP, SERVER, plant
 from tests.processes import started
 
@@ -78,6 +78,9 @@ def test_a_busy_machine_is_said_to_be() -> None:
     harming = {finding.name: finding for finding in load_findings(busy) if finding.harms}
     assert list(harming) == ["foreign_cpu"]
     assert "17" in harming["foreign_cpu"].remedy
+    own = replace(busy, takers=(Taker(18, "python -m paradnn.worker", 1.0, measures=True),))
+    [remedy] = [finding.remedy for finding in load_findings(own) if finding.harms]
+    assert remedy == "ParaDnn measures here (18): wait for its end, python -m paradnn.watch shows it"
     stolen = replace(QUIET, steal=0.2)
     assert stolen.busy
     assert str(stolen) == "load 0.2 on 2 cores, the hypervisor takes 20% (steal)"
@@ -117,3 +120,17 @@ def test_findings_are_recorded_and_identify_nothing() -> None:
     told = replace(plain, findings=tuple(load_findings(QUIET)))
     assert told.environment_id == plain.environment_id
     assert told.as_dict()["findings"][0]["name"] == "load_average"
+
+
+@pytest.mark.parametrize(
+    ("words", "called"),
+    [
+        (["/usr/bin/python3.11", "-u", "-m", "mlflow", "ui", "--password", "x"], "python3.11 -u -m mlflow"),
+        (["python", "train.py", "--token=x"], "python train.py"),
+        (["python3", "-c", "import secret"], "python3 -c"),
+        (["/opt/chrome", "--type=x"], "chrome"),
+        ([], ""),
+    ],
+)
+def test_a_process_is_called_by_what_it_runs(words: list[str], called: str) -> None:
+    assert described(words) == called
