@@ -265,7 +265,7 @@ def _without_impossible(others: pd.DataFrame, points: pd.DataFrame) -> pd.DataFr
 def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> np.ndarray:
     """The chance (n,) that each unmeasured point runs out of memory: by the frontier, and between what is proved to fit
     and to fail by a regression."""
-    from paradnn.design.frontier import excluded, fitting
+    from paradnn.designs.frontier import excluded, fitting
 
     tried = points[is_ok(points) | points["outcome"].isin((*RAN_OUT, EXCLUDED))]
     failed = (~is_ok(tried)).to_numpy(dtype=bool)

@@ -23,8 +23,8 @@ from scipy.stats import qmc
 
 from benchmarks.common import RESULTS, save
 from benchmarks.few_tables import Known, Sizes, archive, archive_memory, own, timm
-from paradnn.design.choose import choose, first_points
-from paradnn.design.frontier import chances, excluded, fitting
+from paradnn.designs.adaptive import choose, first_points
+from paradnn.designs.frontier import chances, excluded, fitting
 from paradnn.forecast.predict import fit_line
 from paradnn.forecast.process import LeftOut, Process
 from paradnn.forecast.regression import Array, Prediction

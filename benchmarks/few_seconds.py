@@ -23,8 +23,8 @@ import threadpoolctl
 
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Measure, Point, Settings, Sweep
-from paradnn.design.adaptive import Design, rule_of
-from paradnn.design.knowledge import Candidates, Knowledge
+from paradnn.designs.adaptive import Design, rule_of
+from paradnn.designs.knowledge import Candidates, Knowledge
 from paradnn.execution.environments import current_environments
 from paradnn.families.fc import FullyConnected
 from paradnn.forecast.history import Past

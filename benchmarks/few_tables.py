@@ -16,8 +16,8 @@ import pandas as pd
 from analysis.published.archive import read_archive
 from analysis.store.past import rates_of, table_of
 from paradnn.families import model_of
-from paradnn.forecast.features import Line, roofline, step_inputs
-from paradnn.forecast.inputs import Coordinate, Inputs
+from paradnn.forecast.predict import Line, roofline, step_inputs
+from paradnn.forecast.process import Coordinate, Inputs
 from paradnn.forecast.regression import Array
 from paradnn.forecast.table import Table
 

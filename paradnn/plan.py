@@ -151,7 +151,7 @@ def _plan(config: DictConfig, options: Options) -> int:
     if steps:
         describe_steps(steps, expected.status)
     if settings.sweep.design == "adaptive":
-        from paradnn.design.ahead import describe_ahead
+        from paradnn.designs.adaptive import describe_ahead
 
         describe_ahead(points, settings)
     if options.out:

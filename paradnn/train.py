@@ -70,12 +70,12 @@ def _measure_sweep(points: Sequence[Point], settings: Settings, sweep: SweepInfo
     from paradnn.session.session import follow_course, measure_points
 
     if sweep.largest:
-        from paradnn.design.largest import LargestBatch
+        from paradnn.designs.largest import LargestBatch
 
         return follow_course(LargestBatch(points, settings), settings, sweep)
     if settings.sweep.design == "grid":
         return measure_points(points, settings, sweep)
-    from paradnn.design.course import AdaptiveSweep
+    from paradnn.designs.adaptive import AdaptiveSweep
 
     return follow_course(AdaptiveSweep(points, settings, sweep), settings, sweep)
 

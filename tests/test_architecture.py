@@ -26,7 +26,7 @@ FLOORS = (
     {"workloads"},
     {"session"},
     {"forecast"},
-    {"design"},
+    {"designs"},
     {"launch", "train", "compare", "check", "ceilings", "sync", "stacks", "ui", "listing", "watch"},
     {"plan"},
 )
@@ -53,7 +53,7 @@ SHARED = (
     "store",
     "sweep.space",
     "cli",
-    "design.frontier",
+    "designs.frontier",
     *CONFIG,
     *FORECAST,
 )

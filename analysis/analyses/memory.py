@@ -186,7 +186,7 @@ class GroupMemory(GroupKey):
     def wrong(self) -> tuple[int, int, float]:
         """(points on whose side the others agree, how many of these are on the other one, the share of all points that
         the regression without their model has on the wrong side)."""
-        from paradnn.design.frontier import Side
+        from paradnn.designs.frontier import Side
 
         said = self.points["side"].isin([Side.FITS, Side.FAILS])
         missed = said & (self.points["side"].eq(Side.FAILS) != self.points["failed"])
@@ -278,7 +278,7 @@ def size_of(column: pd.Series) -> pd.Series | None:
 
 def _frontiers(sizes: np.ndarray, failed: np.ndarray, words: pd.Series | None) -> tuple[np.ndarray, np.ndarray]:
     """(what the others say of each point, whether it lies at the edge), among points that agree in `words`."""
-    from paradnn.design.frontier import Frontier, Side
+    from paradnn.designs.frontier import Frontier, Side
 
     side, edge = np.full(len(failed), Side.OPEN.value, dtype=object), np.zeros(len(failed), dtype=bool)
     kinds = np.zeros(len(failed), dtype="int64") if words is None else words.astype("category").cat.codes.to_numpy()

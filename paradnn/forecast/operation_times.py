@@ -24,10 +24,8 @@ import numpy as np
 from scipy.special import logsumexp
 
 from paradnn.families.operations import Operation
-from paradnn.forecast.features import Line
-from paradnn.forecast.inputs import Coordinate, Inputs, places
-from paradnn.forecast.predict import fit_line, replicate_noise
-from paradnn.forecast.process import LeftOut, Process
+from paradnn.forecast.predict import Line, fit_line, replicate_noise
+from paradnn.forecast.process import Coordinate, Inputs, LeftOut, Process, places
 from paradnn.forecast.regression import Array, Prediction
 
 __all__ = ["LEAST", "OperationTimes"]

@@ -14,12 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paradnn.core.workload import WORKLOADS
-from paradnn.forecast.features import overhead_columns
 from paradnn.forecast.past_runs import EACH_PROCESS, IMPORT_SECONDS, PastRuns
-from paradnn.forecast.predict import StepTimeModel
-from paradnn.forecast.regression import Array, Columns, Prediction, Regression
+from paradnn.forecast.predict import StepTimeModel, overhead_columns
+from paradnn.forecast.regression import Array, Columns, Prediction, Regression, one_thread
 from paradnn.forecast.table import Table
-from paradnn.forecast.threads import one_thread
 from paradnn.forecast.timing import (
     FIRST_VERDICT,
     MeasureColumns,

@@ -8,15 +8,34 @@ points of the group err together. Errors are Student's t, fitted by expectation 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+import contextlib
+import functools
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
+from threadpoolctl import ThreadpoolController
 
-__all__ = ["Array", "Columns", "Prediction", "Regression"]
+__all__ = ["Array", "Columns", "Prediction", "Regression", "one_thread"]
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """NumPy's and SciPy's products take one thread in here; as a decorator, in the function."""
+    with _blas().limit(limits=1, user_api="blas"):
+        yield
+
+
+@functools.cache
+def _blas() -> ThreadpoolController:
+    """The libraries that are loaded; looking for them takes some 20 ms."""
+    import scipy.linalg  # noqa: F401  brings a BLAS of its own
+
+    return ThreadpoolController()
+
 
 Array = NDArray[np.float64]
 #: Name of a column -> its values (n,) and the standard deviation that its coefficient has before any data.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from paradnn.design.course import conclusion_of, open_design
+from paradnn.designs.adaptive import conclusion_of, open_design
 from paradnn.session.course import Conclusion
 from paradnn.sweep.tasks import Sweep
 

@@ -14,7 +14,7 @@ from analysis.analyses.memory import memory as analyse
 from analysis.analyses.memory import memory_limits
 from analysis.cli import main
 from analysis.statistics.logistic import firth, profile_interval
-from paradnn.design.frontier import Frontier, Side
+from paradnn.designs.frontier import Frontier, Side
 from paradnn.errors import NotEnoughData
 from tests.analysis.planted import grid, runs
 

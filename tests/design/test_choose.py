@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paradnn.design.choose import choose, first_points
-from paradnn.design.outlook import deviations, with_measured
+from paradnn.designs.adaptive import choose, deviations, first_points, with_measured
 from paradnn.forecast.regression import Array, Prediction
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from paradnn.config.identity import point_id
 from paradnn.config.point import Measure
-from paradnn.design.adaptive import start_size
+from paradnn.designs.adaptive import start_size
 from paradnn.session.course import Visit
 from paradnn.store.journal import Journal
 from tests.design.world import World, space

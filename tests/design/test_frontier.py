@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paradnn.design.frontier import chances, excluded, fitting
+from paradnn.designs.frontier import chances, excluded, fitting
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paradnn.config.point import Largest, Measure, Point
-from paradnn.design.largest import LargestBatch, Search
+from paradnn.designs.largest import LargestBatch, Search
 from tests.conftest import run
 from tests.design.world import World, space
 from tests.forecast.planted import QUICK

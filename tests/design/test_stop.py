@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paradnn.design.stop import (
+from paradnn.designs.stop import (
     Finding,
     Rule,
     drawn_weights,

@@ -11,7 +11,7 @@ import numpy as np
 from paradnn.config.costs import costs_of
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Measure, Point, Settings, Sweep, Tracking
-from paradnn.design.course import AdaptiveSweep
+from paradnn.designs.adaptive import AdaptiveSweep
 from paradnn.execution.environments import current_environments
 from paradnn.families.fc import FullyConnected
 from paradnn.forecast.table import row_of

@@ -7,9 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paradnn.forecast.evidence import JITTER
-from paradnn.forecast.inputs import Coordinate, Inputs, matrix
-from paradnn.forecast.process import Process
+from paradnn.forecast.process import JITTER, Coordinate, Inputs, Process, matrix
 from paradnn.forecast.regression import Array
 
 

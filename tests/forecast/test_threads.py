@@ -7,7 +7,7 @@ import threadpoolctl
 
 from paradnn.forecast.past_runs import PastRuns
 from paradnn.forecast.predict import StepTimeModel
-from paradnn.forecast.threads import one_thread
+from paradnn.forecast.regression import one_thread
 from tests.forecast.planted import Machine, grid, planned_table, rates
 
 

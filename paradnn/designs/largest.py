@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from paradnn.config.costs import costs_of
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings
-from paradnn.design.axes import axes_of, kinds_of, sizes_of
-from paradnn.design.frontier import excluded, fitting
-from paradnn.design.knowledge import proved
+from paradnn.designs.frontier import excluded, fitting
+from paradnn.designs.knowledge import axes_of, kinds_of, proved, sizes_of
 from paradnn.execution.environments import current_environments
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.forecast.history import History, open_history

@@ -6,8 +6,9 @@ So the same command goes on wherever it was ended, and several drivers of one st
 from __future__ import annotations
 
 import contextlib
+import json
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,18 +17,116 @@ from numpy.typing import NDArray
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Point, Settings
-from paradnn.design.axes import Array, Axis, axes_of, coordinates, kinds_of, sizes_of, terms_of
-from paradnn.design.frontier import chances, excluded
+from paradnn.designs.frontier import chances, excluded
 from paradnn.errors import StoreError
 from paradnn.forecast.history import History, Past
 from paradnn.forecast.past_runs import PastRuns
+from paradnn.forecast.regression import Array
 from paradnn.forecast.status import rates_of, sweep_status
 from paradnn.forecast.table import Rates, Table, row_of, table_of_points
 from paradnn.platform.memory import memory_limit
 from paradnn.session.summary import Row
 from paradnn.store.resume import ResumePolicy, first_accepted
 
-__all__ = ["Candidates", "Ended", "Knowledge", "chance_of_fitting", "proved"]
+__all__ = [
+    "Axis",
+    "Candidates",
+    "Ended",
+    "Knowledge",
+    "axes_of",
+    "chance_of_fitting",
+    "coordinates",
+    "kinds_of",
+    "proved",
+    "sizes_of",
+    "terms_of",
+]
+
+_Keys = Mapping[str, str]
+
+#: Groups of keys, and keys, that change neither a step nor what memory it takes.
+_ASIDE = ("measure", "replicate", "seed")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A key in which points differ: its texts (n,), and numbers (n,) where it is one of numbers, else None.
+
+    A list of numbers, such as model.blocks, counts as its sum.
+    """
+
+    key: str
+    texts: tuple[str, ...]
+    numbers: Array | None
+
+
+def axes_of(rows: Sequence[_Keys]) -> list[Axis]:
+    """The keys in which points, as the store keeps them, differ; a point that lacks a key has "" there."""
+    keys = dict.fromkeys(key for row in rows for key in row if key.split(".")[0] not in _ASIDE)
+    texts = {key: tuple(row.get(key, "") for row in rows) for key in keys}
+    return [Axis(key, column, _numbers(column)) for key, column in texts.items() if len(set(column)) > 1]
+
+
+def coordinates(axes: Sequence[Axis], count: int) -> Array:
+    """(count, k) where each point lies; words lie in the order of their first appearance."""
+    columns = [axis.numbers if axis.numbers is not None else _codes(axis.texts) for axis in axes]
+    return np.stack(columns, axis=1) if columns else np.zeros((count, 0))
+
+
+def sizes_of(axes: Sequence[Axis], bounds: Array) -> Array:
+    """(n, k) what memory grows with: sizes of model and batch, and its analytic lower bound in bytes (n,)."""
+    columns = [axis.numbers for axis in axes if axis.numbers is not None and _is_size(axis)]
+    return np.stack([*columns, bounds], axis=1)
+
+
+def kinds_of(axes: Sequence[Axis], places: Sequence[str]) -> list[Hashable]:
+    """What must be equal for one point's memory to say anything of another's: all that is no size, and the place."""
+    columns = [axis.texts for axis in axes if axis.numbers is None or not _is_size(axis)]
+    return list(zip(places, *columns, strict=True))
+
+
+def terms_of(rows: Sequence[_Keys]) -> tuple[list[str], Array]:
+    """Names and values (n, k) of the terms of a regression: logarithms of numbers above 0, other numbers as they are,
+    and an indicator of each word but the commonest."""
+    names: list[str] = []
+    columns: list[Array] = []
+    for axis in axes_of(rows):
+        if axis.numbers is not None:
+            names.append(axis.key)
+            columns.append(np.log(axis.numbers) if axis.numbers.min() > 0 else axis.numbers)
+            continue
+        words = sorted(dict.fromkeys(axis.texts), key=lambda word: -axis.texts.count(word))
+        for word in words[1:]:
+            names.append(f"{axis.key}={word}")
+            columns.append(np.array([text == word for text in axis.texts], dtype=float))
+    return names, np.stack(columns, axis=1) if columns else np.zeros((len(rows), 0))
+
+
+def _is_size(axis: Axis) -> bool:
+    return axis.key == "batch_size" or axis.key.startswith("model.")
+
+
+def _numbers(texts: Sequence[str]) -> Array | None:
+    found = {text: _number(text) for text in set(texts)}
+    if any(value is None for value in found.values()):
+        return None
+    return np.array([found[text] for text in texts], dtype=float)
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    if isinstance(value, list):
+        return float(sum(value))
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _codes(texts: Sequence[str]) -> Array:
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    return np.array([numbers[text] for text in texts], dtype=float)
+
 
 #: Outcomes that say that a point is too large, and those that say nothing of any other.
 _TOO_LARGE = ("oom_host", "oom_device")
