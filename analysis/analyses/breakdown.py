@@ -19,7 +19,7 @@ from analysis.format import short
 from analysis.lazy import drawing, np, pd, ticker
 from analysis.options import Options, unit_option
 from analysis.registry import Remedy, analysis
-from analysis.result import Paragraph, Result, pooled_within
+from analysis.result import Headline, Paragraph, Result, pooled_within
 from analysis.statistics.dependence import Unit, crossed_quantile, levels_of
 from analysis.store.frame import aggregate_replicates, families, is_ok
 from paradnn.errors import ParadnnError
@@ -50,6 +50,15 @@ class BreakdownResult(Result):
     def table(self) -> pd.DataFrame:
         parts = [self.breakdown.categories, *([self.breakdown.types] if self.breakdown.level == "category" else [])]
         return pd.concat([part for part in parts if len(part)], ignore_index=True)
+
+    def headline(self) -> Headline | None:
+        shares = self.breakdown.categories
+        row = shares[shares["models"] == shares["models"].max()].sort_values("median", ascending=False).iloc[0]
+        words = (
+            f"{row['name']} takes {short(row['median'], share=True)} of the step of {row['family']} in the median over "
+            f"{row['models']} profiled models ({share_in_words(row)})."
+        )
+        return Headline("What limits it", words)
 
     def _figure(self) -> Figure:
         return draw_breakdown(self.breakdown)

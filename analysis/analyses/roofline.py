@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from analysis.columns import find_column
+from analysis.format import short
 from analysis.lazy import drawing, np, pd
 from analysis.operations import (
     ModelOperationsResult,
@@ -30,7 +31,7 @@ from analysis.operations import (
 )
 from analysis.options import Options, option, unit_option
 from analysis.registry import Remedy, Shown, analysis
-from analysis.result import Paragraph, Result, pooled_within, require_runs
+from analysis.result import Headline, Paragraph, Result, pooled_within, require_runs
 from analysis.roofs import Roofline, Verdict, _bars, describe, frame_roof, marks, place_models, summary
 from analysis.statistics.dependence import Unit, crossed_share, levels_of
 from analysis.store.frame import aggregate_replicates, is_ok
@@ -104,6 +105,17 @@ class RooflineResult(Result):
             return None
         memory = crossed_share(known["verdict"] == Verdict.MEMORY, levels_of(known, self.unit))
         return Limits(len(known), memory, float(known["share"].median()))
+
+    def headline(self) -> Headline | None:
+        limits = self.limits()
+        if limits is None:
+            return None
+        share, low, high = (short(value, share=True) for value in limits.memory_bound)
+        words = (
+            f"memory bounds {share} of {limits.models} models (95% interval {low} to {high}); in the median they reach "
+            f"{short(limits.roof_share, share=True)} of their roof."
+        )
+        return Headline("What limits it", words)
 
     def _figure(self) -> Figure:
         panels = len(self.roofline.points[["device", "precision"]].drop_duplicates())

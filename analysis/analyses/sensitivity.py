@@ -45,11 +45,12 @@ from analysis.lazy import drawing, np, pd, stats
 from analysis.options import option, unit_option
 from analysis.prediction import Completed, PredictedOptions, completed_of, told_of
 from analysis.registry import Shown, analysis
-from analysis.result import Paragraph, Result, pooled_within
+from analysis.result import Headline, Paragraph, Result, pooled_within
 from analysis.statistics.dependence import Levels, Unit, levels_of
 from analysis.statistics.regression import Lacking, Regression, regress, standardise
 from analysis.statistics.shares import Shares, variance_shares
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
+from paradnn.core.words import counted
 from paradnn.errors import ConfigError, NotEnoughData
 from paradnn.forecast.estimate import Estimate
 
@@ -140,6 +141,18 @@ class SensitivityResult(Result):
         """The largest weight that differs from zero, of the fit over the most points that has one."""
         shown = [weight for fit in self.sensitivity.fits for weight in self.weights(fit) if _is_shown(weight)]
         return max(shown, key=lambda one: (one.points, abs(one.weight.value)), default=None)
+
+    def headline(self) -> Headline | None:
+        strongest = self.strongest()
+        if strongest is None:
+            return None
+        value, low, high = strongest.weight
+        doubling = f"; doubling it multiplies it by {strongest.doubling:.2f}" if strongest.doubling is not None else ""
+        words = (
+            f"{label(self.sensitivity.metric)} of {strongest.family} depends most on {label(strongest.term)}, weight "
+            f"{value:+.2f} (95% CI {low:+.2f} to {high:+.2f}) over {counted(strongest.points, 'point')}{doubling}."
+        )
+        return Headline("What it depends on", words)
 
     def _figure(self) -> Figure:
         if any(isinstance(fit.shares, Shares) for fit in self.sensitivity.fits):

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.analyses.breakdown import BreakdownResult, share_in_words
 from analysis.analyses.heatmap import MEMORY
-from analysis.analyses.roofline import RooflineResult
-from analysis.analyses.sensitivity import SensitivityResult
 from analysis.format import short
 from analysis.labels import label
 from analysis.report.comparisons import Comparison, compared, decides
@@ -25,14 +23,12 @@ from analysis.report.remedies import surroundings
 from analysis.report.results import interval_of, model_name, rate
 from analysis.report.sections import Chapter, Finding
 from analysis.report.systems import are_busy
-from analysis.result import Result
 from analysis.store.frame import families, is_ok
 from paradnn.core.words import counted
 from paradnn.families import FAMILIES
 
 __all__ = ["TOPICS", "decision", "explanation"]
 
-R = TypeVar("R", bound=Result)
 FASTER, FASTEST, LIMITS, NEXT = "Which is faster", "What is fastest", "What limits it", "What to change next"
 DEPENDS, MEMORY_ENDS, TRUST = "What it depends on", "Where memory ends", "How far to trust it"
 
@@ -60,9 +56,14 @@ def explanation(chapters: Sequence[Chapter]) -> Iterator[Finding]:
     """What is fastest, what limits it and what to change, of the first systems."""
     for chapter in chapters[:_SYSTEMS]:
         yield from _fastest(chapter.population, len(chapters) > 1)
-    for kind in (_below_the_roof, _bound, _time, _change):
-        each = (kind(chapter, len(chapters) > 1) for chapter in chapters)
-        yield from filter(None, [next(filter(None, each), None)])
+    yield from filter(None, [_first(_below_the_roof, chapters)])
+    yield from _headlines(chapters, 1, lambda topic: topic != DEPENDS)
+    yield from filter(None, [_first(_change, chapters)])
+
+
+def _first(kind: Callable[[Chapter, bool], Finding | None], chapters: Sequence[Chapter]) -> Finding | None:
+    """What is found of the first system that has it."""
+    return next(filter(None, (kind(chapter, len(chapters) > 1) for chapter in chapters)), None)
 
 
 def decision(chapters: Sequence[Chapter], comparisons: Sequence[Comparison]) -> Iterator[Finding]:
@@ -77,7 +78,7 @@ def decision(chapters: Sequence[Chapter], comparisons: Sequence[Comparison]) -> 
         found.append(Finding(FASTER, words, chapters[0].population.key))
     yield from found
     told = [finding for comparison in comparisons if (finding := decides(comparison))]
-    yield from told or [finding for chapter in chapters if (finding := _depends(chapter, len(chapters) > 1))][:2]
+    yield from told or _headlines(chapters, _SYSTEMS, lambda topic: topic == DEPENDS)
     for tell in (_memory, _trust):
         for chapter in chapters:
             yield from filter(None, [tell(chapter, len(chapters) > 1)])
@@ -119,11 +120,6 @@ def _interval(row: pd.Series) -> str:
     return f" (95% interval {rate(ends[0])} to {rate(ends[1])})" if ends else " (no interval)"
 
 
-def _first(chapter: Chapter, kind: type[R]) -> tuple[R, str] | None:
-    """The first result of a kind, and the anchor of its section."""
-    return next(((one.result, one.anchor) for one in chapter.sections if isinstance(one.result, kind)), None)
-
-
 def _below_the_roof(chapter: Chapter, several: bool) -> Finding | None:
     """Where most models are far below their roof, that neither arithmetic nor memory is what limits them."""
     points = chapter.population.points
@@ -139,33 +135,19 @@ def _below_the_roof(chapter: Chapter, several: bool) -> Finding | None:
     return Finding(LIMITS, _named(chapter.population, several) + words, chapter.population.key)
 
 
-def _bound(chapter: Chapter, several: bool) -> Finding | None:
-    """Memory traffic or arithmetic."""
-    shown = _first(chapter, RooflineResult)
-    limits = shown[0].limits() if shown else None
-    if shown is None or limits is None:
-        return None
-    share, low, high = (short(value, share=True) for value in limits.memory_bound)
-    words = (
-        f"{_named(chapter.population, several)}memory bounds {share} of {limits.models} models (95% interval {low} to "
-        f"{high}); in the median they reach {short(limits.roof_share, share=True)} of their roof."
-    )
-    words += " The peaks were measured beside other work and are too low." if are_busy(chapter.population.rows) else ""
-    return Finding(LIMITS, words[0].upper() + words[1:], shown[1])
-
-
-def _time(chapter: Chapter, several: bool) -> Finding | None:
-    """The kind of operation that takes most of the step."""
-    shown = _first(chapter, BreakdownResult)
-    if shown is None:
-        return None
-    shares = shown[0].breakdown.categories
-    row = shares[shares["models"] == shares["models"].max()].sort_values("median", ascending=False).iloc[0]
-    words = (
-        f"{_named(chapter.population, several)}{row['name']} takes {short(row['median'], share=True)} of the step of "
-        f"{row['family']} in the median over {row['models']} profiled models ({share_in_words(row)})."
-    )
-    return Finding(LIMITS, words[0].upper() + words[1:], shown[1])
+def _headlines(chapters: Sequence[Chapter], most: int, chosen: Callable[[str], bool]) -> Iterator[Finding]:
+    """What analyses say first, on the topics that are chosen, each analysis of at most so many systems."""
+    counts: Counter[type] = Counter()
+    for chapter in chapters:
+        for section in chapter.sections:
+            found, kind = section.result.headline(), type(section.result)
+            if found is None or not chosen(found.topic) or counts[kind] >= most:
+                continue
+            counts[kind] += 1
+            words = _named(chapter.population, len(chapters) > 1) + found.words
+            if "roof" in found.words and are_busy(chapter.population.rows):
+                words += " The peaks were measured beside other work and are too low."
+            yield Finding(found.topic, words[0].upper() + words[1:], section.anchor)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,22 +277,6 @@ def _command(population: Population, rows: pd.DataFrame, *more: str) -> str:
         if name not in given and value not in (None, usual):
             words.append(f"{name}={value}")
     return shlex.join(["python", "-m", "paradnn.train", "-m", *words, *more, *surroundings(population)])
-
-
-def _depends(chapter: Chapter, several: bool) -> Finding | None:
-    """What the throughput of one system depends on most."""
-    shown = _first(chapter, SensitivityResult)
-    strongest = shown[0].strongest() if shown else None
-    if shown is None or strongest is None:
-        return None
-    value, low, high = strongest.weight
-    metric = label(shown[0].sensitivity.metric)
-    doubling = f"; doubling it multiplies it by {strongest.doubling:.2f}" if strongest.doubling is not None else ""
-    words = (
-        f"{_named(chapter.population, several)}{metric} of {strongest.family} depends most on {label(strongest.term)}, "
-        f"weight {value:+.2f} (95% CI {low:+.2f} to {high:+.2f}) over {counted(strongest.points, 'point')}{doubling}."
-    )
-    return Finding(DEPENDS, words, shown[1])
 
 
 def _memory(chapter: Chapter, several: bool) -> Finding | None:

@@ -139,7 +139,8 @@ def _by_topic(findings: Iterable[Finding]) -> list[tuple[str, list[Finding]]]:
     topics: dict[str, list[Finding]] = {}
     for one in findings:
         topics.setdefault(one.topic, []).append(one)
-    return sorted(topics.items(), key=lambda topic: TOPICS.index(topic[0]))
+    places = {topic: place for place, topic in enumerate(TOPICS)}
+    return sorted(topics.items(), key=lambda topic: places.get(topic[0], len(TOPICS)))
 
 
 def _contents(

@@ -58,7 +58,8 @@ class Section:
     @property
     def headline(self) -> str:
         """What is found, on the line that is seen while the section is folded."""
-        words = next((head for head, _ in self.result.paragraphs()), "")
+        found = self.result.headline()
+        words = found.words if found else next((head for head, _ in self.result.paragraphs()), "")
         return words if len(words) <= _LINE else f"{words[:_LINE].rsplit(' ', 1)[0]} ..."
 
     @cached_property
