@@ -22,21 +22,20 @@ def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[Worklo
     """The model from the point's seed, and the step with its batch in place; Unavailable for a family of elsewhere."""
     if (family := point["model"]["name"]) not in FAMILIES:
         raise Unavailable(f"no family {family} in this interpreter: install the package that brings it there too")
-    choose_types(point)
+    choose_types(point, framework)
     with framework.scope():
         workload = build(point["model"])
     return workload, framework.make_step(workload, synthetic_batch(workload, point["batch_size"], point["seed"]), point)
 
 
-def choose_types(point: Mapping[str, Any], mixed: bool = True) -> None:
+def choose_types(point: Mapping[str, Any], framework: Framework, mixed: bool = True) -> None:
     """The seed, and the types of weights and products; not `mixed`: of weights what products have.
 
     An engine converts what is built in float32. Raises Unavailable for a type that Keras has not.
     """
     keras.utils.set_random_seed(point["seed"])
-    name = point["framework"]["name"]
-    precision = "float32" if FRAMEWORKS[name].is_engine else point["precision"]
+    precision = "float32" if FRAMEWORKS[framework.name].is_engine else point["precision"]
     if precision not in POLICIES:
         engines = ", ".join(name for name, entry in FRAMEWORKS.items() if entry.is_engine)
-        raise Unavailable(f"framework={name} has no precision={precision}: set framework to one of {engines}")
+        raise Unavailable(f"framework={framework.name} has no precision={precision}: set framework to one of {engines}")
     keras.config.set_dtype_policy(POLICIES[precision] if mixed else precision)

@@ -131,7 +131,9 @@ class Generate(Workload):
         from paradnn.workloads.generate.decoder import prepare_generation
 
         with run.phases("build"):
-            choose_types(run.request, mixed=False)  # what only generates keeps its weights in the products' type
+            choose_types(
+                run.request, run.framework, mixed=False
+            )  # what only generates keeps its weights in the products' type
             steps = prepare_generation(run.request, run.framework)
         with run.phases("compile"):
             reading, _ = compile_steps(steps.prefill)
