@@ -16,13 +16,12 @@ from typing import Any
 from paradnn.core.workload import asked_for
 from paradnn.families.workload import Workload
 from paradnn.worker.affinity import bind_cores
-from paradnn.worker.cold_caches import Caches
 from paradnn.worker.device_layout import DeviceLayout, layout_of
 from paradnn.worker.endings import ending_of
 from paradnn.worker.energy import EnergyMeter, open_meter
 from paradnn.worker.fork_server import Report
 from paradnn.worker.frameworks import Framework, Step, distributed
-from paradnn.worker.latencies import single_latencies
+from paradnn.worker.latencies import Caches, single_latencies
 from paradnn.worker.measure import BlocksWatch, Protocol, Run, measure_steps
 from paradnn.worker.memory import MemoryMeter
 from paradnn.worker.messages import Answer, Compilation, Contention, Measurement, NoProfile, Profile, Timing

@@ -19,8 +19,7 @@ from paradnn.config.point import Software, read_point
 from paradnn.errors import ConfigError, WorkerError
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
-from paradnn.platform.installer import _problem
-from paradnn.platform.stack import OpenStack, Stack, open_stack
+from paradnn.platform.stack import OpenStack, Stack, _problem, open_stack
 from tests.conftest import ROOT, TINY, Store, run
 from tests.execution.test_worker_process import workers
 from tests.processes import PATIENCE, started

@@ -17,7 +17,7 @@ from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
 from paradnn.worker.affinity import core_list, core_text
-from paradnn.worker.cold_caches import Caches, part_bytes
+from paradnn.worker.latencies import Caches, part_bytes
 from tests.conftest import processes_of_points
 
 TINY = {"name": "fc", "layers": 1, "nodes": 8, "input_size": 16, "output_size": 4}

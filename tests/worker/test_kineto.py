@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from paradnn.worker.profile.aten import aten_cost
-from paradnn.worker.profile.kineto import FILE, read_kineto
+from paradnn.worker.profile.kineto import FILE, aten_cost, read_kineto
+from paradnn.worker.profile.run import make_profile
 from paradnn.worker.profile.shapes import Cost
-from paradnn.worker.profile.table import make_profile
 
 #: Microseconds since some boot, as large as they are in practice.
 BEGIN = 4_393_164_472_468.0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paradnn.worker.input import made_sets
+from paradnn.worker.input import generated as made_sets
 from tests.processes import exit_code, fresh, wait_for
 
 

@@ -20,8 +20,7 @@ from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.precision import shares
 from paradnn.worker.profile import device, protos
-from paradnn.worker.profile.run import count_command_buffers, profile_steps
-from paradnn.worker.profile.table import REMAINDER
+from paradnn.worker.profile.run import REMAINDER, count_command_buffers, profile_steps
 from paradnn.worker.profile.timeline import Event, attribute
 from paradnn.worker.step import POLICIES
 from tests.worker.counter import counted_flops

@@ -11,8 +11,8 @@ import tensorflow as tf
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.profile import protos
 from paradnn.worker.profile.hlo import HloCosts
+from paradnn.worker.profile.run import make_profile
 from paradnn.worker.profile.shapes import Shape, convolution_flops, matmul_flops, spatial_pairs
-from paradnn.worker.profile.table import make_profile
 from paradnn.worker.profile.tf_graph import GraphCosts
 from paradnn.worker.profile.trace import read_trace
 

@@ -7,17 +7,21 @@ training pictures have about 110 kB at 500 x 375. Words of the text are drawn by
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import hashlib
+import json
 import math
-from collections.abc import Mapping
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from paradnn.worker.input.made_sets import ready
-
-__all__ = ["CLASSES", "Pictures", "generated_images", "generated_text"]
+__all__ = ["CLASSES", "Pictures", "data_folder", "generated_images", "generated_text", "ready"]
 
 #: Part of every set's name: raise it when the content changes.
 _VERSION = 1
@@ -119,3 +123,65 @@ def _write_text(folder: Path, size: int) -> None:
                 drawn = generator.choice(_WORDS, size=(500, 20), p=shares / shares.sum())
                 lines = b"".join(b" ".join(words[index] for index in line) + b"\n" for line in drawn)
                 written += file.write(lines)
+
+
+_MANIFEST = "manifest.json"
+_MAKING = ".making-"
+#: So much of each file is compared with the manifest.
+_CHECKED = 2**20
+
+
+def data_folder() -> Path:
+    """The folder of all generated sets."""
+    given = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return (given if given.is_absolute() else Path.home() / ".cache") / "paradnn" / "data"
+
+
+def ready(name: str, write: Callable[[Path], None]) -> list[Path]:
+    """The files of a set, as they were written; `write` makes them in a folder, now where they are not there."""
+    folder = data_folder() / name
+    with _locked(folder.name):
+        if (files := _checked(folder)) is None:
+            for leftover in [folder, *data_folder().glob(f"{folder.name}{_MAKING}*")]:
+                shutil.rmtree(leftover, ignore_errors=True)
+            making = data_folder() / f"{folder.name}{_MAKING}{os.getpid()}"
+            making.mkdir(parents=True)
+            try:
+                write(making)
+                manifest = {path.name: _signature(path) for path in sorted(making.iterdir())}
+                (making / _MANIFEST).write_text(json.dumps(manifest, indent=1))
+                making.rename(folder)
+            finally:
+                shutil.rmtree(making, ignore_errors=True)
+            files = sorted(folder / name for name in manifest)
+        return files
+
+
+@contextlib.contextmanager
+def _locked(key: str) -> Iterator[None]:
+    """One process makes or checks a set, the others wait."""
+    folder = data_folder() / ".locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder / key, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _checked(folder: Path) -> list[Path] | None:
+    """The files of a set that is as its manifest says; None otherwise."""
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text())
+        if all(_signature(folder / name) == signature for name, signature in manifest.items()):
+            return sorted(folder / name for name in manifest)
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _signature(path: Path) -> list[Any]:
+    """Size, and a digest of the beginning."""
+    with path.open("rb") as file:
+        return [path.stat().st_size, hashlib.sha256(file.read(_CHECKED)).hexdigest()]

@@ -2,24 +2,35 @@
 
 On a CPU an operation is the time it took, less what it called; a product or a convolution counts with all that is
 within it, since its own time is only the call. On a GPU the kernels are what took time: each belongs to the operation
-that launched it, and several kernels of one call are one execution.
+that launched it, and several kernels of one call are one execution. What a call costs follows from the shapes and
+arguments that are recorded with it.
 """
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
-from collections.abc import Iterable, Mapping
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paradnn.worker.profile.aten import aten_cost, categorise, elements, label
 from paradnn.worker.profile.device import kernel_category
-from paradnn.worker.profile.shapes import Cost
+from paradnn.worker.profile.shapes import (
+    Cost,
+    Shape,
+    attention_flops,
+    convolution_flops,
+    matmul_flops,
+    reduce_flops,
+    total_bytes,
+)
 from paradnn.worker.profile.timeline import Event
 from paradnn.worker.profile.trace import WINDOW, Trace
 
-__all__ = ["FILE", "read_kineto"]
+__all__ = ["FILE", "aten_cost", "categorise", "elements", "label", "read_kineto"]
 
 #: The trace's name; the suffix is what TensorBoard's plug-in for PyTorch looks for.
 FILE = "paradnn.pt.trace.json.gz"
@@ -122,3 +133,230 @@ def _read_device(events: Iterable[Raw], owners: Mapping[int, Raw], trace: Trace,
         start = (event["ts"] - origin) * 1e-6
         lane = f"stream {arguments.get('stream', event['tid'])}"
         trace.kernels.append(Event(lane, name, kind, start, start + event["dur"] * 1e-6, continues))
+
+
+_DTYPES = {
+    "float": "float32",
+    "double": "float64",
+    "c10::BFloat16": "bfloat16",
+    "c10::Half": "float16",
+    "int": "int32",
+    "long int": "int64",
+    "long": "int64",
+    "bool": "bool",
+    "unsigned char": "uint8",
+    "signed char": "int8",
+    "short": "int16",
+}
+
+#: The two factors of each matrix product, by their places among the arguments.
+_MATMUL = dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv", "aten::dot"), (0, 1))
+_ADDED = ("aten::addmm", "aten::addmm_", "aten::baddbmm", "aten::baddbmm_", "aten::addmv", "aten::addmv_")
+_MATMUL |= dict.fromkeys((*_ADDED, "aten::_addmm_activation"), (1, 2))
+_CONVOLUTION = {
+    "aten::convolution",
+    "aten::convolution_overrideable",
+    "aten::convolution_backward",
+    "mkldnn::_convolution_pointwise",
+}
+#: Fused attention: where the first argument that is a query stands, and which of its dimensions counts tokens. What
+#: `scaled_dot_product_attention` calls has a name of its own on a CPU; on a GPU the kernels belong to the inner names.
+_ATTENTION = {
+    "aten::_scaled_dot_product_flash_attention_for_cpu": (0, 2),
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": (1, 2),
+    "aten::_flash_attention_forward": (0, 1),
+    "aten::_flash_attention_backward": (1, 1),
+    "aten::_efficient_attention_forward": (0, 1),
+    "aten::_efficient_attention_backward": (1, 1),
+    "aten::_scaled_dot_product_cudnn_attention": (0, 2),
+    "aten::_scaled_dot_product_cudnn_attention_backward": (1, 2),
+}
+_LINEAR = {"mkldnn::_linear_pointwise", "mkl::_mkl_linear"}
+#: A loop that torch.compile fused; its name says what is in it, and nothing of its shapes.
+_FUSED = re.compile(r"(?:graph_\d+_)?(cpp_fused|triton_[a-z]+_fused)\w*")
+_RECURRENT = {"aten::_cudnn_rnn", "aten::_cudnn_rnn_backward", "aten::miopen_rnn", "aten::miopen_rnn_backward"}
+
+#: They describe a buffer in another way, or only call others where nothing is to be done.
+_FREE = re.compile(
+    r"aten::(_?reshape\w*|view\w*|_unsafe_view|t|transpose|permute|expand\w*|slice|select|narrow|as_strided\w*|detach\w*|"
+    r"alias|unsqueeze|squeeze|unbind|split\w*|chunk|unfold|empty\w*|new_empty\w*|resize_|resolve_\w+|lift_fresh|item|"
+    r"_local_scalar_dense|result_type|to|_has_compatible\w*|contiguous|type_as|requires_grad_|set_|is_\w+)$"
+)
+_MOVEMENT = re.compile(
+    r"aten::(_to_copy|copy_|_foreach_copy_|cat|_cat|stack|index\w*|_index_put_impl_|gather|scatter\w*|embedding|"
+    r"embedding_dense_backward|fill_|zero_|_foreach_zero_|constant_pad_nd|repeat|roll|flip|masked_fill\w*|narrow_copy|"
+    r"select_backward|slice_backward|unfold_backward|_pin_memory|one_hot)$"
+)
+_REDUCTION = re.compile(
+    r"aten::(sum|mean|max|min|amax|amin|prod|any|all|argmax|argmin|norm|var|std|var_mean|_foreach_norm|_?log_softmax\w*|"
+    r"_?softmax\w*|nll_loss\w*|max_pool2d\w*|avg_pool2d\w*|adaptive_avg_pool2d\w*|\w*batch_norm\w*|mkldnn_max_pool2d\w*|"
+    r"mse_loss\w*)$"
+)
+
+Call = Mapping[str, Any]
+
+
+@functools.cache
+def categorise(kind: str) -> str:
+    """Our category of an operation's name."""
+    if kind in _MATMUL or kind in _LINEAR or kind in _RECURRENT or kind in _ATTENTION:
+        return "matmul"
+    if kind in _CONVOLUTION:
+        return "convolution"
+    if fused := _FUSED.match(kind):
+        return "reduction" if fused[1] in ("triton_red_fused", "triton_per_fused") else "elementwise"
+    if not kind.startswith(("aten::", "c10d::", "inductor::")):
+        return "control"  # a node of the autograd graph, which calls others
+    if kind.startswith("c10d::"):
+        return "communication"
+    if _FREE.match(kind):
+        return "control"
+    if _REDUCTION.match(kind):
+        return "reduction"
+    return "data movement" if _MOVEMENT.match(kind) else "elementwise"
+
+
+def elements(call: Call) -> int:
+    """How many elements the largest argument has."""
+    given = filter(None, call.get("Input Dims", ()))
+    return max((sum(map(math.prod, dims)) if _nested(dims) else math.prod(dims) for dims in given), default=0)
+
+
+def label(kind: str, call: Call) -> str:
+    """The operation with the shapes of its tensors: what has other shapes is another row of the table."""
+    if _FUSED.match(kind):
+        return kind
+    shapes = ["x".join(map(str, dims)) for dims in call.get("Input Dims", ()) if dims and not _nested(dims)]
+    listed = [f"{len(dims)} tensors" for dims in call.get("Input Dims", ()) if _nested(dims)]
+    return f"{kind}({', '.join([*shapes, *listed])})"
+
+
+def aten_cost(kind: str, call: Call) -> Cost:
+    """The cost of one call; `call` holds what the profiler recorded: Input Dims, Input type, Concrete Inputs."""
+    category = categorise(kind)
+    if category == "control":
+        return Cost(kind, category, 0.0, 0.0)
+    if fused := _FUSED.match(kind):
+        return Cost(f"{fused[1]}, compiled loop", category)
+    inputs = _tensors(call)
+    known = [shape for shapes in inputs for shape in shapes]
+    if not known:
+        return Cost(kind, category)
+    if category in ("matmul", "convolution"):
+        return _product(kind, category, call, inputs)
+    if category == "data movement":
+        return Cost(kind, category, 0.0, _moved(kind, known))
+    if category == "reduction":
+        return Cost(kind, category, float(reduce_flops(max(shape.elements for shape in known))))
+    lists = [shapes for shapes in inputs if len(shapes) > 1]
+    if lists:  # a _foreach operation: its output is as long as its first list
+        written, output = sum(shape.elements for shape in lists[0]), total_bytes(lists[0])
+    else:
+        written = math.prod(_broadcast(known))
+        output = max(shape.bytes // max(1, shape.elements) for shape in known) * written
+    # In place or not, the output is written once.
+    return Cost(kind, category, float(written), float(total_bytes(known) + output))
+
+
+def _product(kind: str, category: str, call: Call, inputs: Sequence[Sequence[Shape]]) -> Cost:
+    flops: float | None = None
+    moved: float | None = None
+    if kind in _ATTENTION:
+        return _attention(kind, inputs)
+    factors = [inputs[place] for place in _MATMUL.get(kind, (0, 1)) if place < len(inputs)]
+    if len(factors) < 2 or not all(factors):
+        return Cost(kind, category)
+    (left, *_), (right, *_) = factors
+    if kind in _MATMUL:
+        # A vector on the right leaves no dimension of its own.
+        output = (*left.dimensions[:-1], *right.dimensions[1:][-1:])
+        flops = matmul_flops(output, left.dimensions[-1])
+        moved = left.bytes + right.bytes + math.prod(output) * left.bytes // max(1, left.elements)
+    elif kind in _LINEAR:
+        flops = 2 * left.elements * (right.elements // left.dimensions[-1])
+    elif kind in _CONVOLUTION:
+        flops = _convolution(kind, call, inputs)
+    return Cost(kind, category, flops, moved, flops or 0.0, left.dtype)
+
+
+def _attention(kind: str, inputs: Sequence[Sequence[Shape]]) -> Cost:
+    """Reads query, key, value (backward: gradient, output and sums too); writes the output, or three gradients."""
+    place, tokens = _ATTENTION[kind]
+    operands = inputs[place : place + 3]
+    if len(operands) < 3 or not all(operands):
+        return Cost(kind, "matmul")
+    (query, *_), (key, *_), (value, *_) = operands
+    backward = place == 1
+    flops = float(attention_flops(query, key.dimensions[tokens], backward=backward))
+    written = query.bytes + key.bytes + value.bytes if backward else query.bytes
+    moved = total_bytes(shape for shapes in inputs for shape in shapes) + written
+    return Cost(kind, "matmul", flops, float(moved), flops, query.dtype)
+
+
+def _convolution(kind: str, call: Call, inputs: Sequence[Sequence[Shape]]) -> float | None:
+    """2 x output elements x kernel positions x channels of a group; the backward pass as often as gradients are asked.
+
+    aten::convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups);
+    convolution_backward(grad_output, input, weight, bias_sizes, ..., output_mask).
+    """
+    if kind == "aten::convolution_backward":
+        output, weight = inputs[0][0].dimensions, inputs[2][0].dimensions
+        mask = _list(call, -1)
+        times = sum(1 for entry in mask[:2] if entry) if len(mask) == 3 else 2
+        return float(times * convolution_flops(output, weight[2:], weight[1]))
+    image, weight = inputs[0][0].dimensions, inputs[1][0].dimensions
+    places = (3, 4, 5) if kind.startswith("aten::") else (4, 3, 5)
+    stride, padding, dilation = (_list(call, place) for place in places)
+    spatial = len(weight) - 2
+    if not all(len(values) in (1, spatial) for values in (stride, padding, dilation)):
+        return None
+    sizes = []
+    for axis in range(spatial):
+        step, pad, hole = (values[axis if len(values) > 1 else 0] for values in (stride, padding, dilation))
+        sizes.append((image[2 + axis] + 2 * pad - hole * (weight[2 + axis] - 1) - 1) // step + 1)
+    return float(convolution_flops((image[0], weight[0], *sizes), weight[2:], weight[1]))
+
+
+def _moved(kind: str, known: Sequence[Shape]) -> float | None:
+    """Bytes of a movement: what it writes, and as much read; of a fill only what it writes."""
+    if kind in ("aten::fill_", "aten::zero_"):
+        return float(known[0].bytes)
+    if kind in ("aten::copy_", "aten::_to_copy"):
+        return float(total_bytes(known) if len(known) > 1 else 2 * known[0].bytes)
+    if kind in ("aten::cat", "aten::_cat", "aten::stack"):
+        return 2.0 * total_bytes(known)
+    return None
+
+
+def _tensors(call: Call) -> list[list[Shape]]:
+    """The tensors of each argument; an argument that is no tensor has none."""
+    tensors = []
+    for dims, kind in zip(call.get("Input Dims", ()), call.get("Input type", ()), strict=False):
+        if kind == "TensorList" or _nested(dims):
+            # The profiler does not record the type of a list; those are the optimizer's, which keeps float32.
+            tensors.append([Shape("float32", tuple(entry)) for entry in dims])
+        elif kind in _DTYPES:
+            tensors.append([Shape(_DTYPES[kind], tuple(dims))])
+        else:
+            tensors.append([])
+    return tensors
+
+
+def _nested(dims: Any) -> bool:
+    return bool(dims) and isinstance(dims[0], (list, tuple))
+
+
+def _broadcast(known: Sequence[Shape]) -> list[int]:
+    """The dimensions that the inputs of an elementwise operation are spread to."""
+    rank = max(len(shape.dimensions) for shape in known)
+    padded = [(1,) * (rank - len(shape.dimensions)) + shape.dimensions for shape in known]
+    return [max(sizes) for sizes in zip(*padded, strict=True)]
+
+
+def _list(call: Call, place: int) -> list[int]:
+    """A list argument as the profiler writes it: "[1, 1]" or "[True, True, False]"."""
+    values = call.get("Concrete Inputs", ())
+    if not -len(values) <= place < len(values):
+        return []
+    words = re.findall(r"-?\d+|True|False", str(values[place]))
+    return [{"True": 1, "False": 0}.get(word, 0) if word.isalpha() else int(word) for word in words]
