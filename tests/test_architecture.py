@@ -174,7 +174,7 @@ OWN_NAMES = {
     "analysis.published.archive",
     "analysis.report.page",
     "paradnn.platform.findings",
-    "paradnn.worker.input.made_sets",
+    "paradnn.worker.input.generated",
     "paradnn.workloads.learn.files",
     "paradnn.workloads.learn.sets",
 }
