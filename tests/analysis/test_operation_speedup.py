@@ -76,7 +76,8 @@ def test_what_lacks_is_told() -> None:
         operation_speedup(a, b, pd.concat([types_a, other]))
 
 
-def test_tables_of_runs_are_read_from_their_folders(tmp_path: Path) -> None:
+def test_tables_of_runs_are_read_from_their_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARADNN_ARTIFACTS", str(tmp_path))
     folder = tmp_path / "run one"
     folder.mkdir()
     table = {"columns": ["type", "share", "flops"], "data": [["MatMul", 0.75, 5], ["Add", 0.25, None]]}

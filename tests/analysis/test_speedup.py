@@ -165,8 +165,9 @@ def test_no_pair_is_said_and_nothing_is_drawn() -> None:
         ask(a, b=())
 
 
-def test_operations_of_profiled_runs(tmp_path: Path) -> None:
+def test_operations_of_profiled_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Figure 6 on planted tables, read from the runs' folders: twice the bandwidth."""
+    monkeypatch.setenv("PARADNN_ARTIFACTS", str(tmp_path))
     a, b = grid((0.0, 0.0), 0.0)
     frame = pd.concat([a, b], ignore_index=True)
     frame["artifact_uri"] = [str(tmp_path / run_id) for run_id in frame["run_id"]]
