@@ -1,7 +1,7 @@
 """An adaptive sweep: before every batch the store is read, the model of step time fitted, and the next points chosen.
 
 `Design` decides, for the code that measures: `AdaptiveSweep` in this process, `paradnn.launch.rounds` through a
-launcher. `outlook` says what measuring further points would leave unknown: the variances of a joint normal need no
+launcher. `lookahead` says what measuring further points would leave unknown: the variances of a joint normal need no
 measured values.
 """
 
@@ -35,15 +35,15 @@ from paradnn.sweep.tasks import SweepInfo
 __all__ = [
     "AdaptiveSweep",
     "Design",
-    "Look",
-    "Outlook",
+    "Lookahead",
+    "Snapshot",
     "choose",
     "conclusion_of",
     "describe_ahead",
     "deviations",
     "first_points",
+    "lookahead",
     "open_design",
-    "outlook",
     "rule_of",
     "start_size",
     "with_measured",
@@ -123,7 +123,7 @@ def first_points(coordinates: Array, count: int, seed: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Lookahead:
     """Further points, the most useful first, and what is expected after some of them.
 
     order: indices of candidates. counts: numbers of further points, from 0. errors: expected median error after each
@@ -191,7 +191,7 @@ def _own_after(prediction: Prediction, chosen: Sequence[int]) -> Array:
     return left
 
 
-def outlook(
+def lookahead(
     prediction: Prediction,
     seconds: Array,
     weights: Array,
@@ -199,7 +199,7 @@ def outlook(
     most: int,
     looks: int,
     first: Sequence[int] = (),
-) -> Outlook:
+) -> Lookahead:
     """What up to `most` further points would leave unknown of candidates: `first`, and then as `choose` chooses them.
 
     seconds: (n,) expected of measuring each. weights: (n,), 0 for what is not to be predicted. allowed: (n,) what may
@@ -216,7 +216,7 @@ def outlook(
         left[order[:count]] = False
         errors.append(median_error(deviations(prediction, order[:count])[left]))
     spent = np.concatenate([[0.0], np.cumsum(seconds[order])])
-    return Outlook(order, counts, errors, [float(spent[count]) for count in counts])
+    return Lookahead(order, counts, errors, [float(spent[count]) for count in counts])
 
 
 #: The error at which a sweep ends to which no end is given.
@@ -239,7 +239,7 @@ def start_size(axes: int) -> int:
 
 
 @dataclass(frozen=True)
-class Look:
+class Snapshot:
     """What was known at one moment: measured points, minutes since the command began, the median error expected of the
     others (None before anything is predicted), findings that are settled and all of them."""
 
@@ -276,7 +276,7 @@ class Design:
     rule: Rule
     seed: int
     begin: float = field(default_factory=time.monotonic)
-    looks: list[Look] = field(default_factory=list)
+    looks: list[Snapshot] = field(default_factory=list)
     reason: str = ""
     excluded: dict[int, str] = field(default_factory=dict)
     found: list[Finding] = field(default_factory=list)
@@ -339,7 +339,7 @@ class Design:
         return self._in_time(chosen, forecast) if largest is None else chosen
 
     @one_thread()
-    def ahead(self, most: int) -> Outlook:
+    def ahead(self, most: int) -> Lookahead:
         """What up to `most` further points are expected to leave unknown, before any of them is measured."""
         self.knowledge.look()
         self.excluded = self.knowledge.too_large()
@@ -348,7 +348,7 @@ class Design:
         first = self._first()[: max(0, self._start - self.knowledge.tried)] if most else []
         first = [index for index in first if unmeasured[index]][:most]
         weights = np.where(unmeasured, forecast.fits, 0.0)
-        return outlook(forecast.step, forecast.seconds, weights, unmeasured, most, looks=10, first=first)
+        return lookahead(forecast.step, forecast.seconds, weights, unmeasured, most, looks=10, first=first)
 
     @property
     def standing(self) -> str:
@@ -379,7 +379,7 @@ class Design:
             self.found = self._findings(forecast)
         minutes = (time.monotonic() - self.begin) / 60
         settled = sum(finding.settled for finding in self.found)
-        self.looks.append(Look(self.knowledge.tried, minutes, error, settled, len(self.found)))
+        self.looks.append(Snapshot(self.knowledge.tried, minutes, error, settled, len(self.found)))
 
     @property
     def _start(self) -> int:
@@ -452,11 +452,11 @@ class Design:
         # What may be out of memory teaches little, and need not be predicted.
         weights = np.where(unmeasured, forecast.fits, 0.0)
         seconds = forecast.seconds / np.maximum(forecast.fits, 1e-3)
-        ahead = outlook(step, seconds, weights, allowed, min(count, self._room()), looks=3)
+        ahead = lookahead(step, seconds, weights, allowed, min(count, self._room()), looks=3)
         self.left = self._expected_left(ahead, allowed)
         return list(ahead.order[:count])
 
-    def _expected_left(self, ahead: Outlook, allowed: NDArray[np.bool_]) -> int:
+    def _expected_left(self, ahead: Lookahead, allowed: NDArray[np.bool_]) -> int:
         """How many points are left until the first rule that can be foretold ends the sweep."""
         ends = [int(allowed.sum()), self._room()]
         if self.rule.error is not None:
