@@ -347,8 +347,8 @@ def require_step(row: Row, option: str = "--run", remedy: str = "choose runs wit
     model = stated_model(row)
     if model.is_kernel or _told(row, "devices", "1") != "1":
         raise ConfigError(option, model.name, "is no model on one device", remedy)
-    if _told(row, "mode", "train") == "generate":
-        raise ConfigError(option, "mode=generate", "has no list of operations here", remedy)
+    if (mode := _told(row, "mode", "train")) not in ("train", "inference"):
+        raise ConfigError(option, f"mode={mode}", "has no list of operations here", remedy)
 
 
 def step_of(row: Row, kernels: Kernels, table: pd.DataFrame | None) -> Step:

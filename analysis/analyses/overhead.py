@@ -16,14 +16,16 @@ from analysis.result import Result, pooled_within, require_runs
 from analysis.sides import rare
 from analysis.store.frame import families
 from paradnn.core.words import counted
+from paradnn.core.workload import WORKLOADS
 from paradnn.forecast.estimate import Estimate
 from paradnn.store.metrics import PHASES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: What a point is run for: its speed, and in inference the latency of single steps.
-MEASURING_PHASES = ("prefill", "measure", "latency", "load", "learn")
+_OWN = {name for work in WORKLOADS.values() for name in work.phases}
+#: What a point is run for: its speed, the latency of single steps, and what its kind of work does beside.
+MEASURING_PHASES = tuple(name for name in PHASES if name in ("measure", "latency") or name in _OWN)
 #: What this tool itself costs; the rest is the model's own (build, compile, warm-up) or asked for (profile).
 OVERHEAD_PHASES = ("schedule", "start", "record")
 
@@ -31,7 +33,7 @@ OVERHEAD_PHASES = ("schedule", "start", "record")
 _LOOKS = {
     1: {"schedule": "", "start": "////", "record": "xxxx"},
     5: {"build": "", "compile": "////", "warmup": "....", "input": "xxxx"},
-    2: {"measure": "", "latency": "////", "prefill": "....", "load": "xxxx", "learn": "----"},
+    2: dict(zip(MEASURING_PHASES, ("....", "", "////", "xxxx", "----", "oooo", "++++", "****"), strict=False)),
     3: {"profile": "", "balance": "////"},
 }
 _WRITTEN = 0.08  # shares from here on have their number in the bar

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 
 from paradnn.config.costs import costs_of
@@ -27,6 +28,7 @@ from paradnn.execution.hosts import OtherHosts
 from paradnn.execution.pool import WorkerPool
 from paradnn.execution.worker_key import WorkerKey
 from paradnn.execution.worker_process import Limits
+from paradnn.platform.environment import Environment
 from paradnn.platform.findings import Finding
 from paradnn.platform.memory import exceeds_memory, memory_limit
 from paradnn.record.prices import price_tags, priced
@@ -34,7 +36,7 @@ from paradnn.record.profile_summary import profile_tags
 from paradnn.record.record import Record, point_tags, run_name
 from paradnn.session.course import Visit
 from paradnn.session.drift import Drift
-from paradnn.session.hardware_peaks import CeilingsKeeper, below_ceilings
+from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, below_ceilings
 from paradnn.session.open_point import OpenPoint
 from paradnn.session.progress import Reporter
 from paradnn.session.summary import Row, Summary
@@ -43,7 +45,7 @@ from paradnn.store.resume import ResumePolicy, wanted_extras
 from paradnn.store.runs import ClaimedElsewhere, Finished
 from paradnn.store.tracker import Tracker
 
-__all__ = ["Measuring", "NewsSaid", "SessionContext"]
+__all__ = ["Entering", "Measuring", "NewsSaid", "SessionContext"]
 
 #: How many points are open together. A killed driver on another host blocks them for as long as they may take.
 GROUP = 24
@@ -70,21 +72,102 @@ class SessionContext:
         return ResumePolicy(self.settings.resume, self.settings.retry)
 
 
+class Entering(Enum):
+    """What became of a point that was to be measured: it has an outcome or will have, another driver holds it, or it is
+    not to be measured any more."""
+
+    DONE = "done"
+    ELSEWHERE = "elsewhere"
+    UNWANTED = "unwanted"
+
+
+class _Clock:
+    """What passes between two points is the schedule of the second."""
+
+    def __init__(self) -> None:
+        self._free_since = self._begun = time.perf_counter()
+
+    def aside(self, seconds: float) -> None:
+        """So long something was done that is no cost of any point."""
+        self._free_since += seconds
+
+    def schedule(self) -> float:
+        """Seconds since the last point."""
+        return time.perf_counter() - self._free_since
+
+    def measured(self) -> None:
+        """A process of a point has ended."""
+        self._free_since = time.perf_counter()
+
+    def recorded(self, record: Record) -> dict[str, float]:
+        """Metrics of the recording itself, its figure included; what follows falls into the next point's schedule."""
+        now = time.perf_counter()
+        spent = now - self._free_since
+        overhead = spent + sum(record.metrics.get(f"phase_{name}_seconds", 0.0) for name in ("schedule", "start"))
+        self._free_since = now
+        return {"phase_record_seconds": spent, "overhead_seconds": overhead, "session_seconds": now - self._begun}
+
+
+class _Processes:
+    """Processes of points in workers, with what kinds of work and other hosts need for them."""
+
+    def __init__(self, context: SessionContext, partial: PartialResults) -> None:
+        self._context, self._partial = context, partial
+        self._companions: dict[str, Companion] = {}  # by the name of the kind of work
+        self._hosts = OtherHosts()
+
+    def close(self) -> None:
+        """Let go of all that was needed."""
+        for companion in self._companions.values():
+            companion.close()
+        self._hosts.close()
+
+    def measure(self, entry: OpenPoint) -> PointResult:
+        """How one more process of a point ends, or why it is not begun."""
+        limits = Limits(entry.point.measure.timeout, memory_limit(entry.point))
+        if problem := self._context.environments.problem(entry.point):
+            return PointResult("unavailable", problem)
+        # Out of memory by arithmetic or by what larger and smaller points did: no build is tried.
+        if reason := entry.excluded or exceeds_memory(entry.point, entry.costs, limits.memory_bytes):
+            return PointResult("oom_predicted", reason)
+        try:
+            return self._in_worker(entry, limits)
+        except (DataError, WorkerError) as error:
+            return PointResult("unavailable", str(error))
+
+    def _in_worker(self, entry: OpenPoint, limits: Limits) -> PointResult:
+        point, request, work = entry.point, entry.request(), entry.point.workload
+        said = NewsSaid(work, partial(self._context.tracker.tell, entry.claim))
+
+        def news(event: str | Part) -> None:
+            if words := event if isinstance(event, str) else said.say(event):
+                self._context.reporter.phase(words)
+
+        if work.name not in self._companions:
+            self._companions[work.name] = work.companion()
+        request |= self._companions[work.name].request(point)
+        if work.resumes and not entry.claim.repeats:
+            request["checkpoint"] = str(self._partial.checkpoint(entry.claim.identity))
+        key = WorkerKey.of(point)
+        if point.hosts > 1:
+            request["other_hosts"] = self._hosts.of(point.hosts, key.variables())
+        result = self._context.pool.measure(key, request, limits, news)
+        if point.hosts > 1 and result.outcome != "ok":
+            self._hosts.require()
+        return result
+
+
 class Measuring:
     """The points of one session; `findings` about the machine go into the environment of every run."""
 
     def __init__(self, context: SessionContext) -> None:
-        settings, self._summary, self._resume = context.settings, context.summary, context.resume
-        self._pool, self._tracker = context.pool, context.tracker
-        self._environments, self._reporter, self._settings = context.environments, context.reporter, settings
-        self.partial = PartialResults(settings.tracking)
-        self._ceilings = CeilingsKeeper(self._pool, self._tracker, self._reporter.say) if settings.ceilings else None
-        self._companions: dict[str, Companion] = {}  # by the name of the kind of work
-        self._hosts = OtherHosts()
-        self._random = random.Random(settings.sweep.seed)
-        self._keeps_nothing = False
+        self._context = context
+        self.partial = PartialResults(context.settings.tracking)
+        self._processes = _Processes(context, self.partial)
+        self._ceilings = CeilingsKeeper(context.pool, context.tracker, context.reporter.say)
+        self._random = random.Random(context.settings.sweep.seed)
         self._open: list[OpenPoint] = []
-        self._free_since = self._begun = time.perf_counter()
+        self._clock = _Clock()
         self._tags: Mapping[str, str] = {}
         self._waited: Mapping[str, float] = {}
         self.findings: Sequence[Finding] = ()
@@ -93,16 +176,14 @@ class Measuring:
     def start(self, tags: Mapping[str, str], waited: Mapping[str, float]) -> None:
         """What passes from now on is the schedule of the first point; `tags` and metrics `waited` go to every run."""
         self._tags, self._waited = {**tags, "session_id": secrets.token_hex(8)}, waited
-        self._free_since = self._begun = time.perf_counter()
+        self._clock = _Clock()
 
     def abandon(self) -> None:
         """Give back what is claimed and not recorded."""
         for entry in self._open:
             with contextlib.suppress(Exception):
-                self._tracker.abandon(entry.claim, "interrupted before its end")
-        for companion in self._companions.values():
-            companion.close()
-        self._hosts.close()
+                self._context.tracker.abandon(entry.claim, "interrupted before its end")
+        self._processes.close()
 
     def work(self, todo: Sequence[Point]) -> None:
         """Measure all points, group after group; what another driver holds comes again at the end."""
@@ -111,7 +192,7 @@ class Measuring:
         while queue:
             for _ in range(min(GROUP, len(queue))):
                 point = queue.popleft()
-                if self.enter(point):
+                if self.enter(point) is Entering.DONE:
                     elsewhere = 0
                 else:
                     queue.append(point)
@@ -120,23 +201,23 @@ class Measuring:
             if elsewhere and elsewhere >= len(queue):
                 # Who waits holds nothing: the other may wait for it.
                 self._end_references()
-                self._reporter.begin(f"waiting for {counted(len(queue), 'point')} that another driver measures")
+                self._context.reporter.begin(f"waiting for {counted(len(queue), 'point')} that another driver measures")
                 time.sleep(random.uniform(0.5, 1.5))
         self._end_references()
 
     def _open_reference(self, queue: deque[Point]) -> None:
         """Open the points that are measured once more with every group: the middle ones of a sample, by their FLOPs."""
-        count = self._settings.sweep.reference_points
+        count = self._context.settings.sweep.reference_points
         if len(queue) <= GROUP or not count:
             return
-        usable = [point for point in list(queue)[: 8 * GROUP] if not self._environments.problem(point)]
+        usable = [point for point in list(queue)[: 8 * GROUP] if not self._context.environments.problem(point)]
         usable = [point for point in usable if point.workload.repeatable]
         usable.sort(key=lambda point: costs_of(point).flops_per_step)
         for share in range(1, count + 1):
             if usable:
                 point = usable.pop(len(usable) * share // (count + 1))
                 queue.remove(point)
-                if not self.enter(point, reference=True):
+                if self.enter(point, reference=True) is not Entering.DONE:
                     queue.append(point)
 
     def _end_references(self) -> None:
@@ -148,22 +229,24 @@ class Measuring:
     def _further_rounds(self) -> None:
         """Measure what is open in further processes, each once a round, until all is complete; and the references."""
         while waiting := [entry for entry in self._open if not entry.reference or entry.last_group]:
-            if self._settings.sweep.order == "random":
+            if self._context.settings.sweep.order == "random":
                 self._random.shuffle(waiting)
             for entry in waiting:
-                self._process(entry)
+                self._further(entry)
         for entry in list(self._open):
-            self._process(entry)
+            self._further(entry)
 
     def visit(self, visits: Sequence[Visit], wanted: Callable[[Visit, bool], bool] = lambda *_: True) -> int:
         """Measure a batch, at most a group of points; how many are left out: not `wanted` (which is asked before a
         point is claimed, and once it is), or held by other drivers."""
-        left_out = sum(
-            not (wanted(visit, False) and self.enter(visit.point, visit=visit, stays=partial(wanted, visit, True)))
+        entered = [
+            self.enter(visit.point, visit=visit, stays=partial(wanted, visit, True))
+            if wanted(visit, False)
+            else Entering.UNWANTED
             for visit in visits
-        )
+        ]
         self._further_rounds()
-        return left_out
+        return len(visits) - entered.count(Entering.DONE)
 
     def enter(
         self,
@@ -171,47 +254,51 @@ class Measuring:
         reference: bool = False,
         visit: Visit | None = None,
         stays: Callable[[], bool] = lambda: True,
-    ) -> bool:
-        """Claim a point, measure it in its first process; False when another driver holds it, or it no longer `stays`
-        once it is claimed."""
-        further, excluded = (visit.tags, visit.excluded) if visit else ({}, None)
-        environment = self._environments.environment(point)
-        begin = time.perf_counter()
-        usable = not self._environments.problem(point) and not excluded
-        below = usable and below_ceilings(costs_of(point))
-        ceilings = self._ceilings.of(point, environment) if self._ceilings and below else None
-        # Measuring them is no cost of this point, and of no other.
-        spent = time.perf_counter() - begin
-        self._free_since += spent
-        self._reporter.aside(spent)
-        tags = {**point_tags(point, environment), **self._tags, **further}
-        accepts = (lambda known: self._resume.accepts(point, known)) if self._resume.looks else None
-        self._reporter.begin(run_name(point))
+    ) -> Entering:
+        """Claim a point and measure it in its first process, unless it no longer `stays` once it is claimed."""
+        visit = visit or Visit(point, {})
+        context, environment = self._context, self._context.environments.environment(point)
+        ceilings = None if visit.excluded else self._ceilings_of(point, environment)
+        tags = {**point_tags(point, environment), **self._tags, **visit.tags}
+        accepts = (lambda known: context.resume.accepts(point, known)) if context.resume.looks else None
+        context.reporter.begin(run_name(point))
         # Its processes take turns with those of the whole group; the claim is renewed meanwhile.
         longest = point.measure.timeout * (GROUP if point.measure.processes > 1 or reference else 1)
         identity = self.identity(point)
-        claim = self._tracker.begin(identity, run_name(point), tags, longest, accepts)
+        claim = context.tracker.begin(identity, run_name(point), tags, longest, accepts)
         if isinstance(claim, ClaimedElsewhere):
-            return False
+            return Entering.ELSEWHERE
         if isinstance(claim, Finished):
             self.partial.forget(identity, claim.tags["outcome"])
-            self._summary.skipped[claim.tags["outcome"]] += 1
-            self._reporter.skipped(self._summary.skipped, point.measure.processes)
-            return True
+            context.summary.skipped[claim.tags["outcome"]] += 1
+            context.reporter.skipped(context.summary.skipped, point.measure.processes)
+            return Entering.DONE
         if not stays():
-            self._tracker.abandon(claim, "other drivers began the last points at the same time")
+            context.tracker.abandon(claim, "other drivers began the last points at the same time")
             time.sleep(random.uniform(0.2, 1.0))  # else all would come back together
-            return False
+            return Entering.UNWANTED
         known = replace(environment, findings=(*environment.findings, *self.findings))
-        with_price = priced(point, self._settings.price, environment)
-        tags |= price_tags(point, with_price, self._settings.price)
+        with_price = priced(point, context.settings.price, environment)
+        tags |= price_tags(point, with_price, context.settings.price)
         entry = OpenPoint(with_price, known, ceilings, claim, tags, costs_of(point), reference, longest=longest)
-        entry.excluded = excluded
+        entry.excluded = visit.excluded
         if not claim.repeats:
             self._take_up(entry)
         self._open.append(entry)
-        self._process(entry)
-        return True
+        self._further(entry)
+        return Entering.DONE
+
+    def _ceilings_of(self, point: Point, environment: Environment) -> Ceilings | None:
+        """The ceilings of a point's platform; to measure them is no cost of this point, and of no other."""
+        usable = self._context.settings.ceilings and not self._context.environments.problem(point)
+        if not usable or not below_ceilings(costs_of(point)):
+            return None
+        begin = time.perf_counter()
+        found = self._ceilings.of(point, environment)
+        spent = time.perf_counter() - begin
+        self._clock.aside(spent)
+        self._context.reporter.aside(spent)
+        return found
 
     def _take_up(self, entry: OpenPoint) -> None:
         """Go on with the processes that an earlier driver kept, unless their first lacks a profile that is wanted."""
@@ -220,35 +307,43 @@ class Measuring:
         has = profile_tags(answer.profile)["extras"].split() if answer and answer.profile else ()
         if answer and not wanted_extras(entry.point).difference(has):
             entry.results += known
-            self._reporter.spared(min(len(known), entry.point.measure.processes))
-
-    def _keep(self, entry: OpenPoint) -> None:
-        """Keep what a point has so far; where that cannot be done, only a driver that is killed loses it."""
-        if entry.claim.repeats or self._keeps_nothing:
-            return
-        try:
-            self.partial.save(entry.claim.identity, entry.results)
-        except StoreError as error:
-            self._keeps_nothing = True
-            self._reporter.say(f"processes of points that are not complete are not kept: {error}")
+            self._context.reporter.spared(min(len(known), entry.point.measure.processes))
 
     def identity(self, point: Point) -> Identity:
         """The measurement that a point is, on this machine."""
-        return Identity(point_id(point), self._environments.environment(point).environment_id, point.replicate)
+        environment_id = self._context.environments.environment(point).environment_id
+        return Identity(point_id(point), environment_id, point.replicate)
 
-    def _process(self, entry: OpenPoint) -> None:
+    def _further(self, entry: OpenPoint) -> None:
         """Measure a point in one more process; record it once it is complete."""
         if not entry.is_complete:
-            wanted = entry.point.measure.processes
-            self._reporter.begin(run_name(entry.point), len(entry.results) + 1 if wanted > 1 else None)
-            entry.results.append(self._measure(entry))
-            self._reporter.process_ended()
-            self._renew_claims()
-        if not entry.is_complete:
-            self._keep(entry)
-            return
-        record = entry.record()
-        run_id = self._tracker.record(entry.claim, record, lambda: self._late(record))
+            self._measure(entry)
+        if entry.is_complete:
+            self._record(entry)
+        elif not entry.claim.repeats:
+            try:
+                self.partial.save(entry.claim.identity, entry.results)
+            except StoreError as error:  # where that cannot be done, only a driver that is killed loses it
+                self._context.reporter.say_once(f"processes of points that are not complete are not kept: {error}")
+
+    def _measure(self, entry: OpenPoint) -> None:
+        several, reporter = entry.point.measure.processes > 1, self._context.reporter
+        reporter.begin(run_name(entry.point), len(entry.results) + 1 if several else None)
+        schedule, begun = self._clock.schedule(), time.time()
+        result = self._processes.measure(entry)
+        self._clock.measured()
+        entry.results.append(replace(result, phases={**result.phases, "schedule": schedule}, begun=begun))
+        reporter.process_ended()
+        # Other hosts believe a claim for as long as it says: what is open for longer says so in time.
+        now = time.monotonic()
+        for each in self._open:
+            if now - each.claimed > RENEW * each.longest:
+                self._context.tracker.renew(each.claim, each.longest)
+                each.claimed = now
+
+    def _record(self, entry: OpenPoint) -> None:
+        record, tracker = entry.record(), self._context.tracker
+        run_id = tracker.record(entry.claim, record, lambda: {**self._clock.recorded(record), **self._waited})
         self._open.remove(entry)
         if len(entry.results) > 1 and not entry.claim.repeats:
             self.partial.remove(entry.claim.identity)
@@ -256,76 +351,9 @@ class Measuring:
         if work.resumes and not entry.claim.repeats and work.ended(entry.results[-1]):
             self.partial.remove_checkpoint(entry.claim.identity)
         self.drift.add(entry.steps())
-        self._done(record, run_id, entry.wanted)
-
-    def _renew_claims(self) -> None:
-        """Other hosts believe a claim for as long as it says: what is open for longer says so in time."""
-        now = time.monotonic()
-        for entry in self._open:
-            if now - entry.claimed > RENEW * entry.longest:
-                self._tracker.renew(entry.claim, entry.longest)
-                entry.claimed = now
-
-    def _measure(self, entry: OpenPoint) -> PointResult:
-        point = entry.point
-        limits = Limits(point.measure.timeout, memory_limit(point))
-        schedule, begun = time.perf_counter() - self._free_since, time.time()
-        problem = self._environments.problem(point)
-        result = PointResult("unavailable", problem) if problem else self._predicted(entry, limits)
-        result = result or self._in_worker(entry, limits)
-        self._free_since = time.perf_counter()
-        return replace(result, phases={**result.phases, "schedule": schedule}, begun=begun)
-
-    def _in_worker(self, entry: OpenPoint, limits: Limits) -> PointResult:
-        """Measure a point in one more process."""
-        point, request = entry.point, entry.request()
-        said = NewsSaid(point.workload, partial(self._tracker.tell, entry.claim))
-
-        def news(event: str | Part) -> None:
-            if words := event if isinstance(event, str) else said.say(event):
-                self._reporter.phase(words)
-
-        try:
-            request |= self._companion(point.workload).request(point)
-        except DataError as error:
-            return PointResult("unavailable", str(error))
-        if point.workload.resumes and not entry.claim.repeats:
-            request["checkpoint"] = str(self.partial.checkpoint(entry.claim.identity))
-        key = WorkerKey.of(point)
-        if point.hosts > 1:
-            try:
-                request["other_hosts"] = self._hosts.of(point.hosts, key.variables())
-            except WorkerError as error:
-                return PointResult("unavailable", str(error))
-        result = self._pool.measure(key, request, limits, news)
-        if point.hosts > 1 and result.outcome != "ok":
-            self._hosts.require()
-        return result
-
-    def _companion(self, work: Workload) -> Companion:
-        if work.name not in self._companions:
-            self._companions[work.name] = work.companion()
-        return self._companions[work.name]
-
-    @staticmethod
-    def _predicted(entry: OpenPoint, limits: Limits) -> PointResult | None:
-        """Out of memory by arithmetic or by what larger and smaller points did: no build is tried."""
-        reason = entry.excluded or exceeds_memory(entry.point, entry.costs, limits.memory_bytes)
-        return PointResult("oom_predicted", reason) if reason else None
-
-    def _late(self, record: Record) -> dict[str, float]:
-        """Metrics of the recording itself, its figure included; what follows falls into the next point's schedule."""
-        now = time.perf_counter()
-        spent = now - self._free_since
-        overhead = spent + sum(record.metrics.get(f"phase_{name}_seconds", 0.0) for name in ("schedule", "start"))
-        self._free_since = now
-        own = {"phase_record_seconds": spent, "overhead_seconds": overhead, "session_seconds": now - self._begun}
-        return {**own, **self._waited}
-
-    def _done(self, record: Record, run_id: str, spared: int) -> None:
         row = Row.of_record(run_id, record)
-        self._summary.rows.append(row)
-        self._reporter.done(row, spared)
+        self._context.summary.rows.append(row)
+        self._context.reporter.done(row, entry.wanted)
 
 
 class NewsSaid:

@@ -51,6 +51,7 @@ class Reporter:
         self._name = self._phase = ""
         self._skipped = 0
         self._said = self._begin  # the latest word, where there is no terminal
+        self._known: set[str] = set()  # what was said once
         self._processes = self._processes_left = 0
 
     def start(self, skipped: Counter[str], processes: int) -> None:
@@ -77,6 +78,12 @@ class Reporter:
     def say(self, text: str) -> None:
         """Something the user must know now."""
         self._console.print(text, soft_wrap=True, markup=False, style="yellow")
+
+    def say_once(self, text: str) -> None:
+        """Something that would be said of every point, and is of the first."""
+        if text not in self._known:
+            self._known.add(text)
+            self.say(text)
 
     def skipped(self, skipped: Counter[str], spared: int) -> None:
         """Another driver's outcome turned up for a point of ours, which spares so many processes."""

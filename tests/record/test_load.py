@@ -17,8 +17,11 @@ from paradnn.config.costs import costs_of
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Platform, Point, read_point
 from paradnn.platform.environment import Environment
+from paradnn.record.headline import headline
 from paradnn.record.measured import Measured
 from paradnn.record.record import Record, make_record
+from paradnn.session.progress import describe_point
+from paradnn.session.summary import Row
 from paradnn.store.files import file_content
 from paradnn.worker.messages import Answer, Compilation, Measurement, Timing, Trial
 from paradnn.workloads.serve.queries import Load, Probe, QueryLog
@@ -107,6 +110,18 @@ def test_a_limit_is_held_or_missed(limit: float, verdict: str) -> None:
     made = record(asked(rate=200, latency_ms=limit), [Load(200.0, 0.003, planted(3).packed(), [])])
     assert made.tags["limit"] == verdict
     assert made.tags["limit_reason"].endswith(f"took longer than {limit:g} ms, 1% may, confidence 99%")
+
+
+@pytest.mark.parametrize(("limit", "said"), [(60.0, "limit held: 0 of "), (5.0, "INVALID: limit missed: ")])
+def test_what_the_scenario_says_comes_before_the_steps_alone(limit: float, said: str) -> None:
+    made = record(asked(rate=200, latency_ms=limit), [Load(200.0, 0.003, planted(3).packed(), [])])
+    row = Row.of_record("a run", made)
+    assert made.tags["valid"] == str(limit == 60.0).lower()
+    assert describe_point(row, "a store").splitlines()[1].startswith(f"  load         {said}")
+    assert made.description.index(f"Load: {said}") < made.description.index("examples/s")
+    found = headline(made.metrics)
+    assert found
+    assert (found.value, found.unit) == (made.metrics["goodput_per_second"], "queries/s in time")
 
 
 def test_the_peak_lies_between_what_held_and_what_failed() -> None:
