@@ -1,19 +1,40 @@
-"""What the worker raises by itself; everything else is a framework's."""
+"""What the worker raises by itself, and how a point ended that raised something: its outcome, and why in one line."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+import traceback
+from typing import TYPE_CHECKING
 
-__all__ = ["Ended", "Unavailable"]
+if TYPE_CHECKING:
+    from paradnn.worker.frameworks import Framework
+
+__all__ = ["Ended", "Unavailable", "ending_of"]
 
 
 class Ended(Exception):
     """The point ends here, with an outcome of its own; the text says why in one line."""
 
-    outcome: ClassVar[str]
+    outcome: str
 
 
 class Unavailable(Ended):
     """The device or software that the point asks for is not there."""
 
     outcome = "unavailable"
+
+
+def ending_of(error: Exception, framework: Framework, phase: str) -> tuple[str, str]:
+    """Outcome and one-line reason of what was raised in `phase`."""
+    if isinstance(error, Ended):
+        return error.outcome, str(error)
+    reason = f"{phase}: {_line(error)}"
+    if isinstance(error, MemoryError):
+        return "oom_host", reason
+    traceback.print_exc()
+    return framework.classify(error, phase) or "crash", reason
+
+
+def _line(error: BaseException) -> str:
+    """The exception's type and the first line of its message, which names the operation."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}".rstrip(": ")

@@ -17,8 +17,8 @@ from paradnn.core.workload import asked_for
 from paradnn.families.workload import Workload
 from paradnn.worker.affinity import bind_cores
 from paradnn.worker.device_layout import DeviceLayout, layout_of
-from paradnn.worker.endings import ending_of
 from paradnn.worker.energy import EnergyMeter, open_meter
+from paradnn.worker.errors import ending_of
 from paradnn.worker.fork_server import Report
 from paradnn.worker.frameworks import Framework, Step, distributed
 from paradnn.worker.latencies import Caches, single_latencies

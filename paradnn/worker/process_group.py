@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
+from paradnn.worker.errors import Ended
 from paradnn.worker.fork_server import die_with_parent
 from paradnn.worker.frameworks import Step
 from paradnn.worker.memory import MemoryMeter, Taken
@@ -39,13 +40,15 @@ __all__ = [
 
 #: What a process is asked for, beside a number of steps.
 _COMPILED, _MEMORY = "compiled", "memory"
+#: Seconds without any answer after which a peer counts as gone.
+_LONGEST = 30.0
 #: Seconds that a process which failed leaves the point's own process to report it.
 _GRACE = 10.0
 #: Seconds to wait for another process to report its failure, once this one has failed.
 _REPORT_SECONDS = 2.0
 
 
-class RankFailed(Exception):
+class RankFailed(Ended):
     """Another process of the group failed with an outcome of its own."""
 
     def __init__(self, outcome: str, reason: str) -> None:
@@ -55,10 +58,6 @@ class RankFailed(Exception):
 
     def __str__(self) -> str:
         return self.reason
-
-
-#: Seconds without any answer after which a peer counts as gone.
-_LONGEST = 30.0
 
 
 def patience_of(point: Mapping[str, Any]) -> float:

@@ -8,8 +8,7 @@ from socket import socket
 from typing import Any
 
 from paradnn.worker.device_layout import DeviceLayout, layout_of
-from paradnn.worker.endings import ending_of
-from paradnn.worker.errors import Unavailable
+from paradnn.worker.errors import Unavailable, ending_of
 from paradnn.worker.frameworks import Framework, distributed, load
 from paradnn.worker.memory import MemoryMeter
 from paradnn.worker.phases import Phases

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +23,12 @@ def epochs(*accuracies: float) -> list[Epoch]:
 
 def test_what_was_kept_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "new" / "training.npz"
-    Checkpoint(str(path)).save(epochs(0.5, float("nan")), lambda: VALUES)
+    lost = replace(epochs(0.5, 0.5)[1], train_loss=float("nan"))
+    Checkpoint(str(path)).save([*epochs(0.5), lost], lambda: VALUES)
     kept = Checkpoint(str(path)).load(VALUES)
     assert kept
     assert [entry.number for entry in kept.epochs] == [1, 2]
-    assert np.isnan(kept.epochs[1].accuracy)
+    assert np.isnan(kept.epochs[1].train_loss)
     assert all(np.array_equal(one, other) for one, other in zip(kept.values, VALUES, strict=True))
     assert [entry.name for entry in path.parent.iterdir()] == ["training.npz"]
 
