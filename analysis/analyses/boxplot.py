@@ -91,7 +91,10 @@ class BoxplotResult(Result):
 
     @property
     def table(self) -> pd.DataFrame:
-        return self.boxes.table
+        """As `Boxes.table`, without the percentiles that a group has too few points for."""
+        found, count = self.boxes.table, self.boxes.table["count"]
+        least = {"p2": WHISKERS, "p9": BOX, "p91": BOX, "p98": WHISKERS}
+        return found.assign(**{name: found[name].where(count >= number) for name, number in least.items()})
 
     @property
     def drawn(self) -> int:

@@ -110,7 +110,9 @@ def test_boxes_of_speedups_are_of_the_paired_points(tmp_path: Path) -> None:
     frame = pd.concat(sides, ignore_index=True).assign(**common).iloc[:-10]  # the last ten points ran on A alone
     result = said(frame, a=("device=A",), b=("device=B",))
     expected = np.percentile(1 + number[:50] % 5, LEVELS)
-    np.testing.assert_allclose(result.table.loc[0, [f"p{level}" for level in LEVELS]].astype(float), expected)
+    np.testing.assert_allclose(result.boxes.table.loc[0, [f"p{level}" for level in LEVELS]].astype(float), expected)
+    # A 2nd percentile of 50 points would lie between the two lowest of them.
+    assert result.table.loc[0, ["p2", "p9", "p98"]].isna().tolist() == [True, False, True]
     assert result.text().startswith(
         "fc: median speedup of A over B 3x (95% interval 2x to 4x over 50 batch sizes); 50 points."
     )
