@@ -13,11 +13,16 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from paradnn import train
+from paradnn.cli.commands import COMMANDS
 from paradnn.cli.help import help_text, known_keys
+from paradnn.cli.program import program
 from paradnn.config.identity import point_id, request_of
 from paradnn.config.point import Point, read_point, read_settings
 from paradnn.errors import ConfigError
 from paradnn.families import FAMILIES
+from paradnn.listing import command as listing
+from paradnn.listing import completion
+from paradnn.plan import split_options
 from paradnn.record.record import run_name
 from paradnn.session.summary import Summary
 from paradnn.sweep.space import plain
@@ -118,3 +123,22 @@ def test_5000_configurations() -> None:
         assert len(said.splitlines()) <= 1, content
         passed += not said
     assert 50 < passed < 4000
+
+
+def test_300_lines_of_commands_that_measure_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """`list`, `completion`, a mistyped command: over-long words, huge numbers and bytes that are no text among them."""
+    generator, codes = random.Random(9), []
+    odd = [*VALUES.split(), "x" * 300, "9" * 5_000, "\udc80", "../../etc", "a/b", "\x1b[31m", "models", "keys", "model"]
+    first = [*COMMANDS, *odd]
+    kinds = {
+        "list": lambda: listing.main(generator.choices(odd, k=generator.randint(1, 3))),
+        "completion": lambda: completion.main([f"paradnn {generator.choice(first)} {generator.choice(odd)}"]),
+        "plan": lambda: program(lambda: len(split_options([f"plan.out={generator.choice(odd)}"])) - 2)(),
+    }
+    for _ in range(300):
+        codes.append(kinds[generator.choice([*kinds])]())
+        said = capsys.readouterr().err.splitlines()
+        assert len(said) == (codes[-1] == 2), said
+        assert all(line.startswith("error: ") and len(line) < 3_000 for line in said)
+    assert 50 < codes.count(2) < 250
+    assert set(codes) == {0, 2}
