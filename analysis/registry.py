@@ -93,7 +93,8 @@ class Analysis(Generic[OptionsT, ResultT]):
     counts: bool = False
 
     def __post_init__(self) -> None:
-        self.__dict__.update(__doc__=self.function.__doc__, __name__=self.function.__name__, __wrapped__=self.function)
+        of = self.function
+        self.__dict__.update(__doc__=of.__doc__, __name__=of.__name__, __module__=of.__module__, __wrapped__=of)
 
     def __call__(self, frame: pd.DataFrame, options: OptionsT | None = None) -> ResultT:
         options = options or self.options()

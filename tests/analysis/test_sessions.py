@@ -9,7 +9,7 @@ from scipy import stats
 
 from analysis.analyses.compare import Verdict, compare_points
 from analysis.analyses.software import Verdict as Brings
-from analysis.analyses.software import software
+from analysis.analyses.software import software_speedups
 from analysis.analyses.speedup import pair_points
 from analysis.statistics.sessions import Standing, design_of, session_component, sessions_of
 from tests.analysis.test_pairing import side
@@ -170,7 +170,7 @@ def test_one_process_a_point_is_never_clear_and_five_are_at_their_rate() -> None
 def test_software_gives_no_verdict_over_sides_of_other_sessions() -> None:
     a, b = planted(3, 1, together=False, true=0.3)
     frame = pd.concat([a.assign(precision="bfloat16", device="X"), b.assign(device="X")], ignore_index=True)
-    row = software(frame, ["precision"]).table.iloc[0]
+    row = software_speedups(frame, ["precision"]).table.iloc[0]
     assert not row["comparable"]
     assert "too few" not in row["why"]
     assert "python -m paradnn.compare" in row["why"]

@@ -205,7 +205,8 @@ def test_tables_of_one_run_and_of_many(store: str) -> None:
         load_table(first, "nothing.json", store)
 
 
-def test_a_damaged_table_is_named(tmp_path: Path) -> None:
+def test_a_damaged_table_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARADNN_ARTIFACTS", str(tmp_path))
     (tmp_path / "operations.json").write_text('{"columns": ["a"]}')
     frame = pd.DataFrame({"run_id": ["r1"], "artifact_uri": [tmp_path.as_uri()]})
     with pytest.raises(DataError, match=r"operations\.json of run r1 is damaged"):

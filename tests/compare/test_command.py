@@ -127,7 +127,7 @@ def test_an_interrupted_comparison_keeps_what_it_measured(store: Store, monkeypa
     ("words", "message"),
     [
         (["compile=graph", "compile=fast"], "compile=fast: no such choice; choose one of graph, xla, eager"),
-        (["framework=jax", "framework=mxnet"], "framework=mxnet: no such option; choose one of jax, tensorflow, torch"),
+        (["framework=jax", "framework=mxnet"], "framework=mxnet: no such option; choose one of jax, litert,"),
         (["compile=graph", "compile=xla", "model.noodles=8"], "model.noodles"),
         (["batch_size=256", "compile=graph"], "sides=fc 4x1024 b256 float32 cpu: is the same point on both"),
         (["compile=graph"], "two sides are needed"),

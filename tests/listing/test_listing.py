@@ -62,7 +62,7 @@ def test_what_is_not_there_is_one_line(words: list[str], message: str, capsys: p
     ("line", "proposed"),
     [
         ("paradnn tr", ["train"]),
-        ("paradnn train model=l", ["model=lstm"]),
+        ("paradnn train model=ls", ["model=lstm"]),
         ("paradnn train -m precision=float32,b", ["precision=float32,bfloat16"]),
         ("paradnn train resume=", ["resume=false", "resume=retry", "resume=true"]),
         ("paradnn train tracking.name=o", ["tracking.name=offline"]),

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from paradnn.cli.help import help_text
 from paradnn.cli.overrides import as_axes, split_overrides
-from paradnn.config.identity import point_id
+from paradnn.config.identity import point_id, request_of
 from paradnn.config.point import read_point, read_settings
 from paradnn.errors import ConfigError
 from paradnn.sweep.space import Plan, expand, plain
@@ -70,7 +70,7 @@ def test_no_two_points_of_the_tour_differ_in_their_threads_alone() -> None:
 def test_deepbench_names_a_problem_twice_and_fixes_what_a_kernel_has_not() -> None:
     read = [read_point(config) for config in plan_of("experiment=deepbench_device").configs()]
     assert (len(read), len({point_id(point) for point in read})) == (40, 39)
-    assert {point.mode for point in read} == {"inference"}
+    assert {request_of(point)["mode"] for point in read} == {"inference"}
     assert {point.batch_size for point in read} == {1}
     assert {point.model.size for point in read if point.model.name == "rnn_kernel"} == {
         "vanilla 32 t672 forward",
