@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.structure import MODULES, ROOT, arrows, floors, imports_of, tree
+from tests.structure import MODULES, PICTURE, ROOT, arrows, draw, floors, imports_of, tree
 
 #: The rooms of `paradnn`, its files and folders, on their floors: a room imports only rooms on lower floors.
 FLOORS = (
@@ -57,7 +57,7 @@ SHARED = (
     *CONFIG,
     *FORECAST,
 )
-MOST_ROOMS, MOST_ARROWS = 31, 179
+MOST_ROOMS, MOST_ARROWS = 30, 166
 
 FRAMEWORKS = {"keras", "tensorflow", "jax", "torch"}
 #: None of it is in an interpreter under test.
@@ -85,6 +85,10 @@ def test_every_room_has_a_floor_and_there_are_few() -> None:
     assert set(house) - {"analysis", "hydra_plugins", "benchmarks"} == set().union(*FLOORS)
     assert (len(house), max(floors(house).values())) <= (MOST_ROOMS, len(FLOORS))
     assert sum(map(len, house.values())) <= MOST_ARROWS
+
+
+def test_the_picture_in_the_documentation_is_of_this_code() -> None:
+    assert draw() == PICTURE.read_text(), "draw it again: python -m tests.structure"
 
 
 @BY_PATH
