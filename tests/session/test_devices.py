@@ -10,13 +10,11 @@ import pytest
 from paradnn.config.identity import Identity, point_id, request_of
 from paradnn.config.point import Point, read_point
 from paradnn.errors import ConfigError
-from paradnn.execution.worker_process import Limits
 from paradnn.families import model_of
 from paradnn.platform.environment import Environment
+from paradnn.platform.memory import exceeds_memory
 from paradnn.record.record import run_name
 from paradnn.session.hardware_peaks import Ceilings, ceilings_identity, device_peaks, single_device
-from paradnn.session.measuring import Measuring
-from paradnn.session.open_point import OpenPoint
 from paradnn.store.runs import Claim
 
 MODEL = {"name": "fc", "layers": 1, "nodes": 8}
@@ -67,14 +65,11 @@ def test_costs_are_those_of_all_replicas() -> None:
 def test_replicas_that_do_not_fit_are_predicted() -> None:
     wide = point(model={"name": "fc", "layers": 2, "nodes": 4000}, devices=4, transport="grpc")
     needed = costs(wide, 4).memory_lower_bound_bytes
-    limit = Limits(60, costs(wide, 1).memory_lower_bound_bytes + 1)
-    answer = Measuring._predicted(OpenPoint(wide, HERE, None, CLAIM, {}, costs(wide, 4)), limit)
-    assert answer is not None
-    assert answer.outcome == "oom_predicted"
-    assert f"{needed / 2**30:,.2f} GiB" in (answer.reason or "")
-    assert Measuring._predicted(OpenPoint(wide, HERE, None, CLAIM, {}, costs(wide, 1)), limit) is None
+    limit = costs(wide, 1).memory_lower_bound_bytes + 1
+    assert f"{needed / 2**30:,.2f} GiB" in (exceeds_memory(wide, costs(wide, 4), limit) or "")
+    assert not exceeds_memory(wide, costs(wide, 1), limit)
     apart = replace(wide, hosts=4)  # each has one of them
-    assert Measuring._predicted(OpenPoint(apart, HERE, None, CLAIM, {}, costs(wide, 4)), limit) is None
+    assert not exceeds_memory(apart, costs(wide, 4), limit)
 
 
 def test_devices_are_held_against_what_they_can_do_together() -> None:

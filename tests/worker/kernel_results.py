@@ -20,7 +20,7 @@ def results(framework: str, step: Any, compile_mode: str) -> list[Any]:
     """All that one step returns."""
     if framework == "tensorflow":
         found = step.function(*step.arguments)
-        return list(found if compile_mode == "eager" else found[1:])
+        return list(found[1:] if compile_mode == "xla" else found)
     jax = framework == "jax"
     found = step.function(*step._state, *step._constants) if jax else step.function(step._batch)
     return list(found) if isinstance(found, tuple) else [found]
