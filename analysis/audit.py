@@ -318,7 +318,7 @@ def _within(series: Series) -> Finding:
     """How a series scatters, and whether it was steady."""
     shown = _shown(series.middle, series.unit)
     if series.count < 2:
-        return Finding(series.name, f"{shown}: a single number, of which nobody can know how it would repeat.")
+        return Finding(series.name, f"{shown}: a single number; how it would repeat is not known.")
     scatter = f", standard deviation {short(series.spread / series.middle, share=True)}" if series.spread > 0 else ""
     words = f"{shown} in the median of {counted(series.count, 'run')}{scatter}, in one session."
     if len(series.values) < 10:
@@ -349,7 +349,7 @@ def _beside(series: Sequence[Series]) -> Iterator[Finding]:
         yield Finding(
             f"{first.name} and {other.name}",
             f"They differ by {apart}, but one was measured before the other: a drift of the machine looks the same. "
-            f"Nobody can know; {remedy}.",
+            f"No verdict; {remedy}.",
             "no verdict",
             ratio,
         )
@@ -365,7 +365,7 @@ def _between(first: Sequence[Series], second: Sequence[Series]) -> Finding:
     if min(counts) < SESSIONS:
         runs = "one session each" if max(counts) == 1 else f"{counts[0]} and {counts[1]} sessions"
         remedy = f"{SESSIONS} or more a side, by turns, would tell"
-        return Finding(name, f"{apart[0].upper()}{apart[1:]}: {runs}, nobody can know; {remedy}.", "no verdict", ratio)
+        return Finding(name, f"{apart[0].upper()}{apart[1:]}: {runs}, no verdict; {remedy}.", "no verdict", ratio)
     from scipy import stats
 
     spreads = [statistics.variance(side) / len(side) for side in logs]

@@ -1,4 +1,4 @@
-"""TODO"""
+"""Roofs and what lies below them: ceilings, the ridge, what limits a model or an operation, and their picture."""
 
 from __future__ import annotations
 

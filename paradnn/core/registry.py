@@ -8,7 +8,7 @@ other distributions name in the group of entry points that is called the same:
     [project.entry-points."paradnn.families"]
     mine = "my_package.my_family"              # a module, or module:object
 
-So whoever adds one adds one file. Nothing is imported before the registry is first asked. The standard library is
+So a new one is one file. Nothing is imported before the registry is first asked. The standard library is
 enough, since the worker asks too.
 """
 
@@ -44,7 +44,7 @@ class Registry(Mapping[str, T], Generic[T]):
     `group` is that of the entry points, where it is not called as the first of the packages is.
 
     What another package brings is left out, and a line on standard error says so, where it cannot be imported, is of
-    another kind or has a name that is taken: nobody's point is lost to a package that it does not need.
+    another kind or has a name that is taken: no point is lost to a package that it does not need.
     """
 
     def __init__(self, kind: type[T], *packages: str, group: str = "") -> None:
