@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,11 @@ pytestmark = pytest.mark.skipif(not ARCHIVE.is_dir(), reason="the published data
 
 
 @pytest.fixture(scope="module")
-def frame(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
-    return published_frame(ARCHIVE, tmp_path_factory.mktemp("published"))
+def frame(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pd.DataFrame]:
+    folder = tmp_path_factory.mktemp("published")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PARADNN_ARTIFACTS", str(folder))  # the frame is of no store that would have them below it
+        yield published_frame(ARCHIVE, folder)
 
 
 @pytest.fixture(scope="module")
