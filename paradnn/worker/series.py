@@ -27,6 +27,8 @@ __all__ = [
 FEWEST = 6
 #: A change of less than this share of the median does not matter, however clear it is.
 SMALLEST_CHANGE = 0.02
+#: So few values have an interval of their extremes where widening it would lead beyond them.
+_FEW = 16
 
 #: Share of the variance that the best line or jump explains by chance in one of ten steady series: rows by their
 #: length, columns by the lag-one correlation of the residuals. Drawn by `python -m benchmarks.steadiness --table` from
@@ -116,17 +118,27 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
 def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """95% interval of the median of positive values that are correlated in time; None where they say too little.
 
-    That of `widened_interval`, which ends at the extremes: none where both of its ends lie beyond all values, since
-    then fewer than six independent ones are in them. Of series of which the median is known (`python -m
-    benchmarks.steadiness --coverage`; Gaussian AR(1), heavy tails, two levels) docs/method.md says how many intervals
-    hold it.
+    That of `widened_interval`, which ends at the extremes. Where both of its ends lie beyond all values there is none,
+    but of up to `_FEW` values: those show too little of their correlation to be widened by it, and what the extremes
+    cover is known. Of series of which the median is known (`python -m benchmarks.steadiness --coverage`; Gaussian
+    AR(1), heavy tails, two levels) docs/method.md says how many intervals hold it.
     """
     if (ends := widened_interval(values)) is None:
         return None
     least, most = min(values), max(values)
-    if ends[0] < least and ends[1] > most:
+    if ends[0] < least and ends[1] > most and (len(values) > _FEW or _extremes_cover(values) < 0.95):
         return None
     return max(ends[0], least), min(ends[1], most)
+
+
+def _extremes_cover(values: Sequence[float]) -> float:
+    """How often the extremes of such values lie on both sides of their median.
+
+    Neighbours of an AR(1) with coefficient r are on one side of it with probability 1/2 + asin(r) / pi (Sheppard 1899);
+    taken as a chain, all n are with the (n - 1)-th power of that: 97% are not where n is 6 and r 0.
+    """
+    stays = 0.5 + math.asin(min(max(_rank_correlation(values), 0.0), 1.0)) / math.pi
+    return 1 - stays ** (len(values) - 1)
 
 
 def why_no_interval(values: Sequence[float]) -> str:
@@ -149,15 +161,20 @@ def widened_interval(values: Sequence[float]) -> tuple[float, float] | None:
     interval, n = median_interval(values), len(values)
     if interval is None:
         return None
-    normal, scores = statistics.NormalDist(), [0.0] * n
-    for rank, index in enumerate(sorted(range(n), key=values.__getitem__)):
-        scores[index] = normal.inv_cdf((rank + 0.5) / n)
-    r = (n * _lag_one(scores) + min(5.0, n / 4)) / (n - min(6.0, 0.3 * n))
+    r = (n * _rank_correlation(values) + min(5.0, n / 4)) / (n - min(6.0, 0.3 * n))
     r = min(max(r, 0.0), 1 - 0.3 / n)
     middle, wider = statistics.median(values), math.sqrt((1 + r) / (1 - r))
     # In logarithms, and no further than a float goes.
     low, high = (math.log(middle) + wider * math.log(end / middle) for end in interval)
     return math.exp(max(low, -700.0)), math.exp(min(high, 700.0))
+
+
+def _rank_correlation(values: Sequence[float]) -> float:
+    """The lag-one correlation of the values' normal scores."""
+    normal, scores = statistics.NormalDist(), [0.0] * len(values)
+    for rank, index in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        scores[index] = normal.inv_cdf((rank + 0.5) / len(values))
+    return _lag_one(scores)
 
 
 def _power(values: Sequence[float]) -> float:
