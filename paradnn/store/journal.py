@@ -239,10 +239,6 @@ class Journal:
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
         document = self.document(claim, record, recording_metrics())
         self.keep(document)
-        if self._known is not None:
-            self._read.add(f"{document.offline_id}.json")
-            self._known.setdefault(claim.identity, []).append(Finished(document.offline_id, record.tags))
-        self._claim_path(claim.identity).unlink(missing_ok=True)
         return document.offline_id
 
     def document(self, claim: Claim, record: Record, metrics: Mapping[str, float]) -> Document:
@@ -253,9 +249,18 @@ class Journal:
         return Document(whole, run_id, begun, self._sweep, claim.repeats, owner_tag())
 
     def keep(self, document: Document) -> Path:
-        """Write a document; where it is. StoreError when the disk does not take it."""
+        """Write a document; where it is. StoreError when the disk does not take it.
+
+        The claim of its point is given back: two drivers that kept theirs would each wait for the other's last point.
+        """
         path = self.path_of(document.offline_id)
         write_document(path, asdict(document))
+        tags, identity = document.record.tags, identity_of(document.record.tags)
+        if self._known is not None:
+            self._read.add(path.name)
+            self._known.setdefault(identity, []).append(Finished(document.offline_id, tags))
+        if document.run_id is None and not document.repeats:
+            self._claim_path(identity).unlink(missing_ok=True)
         return path
 
     def left_behind(self) -> Iterator[Path]:

@@ -200,11 +200,12 @@ class Tracker:
 
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
         """Keep a finished point, at once and whatever becomes of the store; the run's id."""
-        self._held.discard(claim.run_id)
         if self._store is None:
             return self._journal.record(claim, record, recording_metrics)
+        begun = claim.run_id in self._held
+        self._held.discard(claim.run_id)
         kept = self._keep(claim, record, recording_metrics)
-        if self._away_since is None:
+        if self._away_since is None and begun:
             try:
                 run_id = self._store.record(claim, record, recording_metrics)
                 kept.remove()
@@ -212,14 +213,20 @@ class Tracker:
             except StoreError as error:
                 self._lost(error)
         self._kept.append(kept)
+        if self._away_since is None:  # claimed while the store was away
+            self._upload_kept("; the store answers again")
         if kept.document and not self._is_there():
             raise self._no_room()
         return kept.path.stem
 
     def abandon(self, claim: Claim, reason: str) -> None:
         """Give a point back without an outcome."""
+        begun = claim.run_id in self._held
         self._held.discard(claim.run_id)
-        (self._store if self._store and self._away_since is None else self._journal).abandon(claim, reason)
+        if self._store is None or not begun:
+            self._journal.abandon(claim, reason)
+        elif self._away_since is None:
+            self._store.abandon(claim, reason)
 
     def _keep(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> _Kept:
         """Write a result into the journal; it waits in memory where the disk does not take it."""
@@ -306,7 +313,8 @@ class Tracker:
         while self._kept:
             try:
                 count += self._upload(self._kept[0])
-            except StoreAwayError:
+            except StoreAwayError as error:
+                self._lost(error)
                 return False
             except (StoreError, DataError) as error:  # the file stays, and `paradnn.sync` names it
                 self._notify(f"{self._kept[0].path} was not logged: {error}")

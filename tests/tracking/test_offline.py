@@ -22,7 +22,7 @@ from paradnn.errors import StoreAwayError, StoreError
 from paradnn.store.claims import owner_tag
 from paradnn.store.journal import Journal, read_document, read_record, write_document
 from paradnn.store.mlflow_store import MlflowStore
-from paradnn.store.runs import Claim
+from paradnn.store.runs import Claim, Finished
 from paradnn.store.tracker import Tracker, open_tracker, sync
 from tests.cluster.postgres import server
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
@@ -174,6 +174,32 @@ def test_claims_that_are_held_outlive_a_store_that_went_away_and_came_back(store
     left = {entry["run_id"] for entry in store.runs()}
     assert {claim.run_id for claim in held} <= left
     assert lost.run_id not in left
+
+
+def test_drivers_without_their_store_do_not_wait_for_what_the_other_has_measured(store: Store, tmp_path: Path) -> None:
+    """Each has recorded a point that the other one wants, and lives on; what both kept is in the store once."""
+    settings, said = Tracking(uri=store.uri, folder=str(tmp_path), patience=0.0), []
+    drivers = [open_tracker(settings, said.append) for _ in range(2)]
+    places = [Identity(name, ENVIRONMENT, 0) for name in "12"]
+    for driver_ in drivers:
+        driver_._lost(StoreAwayError("it does not answer"))
+    claims = [
+        one.begin(place, "p", tags_of(place), 60, lambda _: True) for one, place in zip(drivers, places, strict=True)
+    ]
+    for one, claim in zip(drivers, claims, strict=True):
+        assert isinstance(claim, Claim)
+        one.record(claim, record_of(claim), dict)
+    for one, place in zip(drivers, reversed(places), strict=True):
+        assert isinstance(one.begin(place, "p", tags_of(place), 60, lambda _: True), Finished)
+    drivers[0]._next_look = drivers[1]._next_look = 0.0
+    third, fourth = (Identity(name, ENVIRONMENT, 0) for name in "34")
+    late = drivers[0]._journal.begin(third, "p", tags_of(third), 60, lambda _: True)
+    assert all(one._is_there() for one in drivers)
+    for claim in (drivers[0].begin(fourth, "p", tags_of(fourth), 60, lambda _: True), late):
+        assert isinstance(claim, Claim)
+        drivers[0].record(claim, record_of(claim), dict)  # one was claimed in a file, though the store is there again
+    assert sorted(entry["point_id"] for entry in store.runs()) == ["1", "2", "3", "4"]
+    assert not list(tmp_path.glob("*.claim")) + list(tmp_path.glob("point-*.json"))
 
 
 def records(folder: Path, store: Store) -> tuple[Path, dict[str, object]]:
