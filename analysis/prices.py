@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.options import option
 from paradnn.config.price import load_prices, positive_price
 from paradnn.errors import ConfigError
-from paradnn.store.prices import COSTS
+from paradnn.store.metrics import COSTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +100,7 @@ def currency_of(frame: pd.DataFrame) -> str:
 
 
 def priced(frame: pd.DataFrame, prices: PriceList) -> pd.DataFrame:
-    """The frame with what its runs cost, by `paradnn.store.prices`: the metrics of COSTS, with their intervals where
+    """The frame with what its runs cost, by `paradnn.store.metrics`: the metrics of COSTS, with their intervals where
     those of what they follow from are known, PRICE, and `price_currency`. A given price wins over that of a run."""
     import numpy as np
     import pandas as pd

@@ -34,7 +34,7 @@ from benchmarks.channel_ours import point
 from benchmarks.common import RESULTS, ROOT, save
 from benchmarks.fidelity import Ratio, quiet, take_turns
 from benchmarks.turns import Failed, Program, Stage
-from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.workers import WorkerKey
 from paradnn.record.statistics import mean_interval
 from paradnn.workloads.channel import transfer_metrics
 

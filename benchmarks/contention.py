@@ -16,9 +16,7 @@ import sys
 from benchmarks.common import save
 from paradnn.config.identity import request_of
 from paradnn.config.point import read_point
-from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_key import WorkerKey
-from paradnn.execution.worker_process import Limits
+from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 
 MODELS = {
     "fc": ({"name": "fc", "nodes": 1024}, 256),

@@ -13,8 +13,8 @@ import argparse
 import numpy as np
 from numpy.typing import NDArray
 
-from paradnn.session.drift import Drift
 from paradnn.session.measuring import GROUP
+from paradnn.session.summary import Drift
 
 _NOISE, _SECONDS = 0.03, 5.0
 

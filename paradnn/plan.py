@@ -126,7 +126,7 @@ def _plan(config: DictConfig, options: Options) -> int:
     from paradnn.forecast.status import sweep_status
     from paradnn.forecast.text import describe, write_points
     from paradnn.launch.submit import BASIC, chunk_of, launcher_of
-    from paradnn.session.possible import require_possible
+    from paradnn.session.session import require_possible
     from paradnn.sweep.space import plain
     from paradnn.sweep.tasks import read_plan
 

@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
 from paradnn.errors import ConfigError, NoStoreError, StoreError
-from paradnn.store.address import StoreAddress, address_of
+from paradnn.store.address import StoreAddress, address_of, settle
 from paradnn.store.client import client_of
 from paradnn.store.errors import store_errors
-from paradnn.store.moved import settle
-from paradnn.store.views import VIEWS, link, view_tags
+from paradnn.store.mlflow_store import VIEWS, link, view_tags
 
 __all__ = ["main", "make_parser", "prepare_views"]
 

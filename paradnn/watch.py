@@ -27,10 +27,9 @@ from paradnn.core.words import counted, did_you_mean
 from paradnn.errors import ConfigError, StoreError
 from paradnn.store.address import address_of
 from paradnn.store.claims import Entry, Owner, RunIndex
-from paradnn.store.query import Query, Values
 from paradnn.store.reader import Reader, open_reader
-from paradnn.store.records import Row
-from paradnn.store.schema import OWNER
+from paradnn.store.records import Query, Row, Values
+from paradnn.store.runs import OWNER
 
 __all__ = ["Progress", "main", "make_parser", "progress_of", "view"]
 

@@ -22,7 +22,7 @@ from unittest import mock
 import pytest
 import threadpoolctl
 
-from paradnn.execution.pool import WorkerPool
+from paradnn.execution.workers import WorkerPool
 from paradnn.session import session
 from tests.processes import children_of
 

@@ -23,8 +23,8 @@ from paradnn.session.parent_run import ParentRun
 from paradnn.session.summary import Summary
 from paradnn.store.address import address_of
 from paradnn.store.mlflow_store import MlflowStore
-from paradnn.store.query import Query
 from paradnn.store.reader import open_reader
+from paradnn.store.records import Query
 from paradnn.store.runs import Claim
 from paradnn.sweep.tasks import SweepInfo
 from paradnn.watch import progress_of, view

@@ -45,7 +45,7 @@ from analysis.store.frame import families
 from paradnn.core.words import counted
 from paradnn.errors import NotEnoughData
 from paradnn.forecast.estimate import Estimate
-from paradnn.store.prices import COST_TO_TARGET
+from paradnn.store.metrics import COST_TO_TARGET
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

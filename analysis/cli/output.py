@@ -132,7 +132,7 @@ def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, c
     `sources` where they fit; `source_sweeps` names the sweeps they come from."""
     from analysis.store.writer import held, open_experiment, writing
     from paradnn.store.address import address_of
-    from paradnn.store.schema import ANALYSIS_OUTCOME
+    from paradnn.store.runs import ANALYSIS_OUTCOME
 
     client, experiment_id = open_experiment(selection.written, next(iter(selection.experiment), "paradnn"))
     sources = list(result.sources)
@@ -158,7 +158,7 @@ def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, c
 
 def _tags(name: str, result: Result, frame: pd.DataFrame, command_line: Sequence[str]) -> dict[str, Any]:
     from paradnn.store.address import without_secrets
-    from paradnn.store.schema import SCHEMA_VERSION
+    from paradnn.store.runs import SCHEMA_VERSION
 
     sources = result.sources
     used = frame[frame["run_id"].isin(sources)]

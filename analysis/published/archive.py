@@ -21,7 +21,7 @@ from analysis.published.files import DAMAGED, read_json, reason
 from analysis.published.runs import Imported, Publication, PublishedRun, Table, digest, log_publications
 from analysis.store.operations import NUMBERS
 from paradnn.errors import DataError
-from paradnn.store.protocols import PUBLISHED
+from paradnn.store.runs import PUBLISHED
 
 __all__ = ["FILES", "OPERATION_COLUMNS", "TRACE_COLUMNS", "Archive", "Row", "import_archive", "read_archive"]
 

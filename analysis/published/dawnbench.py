@@ -20,7 +20,7 @@ from analysis.published import runs
 from analysis.published.files import DAMAGED, read_json, read_table, read_text, reason
 from analysis.published.runs import Moment, Publication, PublishedRun, digest, log_publications
 from paradnn.errors import DataError
-from paradnn.store.protocols import PUBLISHED
+from paradnn.store.runs import PUBLISHED
 
 __all__ = ["EXPERIMENT", "TASKS", "Imported", "Series", "import_dawnbench", "read_series"]
 

@@ -30,7 +30,7 @@ from paradnn.core.workload import asked_for
 from paradnn.errors import ConfigError, DataError
 from paradnn.families import FAMILIES
 from paradnn.platform.specifications import find_hardware
-from paradnn.store.protocols import DEEPBENCH
+from paradnn.store.runs import DEEPBENCH
 
 __all__ = ["Platform", "Timing", "import_deepbench", "read_deepbench", "read_workbook"]
 

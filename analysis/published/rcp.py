@@ -22,7 +22,7 @@ from analysis.published import runs
 from analysis.published.files import DAMAGED, read_json, reason
 from analysis.published.runs import Publication, PublishedRun, Table, digest, log_publications
 from paradnn.errors import DataError
-from paradnn.store.protocols import PUBLISHED
+from paradnn.store.runs import PUBLISHED
 
 __all__ = ["EXPERIMENT", "Imported", "ReferencePoint", "import_rcp", "read_reference_points"]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.store.load import load
 from analysis.store.writer import held, open_experiment, writing
 from paradnn.store.address import address_of
-from paradnn.store.schema import SCHEMA_VERSION
+from paradnn.store.runs import SCHEMA_VERSION
 from paradnn.workloads.channel import COLLECTIVES, bus_factor
 
 if TYPE_CHECKING:

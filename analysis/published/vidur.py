@@ -18,7 +18,7 @@ from pathlib import Path
 from analysis.published.files import DAMAGED, read_table, read_text, reason
 from analysis.published.runs import Imported, Publication, PublishedRun, Transfer, digest, log_publications
 from paradnn.errors import DataError
-from paradnn.store.protocols import VIDUR
+from paradnn.store.runs import VIDUR
 
 __all__ = ["EXPERIMENT", "import_vidur", "read_vidur"]
 

@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.store.writer import held, open_experiment, writing
 from paradnn.errors import StoreError
-from paradnn.store.address import BUNDLE, address_of
+from paradnn.store.address import BUNDLE, address_of, artifact_folder
 from paradnn.store.bundle import artifacts_of, extract, write_bundle
 from paradnn.store.errors import store_errors
 from paradnn.store.files import PACKED, unpack
-from paradnn.store.moved import artifact_folder
-from paradnn.store.query import Query, Values
 from paradnn.store.reader import open_reader
-from paradnn.store.records import Row, Run
-from paradnn.store.schema import EXPIRES, OWNER
+from paradnn.store.records import Query, Row, Run, Values
+from paradnn.store.runs import EXPIRES, OWNER
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,9 +19,8 @@ from paradnn.core.words import counted
 from paradnn.errors import HeterogeneousError, SchemaError
 from paradnn.families import FAMILIES
 from paradnn.store.metrics import metric
-from paradnn.store.protocols import protocol_name
 from paradnn.store.records import Records, Texts
-from paradnn.store.schema import LATER_PARAMS
+from paradnn.store.runs import LATER_PARAMS, protocol_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

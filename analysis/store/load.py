@@ -22,16 +22,14 @@ import pandas as pd
 from analysis.store.frame import build
 from paradnn.core.words import counted, did_you_mean
 from paradnn.errors import ConfigError, DataError, SchemaError, StoreError
-from paradnn.store.address import BUNDLE, address_of, without_secrets
+from paradnn.store.address import BUNDLE, address_of, artifact_folder, is_local, without_secrets
 from paradnn.store.bundle import read_artifact as read_bundled
 from paradnn.store.cache import CachedReader
 from paradnn.store.errors import store_errors
 from paradnn.store.files import PACKED, is_inside, unpack
-from paradnn.store.moved import artifact_folder, is_local
-from paradnn.store.query import Query, Values
 from paradnn.store.reader import Way, open_reader
-from paradnn.store.records import Records, Texts
-from paradnn.store.schema import OUTCOME_TAGS, SCHEMA_VERSION
+from paradnn.store.records import Query, Records, Texts, Values
+from paradnn.store.runs import OUTCOME_TAGS, SCHEMA_VERSION
 
 __all__ = ["default_uri", "load", "load_table", "load_tables", "read_artifact"]
 

@@ -21,7 +21,7 @@ from paradnn.forecast.past_runs import NOISE_METRICS, PastRuns, stated_noise
 from paradnn.forecast.table import Table
 from paradnn.platform.specifications import find_hardware
 from paradnn.store.metrics import PHASES
-from paradnn.store.schema import LATER_PARAMS
+from paradnn.store.runs import LATER_PARAMS
 
 __all__ = ["WORK", "costs_of", "is_key", "past_runs", "rates_of", "table_of"]
 

@@ -10,9 +10,9 @@ from paradnn.store.address import address_of, without_secrets
 from paradnn.store.claims import RunIndex, close_abandoned, owner_tag
 from paradnn.store.client import open_experiment as open_for_writing
 from paradnn.store.errors import store_errors
+from paradnn.store.mlflow_store import view_tags
 from paradnn.store.reader import open_reader
-from paradnn.store.schema import OWNER
-from paradnn.store.views import view_tags
+from paradnn.store.runs import OWNER
 
 __all__ = ["held", "open_experiment", "writing"]
 

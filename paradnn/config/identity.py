@@ -32,7 +32,7 @@ LIMIT_KEYS = ("timeout", "memory_limit", "predict_oom")
 #: Keys of `measure` that ask for more than the timing, and leave that as it is.
 EXTRA_KEYS = ("profile", "keep_trace")
 #: Keys of a point that came later, dotted, with the value that says what was always meant: a point that was stored
-#: before them is still the same, and its run is read as if it held them (`paradnn.store.schema`).
+#: before them is still the same, and its run is read as if it held them (`paradnn.store.runs`).
 _LATER_KEYS: Mapping[str, Any] = {
     "devices": 1,
     "transport": "local",

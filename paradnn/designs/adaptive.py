@@ -1,6 +1,6 @@
 """An adaptive sweep: before every batch the store is read, the model of step time fitted, and the next points chosen.
 
-`Design` decides, for the code that measures: `AdaptiveSweep` in this process, `paradnn.launch.rounds` through a
+`Design` decides, for the code that measures: `AdaptiveSweep` in this process, `paradnn.launch.submit` through a
 launcher. `lookahead` says what measuring further points would leave unknown: the variances of a joint normal need no
 measured values.
 """

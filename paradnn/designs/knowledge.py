@@ -26,7 +26,7 @@ from paradnn.forecast.status import rates_of, sweep_status
 from paradnn.forecast.table import Rates, Table, row_of, table_of_points
 from paradnn.platform.memory import memory_limit
 from paradnn.session.summary import Row
-from paradnn.store.resume import ResumePolicy, first_accepted
+from paradnn.store.runs import ResumePolicy, first_accepted
 
 __all__ = [
     "Axis",

@@ -19,14 +19,14 @@ from paradnn.config.point import Point, Settings
 from paradnn.designs.frontier import excluded, fitting
 from paradnn.designs.knowledge import axes_of, kinds_of, proved, sizes_of
 from paradnn.execution.environments import current_environments
-from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.workers import WorkerKey
 from paradnn.forecast.history import History, open_history
 from paradnn.forecast.table import row_of
 from paradnn.platform.memory import memory_limit
 from paradnn.record.record import run_name
 from paradnn.session.course import Conclusion, Visit
 from paradnn.session.summary import Row
-from paradnn.store.resume import ResumePolicy, first_accepted
+from paradnn.store.runs import ResumePolicy, first_accepted
 
 __all__ = ["LargestBatch", "Search"]
 

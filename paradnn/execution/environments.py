@@ -13,7 +13,7 @@ from types import TracebackType
 
 from paradnn.config.point import Point
 from paradnn.errors import ParadnnError
-from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.workers import WorkerKey
 from paradnn.platform.environment import Environment, describe_environment, missing_device, software_versions
 from paradnn.platform.stack import OpenStack, Stack, find_stack, open_stack
 

@@ -22,8 +22,8 @@ from paradnn.store.address import locate
 from paradnn.store.claims import RunIndex
 from paradnn.store.journal import Journal, default_folder, read_record
 from paradnn.store.metrics import PHASES
-from paradnn.store.query import Query, Values
 from paradnn.store.reader import Reader, Way, open_reader
+from paradnn.store.records import Query, Values
 from paradnn.store.runs import Finished
 
 __all__ = ["History", "Past", "open_history"]

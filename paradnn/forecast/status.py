@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings
 from paradnn.execution.environments import current_environments
-from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.workers import WorkerKey
 from paradnn.forecast.history import History
 from paradnn.forecast.regression import Array
 from paradnn.forecast.table import Rates, cost_columns
@@ -25,9 +25,7 @@ from paradnn.platform.environment import Environment, describe_environment
 from paradnn.platform.memory import memory_limit
 from paradnn.platform.specifications import find_hardware
 from paradnn.session.hardware_peaks import Ceilings, ceilings_identity
-from paradnn.store.resume import ResumePolicy, first_accepted
-from paradnn.store.runs import Finished
-from paradnn.store.schema import outcome_of
+from paradnn.store.runs import Finished, ResumePolicy, first_accepted, outcome_of
 
 __all__ = ["SweepStatus", "by_parts", "rates_of", "sweep_status"]
 

@@ -21,7 +21,7 @@ from paradnn.families import Model, model_of
 from paradnn.families.layers import Costs
 from paradnn.forecast.history import Past
 from paradnn.forecast.regression import Array
-from paradnn.store.schema import LATER_PARAMS
+from paradnn.store.runs import LATER_PARAMS
 
 __all__ = ["PLANNED", "Rates", "Table", "cost_columns", "row_of", "table_of_points", "table_of_runs"]
 

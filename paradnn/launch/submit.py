@@ -11,21 +11,22 @@ import copy
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings
 from paradnn.core.words import counted
+from paradnn.designs.adaptive import conclusion_of, open_design
 from paradnn.errors import ConfigError
-from paradnn.launch.rounds import Round, Rounds
+from paradnn.session.course import Conclusion
 from paradnn.session.parent_run import ParentRun
 from paradnn.session.progress import describe_sweep
 from paradnn.session.summary import Row, Summary
 from paradnn.store.address import locate, without_secrets
-from paradnn.store.resume import ResumePolicy
+from paradnn.store.runs import ResumePolicy
 from paradnn.store.tracker import Tracker, open_tracker
 from paradnn.sweep.space import Plan
 from paradnn.sweep.tasks import Launched, Sweep, default_chunk, hold, make_sweep, pack
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
     from omegaconf import DictConfig
 
-__all__ = ["BASIC", "chunk_of", "launcher_of", "plan_with", "submit", "sweep_with"]
+__all__ = ["BASIC", "Round", "Rounds", "chunk_of", "launcher_of", "plan_with", "submit", "sweep_with"]
+
 
 #: A launcher's `launch`: the overrides of every task to whatever they returned.
 Launch = Callable[[Sequence[Sequence[str]]], Sequence[Any]]
@@ -281,3 +283,54 @@ def _first_line(error: BaseException) -> str:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+#: A round has this share of the points measured before it: few rounds wait for their slowest task, and yet each is
+#: chosen from much.
+_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Round:
+    """Points of a sweep, by index, that are measured at the same time; `excluded` says why these are not tried."""
+
+    indices: Sequence[int]
+    excluded: Sequence[str] = ()
+
+
+class Rounds:
+    """The rounds of an adaptive sweep; who launches them says of each when it has ended."""
+
+    def __init__(self, sweep: Sweep, chunk: int, begin: float) -> None:
+        self._design = open_design(sweep.points, sweep.settings, sweep.info, begin, anywhere=True)
+        self._chunk = chunk
+        self._environments: set[str] = set()
+
+    @property
+    def standing(self) -> str:
+        """The expected error and how many conclusions are settled."""
+        return self._design.standing
+
+    def __iter__(self) -> Iterator[Round]:
+        design, places = self._design, self._design.knowledge.candidates.places
+        known = -1
+        while len(design.knowledge.ended) > known:
+            known = len(design.knowledge.ended)
+            largest = max(self._chunk, int(_SHARE * known), 0 if known else len(places))
+            chosen = design.next(largest, self._environments)
+            if not chosen:
+                break
+            yield Round([places[index] for index in chosen])
+            design.knowledge.look(self._environments)
+        else:
+            design.reason = "tasks that measured nothing"
+        if excluded := design.excluded:
+            yield Round([places[index] for index in excluded], [*excluded.values()])
+
+    def end_round(self, environments: Collection[str]) -> None:
+        """The tasks of a round have ended; in these environments they ran."""
+        self._environments |= set(environments)
+
+    def conclusion(self) -> Conclusion:
+        """The whole design, of all drivers."""
+        return conclusion_of(self._design)

@@ -33,10 +33,9 @@ from paradnn.record.measured import (
 from paradnn.record.profile_summary import TABLES, precision_tags, profile_artifacts, profile_tags
 from paradnn.record.self_checks import contradictions
 from paradnn.store.address import without_secrets
+from paradnn.store.metrics import costs as priced_costs
 from paradnn.store.metrics import metric
-from paradnn.store.prices import costs as priced_costs
-from paradnn.store.runs import Record
-from paradnn.store.schema import SCHEMA_VERSION
+from paradnn.store.runs import SCHEMA_VERSION, Record
 from paradnn.worker.channel import plain
 from paradnn.worker.messages import Answer, Compilation, Contention, Profile, Timing
 

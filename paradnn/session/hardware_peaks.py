@@ -19,9 +19,7 @@ from typing import Any
 from paradnn.config.identity import Identity, digest, texts, told, unpriced
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
-from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_key import WorkerKey
-from paradnn.execution.worker_process import Limits
+from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.families.layers import Costs
 from paradnn.platform.environment import Environment, available_memory
 from paradnn.platform.load import LoadWatch
@@ -30,8 +28,7 @@ from paradnn.record.breakdown_figure import ceilings_figure
 from paradnn.record.measured import given
 from paradnn.record.record import Record, image, version_tags
 from paradnn.record.statistics import mean_interval
-from paradnn.store.runs import ClaimedElsewhere, Finished
-from paradnn.store.schema import CEILINGS_OUTCOME, SCHEMA_VERSION, outcome_of
+from paradnn.store.runs import CEILINGS_OUTCOME, SCHEMA_VERSION, ClaimedElsewhere, Finished, outcome_of
 from paradnn.store.tracker import Tracker
 from paradnn.worker.channel import plain
 from paradnn.worker.messages import ArrayRate, PeakRates, ProductRate

@@ -7,35 +7,47 @@ points falls into one of the phases schedule, start and record.
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 from paradnn.config.identity import Identity
-from paradnn.config.point import Point, Settings
-from paradnn.errors import StoreError, WorkerError
+from paradnn.config.point import Platform, Point, Settings
+from paradnn.errors import ConfigError, StoreError, WorkerError
 from paradnn.execution.environments import WorkerEnvironments
-from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.hosts import require_hosts
+from paradnn.execution.workers import WorkerKey, WorkerPool
+from paradnn.platform.environment import missing_device
 from paradnn.platform.findings import load_findings
 from paradnn.platform.load import LoadWatch
 from paradnn.session.course import Conclusion, Course, Visit
 from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper
-from paradnn.session.interruption import Interrupted, interruptible
 from paradnn.session.measuring import Measuring, SessionContext
 from paradnn.session.parent_run import ParentRun
-from paradnn.session.possible import require_possible
 from paradnn.session.progress import Reporter
 from paradnn.session.summary import Row, Summary
 from paradnn.store.claims import enter_task
-from paradnn.store.resume import first_accepted, point_statuses
-from paradnn.store.runs import Finished
+from paradnn.store.runs import Finished, first_accepted, point_statuses
 from paradnn.store.tracker import looks_quickly, open_tracker
 from paradnn.sweep.scheduler import restarts, task_name, task_tags, waiting_times
 from paradnn.sweep.tasks import SweepInfo
+from paradnn.worker.affinity import core_list, core_text
 
-__all__ = ["Interrupted", "follow_course", "measure_ceilings", "measure_points", "report_problem"]
+__all__ = [
+    "Interrupted",
+    "follow_course",
+    "interruptible",
+    "measure_ceilings",
+    "measure_points",
+    "report_problem",
+    "require_possible",
+]
 
 
 def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo | None) -> Summary:
@@ -225,3 +237,49 @@ class _Session:
             outcome, reason = done.tags["outcome"], tags.get("reason")
             row = Row(done.run_id, name, point.model.name, outcome, reason, metrics, tags, known=True)
             self._summary.rows.append(row)
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user or the system asked the sweep to end (Ctrl-C, SIGTERM)."""
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM and a closed terminal end the session as Ctrl-C does."""
+
+    def stop(*_: Any) -> None:
+        raise Interrupted
+
+    # Only the main thread may ask for signals; a launcher may run its tasks in another.
+    signals = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
+    previous = [signal.signal(number, stop) for number in signals]
+    try:
+        yield
+    finally:
+        for number, handler in zip(signals, previous, strict=True):
+            signal.signal(number, handler)
+
+
+def require_possible(points: Sequence[Point]) -> None:
+    """Raise ConfigError for input that is not there, and where no point has the device, cores or hosts it names."""
+    for data in dict.fromkeys(point.data for point in points):
+        path = getattr(data, "path", None)
+        if path is not None and not Path(path).exists():
+            remedy = "give a file or a folder" + (", or leave it out for a generated set" if data.is_made else "")
+            raise ConfigError("data.path", path, "there is no such file or folder", remedy)
+    problems = [_problem(platform) for platform in dict.fromkeys(point.platform for point in points)]
+    if problems and all(problems):
+        raise next(filter(None, problems))
+    require_hosts([point.hosts for point in points], os.environ)
+
+
+def _problem(platform: Platform) -> ConfigError | None:
+    """Why the platform of a point cannot be here."""
+    if problem := missing_device(platform.name):
+        return ConfigError("platform", platform.name, problem, "choose another, such as platform=cpu")
+    if platform.cores is not None and hasattr(os, "sched_getaffinity"):
+        allowed = os.sched_getaffinity(0)
+        if missing := sorted(set(core_list(str(platform.cores))) - allowed):
+            problem = f"core {missing[0]} is none that this process may use"
+            return ConfigError("platform.cores", platform.cores, problem, f"choose of {core_text(allowed)}")
+    return None

@@ -25,9 +25,8 @@ from typing import IO, Any
 from paradnn.errors import DataError, NoStoreError, SchemaError
 from paradnn.store.address import BUNDLE, StoreAddress
 from paradnn.store.files import inside, read_json, whole_file
-from paradnn.store.query import Query
-from paradnn.store.records import Records, Row, Run
-from paradnn.store.schema import SCHEMA_VERSION
+from paradnn.store.records import Query, Records, Row, Run
+from paradnn.store.runs import SCHEMA_VERSION
 from paradnn.worker.channel import read_message
 
 __all__ = ["FORMAT", "BundleReader", "artifacts_of", "extract", "read_artifact", "write_bundle"]

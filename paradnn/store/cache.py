@@ -24,11 +24,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paradnn.store.address import StoreAddress
-from paradnn.store.moved import moves_of
-from paradnn.store.query import Query
+from paradnn.store.address import StoreAddress, moves_of
 from paradnn.store.reader import Reader, Way, open_reader
-from paradnn.store.records import Records, Run, Texts
+from paradnn.store.records import Query, Records, Run, Texts
 
 __all__ = ["CachedReader"]
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paradnn.errors import NoStoreError, StoreError
-from paradnn.store.address import StoreAddress
-from paradnn.store.moved import settle
+from paradnn.store.address import StoreAddress, settle
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

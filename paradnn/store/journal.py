@@ -29,8 +29,16 @@ from paradnn.errors import DataError, StoreError
 from paradnn.store.address import address_of
 from paradnn.store.claims import CLAIM_MARGIN, Entry, Owner, owner_tag
 from paradnn.store.files import new_file, read_json
-from paradnn.store.runs import AcceptsRun, Claim, ClaimedElsewhere, Finished, Record, RecordingMetrics
-from paradnn.store.schema import OWNER, SCHEMA_VERSION
+from paradnn.store.runs import (
+    OWNER,
+    SCHEMA_VERSION,
+    AcceptsRun,
+    Claim,
+    ClaimedElsewhere,
+    Finished,
+    Record,
+    RecordingMetrics,
+)
 from paradnn.worker.channel import MessageError, plain, read_message
 from paradnn.worker.messages import PROTOCOL_VERSION
 

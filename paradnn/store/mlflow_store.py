@@ -21,7 +21,7 @@ from paradnn.config.point import Tracking
 from paradnn.core.scratch import Scratch
 from paradnn.core.workload import Moment
 from paradnn.errors import DataError, StoreAwayError, StoreError, StoreRefusalError
-from paradnn.store.address import address_of, locate
+from paradnn.store.address import address_of, local_folder, locate
 from paradnn.store.claims import (
     CLAIM_MARGIN,
     Company,
@@ -36,18 +36,27 @@ from paradnn.store.client import client_of, find_experiment, open_experiment
 from paradnn.store.errors import is_listening, one_line_of, raises_store_errors
 from paradnn.store.files import file_content, inside, pack, read_json
 from paradnn.store.journal import Document, Sweep, identity_of
-from paradnn.store.moved import local_folder
 from paradnn.store.reader import open_reader
-from paradnn.store.resume import supersedes
-from paradnn.store.runs import AcceptsRun, Claim, ClaimedElsewhere, Finished, Record, RecordingMetrics
-from paradnn.store.schema import EXPIRES, OUTCOME_TAGS, OWNER, SCHEMA_VERSION
-from paradnn.store.views import view_tags
+from paradnn.store.runs import (
+    EXPIRES,
+    OUTCOME_TAGS,
+    OWNER,
+    SCHEMA_VERSION,
+    AcceptsRun,
+    Claim,
+    ClaimedElsewhere,
+    Finished,
+    Record,
+    RecordingMetrics,
+    supersedes,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric
 
-__all__ = ["MlflowStore", "Uploaded"]
+__all__ = ["VIEWS", "MlflowStore", "Uploaded", "link", "view_tags"]
+
 
 #: How many metrics, or metrics, params and tags together, a tracking server takes at once.
 _MOST_VALUES = 1000
@@ -493,3 +502,70 @@ def _significant(value: float) -> float:
     """A measurement to seven digits, as many as it may have; counts as they are."""
     value = float(value)
     return value if value.is_integer() else float(f"{value:.7g}")
+
+
+_PREFIX = "mlflow.sharedViewState."
+_METRIC, _TAG, _ATTRIBUTE, _PARAM = ("metrics.`{}`", "tags.`{}`", "attributes.`{}`", "params.`{}`")
+_NAME = _ATTRIBUTE.format("Run Name")
+
+#: Columns with their widths in pixels: of a point, and of a sweep.
+_POINT = {
+    _TAG.format("outcome"): 90,
+    _TAG.format("steady"): 75,
+    _METRIC.format("examples_per_second"): 165,
+    _METRIC.format("examples_per_second_low"): 190,
+    _METRIC.format("examples_per_second_high"): 195,
+    _METRIC.format("peak_memory_bytes"): 165,
+    _PARAM.format("batch_size"): 95,
+    _TAG.format("contended"): 95,
+    _TAG.format("device"): 200,
+}
+_SWEEP = {
+    _METRIC.format("points"): 80,
+    _METRIC.format("points.ok"): 90,
+    _ATTRIBUTE.format("Duration"): 90,
+    _TAG.format("command"): 500,
+}
+#: Key of a view -> (what it shows, filter, order, columns). Sorted by time, runs stand below their parents; sorted by
+#: anything else, each has a line of its own.
+VIEWS = {
+    "points": (
+        "every measured point",
+        "tags.kind = 'point' and tags.source = 'measured'",
+        _METRIC.format("examples_per_second"),
+        _POINT,
+    ),
+    "sweeps": ("sweeps, their points below them", "", "attributes.start_time", {**_SWEEP, **_POINT}),
+    "imported": (
+        "published measurements",
+        "tags.kind = 'point' and tags.source = 'published'",
+        _METRIC.format("examples_per_second"),
+        _POINT,
+    ),
+}
+
+
+def view_tags() -> Mapping[str, str]:
+    """The tags of an experiment that hold its views."""
+    return {f"{_PREFIX}{key}": json.dumps(_state(*view[1:])) for key, view in VIEWS.items()}
+
+
+def link(server: str, experiment_id: str, view: str = "points") -> str:
+    """The address of a view in the UI that answers at `server`."""
+    return f"{server}/#/experiments/{experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={view}"
+
+
+def _state(chosen: str, order: str, columns: Mapping[str, int]) -> dict[str, object]:
+    widths = {_NAME: 260, **columns}
+    return {
+        "searchFilter": chosen,
+        "orderByKey": order,
+        "orderByAsc": False,
+        "startTime": "ALL",
+        "lifecycleFilter": "Active",
+        "datasetsFilter": [],
+        "modelVersionFilter": "All Runs",
+        "selectedColumns": list(columns),
+        "columnOrder": list(widths),
+        "columnWidths": widths,
+    }

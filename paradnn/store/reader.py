@@ -5,18 +5,26 @@ Resume, claims, planning and analysis all read here. Nothing heavy is imported b
 
 from __future__ import annotations
 
+import math
+import sys
 import warnings
-from typing import TYPE_CHECKING, Literal, Protocol
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from paradnn.errors import StoreError
 from paradnn.store.address import StoreAddress
-from paradnn.store.query import Query
-from paradnn.store.records import Records
+from paradnn.store.client import client_of
+from paradnn.store.errors import store_errors
+from paradnn.store.records import Query, Records, Row, Run, Values
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["Reader", "Way", "open_reader"]
+__all__ = ["Reader", "SearchReader", "Way", "open_reader"]
+
 
 #: "sql" reads tables, "api" asks MLflow's search, which takes milliseconds a run; "auto" reads tables where it can.
 Way = Literal["auto", "sql", "api"]
@@ -60,6 +68,114 @@ def open_reader(
         if way != "api":
             problem = f"reading through MLflow's search, which is slow: {tables.unexpected}"
             warnings.warn(problem, stacklevel=3)
-    from paradnn.store.search import SearchReader
 
     return SearchReader(address, client)
+
+
+_PAGE = 1_000  # runs asked for at once; a server may allow up to 50,000
+
+
+class SearchReader:
+    """Reads through an MLflow client; see `paradnn.store.reader.Reader`."""
+
+    def __init__(self, address: StoreAddress, client: MlflowClient | None = None) -> None:
+        self._address = address
+        self._given = client
+        self._ids: dict[str, str] = {}  # of experiments that were found
+
+    def experiments(self) -> list[str]:
+        """The names of the store's experiments that are not deleted."""
+        with self._answers():
+            return sorted(experiment.name for experiment in _pages(self._client.search_experiments))
+
+    def read(self, query: Query) -> Records:
+        """The runs of a query. The server filters what its grammar can say, the rest is filtered here."""
+        with self._answers():
+            rows = list(islice(self._search(query), query.newest))
+        records = Records(row.run for row in rows)
+        for row in rows:
+            run_id = row.run.run_id
+            records.add_text(((run_id, key, value) for key, value in row.params.items()), records.params)
+            records.add_text(((run_id, key, value) for key, value in row.tags.items()), records.tags)
+            records.add_metrics((run_id, key, value, math.isnan(value)) for key, value in row.metrics.items())
+        return records
+
+    @cached_property
+    def _client(self) -> MlflowClient:
+        return self._given or client_of(self._address)
+
+    def _search(self, query: Query) -> Iterator[Row]:
+        """Each run once, as plain values: of MLflow's own objects, 100,000 fill the memory.
+
+        Pages are counted by offset, so runs that arrive meanwhile may shift them: oldest first keeps newcomers at the
+        end, and an id seen before is passed over.
+        """
+        names = {self._id_of(name): name for name in query.experiments}
+        names.pop("", None)
+        if not names:
+            return
+        seen: set[str] = set()
+        order = ["attributes.start_time DESC" if query.newest else "attributes.start_time ASC", "attributes.run_id ASC"]
+        for answer in _pages(self._client.search_runs, list(names), _filter(query), order_by=order):
+            info, data = answer.info, answer.data
+            run = Run(
+                info.run_id,
+                info.run_name,
+                names[info.experiment_id],
+                info.status,
+                info.start_time,
+                info.end_time or None,
+                info.artifact_uri,
+            )
+            if run.run_id not in seen and query.accepts(run, data.params, data.tags):
+                seen.add(run.run_id)
+                params, tags = _wanted(data.params, query, "params"), _wanted(data.tags, query, "tags")
+                yield Row(run, params, tags, _wanted(data.metrics, query, "metrics"))
+
+    def _id_of(self, name: str) -> str:
+        """The id of an experiment; empty where there is none, or a deleted one."""
+        if name not in self._ids:
+            experiment = self._client.get_experiment_by_name(name)
+            if experiment is None or experiment.lifecycle_stage != "active":
+                return ""
+            self._ids[name] = str(experiment.experiment_id)
+        return self._ids[name]
+
+    def _answers(self) -> AbstractContextManager[None]:
+        return store_errors(f"cannot read {self._address.public}")
+
+
+def _wanted(values: dict[str, Any], query: Query, kind: Values) -> dict[str, Any]:
+    return {sys.intern(key): value for key, value in values.items() if query.wants(kind, key)}
+
+
+def _pages(search: Callable[..., Any], *given: Any, **options: Any) -> Iterator[Any]:
+    token = None
+    while True:
+        page = search(*given, max_results=_PAGE, page_token=token, **options)
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def _filter(query: Query) -> str:
+    """The part of a query that MLflow's grammar can say: equality with one value, and times."""
+    parts = [
+        f"{kind}.`{key}` = '{next(iter(allowed))}'"
+        for kind, filters in (("params", query.params), ("tags", query.tags))
+        for key, allowed in filters.items()
+        if len(allowed) == 1 and not set("'\"`\\") & set(key + next(iter(allowed)))
+    ]
+    if query.run_id is not None:
+        parts.append(f"attributes.run_id = '{query.run_id}'")
+    if query.status is not None:
+        parts.append(f"attributes.status = '{query.status}'")
+    if query.since_ms is not None:
+        parts.append(f"attributes.start_time >= {query.since_ms}")
+    if query.until_ms is not None:
+        parts.append(f"attributes.start_time < {query.until_ms}")
+    # Of other kinds a run may say its end otherwise, and the grammar has no "or".
+    if query.needs_outcome and query.tags.get("kind") == ("point",):
+        parts.append("tags.outcome LIKE '%'")
+    return " and ".join(parts)

@@ -1,15 +1,71 @@
-"""What is kept of one measurement: its record before it is stored, and the run that it is, or another's, in a store."""
+"""What driver and analysis must agree on about a stored run: its version, keys that came later, how it says its end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
-from paradnn.config.identity import Identity
+import yaml
+
+from paradnn.config.identity import EXTRA_KEYS, Identity, later_keys, limits_id, protocol_id, texts
+from paradnn.config.outcome import LIMIT_OUTCOMES
+from paradnn.config.paths import CONFIG
+from paradnn.config.point import Measure, Point
+from paradnn.core.schema import read
 from paradnn.core.workload import Moment
 
-__all__ = ["AcceptsRun", "Claim", "ClaimedElsewhere", "Finished", "Record", "RecordingMetrics"]
+__all__ = [
+    "ANALYSIS_OUTCOME",
+    "CEILINGS_OUTCOME",
+    "DEEPBENCH",
+    "EXPIRES",
+    "LATER_PARAMS",
+    "OUTCOME_TAGS",
+    "OWNER",
+    "PUBLISHED",
+    "SCHEMA_VERSION",
+    "VIDUR",
+    "AcceptsRun",
+    "Claim",
+    "ClaimedElsewhere",
+    "Finished",
+    "PointStatus",
+    "Record",
+    "RecordingMetrics",
+    "ResumePolicy",
+    "first_accepted",
+    "outcome_of",
+    "point_statuses",
+    "protocol_name",
+    "protocol_names",
+    "supersedes",
+    "wanted_extras",
+]
+
+
+#: Version of what a run holds.
+#:   1  the first.
+SCHEMA_VERSION = "1"
+
+#: Tags of a claim: who holds it, and until when it is believed. The UI hides what begins with "mlflow."; runs recorded
+#: by earlier versions have both without that beginning.
+OWNER, EXPIRES = "mlflow.paradnn.owner", "mlflow.paradnn.claim_expires"
+
+#: Params that came later, with the value that every run measured before them had, written as the store writes it.
+LATER_PARAMS: Mapping[str, str] = texts(later_keys())
+
+#: How runs that are no points say their end: under names of their own, so that who counts outcomes counts points.
+CEILINGS_OUTCOME, ANALYSIS_OUTCOME = "ceilings_outcome", "analysis_outcome"
+#: Tags of which a finished run has one. Those recorded by earlier versions say `outcome`, whatever they are.
+OUTCOME_TAGS = ("outcome", CEILINGS_OUTCOME, ANALYSIS_OUTCOME)
+
+
+def outcome_of(tags: Mapping[str, str]) -> str | None:
+    """How the run with these tags ended, whatever its kind; None while it has not."""
+    return next((tags[name] for name in OUTCOME_TAGS if name in tags), None)
+
 
 #: Whether a stored run, given its tags, is accepted as the measurement of the point that is to be claimed.
 AcceptsRun = Callable[[Mapping[str, str]], bool]
@@ -66,3 +122,107 @@ class Record:
     end_time: int
     description: str = ""
     history: Sequence[Moment] = ()
+
+
+def wanted_extras(point: Point) -> set[str]:
+    """What `point` asks for beside its timing: names of settings; a kept trace brings its profile along."""
+    wanted = {key for key in EXTRA_KEYS if getattr(point.measure, key)}
+    return wanted | {"profile"} if wanted else wanted
+
+
+@dataclass(frozen=True)
+class ResumePolicy:
+    """`resume` is True, False or "retry"; `retry` names the outcomes that "retry" measures again."""
+
+    resume: bool | str
+    retry: Collection[str]
+
+    @property
+    def looks(self) -> bool:
+        """Whether the store is asked at all."""
+        return self.resume is not False
+
+    def accepts(self, point: Point, tags: Mapping[str, str]) -> bool:
+        """Whether a run with these tags is accepted as the measurement of `point`, whose identity it shares.
+
+        An outcome that a limit caused is accepted under the same limits alone: with more time or memory the point may
+        end otherwise. Where a profile or its trace is asked for, a measured run without it is not accepted; nor, under
+        other limits, one whose profile a limit ended.
+        """
+        outcome = tags.get("outcome")
+        if outcome is None:
+            return False
+        wanted, extras = wanted_extras(point), tags.get("extras", "").split()
+        limited = outcome in LIMIT_OUTCOMES or (wanted and "limited" in extras)
+        if limited and tags.get("limits_id") != limits_id(point.measure):
+            return False
+        if outcome == "ok" and wanted - set(extras):
+            return False
+        return not (self.resume == "retry" and outcome in self.retry)
+
+
+def supersedes(known: Mapping[str, str], new: Mapping[str, str]) -> bool:
+    """Whether a stored run holds all that a new one of the same identity holds, which was made without a claim.
+
+    Both are tags. A measurement beside a failure adds something, so does an outcome under other limits, and one with a
+    profile beside one without.
+    """
+    outcome = outcome_of(known)
+    if outcome is None or (outcome != "ok" and outcome_of(new) == "ok"):
+        return False
+    if outcome in LIMIT_OUTCOMES and known.get("limits_id") != new.get("limits_id"):
+        return False
+    return not set(new.get("extras", "").split()) - set(known.get("extras", "").split())
+
+
+@dataclass(frozen=True)
+class PointStatus:
+    """A point of a plan before it begins: `done` is the accepted run, `repeated` says that it was named before."""
+
+    point: Point
+    identity: Identity
+    done: Finished | None
+    repeated: bool
+
+
+def first_accepted(point: Point, runs: Iterable[Finished], policy: ResumePolicy) -> Finished | None:
+    """The first accepted one of runs with a point's identity."""
+    return next((run for run in runs if policy.accepts(point, run.tags)), None)
+
+
+def point_statuses(
+    points: Iterable[Point],
+    identity_of: Callable[[Point], Identity],
+    done_of: Callable[[Point, Identity], Finished | None],
+) -> Iterator[PointStatus]:
+    """Every point with what the store knows of it; what has no run and is not repeated is to be measured."""
+    seen: set[Identity] = set()
+    for point in points:
+        identity = identity_of(point)
+        done = done_of(point, identity)
+        yield PointStatus(point, identity, done, done is None and identity in seen)
+        seen.add(identity)
+
+
+#: `protocol_id` of the paper's measurements: a hash of what is known of it, "best logged rate".
+PUBLISHED = "b5307f819546707b"
+#: That of DeepBench's: "mean of many calls after one".
+DEEPBENCH = "6a1314096f27918a"
+#: That of Vidur's: "median of the kernels of three repetitions".
+VIDUR = "ee900f105392ae85"
+_SHORT = 8  # letters of a hash
+
+
+@cache
+def protocol_names() -> Mapping[str, str]:
+    """`protocol_id` -> name: quick, standard and whatever else `conf/measure` holds, and those of published runs."""
+    named = {PUBLISHED: "published", DEEPBENCH: "deepbench", VIDUR: "vidur"}
+    for path in sorted((CONFIG / "measure").glob("*.yaml")):
+        measure = read(Measure, yaml.safe_load(path.read_text(encoding="utf-8")), "measure")
+        named.setdefault(protocol_id(measure), path.stem)
+    return named
+
+
+def protocol_name(identity: str) -> str:
+    """What a protocol is called, given its `protocol_id`."""
+    return protocol_names().get(identity, identity[:_SHORT])

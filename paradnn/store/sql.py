@@ -21,12 +21,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from paradnn.errors import NoStoreError, StoreError
-from paradnn.store.address import StoreAddress
+from paradnn.store.address import Move, StoreAddress, moves_of
 from paradnn.store.errors import one_line_of, store_errors
-from paradnn.store.moved import Move, moves_of
-from paradnn.store.query import Query
-from paradnn.store.records import Records, Run
-from paradnn.store.schema import OUTCOME_TAGS
+from paradnn.store.records import Query, Records, Run
+from paradnn.store.runs import OUTCOME_TAGS
 
 __all__ = ["TABLES", "SqlReader", "engine_of"]
 

@@ -19,7 +19,7 @@ from analysis.store.load import load, load_files, load_table, load_tables
 from paradnn.errors import ConfigError, DataError, ParadnnError
 from paradnn.store.bundle import FORMAT
 from paradnn.store.files import inside, whole_file
-from paradnn.store.schema import OWNER
+from paradnn.store.runs import OWNER
 from tests.analysis.conftest import Writer, fc
 
 Blank = Callable[[Path], str]

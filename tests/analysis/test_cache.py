@@ -19,8 +19,7 @@ import pytest
 from analysis.store.load import load
 from paradnn.errors import StoreError
 from paradnn.store import bulk, cache, sql
-from paradnn.store.query import Query
-from paradnn.store.records import Records
+from paradnn.store.records import Query, Records
 from tests.analysis.test_store import QUERIES
 from tests.conftest import ROOT
 from tests.processes import PATIENCE, started

@@ -19,7 +19,7 @@ from paradnn.config.identity import protocol_id
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Measure
 from paradnn.core.schema import read
-from paradnn.store.protocols import DEEPBENCH, PUBLISHED, VIDUR, protocol_name
+from paradnn.store.runs import DEEPBENCH, PUBLISHED, VIDUR, protocol_name
 from tests.analysis.conftest import Writer, fc
 
 QUICK, STANDARD = (

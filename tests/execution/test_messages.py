@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 
 from paradnn.config.outcome import PointResult
-from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_key import WorkerKey
-from paradnn.execution.worker_process import Limits
+from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.worker.channel import MessageError, encode, plain, read_event, read_message
 from paradnn.worker.messages import (
     PROTOCOL_VERSION,
@@ -168,8 +166,8 @@ def test_an_answer_that_is_no_json_is_a_crash(answered: Any, garbage: str) -> No
 @pytest.mark.parametrize("chunk", ["'x' * 2**20", "('x' * 1023 + chr(10)) * 2**10"], ids=["a line", "many"])
 def test_a_worker_that_says_too_much_is_ended(answered: Any, monkeypatch: pytest.MonkeyPatch, chunk: str) -> None:
     """It never ends, where thirty MiB are the most."""
-    monkeypatch.setattr("paradnn.execution.worker_process._MOST_IN_LINE", 30 * 2**20)
-    monkeypatch.setattr("paradnn.execution.worker_process._MOST_IN_ALL", 30 * 2**20)
+    monkeypatch.setattr("paradnn.execution.workers._MOST_IN_LINE", 30 * 2**20)
+    monkeypatch.setattr("paradnn.execution.workers._MOST_IN_ALL", 30 * 2**20)
     result = answered([READY], [], then=f"while True: print({chunk}, end='')")
     assert (result.outcome, result.answer) == ("crash", None)
     assert result.reason.endswith("it says over 30 MiB")

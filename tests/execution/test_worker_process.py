@@ -19,12 +19,10 @@ from paradnn.config.outcome import Ending, classify
 from paradnn.config.point import read_point
 from paradnn.core.scratch import Scratch
 from paradnn.errors import ConfigError, WorkerError
-from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_key import WorkerKey
-from paradnn.execution.worker_process import Limits, Worker, _Watch
+from paradnn.execution.workers import Limits, Worker, WorkerKey, WorkerPool, _Watch
 from paradnn.platform import environment
 from paradnn.record.profile_summary import profile_tags
-from paradnn.store.resume import ResumePolicy
+from paradnn.store.runs import ResumePolicy
 from paradnn.worker.messages import Answer, NoProfile
 from tests.conftest import ROOT
 from tests.processes import started, wait_for

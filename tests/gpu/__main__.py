@@ -47,7 +47,7 @@ def main() -> int:
 def _ask(given: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from paradnn.session.interruption import interruptible
+    from paradnn.session.session import interruptible
     from tests.gpu.commands import Session
     from tests.gpu.questions import QUESTIONS
 

@@ -20,7 +20,7 @@ from paradnn.errors import ConfigError
 from paradnn.launch import slurm
 from paradnn.launch.submit import submit
 from paradnn.store.claims import Entry, enter_task, owner_tag
-from paradnn.store.schema import EXPIRES, OWNER
+from paradnn.store.runs import EXPIRES, OWNER
 from paradnn.sweep import scheduler as placement
 from paradnn.sweep.space import Plan
 from paradnn.sweep.tasks import Launched, Sweep, SweepInfo, default_chunk

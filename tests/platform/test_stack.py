@@ -17,8 +17,7 @@ import pytest
 
 from paradnn.config.point import Software, read_point
 from paradnn.errors import ConfigError, WorkerError
-from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.workers import WorkerKey, WorkerPool
 from paradnn.platform.stack import OpenStack, Stack, _problem, open_stack
 from tests.conftest import ROOT, TINY, Store, run
 from tests.execution.test_worker_process import workers

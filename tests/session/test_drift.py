@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.drift import correlated
 from benchmarks.drift import planted as in_rounds
-from paradnn.session.drift import Drift
+from paradnn.session.summary import Drift
 
 
 def planted(random: np.random.Generator, per_hour: float, noise: float, points: int = 24, processes: int = 3) -> Drift:

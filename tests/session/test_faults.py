@@ -16,7 +16,7 @@ import pytest
 
 from paradnn.config.point import Measure, Point
 from paradnn.families.fc import FullyConnected
-from paradnn.store.resume import ResumePolicy
+from paradnn.store.runs import ResumePolicy
 from tests.conftest import ROOT, TINY, Store, environment, run
 from tests.processes import PATIENCE, children_of, hearing_ctrl_c, started, wait_for
 

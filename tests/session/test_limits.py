@@ -12,7 +12,7 @@ import pytest
 from paradnn import ceilings
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Framework, Measure, Platform, Point, Software
-from paradnn.execution.pool import WorkerPool
+from paradnn.execution.workers import WorkerPool
 from paradnn.families.fc import FullyConnected
 from paradnn.platform.environment import describe_environment
 from paradnn.platform.load import Load, LoadWatch
@@ -20,7 +20,7 @@ from paradnn.platform.specifications import HARDWARE, find_hardware
 from paradnn.session import hardware_peaks as peaks
 from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, ceilings_identity, changes, overrun_tags
 from paradnn.store.journal import Journal
-from paradnn.store.resume import ResumePolicy
+from paradnn.store.runs import ResumePolicy
 from paradnn.worker.messages import Answer, PeakRates, ProductRate
 from tests.conftest import TINY, Store, run
 

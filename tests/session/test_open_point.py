@@ -13,7 +13,7 @@ from paradnn.config.outcome import PointResult
 from paradnn.config.point import Measure, Point
 from paradnn.families.fc import FullyConnected
 from paradnn.platform.environment import Environment
-from paradnn.session.open_point import OpenPoint
+from paradnn.session.measuring import OpenPoint
 from paradnn.store.runs import Claim
 from paradnn.worker.messages import Answer, Compilation, Measurement, Timing
 from paradnn.workloads.serve import Server

@@ -11,7 +11,7 @@ from paradnn.config.data import Images
 from paradnn.config.point import Platform, Point
 from paradnn.errors import ConfigError
 from paradnn.families.fc import FullyConnected
-from paradnn.session.possible import require_possible
+from paradnn.session.session import require_possible
 from paradnn.workloads.channel import CHANNEL, Communication
 from tests.conftest import Store, run
 

@@ -17,11 +17,10 @@ from paradnn.config.identity import Identity
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Tracking
 from paradnn.session import measuring
-from paradnn.session.open_point import OpenPoint
+from paradnn.session.measuring import OpenPoint
 from paradnn.store.journal import PartialResults, write_document
 from paradnn.store.mlflow_store import MlflowStore
-from paradnn.store.runs import Claim
-from paradnn.store.schema import EXPIRES
+from paradnn.store.runs import EXPIRES, Claim
 from paradnn.worker.channel import plain
 from paradnn.worker.messages import PROTOCOL_VERSION
 from paradnn.workloads.learn.messages import Epoch

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 
 from paradnn.record.sweep_figure import NAMED, Mark, sweep_figure
+from paradnn.session.parent_run import PICTURE, picture, table_file, table_text
 from paradnn.session.summary import Row
-from paradnn.session.sweep_results import PICTURE, picture, table_file, table_text
 from paradnn.store.files import file_content
 
 

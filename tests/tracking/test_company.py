@@ -11,8 +11,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from paradnn.store.runs import Claim, ClaimedElsewhere, Finished
-from paradnn.store.schema import EXPIRES, OWNER
+from paradnn.store.runs import EXPIRES, OWNER, Claim, ClaimedElsewhere, Finished
 from tests.cluster.recorder import record_of
 from tests.conftest import ROOT, environment
 from tests.tracking.remote import Remote, begin

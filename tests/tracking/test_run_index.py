@@ -22,7 +22,7 @@ from paradnn.config.identity import Identity
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, Tracking
 from paradnn.errors import NoStoreError, StoreError
-from paradnn.execution.pool import WorkerPool
+from paradnn.execution.workers import WorkerPool
 from paradnn.families.fc import FullyConnected
 from paradnn.forecast.history import open_history
 from paradnn.platform.environment import Environment, describe_environment
@@ -34,8 +34,7 @@ from paradnn.store.claims import Entry, RunIndex, owner_tag
 from paradnn.store.journal import Journal, read_record
 from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.reader import open_reader
-from paradnn.store.runs import Claim
-from paradnn.store.schema import EXPIRES, OWNER
+from paradnn.store.runs import EXPIRES, OWNER, Claim
 from paradnn.worker.messages import Answer, ArrayRate, PeakRates, ProductRate
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
 from tests.conftest import Store

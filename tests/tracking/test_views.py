@@ -12,8 +12,7 @@ from paradnn.config.point import Tracking
 from paradnn.errors import StoreError
 from paradnn.store.address import address_of
 from paradnn.store.metrics import METRICS
-from paradnn.store.mlflow_store import MlflowStore
-from paradnn.store.views import VIEWS, link, view_tags
+from paradnn.store.mlflow_store import VIEWS, MlflowStore, link, view_tags
 from tests.conftest import Store
 
 

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_key import WorkerKey
-from paradnn.execution.worker_process import Limits
+from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from tests.conftest import ROOT
 from tests.worker.families import MODELS, POINT
 

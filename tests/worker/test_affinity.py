@@ -13,9 +13,7 @@ import pytest
 from paradnn.config.identity import digest, point_id, request_of
 from paradnn.config.point import Point, read_point
 from paradnn.errors import ConfigError
-from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_key import WorkerKey
-from paradnn.execution.worker_process import Limits
+from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.worker.affinity import core_list, core_text
 from paradnn.worker.latencies import Caches, part_bytes
 from tests.conftest import processes_of_points

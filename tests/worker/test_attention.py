@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_key import WorkerKey
-from paradnn.execution.worker_process import Limits
+from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.families import build, model_of
 from paradnn.families.parts.attention import CrossAttention, SelfAttention, plain_attention
 from paradnn.families.transformer import smoothed_cross_entropy

@@ -16,9 +16,7 @@ from typing import Any
 import pytest
 
 from paradnn.config.outcome import PointResult
-from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_key import WorkerKey
-from paradnn.execution.worker_process import Limits
+from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.families import model_of
 from paradnn.worker.messages import NoProfile, Profile
 from tests.conftest import ROOT, TINY, Store, process

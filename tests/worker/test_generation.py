@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_key import WorkerKey
-from paradnn.execution.worker_process import Limits
+from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.families import model_of
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.workloads.generate.decoder import build_decoder

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from paradnn.execution.worker_key import WorkerKey
+from paradnn.execution.workers import WorkerKey
 from paradnn.families import FAMILIES, model_of
 from tests.conftest import ROOT
 from tests.worker.kernel_oracle import cell, convolution, gradient

@@ -6,9 +6,7 @@ import sys
 
 import pytest
 
-from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_key import WorkerKey
-from paradnn.execution.worker_process import Limits
+from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from tests.worker.families import POINT
 from tests.worker.memory_checks import LARGE, TINY, Sized, check_memory
 

@@ -13,9 +13,7 @@ import pytest
 import tensorflow as tf
 from keras.src.ops.numpy import Pad
 
-from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_key import WorkerKey
-from paradnn.execution.worker_process import Limits
+from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.families import build, model_of
 from paradnn.families.workload import Workload
 from paradnn.worker.data import synthetic_batch

@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 
 from paradnn.config.outcome import PointResult
-from paradnn.execution.pool import WorkerPool
-from paradnn.execution.worker_key import WorkerKey
-from paradnn.execution.worker_process import Limits
+from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.workloads.learn.files import SetFiles
 from paradnn.workloads.learn.messages import Epoch
 from paradnn.workloads.learn.sets import Digits

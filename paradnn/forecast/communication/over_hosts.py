@@ -26,7 +26,7 @@ from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.regression import Array
 from paradnn.forecast.status import SweepStatus, rates_of
 from paradnn.forecast.table import table_of_points
-from paradnn.store.schema import LATER_PARAMS
+from paradnn.store.runs import LATER_PARAMS
 
 if TYPE_CHECKING:
     import pandas as pd

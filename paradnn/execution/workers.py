@@ -1,12 +1,4 @@
-"""Driver side of the pipe: starts workers, sends them points, watches time and memory, classifies how a point ended.
-
-The driver sleeps in `select` until the worker sends something; ten times a second it wakes to read the child's memory,
-which costs some twenty microseconds and so no core of the measurement.
-
-Resident bytes are cheap to read, some twenty microseconds a process, but count pages that processes share in each of
-them: thirty forks of one that holds a framework would seem to hold thirty. What each holds alone takes the kernel some
-ten milliseconds, as it walks over all pages, and is asked for only where the cheap sum is above the limit.
-"""
+"""Which points can share a worker, and the environment variables that the worker is started with."""
 
 from __future__ import annotations
 
@@ -17,18 +9,22 @@ import shutil
 import signal
 import subprocess
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import psutil
 
 from paradnn.config.outcome import OUTCOMES, Ending, PointResult, classify, signal_name
 from paradnn.config.paths import PACKAGE
-from paradnn.core.scratch import Scratch
+from paradnn.config.point import Point
+from paradnn.core.scratch import Scratch, remove_leftovers
 from paradnn.core.workload import Part
-from paradnn.execution.worker_key import WorkerKey
+from paradnn.platform.environment import available_memory
+from paradnn.platform.stack import interpreter_of
 from paradnn.worker.channel import BrokenLine, MessageError, encode, read_event
 from paradnn.worker.messages import (
     PROTOCOL_VERSION,
@@ -46,7 +42,59 @@ from paradnn.worker.messages import (
     Started,
 )
 
-__all__ = ["Limits", "Resident", "Worker"]
+__all__ = ["Limits", "Resident", "Worker", "WorkerKey", "WorkerPool"]
+
+
+#: Variables that bound the threads of an operation, in one framework or another; NPROC is that of XLA's CPU client.
+_THREADS = (
+    "OMP_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NPROC",
+)
+
+
+@dataclass(frozen=True)
+class WorkerKey:
+    """What is read when a framework is imported: points that differ in it need different workers."""
+
+    python: str
+    framework: str
+    threads: int | None
+    platform: str
+    env: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, point: Point) -> WorkerKey:
+        """The key of the worker that can measure `point`."""
+        return cls(
+            python=interpreter_of(point.software),
+            framework=point.framework.name,
+            threads=point.platform.threads,
+            platform=point.platform.name,
+            env=tuple(sorted(point.framework.env.items())),
+        )
+
+    def environ(self) -> dict[str, str]:
+        """The worker's environment: the driver's own, with what the key says, without what opens the store."""
+        own = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+        return {"TF_CPP_MIN_LOG_LEVEL": "2", **own, **self.variables()}
+
+    def variables(self) -> dict[str, str]:
+        """What the key says, on any host."""
+        environ = {"KERAS_BACKEND": self.framework, "PYTHONUNBUFFERED": "1"}
+        if self.platform == "cpu":
+            environ["CUDA_VISIBLE_DEVICES"] = "-1"
+            environ |= {"JAX_PLATFORMS": "cpu", "KERAS_TORCH_DEVICE": "cpu"}
+        else:
+            # Without it JAX takes most of a device's memory at once, and no peak can be measured.
+            environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+        if self.threads:
+            environ |= dict.fromkeys(_THREADS, str(self.threads))
+        return environ | dict(self.env)
+
 
 #: Seconds between two looks at the child's memory.
 _LOOK = 0.1
@@ -388,3 +436,69 @@ def _private(pid: int, resident: int) -> int:
     except OSError:
         return 0
     return sum(int(row.split()[1]) * 1024 for row in rows if row.startswith("Private_"))
+
+
+class WorkerPool:
+    """Live workers by key, so that interleaved software stacks do not pay the import again.
+
+    An idle worker sleeps on its standard input, but it holds memory that a point may need: `limit` bounds how many are
+    kept, `share` how much of the memory that is there they may hold together. The least recently used goes first.
+    """
+
+    def __init__(self, limit: int = 16, share: float = 0.25) -> None:
+        remove_leftovers()
+        self._limit = limit
+        self._share = share
+        self._workers: OrderedDict[WorkerKey, Worker] = OrderedDict()
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def prepare(self, key: WorkerKey) -> None:
+        """Start the worker of `key` without waiting: its import runs while the driver does something else."""
+        self._get(key)
+
+    def measure(
+        self, key: WorkerKey, point: Mapping[str, Any], limits: Limits, on_news: Callable[[str | Part], None]
+    ) -> PointResult:
+        """Measure one point; whatever happens to child or worker, a result with an outcome comes back."""
+        try:
+            worker = self._get(key)
+        except OSError as error:  # the interpreter went away
+            return PointResult("unavailable", f"{key.python} does not start: {error.strerror}")
+        try:
+            result = worker.measure(point, limits, on_news)
+        except BaseException:
+            self._drop(key)
+            raise
+        if worker.alive:
+            return result
+        self._drop(key)
+        # A worker that was killed while it slept says nothing of this point: a new one measures it.
+        return result if worker.reached_point else self._get(key).measure(point, limits, on_news)
+
+    def close(self) -> None:
+        """Kill every worker and its child."""
+        for key in list(self._workers):
+            self._drop(key)
+
+    def _get(self, key: WorkerKey) -> Worker:
+        if key not in self._workers:
+            while self._workers and (len(self._workers) >= self._limit or self._too_heavy()):
+                self._drop(next(iter(self._workers)))
+            self._workers[key] = Worker(key)
+        self._workers.move_to_end(key)
+        return self._workers[key]
+
+    def _too_heavy(self) -> bool:
+        """Whether another worker like these would leave points too little memory."""
+        held = [worker.resident_bytes() for worker in self._workers.values()]
+        return sum(held) + max(held) > self._share * (available_memory() + sum(held))
+
+    def _drop(self, key: WorkerKey) -> None:
+        self._workers.pop(key).close()
