@@ -1,25 +1,25 @@
-"""The look of the analysis' figures: the project's own, and colours that a name keeps in every figure."""
+"""Pictures of analyses: one look, colours that a name keeps in every figure, a layout for the width that is asked.
+
+A picture is laid out as it is made: within `page(width)` panels stand below each other where there is no room beside,
+letters shrink to 6 points at the least, and names, legends and ticks take the room that there is.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from analysis.labels import labelled
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
+from matplotlib import colormaps, rc_context, rcParams
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.cm import ScalarMappable
@@ -33,9 +33,9 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.text import Text
 from matplotlib.ticker import (
     FixedLocator,
-    FuncFormatter,
     LogFormatter,
     LogLocator,
+    MaxNLocator,
     NullFormatter,
     NullLocator,
     PercentFormatter,
@@ -43,40 +43,89 @@ from matplotlib.ticker import (
 from numpy.typing import ArrayLike
 
 from analysis.format import short
+from analysis.labels import labelled
+from paradnn import plotting
 from paradnn.families import FAMILIES
-from paradnn.plotting import COLOURS, MARKERS, SEQUENTIAL, figure, finish, quantity
+from paradnn.plotting import COLOURS, MARKERS, SEQUENTIAL, cell, finish, letters_in, quantity
 
 __all__ = [
     "COLOURS",
     "GREY",
     "MARKERS",
     "SEQUENTIAL",
-    "Colouring",
     "Line2D",
     "LogNorm",
     "Normalize",
     "Patch",
+    "PercentFormatter",
     "Rectangle",
     "ScalarMappable",
+    "band",
     "below",
     "colormaps",
+    "colour_bar",
     "colour_of",
     "colouring",
     "families_with",
     "figure",
     "finish",
     "fit",
+    "forest",
+    "handle",
+    "lay_out",
+    "legend",
     "log_ticks",
+    "look",
     "marker_of",
+    "marks",
+    "names",
+    "page",
+    "panels",
     "quantity",
     "ratio_axis",
+    "scale_of",
     "settle",
     "stacked",
 ]
 
+#: Of what has no value, or none that is set apart.
+GREY = "#888888"
 #: A name's place decides its look.
 _FAMILIES = tuple(FAMILIES)
-_WIDE = 1e4  # ends of an axis that are further apart leave no room for more ticks than the decades
+_PAGE: ContextVar[float | None] = ContextVar("page", default=None)
+_PANEL = 3.0  # inches that a panel needs on a page
+_ROW = 0.7  # of a row's height that its marks share
+
+
+@contextmanager
+def page(width: float | None) -> Iterator[None]:
+    """Pictures made within are exactly `width` inches wide; None: as wide as they need, for a screen."""
+    size = 10.0 if width is None else min(10.0, max(7.2, 1.25 * width))
+    token = _PAGE.set(width)
+    # Every text is as it is written: a name such as "$5 slice, $6 slice" is no formula.
+    letters = {"font.size": size, "legend.fontsize": "small", "legend.title_fontsize": "small"}
+    try:
+        with rc_context({**letters, "legend.frameon": False, "text.parse_math": False}):
+            yield
+    finally:
+        _PAGE.reset(token)
+
+
+def panels(count: int, width: float, height: float, across: int = 1) -> tuple[Figure, list[Axes]]:
+    """A figure of so many panels of `width` x `height` inches, at most so many beside each other; on a page as many as
+    have room. Without pyplot, which keeps every figure alive."""
+    asked, across = _PAGE.get(), min(across, count)
+    if asked is not None:
+        across = min(across, max(1, int(asked / _PANEL)))
+        height *= min(1.0, max(0.7, asked / across / width))
+        width = asked / across
+    rows = math.ceil(count / across)
+    drawn = Figure(figsize=(width * across, height * rows), layout="constrained")
+    _LAID_OUT.add(drawn)
+    every = [drawn.add_subplot(rows, across, place + 1) for place in range(count)]
+    for axes in every:
+        axes.tick_params(which="both", labelsize=rcParams["font.size"])
+    return drawn, every
 
 
 def families_with(names: Iterable[str]) -> list[str]:
@@ -95,57 +144,11 @@ def marker_of(name: str, among: Sequence[str] = ()) -> str:
     return MARKERS[(place + place // len(COLOURS)) % len(MARKERS)]
 
 
-def stacked(
-    rows: Mapping[str, str],
-    parts: Mapping[str, tuple[str, ArrayLike]],
-    looks: Mapping[str, tuple[str, str]],
-    title: str,
-    per: str,
-    written: float,
-) -> Figure:
-    """Bars of shares below each other: one for each of `rows`, a name with what stands at the bar's end.
-
-    `parts` are what a bar is made of, a key with its name in the legend and its share of each row; `looks` are colour
-    and hatch by the same keys. Shares from `written` on have their number in the bar; `per` is what they are shares of.
-    """
-    drawn, axes = figure(8.0, 1.9 + 0.5 * len(rows) + 0.1 * (len(parts) > 10))
-    left = np.zeros(len(rows))
-    ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1}
-    for key, (name, given) in parts.items():
-        shares = np.asarray(given, dtype="float64")
-        colour, hatch = looks[key]
-        how = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.6, "height": 0.6, "label": name}
-        axes.barh(range(len(rows)), shares, left=left, **how)
-        for row, share in enumerate(shares):
-            if share >= written:
-                middle = (left[row] + share / 2, row)
-                axes.text(*middle, f"{share:.0%}", ha="center", va="center", fontsize=8, bbox=ground)
-        left += shares
-    for place, words in enumerate(rows.values()):
-        axes.text(1.01, place, words, va="center", fontsize=8)
-    axes.set_yticks(range(len(rows)), list(rows))
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlim(0, 1.17)
-    axes.set_xticks(np.linspace(0, 1, 6))
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
-    finish(axes, title, f"share of {per}")
-    axes.yaxis.grid(False)
-    below(drawn, axes, columns=5)
-    return drawn
-
-
-def below(drawn: Figure, axes: Axes, columns: int = 4) -> None:
-    """The legend of a panel below the figure."""
-    known = axes.get_legend_handles_labels()
-    drawn.legend(*known, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
-
-
-def log_ticks(axis: Axis) -> None:
-    """Plain numbers along a logarithmic axis, once all is drawn: 1, 2, 5 of each decade, over wide ranges decades."""
-    low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < _WIDE * low else (1,)))
-    axis.set_major_formatter(lambda value, _: f"{value:,g}")
-    axis.set_minor_formatter("")
+def look(name: str | None, among: Sequence[str] = ()) -> dict[str, Any]:
+    """Colour and marker of a name as Matplotlib's functions take them; grey of none."""
+    if name is None:
+        return {"color": GREY, "marker": "o"}
+    return {"color": colour_of(name, among), "marker": marker_of(name, among)}
 
 
 def _place(name: str, among: Sequence[str]) -> int:
@@ -154,11 +157,104 @@ def _place(name: str, among: Sequence[str]) -> int:
     return _FAMILIES.index(name) if name in _FAMILIES else len(_FAMILIES)
 
 
-#: Of what has no value, or none that is set apart.
-GREY = "#888888"
+# What stands around the data: names, numbers, colours, the legend.
+
+
+def names(axis: Axis, words: Sequence[str]) -> None:
+    """Names at 0, 1, 2 ... along an axis, on as many lines as they need: upright along the horizontal one where a word
+    is too long; with those along the vertical one the figure grows."""
+    axes, size = axis.axes, float(rcParams["font.size"])
+    width, height = cell(axes)
+    vertical = axis is axes.yaxis
+    letters = max(5, letters_in(0.46 * width if vertical else (width - 0.9) / max(1, len(words)), size))
+    if not vertical and max((len(word) for name in words for word in name.split()), default=0) > letters:
+        axis.set_ticks(range(len(words)), list(words), rotation=90)
+        return
+    lines = [_filled(name, letters) for name in words]
+    axis.set_ticks(range(len(words)), lines)
+    if vertical:
+        _grow(axes, sum(name.count("\n") + 1 for name in lines) * size * 1.35 / 72 + 0.9 - height)
+
+
+def legend(drawn: Figure, handles: Sequence[Artist] = (), title: str = "") -> None:
+    """One legend below all panels, in as many columns as fit: of `handles`, else of what has a label there."""
+    known: dict[str, Any] = {str(one.get_label()): one for one in handles}
+    if not handles:
+        for axes in drawn.axes:
+            known |= {name: one for one, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if not known:
+        return
+    size = float(rcParams["font.size"]) / 1.2
+    letters = letters_in(0.98 * drawn.get_figwidth(), size)
+    labels = [_filled(name, letters - 6) for name in known]
+    wide = sorted((max(map(len, name.split("\n"))) + 6 for name in labels), reverse=True)
+    fitting = [count for count in range(2, min(len(labels), 8) + 1) if sum(wide[:count]) <= letters]
+    columns = max(fitting, default=1)
+    drawn.legend(
+        list(known.values()),
+        labels,
+        title=_filled(title, letters) or None,
+        ncols=columns,
+        loc="outside lower center",
+        columnspacing=1.2,
+    )
+    lines = math.ceil(len(labels) / columns) * max(name.count("\n") + 1 for name in labels) + bool(title)
+    drawn.set_figheight(drawn.get_figheight() + lines * size * 1.5 / 72)
+
+
+def handle(label: str, **how: Any) -> Line2D:
+    """A mark of a legend, or a line where `how` has a style of one."""
+    return Line2D([], [], label=label, **({"linestyle": "none"} | how))
+
+
+def log_ticks(axis: Axis, words: Callable[[float], str] = "{:,g}".format) -> None:
+    """Numbers along a logarithmic axis, once all is drawn: 1, 2, 5 of each decade, or fewer where there is no room."""
+    low, high = sorted(axis.get_view_interval())
+    across, up = (72 * (side - 1) / float(rcParams["font.size"]) for side in cell(axis.axes))
+    longest = max(4, len(words(low)), len(words(high)))
+    fitting = max(2, int(across / longest / 0.75 if axis is axis.axes.xaxis else up / 2.2))
+    decades = math.log10(high / low)
+    if decades < 0.9:
+        axis.set_major_locator(MaxNLocator(min(fitting, 6), steps=[1, 2, 2.5, 5, 10]))
+    else:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if 3 * decades <= fitting else (1,), numticks=fitting))
+    axis.set_major_formatter(lambda value, _: words(value))
+    axis.set_minor_locator(NullLocator())
+    axis.set_minor_formatter(NullFormatter())
+
+
+def ratio_axis(axis: Axis) -> None:
+    """Ticks of a logarithmic axis of ratios: 0.5x, 1x, 2x."""
+    log_ticks(axis, "{:.4g}x".format)
+
+
+def colour_bar(
+    drawn: Figure, axes: Sequence[Axes], norm: Normalize, label: str, words: Callable[[float], str] = short
+) -> None:
+    """The colours of numbers, right of some panels."""
+    bar: Any = drawn.colorbar(ScalarMappable(norm, SEQUENTIAL), ax=list(axes), fraction=0.04, pad=0.02, aspect=30)
+    if isinstance(norm, LogNorm):
+        log_ticks(bar.ax.yaxis, words)
+    else:
+        bar.ax.yaxis.set_major_locator(MaxNLocator(6))
+        bar.ax.yaxis.set_major_formatter(lambda value, _: words(value))
+    bar.set_label(label)
+    bar.outline.set_visible(False)
+
+
+def _filled(text: str, letters: int) -> str:
+    """A text in lines of at most so many letters; its own lines stay."""
+    return "\n".join(textwrap.fill(line, max(5, letters), break_long_words=False) for line in text.split("\n"))
+
+
+def _grow(axes: Axes, inches: float) -> None:
+    """Give each row of panels so much more height, if that is any."""
+    drawn: Any = axes.figure
+    rows = axes.get_subplotspec().get_gridspec().nrows  # type: ignore[union-attr]
+    drawn.set_figheight(drawn.get_figheight() + rows * max(0.0, inches))
+
 
 _LEVELS = 9  # distinct values that get a colour and a marker each
-_WRAP = 26  # characters of a legend's line
 
 
 @dataclass(frozen=True)
@@ -174,51 +270,33 @@ class Colouring:
     numeric: bool
 
     def parts(self, values: pd.Series) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
-        """Which of `values` are drawn alike, and how, as `Axes.scatter` takes it; those without a value are grey."""
+        """Which of `values` have one look, and which, as `Axes.scatter` takes it; those without a value are grey."""
         missing = values.isna().to_numpy(dtype=bool)
         if self.norm is not None:
             numbers = values.astype("float64").to_numpy()[~missing]
             yield ~missing, {"c": numbers, "cmap": SEQUENTIAL, "norm": self.norm, "marker": MARKERS[0]}
-        for place, level in enumerate(self.levels):
+        for level in self.levels:
             mine = values.eq(level).fillna(False).to_numpy(dtype=bool)
             if mine.any():
-                colour, marker = self._look(place)
-                yield mine, {"color": colour, "marker": marker}
+                yield mine, self._look(level)
         if missing.any():
-            yield missing, {"color": GREY, "marker": MARKERS[0]}
+            yield missing, look(None)
 
-    def explain(self, figure: Figure, axes: Sequence[Axes], where: str = "outside lower center") -> None:
+    def explain(self, drawn: Figure, axes: Sequence[Axes]) -> None:
         """A legend of the figure, or a colour bar beside `axes`."""
-        if self.norm is None:
-            handles = [
-                Line2D([], [], color=colour, marker=marker, linestyle="none", label=_level(level))
-                for level, (colour, marker) in zip(self.levels, map(self._look, range(len(self.levels))), strict=True)
-            ]
-            longest = max((len(_level(level)) for level in self.levels), default=1)
-            rows = math.ceil(len(handles) / max(1, 84 // (longest + 4)))
-            figure.legend(
-                handles=handles,
-                loc=where,
-                ncols=math.ceil(len(handles) / rows),
-                title=self.label,
-                frameon=False,
-                fontsize=8,
-                title_fontsize=8,
-            )
+        if self.norm is not None:
+            colour_bar(drawn, axes, self.norm, self.label)
             return
-        logarithmic = isinstance(self.norm, LogNorm)
-        bar = figure.colorbar(ScalarMappable(self.norm, SEQUENTIAL), ax=list(axes), label=self.label, aspect=30)
-        if logarithmic:
-            wide = self.norm.vmax / self.norm.vmin > 50  # type: ignore[operator]
-            bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
-            bar.ax.yaxis.set_minor_formatter(NullFormatter())
-        bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
-        bar.outline.set_visible(False)  # type: ignore[operator]
+        number = "{:,}" if all(isinstance(level, (int, np.integer)) for level in self.levels) else "{:g}"
+        words = number if self.numeric else "{}"
+        legend(drawn, [handle(words.format(level), **self._look(level)) for level in self.levels], self.label)
 
-    def _look(self, place: int) -> tuple[Any, str]:
-        if self.numeric:
-            return colormaps[SEQUENTIAL](place / max(1, len(self.levels) - 1) * 0.95), MARKERS[place % len(MARKERS)]
-        return COLOURS[place % len(COLOURS)], MARKERS[(place + place // len(COLOURS)) % len(MARKERS)]
+    def _look(self, level: Any) -> dict[str, Any]:
+        if not self.numeric:
+            return look(level, self.levels)
+        place = self.levels.index(level)
+        colour = colormaps[SEQUENTIAL](place / max(1, len(self.levels) - 1) * 0.95)
+        return {"color": colour, "marker": MARKERS[place % len(MARKERS)]}
 
 
 def colouring(values: pd.Series, name: str) -> Colouring:
@@ -226,18 +304,113 @@ def colouring(values: pd.Series, name: str) -> Colouring:
     numbers, logarithmic where all are positive."""
     numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
     if numeric and values.nunique() > _LEVELS:
-        every = values.astype("float64").dropna()
-        norm = LogNorm if (every > 0).all() else Normalize
-        return Colouring(labelled(name), (), norm(every.min(), every.max()), numeric)
+        return Colouring(labelled(name), (), scale_of(values), numeric)
     return Colouring(labelled(name), tuple(sorted(values.dropna().unique())), None, numeric)
 
 
-def _level(value: Any) -> str:
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-        return f"{value:,}"
-    return f"{value:g}" if isinstance(value, (float, np.floating)) else textwrap.fill(str(value), _WRAP)
+def scale_of(values: ArrayLike, wide: float = 1.0) -> Normalize:
+    """The colour scale of numbers: logarithmic where all are positive and the greatest is over `wide` times the
+    least."""
+    known = np.asarray(values, dtype="float64")
+    known = known[np.isfinite(known)]
+    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+    return (
+        LogNorm(low, high) if 0 < low < high / wide else Normalize(low, high if high > low else low + abs(low) + 1e-12)
+    )
 
 
+# Generic pictures.
+
+
+def marks(
+    axes: Axes,
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    x_ends: Sequence[ArrayLike] | None = None,
+    y_ends: Sequence[ArrayLike] | None = None,
+    **how: Any,
+) -> None:
+    """Marks with their intervals, each ends (low, high); an end that is not known has no bar."""
+    look: dict[str, Any] = {"linestyle": "none", "markersize": 5, "capsize": 2.5, "elinewidth": 1.2} | how
+    for name, middle, ends in (("xerr", x, x_ends), ("yerr", y, y_ends)):
+        if ends is not None:
+            value, low, high = (np.atleast_1d(np.asarray(each, dtype="float64")) for each in (middle, *ends))
+            reach = np.array([value - low, high - value])
+            look[name] = np.where(np.isfinite(reach), reach.clip(min=0), 0.0)
+    axes.errorbar(x, y, **look)
+
+
+def band(axes: Axes, x: ArrayLike, low: ArrayLike, high: ArrayLike, colour: str) -> None:
+    """The interval around a line."""
+    axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+
+
+def forest(
+    axes: Axes, rows: Mapping[str, str], groups: Mapping[str, pd.DataFrame], looks: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Intervals along the horizontal axis, in a row for each of `rows` (a key with its name) side by side those of
+    `groups`: by its label a table whose index is the row, with the columns value, low and high."""
+    keys = list(rows)
+    for place, (label, table) in enumerate(groups.items()):
+        offset = (place - (len(groups) - 1) / 2) * _ROW / len(groups)
+        heights = [keys.index(key) + offset for key in table.index]
+        marks(axes, table["value"], heights, x_ends=(table["low"], table["high"]), label=label, **looks[label])
+    names(axes.yaxis, list(rows.values()))
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+
+
+def stacked(
+    rows: Mapping[str, str],
+    parts: Mapping[str, tuple[str, ArrayLike]],
+    looks: Mapping[str, tuple[str, str]],
+    title: str,
+    per: str,
+    written: float,
+) -> Figure:
+    """Bars of shares below each other: one for each of `rows`, a name with what stands at the bar's end.
+
+    `parts` are what a bar is made of, a key with its name in the legend and its share of each row; `looks` are colour
+    and hatch by the same keys. Shares from `written` on have their number in the bar; `per` is what they are shares of.
+    """
+    drawn, (axes,) = panels(1, 8.0, 1.4 + 0.5 * len(rows))
+    left = np.zeros(len(rows))
+    ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1}
+    least = max(written, 0.4 / drawn.get_figwidth())
+    for key, (name, given) in parts.items():
+        shares = np.asarray(given, dtype="float64")
+        colour, hatch = looks[key]
+        how: dict[str, Any] = {
+            "color": colour,
+            "hatch": hatch,
+            "edgecolor": "white",
+            "linewidth": 0.6,
+            "height": 0.6,
+            "label": name,
+        }
+        axes.barh(range(len(rows)), shares, left=left, **how)
+        for row, share in enumerate(shares):
+            if share >= least:
+                middle = (left[row] + share / 2, row)
+                axes.text(*middle, f"{share:.0%}", ha="center", va="center", fontsize="small", bbox=ground)
+        left += shares
+    for place, words in enumerate(rows.values()):
+        axes.text(1.01, place, words, va="center", fontsize="small")
+    names(axes.yaxis, list(rows))
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(0, 1.17)
+    axes.set_xticks(np.linspace(0, 1, 6))
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+    finish(axes, title, f"share of {per}")
+    axes.yaxis.grid(False)
+    legend(drawn)
+    return drawn
+
+
+# Figures that are laid out once they are finished: until every picture is made by `panels`.
+
+_LAID_OUT: WeakSet[Figure] = WeakSet()
+_LETTER = 0.55  # mean width of a letter, in its size
 _SMALLEST = 6.0  # points
 _PANEL = 3.0  # inches that a panel needs
 _LETTER = 0.55  # mean width of a letter, in its size
@@ -265,7 +438,7 @@ def fit(figure: Figure, width: float) -> Figure:
     _shrink(figure, min(1.0, max(scale, 0.72)))
     _cells(figure, width)
     height = natural_height * rows * min(1.0, max(scale, 0.62))
-    height = max(height, _names(figure, width) + _AROUND * len(figure.axes))
+    height = max(height, _names_of(figure, width) + _AROUND * len(figure.axes))
     figure.set_size_inches(width, height)
     beside = [legend for axes in figure.axes if (legend := axes.get_legend()) and _is_beside(legend, axes)]
     _narrow_legends(figure, beside)
@@ -307,6 +480,9 @@ def _texts(figure: Figure) -> Iterator[Text]:
             for formatter, minor in ((axis.get_major_formatter(), False), (axis.get_minor_formatter(), True)):
                 if isinstance(formatter, LogFormatter):
                     powers |= {id(label) for label in axis.get_ticklabels(minor=minor)}
+    for text in figure.findobj(Text):
+        if id(text) in powers:
+            text.set_parse_math(True)
     return (text for text in figure.findobj(Text) if id(text) not in powers)
 
 
@@ -337,16 +513,16 @@ def _wrap(figure: Figure) -> None:
         left, right = axes.bbox.x0 / figure.dpi, axes.bbox.x1 / figure.dpi
         # Another panel, or a colour bar, ends the room of a title.
         ends = min((part.bbox.x0 / figure.dpi for part in figure.axes if part.bbox.x0 > axes.bbox.x1), default=whole)
-        _fill(axes._left_title, ends - left)  # type: ignore[attr-defined]
+        _refill(axes._left_title, ends - left)  # type: ignore[attr-defined]
         for text in (axes.title, axes.xaxis.label):
-            _fill(text, min(left + right, 2 * whole - left - right, 1.3 * (right - left)))
-        _fill(axes.yaxis.label, 1.1 * axes.bbox.height / figure.dpi)
+            _refill(text, min(left + right, 2 * whole - left - right, 1.3 * (right - left)))
+        _refill(axes.yaxis.label, 1.1 * axes.bbox.height / figure.dpi)
     for text in (figure._suptitle, figure._supxlabel):  # type: ignore[attr-defined]
         if text is not None:
-            _fill(text, 0.97 * whole)
+            _refill(text, 0.97 * whole)
 
 
-def _fill(text: Text, room: float) -> None:
+def _refill(text: Text, room: float) -> None:
     """Break a text's lines where `room` inches end."""
     letters = max(12, int(72 * room / (_LETTER * float(text.get_fontsize()))))
     lines = text.get_text().split("\n")
@@ -409,7 +585,7 @@ def _cells(figure: Figure, width: float) -> None:
                 text.remove()
 
 
-def _names(figure: Figure, width: float) -> float:
+def _names_of(figure: Figure, width: float) -> float:
     """Names along an axis, such as devices and families, on more lines where they would take the panel's room; upright
     where a word is wider than its place. Returns the inches of height that those along the left need."""
     needed = 0.0
@@ -469,26 +645,21 @@ def _panels_height(figure: Figure) -> float:
     return sum(heights.values())
 
 
-def ratio_axis(axis: Any) -> None:
-    """Ticks of a logarithmic axis of ratios: 0.5x, 1x, 2x, few enough to be read."""
-    low, high = sorted(axis.get_view_interval())
-    decades = np.log10(high / low)
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 3 else (1.0,), numticks=12))
-    if decades < 0.8:
-        step = next((step for limit, step in ((1.3, 0.05), (2, 0.1), (4, 0.25)) if high / low < limit), 0.5)
-        axis.set_major_locator(_Steps(step))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}x"))
-    axis.set_minor_locator(NullLocator())
-    axis.set_minor_formatter(NullFormatter())
+def figure(width: float = 7.0, height: float = 4.5, rows: int = 1, columns: int = 1) -> tuple[Figure, Any]:
+    """As `paradnn.plotting.figure`."""
+    rcParams.update({"font.size": 10.0, "text.parse_math": True})
+    return plotting.figure(width, height, rows, columns)
 
 
-class _Steps(LogLocator):
-    """Even steps, for a logarithmic axis that covers less than a decade."""
+def below(drawn: Figure, axes: Axes, columns: int = 4) -> None:
+    """The legend of a panel below the figure."""
+    known = axes.get_legend_handles_labels()
+    drawn.legend(*known, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
 
-    def __init__(self, step: float) -> None:
-        super().__init__()
-        self._step = step
 
-    def tick_values(self, vmin: float, vmax: float) -> list[float]:
-        low, high = sorted((vmin, vmax))
-        return [step * self._step for step in range(math.ceil(low / self._step), math.floor(high / self._step) + 1)]
+def lay_out(drawn: Figure, width: float | None) -> Figure:
+    """A finished figure at the width of its page."""
+    if drawn in _LAID_OUT:
+        drawn.draw_without_rendering()
+        return drawn
+    return settle(drawn) if width is None else fit(drawn, width)

@@ -93,10 +93,10 @@ class Result(ABC):
     def figure(self, width: float | None = None) -> Figure:
         """The picture, set for print where a `width` in inches is given; ParadnnError where there is nothing to draw,
         or more than a figure holds."""
-        from analysis.drawing import fit, settle
+        from analysis.drawing import lay_out, page
 
-        drawn = self._figure() if self.drawable else Result._figure(self)
-        return settle(drawn) if width is None else fit(drawn, width)
+        with page(width):
+            return lay_out(self._figure() if self.drawable else Result._figure(self), width)
 
     def __repr__(self) -> str:
         return self.text()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from textwrap import fill as wrap_lines
 from typing import Any
 
+from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-__all__ = ["COLOURS", "MARKERS", "SEQUENTIAL", "figure", "finish", "quantity"]
+__all__ = ["COLOURS", "MARKERS", "SEQUENTIAL", "cell", "figure", "finish", "letters_in", "quantity"]
 
 #: Okabe and Ito's palette (Color Universal Design, 2008), without its yellow, which is too pale on white; before its
 #: black, two dark colours of Tol's muted scheme (2021).
@@ -28,11 +30,32 @@ def figure(width: float = 7.0, height: float = 4.5, rows: int = 1, columns: int 
     return drawn, axes
 
 
+def cell(axes: Axes) -> tuple[float, float]:
+    """Inches of width and height that a panel has in its figure, with all that stands around it."""
+    width, height = axes.figure.get_size_inches()  # type: ignore[union-attr]
+    spec = axes.get_subplotspec()
+    rows, columns = (1, 1) if spec is None else spec.get_gridspec().get_geometry()
+    return width / columns, height / rows
+
+
+def letters_in(inches: float, size: float) -> int:
+    """How many letters of `size` points have room."""
+    return int(72 * inches / (0.55 * size))
+
+
 def finish(axes: Axes, title: str = "", x: str = "", y: str = "") -> None:
-    """Title and labels, a quiet grid behind the data, no box."""
-    axes.set_title(title, loc="left", fontsize=10)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
+    """Title and labels on as many lines as there is room for, a quiet grid behind the data, no box."""
+    size = float(rcParams["font.size"])
+    width, height = cell(axes)
+    alone = width > 0.99 * float(axes.figure.get_size_inches()[0])  # type: ignore[union-attr]
+
+    def fill(text: str, inches: float) -> str:
+        return "\n".join(wrap_lines(line, max(12, letters_in(inches, size))) for line in text.split("\n"))
+
+    # A panel that has the figure's whole width is wrapped at its edges.
+    axes.set_title(title if alone else fill(title, width - 0.6), loc="left", fontsize=size, wrap=True)
+    axes.set_xlabel(x if alone else fill(x, width - 0.3), wrap=True)
+    axes.set_ylabel(fill(y, 0.8 * height))
     axes.grid(True, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

@@ -23,7 +23,7 @@ from analysis.analyses.software import draw_software, software_speedups
 from analysis.claims.judge import judge
 from analysis.claims.load import parse_claims
 from analysis.claims.sides import Data
-from analysis.drawing import fit, settle
+from analysis.drawing import lay_out, page
 from analysis.operation_speedup import draw_operations as draw_operation_speedups
 from analysis.operation_speedup import operation_speedup
 from analysis.operations import draw_operations, operation_roofline
@@ -135,8 +135,8 @@ FIGURES: dict[str, Callable[[], Figure]] = {
 @pytest.mark.parametrize("width", [None, 3.3, 7.0])
 @pytest.mark.parametrize("name", FIGURES)
 def test_nothing_is_cut_off_or_over_something_else(name: str, width: float | None) -> None:
-    drawn = FIGURES[name]()
-    figure = settle(drawn) if width is None else fit(drawn, width)
+    with page(width):
+        figure = lay_out(FIGURES[name](), width)
     assert faults(figure) == []
     assert width is None or figure.get_size_inches()[0] == width
 
