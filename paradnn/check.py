@@ -20,8 +20,7 @@ from rich.text import Text
 from paradnn.cli.console import Screen, say
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
-from paradnn.platform.findings import Finding, host_findings, load_findings
-from paradnn.platform.gpu_state import gpu_findings
+from paradnn.platform.findings import Finding, gpu_findings, host_findings, load_findings
 from paradnn.platform.load import LoadWatch
 from paradnn.platform.tuning import default_state_file, restore, tune, tuned_names
 

@@ -23,8 +23,7 @@ import psutil
 from paradnn.config.identity import digest
 from paradnn.config.paths import CHECKOUT
 from paradnn.errors import ConfigError, WorkerError
-from paradnn.platform.findings import Finding, host_findings
-from paradnn.platform.gpu_state import gpu_findings
+from paradnn.platform.findings import Finding, gpu_findings, host_findings
 from paradnn.worker import versions as worker_versions
 from paradnn.worker.versions import FRAMEWORKS, versions
 

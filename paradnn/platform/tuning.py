@@ -10,17 +10,17 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from paradnn.errors import ConfigError, DataError
-from paradnn.platform.settings import ROOT, SETTINGS, Setting, chosen, read_text, set_command
+from paradnn.platform.findings import ROOT, SETTINGS, chosen, read_text, set_command
 
-__all__ = ["GPU_SETTINGS", "default_state_file", "restore", "tune", "tuned_names"]
+__all__ = ["default_state_file", "restore", "tune", "tuned_names"]
 
-#: What --tune takes beside the names of `SETTINGS`, of the first NVIDIA board on: nvidia-smi's options. None is usual.
-GPU_SETTINGS = ("persistence", "clocks")
+#: What --tune takes beside the names of `SETTINGS`, of the first NVIDIA board on. None is usual.
+_GPU_SETTINGS = ("persistence", "clocks")
 
 Say = Callable[[str], None]
 Command = Callable[[Sequence[str]], str | None]
@@ -43,8 +43,8 @@ def default_state_file() -> Path:
 
 def tuned_names(text: str) -> list[str]:
     """The settings that `--tune` names, separated by commas; raises ConfigError for one that there is not."""
-    known = [*dict.fromkeys(setting.name for setting in SETTINGS), *GPU_SETTINGS]
-    usual = list(dict.fromkeys(setting.name for setting in SETTINGS if setting.usual))
+    known = [*dict.fromkeys(setting.name for setting in SETTINGS), *_GPU_SETTINGS]
+    usual = [*dict.fromkeys(setting.name for setting in SETTINGS if setting.usual)]
     names = [name.strip() for name in text.split(",") if name.strip()] or usual
     for name in names:
         if name.partition("=")[0] not in known:
@@ -59,79 +59,59 @@ def tune(names: Iterable[str], state: Path, say: Say, root: Path = ROOT, run: Co
 
     `run` runs a command and returns why it failed, None where it did not.
     """
-    run = run or _run
-    names = list(names)
-    wanted = [(setting, path, value) for setting, path, value in _wrong(names, root)]
-    allowed = [entry for entry in wanted if os.access(entry[1], os.W_OK)]
-    gpus = list(_gpu_changes(names))
+    run, names = run or _run, list(names)
+    wrong = [
+        (setting, path, value)
+        for setting in SETTINGS
+        if setting.name in names
+        for path, value in setting.values(root).items()
+        if not setting.right(value)
+    ]
+    allowed = [entry for entry in wrong if os.access(entry[1], os.W_OK)]
+    boards = []
+    for key, _, value in (name.partition("=") for name in names):
+        if key == "persistence":
+            boards.append((Change(None, "off", ("nvidia-smi", "-pm", "0")), ["nvidia-smi", "-pm", "1"]))
+        elif key == "clocks":
+            locked = ["nvidia-smi", "-lgc", f"{value},{value}"]
+            boards.append((Change(None, "not locked", ("nvidia-smi", "-rgc")), locked))
     kept = _saved(state)
-    changes = [Change(str(path), value) for _, path, value in allowed] + [change for change, _ in gpus]
-    _save(state, [*kept, *(change for change in changes if not _has(kept, change))])
+    known = {(change.file, change.command) for change in kept}
+    changes = [Change(str(path), value) for _, path, value in allowed] + [change for change, _ in boards]
+    _save(state, [*kept, *(change for change in changes if (change.file, change.command) not in known)])
     for setting, path, value in allowed:
         problem = _write(path, setting.wanted)
         refused = f"{setting.title} stays {value}: {problem}: {set_command(setting.wanted, [path])}"
         say(refused if problem else f"{setting.title}: {value} -> {setting.wanted} ({path})")
-    for change, command in gpus:
+    for change, command in boards:
         problem = run(command)
         say(f"{' '.join(command)}: {f'failed: {problem}; try sudo' if problem else f'set, was {change.former}'}")
-    forbidden: dict[str, list[Path]] = {}
-    for setting, path, _ in wanted:
-        if not os.access(path, os.W_OK):
-            forbidden.setdefault(setting.name, []).append(path)
     for setting in SETTINGS:
-        if setting.name in forbidden:
-            say(f"{setting.title}: you may not set it. {set_command(setting.wanted, forbidden[setting.name])}")
-    if not wanted and not gpus:
+        if forbidden := [path for one, path, _ in wrong if one is setting and not os.access(path, os.W_OK)]:
+            say(f"{setting.title}: you may not set it. {set_command(setting.wanted, forbidden)}")
+    if not wrong and not boards:
         say("nothing to set: all of it is as it should be, or this machine has no such settings")
 
 
 def restore(state: Path, say: Say, run: Command | None = None) -> bool:
     """Put the former values back; whether all of them are. What cannot be put back stays in the state file."""
-    run = run or _run
-    left = []
-    saved = _saved(state)
+    run, left, saved = run or _run, [], _saved(state)
     if not saved:
         say(f"nothing to restore: {state} holds nothing")
     for change in saved:
         if change.file is None:
             problem, what = run(change.command), " ".join(change.command)
+            remedy = f"sudo {what}"
         else:
             path = Path(change.file)
             now = chosen(read_text(path))
             problem = None if now == change.former else _write(path, change.former)
-            what = f"{change.file}: {now} -> {change.former}"
+            what, remedy = f"{path}: {now} -> {change.former}", set_command(change.former, [path])
         if problem:
             left.append(change)
-            remedy = set_command(change.former, [Path(change.file)]) if change.file else f"sudo {what}"
-            say(f"{what}: {problem}: {remedy}")
-        else:
-            say(what)
+        say(f"{what}: {problem}: {remedy}" if problem else what)
     _save(state, left)
     return not left
-
-
-def _wrong(names: Sequence[str], root: Path) -> Iterator[tuple[Setting, Path, str]]:
-    """The files of the named settings that say something else than a measurement wants, with what they say."""
-    for setting in SETTINGS:
-        if setting.name in names:
-            for path, value in setting.values(root).items():
-                if not setting.right(value):
-                    yield setting, path, value
-
-
-def _gpu_changes(names: Sequence[str]) -> Iterator[tuple[Change, list[str]]]:
-    """What nvidia-smi is asked to set, and how that is undone."""
-    for name in names:
-        key, _, value = name.partition("=")
-        if key == "persistence":
-            yield Change(None, "off", ("nvidia-smi", "-pm", "0")), ["nvidia-smi", "-pm", "1"]
-        elif key == "clocks":
-            yield Change(None, "not locked", ("nvidia-smi", "-rgc")), ["nvidia-smi", "-lgc", f"{value},{value}"]
-
-
-def _has(changes: Sequence[Change], other: Change) -> bool:
-    """Whether the former value of the same thing is known already."""
-    return any((change.file, change.command) == (other.file, other.command) for change in changes)
 
 
 def _saved(state: Path) -> list[Change]:

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from paradnn.platform.environment import Environment
-from paradnn.platform.findings import Finding, host_findings, load_findings
-from paradnn.platform.gpu_state import gpu_findings
+from paradnn.platform.findings import Finding, gpu_findings, host_findings, load_findings
 from paradnn.platform.load import Load, LoadWatch, Taker, described
 from tests.platform.planted import LAPTOP, SERVER, plant
 from tests.processes import started
@@ -93,7 +92,7 @@ def test_what_this_process_started_is_not_foreign() -> None:
         assert spinner.pid not in {taker.pid for taker in watch.look().takers}
 
 
-BOARD = "0, NVIDIA H100, Disabled, 1200, 1980, 0x0000000000000020, 97, 84\n"
+BOARD = "0, Disabled, 1200, 1980, 0x0000000000000020, 97\n"
 
 
 def test_a_board_that_is_hot_and_shared_is_told() -> None:
@@ -110,7 +109,7 @@ def test_a_board_that_is_hot_and_shared_is_told() -> None:
 
 
 def test_an_idle_board_is_no_harm_and_none_says_nothing() -> None:
-    answers = iter([BOARD.replace("Disabled", "Enabled").replace("0020", "0001").replace(" 97,", " 0,"), ""])
+    answers = iter([BOARD.replace("Disabled", "Enabled").replace("0020", "0001").replace(" 97", " 0"), ""])
     assert not [finding for finding in gpu_findings(lambda _: next(answers)) if finding.harms]
     assert gpu_findings(lambda _: "") == []
 
