@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from paradnn.families.layers import LayerWork
+    from paradnn.forecast.communication.channels import FittedLink, RingCheck
     from paradnn.forecast.communication.data_parallel import Exchange, Step
-    from paradnn.forecast.communication.link import FittedLink, RingCheck
 
 from typing import TYPE_CHECKING
 
@@ -332,8 +332,7 @@ def _point(row: Row, keys: Sequence[str]) -> tuple[str, ...]:
 
 
 def _expect(frame: pd.DataFrame, exchange: Exchange, keys: list[str], asked: Sequence[_Asked]) -> Expected:
-    from paradnn.forecast.communication.channels import channels
-    from paradnn.forecast.communication.link import check_rings, choose_channel, link_of
+    from paradnn.forecast.communication.channels import channels, check_rings, choose_channel, link_of
 
     measured = channels(frame)
     chosen = choose_channel(measured, exchange.channel)

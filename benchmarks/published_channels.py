@@ -21,7 +21,7 @@ from rich.table import Table
 from analysis.published.vidur import read_vidur
 from benchmarks.common import RESULTS, save
 from paradnn.errors import DataError
-from paradnn.forecast.communication.transfer_fit import fit_transfers
+from paradnn.forecast.communication.channels import fit_transfers
 
 
 def series(folder: Path) -> Iterator[tuple[dict[str, object], pd.DataFrame]]:

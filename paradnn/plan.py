@@ -16,7 +16,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
@@ -25,9 +24,6 @@ from paradnn.cli.program import program
 from paradnn.core.words import MOST_HOSTS, did_you_mean, is_count
 from paradnn.errors import ConfigError
 from paradnn.forecast.communication.data_parallel import ALGORITHMS, Exchange
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Options", "main", "split_options"]
 
@@ -119,8 +115,7 @@ def _file(value: str) -> Path:
 def _plan(config: DictConfig, options: Options) -> int:
     """Forecast what measuring the configuration's points would take, and print it."""
     from paradnn.config.point import read_point, read_settings
-    from paradnn.forecast.communication.over_hosts import over_hosts
-    from paradnn.forecast.communication.text import describe_steps
+    from paradnn.forecast.communication.over_hosts import describe_steps, over_hosts
     from paradnn.forecast.forecast import forecast
     from paradnn.forecast.history import open_history
     from paradnn.forecast.status import sweep_status
@@ -155,7 +150,7 @@ def _plan(config: DictConfig, options: Options) -> int:
 
         describe_ahead(points, settings)
     if options.out:
-        write_points(expected, options.out, *([steps.columns] if steps else []))
+        write_points(expected, options.out, steps.columns() if steps else None)
         print(f"Every point is in {options.out}")
     return 0
 

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from paradnn.forecast.communication.channels import ChannelFit, Channels
-    from paradnn.forecast.communication.transfer_fit import Piece, TransferFit
+    from paradnn.forecast.communication.channels import ChannelFit, Channels, Piece, TransferFit
 
 
 @dataclass(frozen=True, kw_only=True)

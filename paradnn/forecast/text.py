@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -194,19 +194,20 @@ def duration(seconds: float) -> str:
     return f"{whole:,} {large} {rest} {small}" if rest else f"{whole:,} {large}"
 
 
-def write_points(forecast: Forecast, path: Path, more: Callable[[int], Mapping[str, float]] = lambda _: {}) -> None:
-    """Write a row a point: its keys, costs, status, expected times, and `more` numbers of its index; raises ConfigError
+def write_points(forecast: Forecast, path: Path, more: Mapping[int, Mapping[str, float]] | None = None) -> None:
+    """Write a row a point: its keys, costs, status, expected times, and `more` numbers by its index; raises ConfigError
     where it cannot."""
+    more = more or {}
     shapes = {(type(p.model), type(p.data), type(p.workload)): p for p in forecast.status.points}
     indices = range(len(forecast.status.points))
-    further = dict.fromkeys(key for index in indices for key in more(index))
+    further = dict.fromkeys(key for row in more.values() for key in row)
     columns = dict.fromkeys([*_COLUMNS, *(key for point in shapes.values() for key in row_of(point)), *further])
     with whole_file(path, "plan.out") as making, making.open("w", newline="") as handle:
         writer = csv.DictWriter(handle, fieldnames=list(columns), restval="")
         writer.writeheader()
         for first in indices[::MOST_POINTS]:
             for index, row in _rows(forecast, indices[first : first + MOST_POINTS]):
-                writer.writerow({**row, **{name: f"{value:.6g}" for name, value in more(index).items()}})
+                writer.writerow({**row, **{name: f"{value:.6g}" for name, value in more.get(index, {}).items()}})
 
 
 def _rows(forecast: Forecast, indices: Sequence[int]) -> Iterator[tuple[int, Mapping[str, Any]]]:

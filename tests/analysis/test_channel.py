@@ -8,7 +8,7 @@ import pytest
 
 from analysis.analyses.channel import ChannelOptions, channel
 from paradnn.errors import NotEnoughData, SchemaError
-from paradnn.forecast.communication.transfer_fit import fit_transfers
+from paradnn.forecast.communication.channels import fit_transfers
 from tests.analysis.planted import runs
 
 SIZES = 2.0 ** np.arange(0, 23)

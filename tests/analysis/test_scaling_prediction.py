@@ -15,9 +15,8 @@ from analysis.options import Selection
 from analysis.scaling_hosts import HostsResult, PredictedResult, seconds_at
 from paradnn.errors import ConfigError, NotEnoughData
 from paradnn.families import model_of
-from paradnn.forecast.communication.channels import channels
+from paradnn.forecast.communication.channels import channels, choose_channel, link_of
 from paradnn.forecast.communication.data_parallel import exchange_seconds, simulate
-from paradnn.forecast.communication.link import choose_channel, link_of
 from tests.analysis.planted import grid, runs
 
 #: us, and us a byte: 50 us and 1 GB/s.

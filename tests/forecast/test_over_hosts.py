@@ -14,8 +14,7 @@ from paradnn.config.identity import Identity
 from paradnn.config.point import Point, Settings
 from paradnn.errors import ConfigError
 from paradnn.forecast.communication.data_parallel import Exchange
-from paradnn.forecast.communication.over_hosts import HostStep, OverHosts, over_hosts
-from paradnn.forecast.communication.text import describe_steps
+from paradnn.forecast.communication.over_hosts import HostStep, OverHosts, describe_steps, over_hosts
 from paradnn.forecast.forecast import forecast
 from paradnn.forecast.history import Past
 from paradnn.forecast.status import SweepStatus, sweep_status
@@ -150,7 +149,7 @@ def test_tables_and_rows_say_it(settings: Settings, capsys: pytest.CaptureFixtur
     assert [line.split()[:3] for line in text.splitlines() if line.startswith("fc")] == [["fc", "1", "1"]] * 2
     assert "Left out of strong scaling: 1 step with fewer examples than hosts." in text
     path = tmp_path / "points.csv"
-    write_points(forecast(status, settings, history), path, steps.columns)
+    write_points(forecast(status, settings, history), path, steps.columns())
     heading, row = (line.split(",") for line in path.read_text().splitlines())
     weak = chosen(steps, "weak", 0)
     values = dict(zip(heading, row, strict=True))

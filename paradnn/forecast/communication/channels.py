@@ -1,21 +1,281 @@
-"""What messages cost by their size: runs with model=channel, a fit for each transport and pattern of each device."""
+"""What messages cost by their size: a fit for each channel, a transport and pattern of a device.
+
+The time of a message is a line in its size, t = alpha + beta n, or several where a protocol changes. alpha is a
+start-up time and 1 / beta a bandwidth (Hockney, Parallel Computing 20, 1994). In the LogGP model (Alexandrov et al.,
+SPAA 1995) alpha = L + 2o - G and beta = G of one message. Libraries send small, middling and large messages by other
+protocols: then a line holds between two sizes, and the next begins with another alpha.
+
+Runs of one size, and of one session, are no independent measurements of a line. What a size has of its own (a buffer
+that just fits a cache, a boundary of packets) all runs of it have, and a session shifts all sizes. So a size counts
+once, however often it was measured, and the scatter of sessions is added to every interval where several sessions
+measured the same sizes; one session says nothing of another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
 
-from paradnn.errors import NotEnoughData
-from paradnn.forecast.communication.transfer_fit import FEWEST, TransferFit, fit_transfers
+from paradnn.errors import ConfigError, NotEnoughData
+from paradnn.forecast.communication.data_parallel import Link, as_link, exchange_seconds
+from paradnn.forecast.estimate import LEVEL, Estimate
+from paradnn.workloads.channel import COLLECTIVES
 
-__all__ = ["SIZE", "TIME", "ChannelFit", "Channels", "channels"]
+__all__ = [
+    "SIZE",
+    "TIME",
+    "ChannelFit",
+    "Channels",
+    "FittedLink",
+    "Piece",
+    "RingCheck",
+    "TransferFit",
+    "channels",
+    "check_rings",
+    "choose_channel",
+    "fit_transfers",
+    "link_of",
+]
+
+Array = NDArray[np.float64]
+
+#: Distinct sizes of a piece, at least: a line and what it does not explain.
+_FEWEST = 4
+#: Pieces at most (NCCL has three protocols and two algorithms), and sizes that are tried as a break of many.
+_MOST_PIECES, _MOST_BREAKS = 6, 48
+#: How improbable any break must be by chance, over all places and numbers of pieces that are tried.
+_BREAK_LEVEL = 0.01
+#: Rounds in which the weights follow the fit.
+_ROUNDS = 3
+#: Squared relative errors below which numbers agree but for their rounding.
+_EXACT = 1e-18
+
+
+class _Shared(NamedTuple):
+    """What sessions add to the relative variance of every time, and its degrees of freedom; `within`, the part of it
+    that the scatter within sessions explains."""
+
+    variance: float = 0.0
+    within: float = 0.0
+    freedom: float = 1.0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A line that holds for messages of `first` to `last` bytes.
+
+    `start_up` in us: the line at 0 bytes, of the first piece no less than 0. `per_byte` in us, no less than 0, with
+    95% intervals: over sizes, and over sessions where there are several. `covariance` (2, 2) is of alpha and of
+    beta x `unit`, from the sizes, with its degrees of `freedom`.
+    """
+
+    first: float
+    last: float
+    measurements: int
+    start_up: Estimate
+    per_byte: Estimate
+    unit: float
+    covariance: Array
+    freedom: float
+    shared: _Shared
+
+    @property
+    def bandwidth(self) -> Estimate:
+        """Bytes a second; infinite where time does not grow with size."""
+        value, low, high = (1e6 / each if each > 0 else math.inf for each in self.per_byte)
+        return Estimate(value, high, low)
+
+    def at(self, sizes: ArrayLike) -> Array:
+        """us of messages of so many bytes."""
+        return np.asarray(self.start_up.value + self.per_byte.value * np.asarray(sizes, dtype="float64"))
+
+    def reach(self, size: float) -> float:
+        """us from the line at a size to either end of its 95% interval."""
+        return _reach(1.0, size / self.unit, float(self.at(size)), self.covariance, self.freedom, self.shared)
+
+
+def _reach(alpha: float, beta: float, value: float, covariance: Array, freedom: float, shared: _Shared) -> float:
+    """us to either end of the 95% interval of alpha x (start-up) + beta x (time of a unit), which is `value`."""
+    own = float(np.array([alpha, beta]) @ covariance @ np.array([alpha, beta]))
+    sessions = value**2 * shared.variance
+    variance = max(own + sessions - value**2 * shared.within, own)
+    if variance <= 0:
+        return 0.0
+    if variance > own:
+        freedom = variance**2 / (own**2 / freedom + sessions**2 / shared.freedom)
+    return float(stats.t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(variance))
+
+
+@dataclass(frozen=True)
+class TransferFit:
+    """Pieces in the order of sizes, and the one line through all.
+
+    `errors` (n,) of the runs in the order of their sizes are |measured / fitted - 1|, `line_errors` the same of the one
+    line.
+    """
+
+    pieces: tuple[Piece, ...]
+    line: Piece
+    errors: Array
+    line_errors: Array
+
+    def piece_at(self, size: float) -> Piece:
+        """The piece of a size: between two pieces those below the next one's first size count as before."""
+        return self.pieces[int(np.searchsorted(self.breaks, size, side="right"))]
+
+    def at(self, sizes: ArrayLike) -> Array:
+        """us of messages of so many bytes."""
+        given = np.asarray(sizes, dtype="float64")
+        which = np.searchsorted(self.breaks, given, side="right")
+        return np.choose(which, [piece.at(given) for piece in self.pieces])
+
+    @property
+    def breaks(self) -> tuple[float, ...]:
+        """Bytes from which on another line holds."""
+        return tuple(piece.first for piece in self.pieces[1:])
+
+    @property
+    def latency(self) -> Estimate:
+        """us of the shortest messages: the first piece's start-up."""
+        return self.pieces[0].start_up
+
+    @property
+    def bandwidth(self) -> Estimate:
+        """Bytes a second of the longest messages: the last piece's."""
+        return self.pieces[-1].bandwidth
+
+
+def fit_transfers(sizes: ArrayLike, times: ArrayLike, sessions: ArrayLike | None = None) -> TransferFit:
+    """Lines through `times` (n,) in us of messages of `sizes` (n,) in bytes, by least squares of the relative error.
+
+    Each further piece must explain more than chance would (an F test of its three numbers, alpha, beta and the break,
+    over all places that were tried, 1%). `sessions`: n labels. NotEnoughData for fewer than four sizes.
+    """
+    runs = pd.DataFrame({"size": np.asarray(sizes, float), "us": np.asarray(times, float)})
+    # Runs without a session are of one together.
+    runs["session"] = "" if sessions is None else pd.Series(np.asarray(sessions, dtype=object)).fillna("").astype(str)
+    runs = runs.sort_values("size", kind="stable")
+    all_x, all_y = runs["size"].to_numpy(), runs["us"].to_numpy()
+    means = runs.assign(log=np.log(runs["us"])).groupby("size")["log"].mean()
+    x, y = means.index.to_numpy(dtype=float), np.exp(means.to_numpy())
+    if len(x) < _FEWEST:
+        raise NotEnoughData(f"{len(x)} sizes of messages; a fit takes {_FEWEST}")
+    shared, edges = _shared(runs), _edges(x)
+    chosen = [(edges[low], edges[high]) for low, high in _choose(_costs(x, y, edges), len(x))]
+    pieces = tuple(_piece(x[low:high], y[low:high], shared, low == 0, all_x) for low, high in chosen)
+    line = _piece(x, y, shared, True, all_x)
+    fit = TransferFit(pieces, line, np.empty(0), np.abs(all_y / line.at(all_x) - 1))
+    return TransferFit(pieces, line, np.abs(all_y / fit.at(all_x) - 1), fit.line_errors)
+
+
+def _shared(runs: pd.DataFrame) -> _Shared:
+    """What sessions have in common, over the sizes that all of them measured; nothing where there is one alone, or no
+    such size."""
+    logs = runs.assign(log=np.log(runs["us"])).groupby(["size", "session"])["log"].mean()
+    cells = logs.unstack("session").dropna().to_numpy()
+    count, several = cells.shape
+    if several < 2 or count < 1:
+        return _Shared()
+    means = cells.mean(axis=0)
+    left = cells - cells.mean(axis=1, keepdims=True) - means + means.mean()
+    within = float((left**2).sum()) / ((count - 1) * (several - 1)) / count if count > 1 else 0.0
+    return _Shared(float(means.var(ddof=1)) / several, within / several, several - 1.0)
+
+
+def _edges(x: Array) -> list[int]:
+    """Where a piece may begin or end, as places in the ordered sizes: spread evenly over their logarithms."""
+    chosen = np.arange(len(x))
+    if len(x) > _MOST_BREAKS:
+        wanted = np.geomspace(x[0] or 1.0, x[-1], _MOST_BREAKS)
+        chosen = np.unique(np.minimum(np.searchsorted(x, wanted), len(x) - 1))
+    return [*chosen.tolist(), len(x)]
+
+
+def _costs(x: Array, y: Array, edges: list[int]) -> Array:
+    """(edges, edges) sums of squared relative errors of a line from one edge to a later one; infinite where none is."""
+    costs = np.full((len(edges), len(edges)), np.inf)
+    for low, begin in enumerate(edges):
+        for high in range(low + 1, len(edges)):
+            part = slice(begin, edges[high])
+            if len(x[part]) >= _FEWEST:
+                alpha, beta = _line(x[part], y[part], y[part], begin == 0)
+                costs[low, high] = np.sum(((alpha + beta * x[part]) / y[part] - 1) ** 2)
+    return costs
+
+
+def _choose(costs: Array, count: int) -> list[tuple[int, int]]:
+    """The edges of the pieces: one more as long as it explains more than chance would."""
+    last = len(costs) - 1
+    # Of each number of pieces the least cost up to an edge, and the pieces that have it.
+    best = [{place: (costs[0, place], ((0, place),)) for place in range(1, last + 1)}]
+    for _ in range(_MOST_PIECES - 1):
+        further: dict[int, Any] = {}
+        for place in range(2, last + 1):
+            ways = [
+                (before + costs[middle, place], (*pieces, (middle, place)))
+                for middle, (before, pieces) in best[-1].items()
+                if middle < place
+            ]
+            further |= {place: min(ways)} if ways else {}
+        best.append(further)
+    chosen = 0
+    for number in range(1, _MOST_PIECES):
+        freedom, more_numbers = count - 3 * number - 2, 3 * (number - chosen)
+        if last not in best[number] or freedom < 1 or not np.isfinite(best[number][last][0]):
+            break
+        fewer, more = best[chosen][last][0], best[number][last][0]
+        ratio = (fewer - more) / more_numbers / max(more / freedom, _EXACT)
+        # A break may stand at any edge: so many tests.
+        tried = math.comb(last, number) / math.comb(last, chosen)
+        if stats.f.sf(ratio, more_numbers, freedom) * tried < _BREAK_LEVEL / (_MOST_PIECES - 1):
+            chosen = number
+    return list(best[chosen][last][1])
+
+
+def _line(x: Array, y: Array, scale: Array, is_first: bool) -> tuple[float, float]:
+    """alpha and beta with the least squares of (y - alpha - beta x) / scale; neither below 0 where it cannot be."""
+    unit = max(float(x.max()), 1.0)
+    design = np.column_stack([1 / scale, x / unit / scale])
+    (alpha, beta), *_ = np.linalg.lstsq(design, y / scale, rcond=None)
+    if beta < 0:
+        return float(np.sum(y / scale**2) / np.sum(1 / scale**2)), 0.0
+    if alpha < 0 and is_first:
+        return 0.0, float(np.sum(x * y / scale**2) / np.sum((x / scale) ** 2))
+    return float(alpha), float(beta / unit)
+
+
+def _piece(x: Array, y: Array, shared: _Shared, is_first: bool, measured: Array) -> Piece:
+    """The line with intervals; weights follow the fit, since those of measured times favour what was fast by chance.
+
+    `measured` are the sizes of all runs.
+    """
+    alpha, beta = _line(x, y, y, is_first)
+    scale = y
+    for _ in range(_ROUNDS):
+        fitted = alpha + beta * x
+        scale = fitted if (fitted > 0).all() else y
+        alpha, beta = _line(x, y, scale, is_first)
+    unit = max(float(x.max()), 1.0)
+    design = np.column_stack([1 / scale, x / unit / scale])
+    freedom = max(len(x) - 2, 1)
+    variance = np.sum(((y - alpha - beta * x) / scale) ** 2) / freedom
+    error = np.linalg.pinv(design.T @ design) * variance, float(freedom), shared
+    reach = _reach(1.0, 0.0, alpha, *error), _reach(0.0, 1.0 / unit, beta, *error)
+    low = max(0.0, alpha - reach[0]) if is_first else alpha - reach[0]
+    start_up = Estimate(alpha, low, alpha + reach[0])
+    per_byte = Estimate(beta, max(0.0, beta - reach[1]), beta + reach[1])
+    return Piece(float(x[0]), float(x[-1]), int(np.isin(measured, x).sum()), start_up, per_byte, unit, *error)
+
 
 SIZE, TIME = "model.bytes", "transfer_us"
-_SESSION = "sweep_id"
-#: What tells one channel from another, beside its device.
+#: What distinguishes one channel from another, beside its device, and how it is written.
 _KEYS = {
     "model.payload": "{}",
     "model.buffers": "{} buffers",
@@ -31,14 +291,16 @@ _KEYS = {
 }
 #: Below which of the others no transport can be: the network's and the host's own, the nearest first.
 _FLOORS = ("tcp", "shared_memory")
+#: Patterns that say what a message of an exchange costs.
+_USABLE = ("latency", "bandwidth", "send_recv", "all_reduce")
 
 
 @dataclass(frozen=True)
 class ChannelFit:
     """One channel: `rows` are its runs, `fit` is over SIZE and TIME, None where there are too few sizes.
 
-    `variant` is what tells it from others of its transport and pattern, where they differ in more; `words` are all that
-    it could be told by, whatever else the store holds.
+    `variant` is what distinguishes it from others of its transport and pattern; `words` are all that could, whatever
+    else the store holds.
     """
 
     device: str
@@ -64,6 +326,12 @@ class ChannelFit:
         """The median time of each size, in us."""
         return self.rows.groupby(SIZE)[TIME].median()
 
+    @property
+    def processes(self) -> int:
+        """How many take part; two where runs do not say."""
+        known = self.rows["model.processes"].dropna().tolist() if "model.processes" in self.rows else []
+        return int(known[0]) if known else 2
+
 
 @dataclass(frozen=True)
 class Channels:
@@ -82,9 +350,7 @@ class Channels:
 def channels(frame: pd.DataFrame) -> Channels:
     """A fit for each channel that has enough sizes. NotEnoughData where no run measured messages."""
     columns = {"model.transport", "model.pattern", SIZE, TIME}
-    rows = (
-        frame[frame["outcome"].isin(["ok"]) & frame[TIME].notna()] if columns <= set(frame.columns) else frame.head(0)
-    )
+    rows = frame[frame["outcome"].isin(["ok"]) & frame[TIME].notna()] if columns <= {*frame.columns} else frame.head(0)
     if rows.empty:
         raise NotEnoughData(
             "no run measured messages; measure some, as in python -m paradnn.train -m experiment=channel"
@@ -92,38 +358,31 @@ def channels(frame: pd.DataFrame) -> Channels:
     varied = [name for name in _KEYS if name in rows and rows[name].nunique(dropna=False) > 1]
     found = []
     groups = ["device", "model.transport", "model.pattern"]
-    for (device, transport, pattern), alike in rows.groupby(groups, sort=True):
+    for (device, transport, pattern), same in rows.groupby(groups, sort=True):
         # What does not differ among these needs no word.
-        telling = [name for name in varied if alike[name].nunique(dropna=False) > 1]
-        parts = alike.groupby(telling, sort=True, dropna=False) if telling else [((), alike)]
+        telling = [name for name in varied if same[name].nunique(dropna=False) > 1]
+        parts: Any = same.groupby(telling, sort=True, dropna=False) if telling else [((), same)]
         for values, part in parts:
-            words = _variant(dict(zip(telling, values, strict=True)))
-            named = str(device), str(transport), str(pattern), words
-            found.append(ChannelFit(*named, part, _fit(part), _words(part)))
+            variant = ", ".join(
+                _word(_KEYS[name], value) for name, value in zip(telling, values, strict=True) if pd.notna(value)
+            )
+            known = {name: part[name].dropna().unique() for name in _KEYS if name in part}
+            words = frozenset(_word(_KEYS[name], one[0]) for name, one in known.items() if len(one) == 1)
+            found.append(ChannelFit(str(device), str(transport), str(pattern), variant, part, _fit(part), words))
     return Channels(tuple(found), _floors(found))
 
 
 def _fit(rows: pd.DataFrame) -> TransferFit | None:
-    if rows[SIZE].nunique() < FEWEST:
+    if rows[SIZE].nunique() < _FEWEST:
         return None
-    sessions = rows[_SESSION].to_numpy(dtype=object) if _SESSION in rows else None
+    sessions = rows["sweep_id"].to_numpy(dtype=object) if "sweep_id" in rows else None
     return fit_transfers(rows[SIZE].astype("float64"), rows[TIME].astype("float64"), sessions)
 
 
-def _variant(values: Mapping[str, Any]) -> str:
-    return ", ".join(_told(_KEYS[name], value) for name, value in values.items() if pd.notna(value))
-
-
-def _words(rows: pd.DataFrame) -> frozenset[str]:
-    """What may be said of the runs of one channel, which agree in all of it."""
-    known = {name: rows[name].dropna().unique() for name in _KEYS if name in rows}
-    return frozenset(_told(_KEYS[name], values[0]) for name, values in known.items() if len(values) == 1)
-
-
-def _told(text: str, value: object) -> str:
+def _word(text: str, value: object) -> str:
     whole = int(value) if isinstance(value, float) and value.is_integer() else value
-    told = text.format(str(whole).lower())
-    return told.removesuffix("s") if value == 1 and text.startswith("{}") else told
+    word = text.format(str(whole).lower())
+    return word.removesuffix("s") if value == 1 and text.startswith("{}") else word
 
 
 def _floors(found: list[ChannelFit]) -> pd.DataFrame:
@@ -140,3 +399,81 @@ def _floors(found: list[ChannelFit]) -> pd.DataFrame:
                 rows.append([each.device, each.name, floor.transport, common[0], ratios[0], common[-1], ratios[1]])
     columns = ["device", "channel", "floor", "smallest", "smallest_ratio", "largest", "largest_ratio"]
     return pd.DataFrame(rows, columns=columns)
+
+
+@dataclass(frozen=True)
+class FittedLink:
+    """`links` are the link and those at the low and the high end of its 95% interval. `largest` is the largest message
+    that was measured, in bytes; `processes` of the collective it is made of, 1 of a channel between two."""
+
+    name: str
+    links: tuple[Link, Link, Link]
+    largest: float
+    processes: int = 1
+
+
+@dataclass(frozen=True)
+class RingCheck:
+    """An all-reduce that was measured on other numbers of processes: (bytes, measured / predicted) of the smallest and
+    the largest size."""
+
+    channel: str
+    processes: int
+    ratios: tuple[tuple[float, float], tuple[float, float]]
+
+
+def check_rings(found: Channels, chosen: ChannelFit, link: FittedLink) -> tuple[RingCheck, ...]:
+    """All-reduces of the same transport and device on other numbers of processes, beside rings over this link."""
+    checks = []
+    for each in found.channels:
+        count = each.processes
+        same = (each.device, each.transport, each.pattern) == (chosen.device, chosen.transport, "all_reduce")
+        if same and count != link.processes:
+            times = each.times
+            first, last = (
+                (float(size), float(times[size]) / 1e6 / exchange_seconds("ring", count, float(size), link.links[0]))
+                for size in (times.index.min(), times.index.max())
+            )
+            checks.append(RingCheck(each.name, count, (first, last)))
+    return tuple(checks)
+
+
+def choose_channel(found: Channels, name: str, key: str = "--channel", here: Collection[str] = ()) -> ChannelFit:
+    """The channel that is called `name`, of several devices that of those `here`.
+
+    A name may have fewer words than `analysis channel` gives it, or more, as long as one channel alone fits it.
+    ConfigError, about the option `key`, where there is none, or several, or where it has no fit.
+    """
+    usable = [each for each in found.channels if each.fit and each.pattern in _USABLE]
+    chosen = [each for each in usable if each.name == name] or [each for each in usable if each.is_called(name)]
+    chosen = [each for each in chosen if each.device in here] or chosen
+    if len(names := dict.fromkeys(each.name for each in chosen)) > 1:
+        listed = "; ".join(f"'{each}'" for each in names)
+        raise ConfigError(key, name, f"fits {len(names)} channels of these runs", f"choose one of {listed}")
+    if len(chosen) > 1:
+        remedy = f"choose one with python -m analysis scaling --device: {', '.join(each.device for each in chosen)}"
+        raise ConfigError(key, name, "is a channel of several devices", remedy)
+    if not chosen:
+        there = "; ".join(f"'{each.name}'" for each in usable) or "none; python -m analysis channel says why"
+        raise ConfigError(key, name, "is no fitted channel of these runs", f"there are {there}")
+    return chosen[0]
+
+
+def link_of(channel: ChannelFit) -> FittedLink:
+    """What a message costs on a channel that has a fit; an all-reduce counts as the ring that takes as long.
+
+    A piece's start-up and time per byte are known together better than each by itself, so the interval is that of the
+    line at a size: fitted +- t s sqrt(v' (X'X)^-1 v), with relative errors, and the scatter of sessions.
+    """
+    assert channel.fit
+    fit = channel.fit
+    processes = channel.processes if channel.pattern in COLLECTIVES else 1
+
+    def link(end: int) -> Link:
+        def seconds(size: float) -> float:
+            return max(0.0, float(fit.at(size)) + end * fit.piece_at(size).reach(size)) / 1e6
+
+        return as_link(seconds, processes) if processes > 1 else seconds
+
+    largest = float(channel.rows[SIZE].astype("float64").max()) / processes
+    return FittedLink(channel.name, (link(0), link(-1), link(1)), largest, processes)

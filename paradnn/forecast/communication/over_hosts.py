@@ -5,20 +5,27 @@ Every host has one device and is like this one; the channel's link is each host'
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from rich.table import Table
 
+from paradnn.cli.console import standard_output
+from paradnn.core.words import counted
 from paradnn.errors import ConfigError, NotEnoughData
 from paradnn.families import FAMILIES
-from paradnn.forecast.communication.channels import channels
-from paradnn.forecast.communication.data_parallel import Exchange, Link
-from paradnn.forecast.communication.link import FittedLink, RingCheck, check_rings, choose_channel, link_of
+from paradnn.forecast.communication.channels import (
+    FittedLink,
+    RingCheck,
+    channels,
+    check_rings,
+    choose_channel,
+    link_of,
+)
+from paradnn.forecast.communication.data_parallel import Exchange
 from paradnn.forecast.forecast import MOST_RUNS
 from paradnn.forecast.history import History, Past
 from paradnn.forecast.past_runs import PastRuns
@@ -26,6 +33,7 @@ from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.regression import Array
 from paradnn.forecast.status import SweepStatus, rates_of
 from paradnn.forecast.table import table_of_points
+from paradnn.forecast.text import table_of
 from paradnn.store.runs import LATER_PARAMS
 
 if TYPE_CHECKING:
@@ -33,10 +41,13 @@ if TYPE_CHECKING:
 
     from paradnn.config.point import Point
 
-__all__ = ["SCALINGS", "HostStep", "OverHosts", "over_hosts"]
+__all__ = ["HostStep", "OverHosts", "describe_steps", "over_hosts"]
 
 Scaling = Literal["weak", "strong"]
-SCALINGS: tuple[Scaling, ...] = ("weak", "strong")
+_TITLES: Mapping[Scaling, str] = {
+    "weak": "Weak scaling: every host has the batch of its point",
+    "strong": "Strong scaling: all hosts share the batch of a point",
+}
 _KEY = "plan.channel"
 _DRAWS = 400
 #: Standard deviations from the middle of a normal distribution to the end of its 95% interval.
@@ -71,19 +82,14 @@ class OverHosts:
     checks: tuple[RingCheck, ...]
     too_many: int
 
-    def columns(self, index: int) -> dict[str, float]:
-        """Of one point the medians of its step in ms and its efficiency on every number of hosts; none if left out."""
-        found = {}
-        for step in self._by_point.get(index, ()):
-            end = f"{step.scaling}_{step.hosts}"
-            found[f"step_ms_{end}"] = float(np.median(step.seconds)) * 1e3
-            found[f"efficiency_{end}"] = float(np.median(step.efficiency))
+    def columns(self) -> dict[int, dict[str, float]]:
+        """Index of each point -> the medians of its step in ms and its efficiency on every number of hosts."""
+        found: dict[int, dict[str, float]] = {}
+        for step in self.steps:
+            end, row = f"{step.scaling}_{step.hosts}", found.setdefault(step.index, {})
+            row[f"step_ms_{end}"] = float(np.median(step.seconds)) * 1e3
+            row[f"efficiency_{end}"] = float(np.median(step.efficiency))
         return found
-
-    @cached_property
-    def _by_point(self) -> Mapping[int, Sequence[HostStep]]:
-        steps = sorted(self.steps, key=lambda step: step.index)
-        return {index: list(own) for index, own in itertools.groupby(steps, key=lambda step: step.index)}
 
 
 def over_hosts(status: SweepStatus, history: History, hosts: Sequence[int], exchange: Exchange) -> OverHosts:
@@ -91,9 +97,11 @@ def over_hosts(status: SweepStatus, history: History, hosts: Sequence[int], exch
 
     ConfigError where none does, or the store has no such channel.
     """
-    left_out = ("repeated", "oom_predicted")
-    states = zip(status.points, status.status, strict=True)
-    where = [index for index, (point, state) in enumerate(states) if _is_training(point) and state not in left_out]
+    where = [
+        index
+        for index, (point, state) in enumerate(zip(status.points, status.status, strict=True))
+        if _is_training(point) and state in ("done", "missing")
+    ]
     if not where:
         reason = "none of these points is a training step on one device"
         raise ConfigError(_KEY, exchange.channel, reason, "plan some, with mode=train devices=1")
@@ -103,14 +111,18 @@ def over_hosts(status: SweepStatus, history: History, hosts: Sequence[int], exch
         (index, scaling, count): batch if scaling == "weak" else -(-batch // count)
         for index in where
         for batch in (status.points[index].batch_size,)
-        for scaling in SCALINGS
+        for scaling in _TITLES
         for count in hosts
         if scaling == "weak" or count <= batch
     }
     wanted = {(index, part) for (index, _, _), part in parts.items()}
-    wanted |= {(index, status.points[index].batch_size) for index in where}
-    alone = _alone(status, history, sorted(wanted))
-    drawn = _drawn(link)
+    alone = _alone(status, history, sorted(wanted | {(index, status.points[index].batch_size) for index in where}))
+    errors = np.random.default_rng(2).standard_normal(_DRAWS)  # of the fitted line: one a draw, at every size
+
+    def drawn(size: float) -> Array:
+        middle, low, high = (end(size) for end in link.links)
+        return np.asarray(np.maximum(middle + errors * (high - low) / (2 * _END), 0.0))
+
     steps, largest = [], 0.0
     for (index, scaling, count), part in parts.items():
         layers = status.points[index].model.layer_work()
@@ -131,12 +143,10 @@ def _alone(status: SweepStatus, history: History, wanted: Sequence[tuple[int, in
     """Point and batch -> (draws,) seconds of the step on one device."""
     rates = rates_of(status)
     points = [replace(status.points[index], batch_size=batch) for index, batch in wanted]
-    environments = [status.environments[index] for index, _ in wanted]
-    devices = {environment.device for environment in environments}
-    model = StepTimeModel.fit(PastRuns.of(history.past(devices, MOST_RUNS), rates))
-    table = table_of_points(
-        points, [place.environment_id for place in environments], [place.device for place in environments], rates
-    )
+    places = [status.environments[index] for index, _ in wanted]
+    ids, devices = [place.environment_id for place in places], [place.device for place in places]
+    model = StepTimeModel.fit(PastRuns.of(history.past({*devices}, MOST_RUNS), rates))
+    table = table_of_points(points, ids, devices, rates)
     seconds = np.exp(model.predict(table).draws(_DRAWS, np.random.default_rng(1)))
     return dict(zip(wanted, seconds, strict=True))
 
@@ -147,8 +157,7 @@ def _measured(status: SweepStatus, history: History, name: str) -> tuple[FittedL
         found = channels(_frame(history.messages()))
     except NotEnoughData as error:
         raise ConfigError(_KEY, name, f"{history.where} has none", str(error)) from None
-    here = {environment.device for environment in status.environments}
-    chosen = choose_channel(found, name, _KEY, here)
+    chosen = choose_channel(found, name, _KEY, {environment.device for environment in status.environments})
     link = link_of(chosen)
     return link, check_rings(found, chosen, link)
 
@@ -176,12 +185,59 @@ def _value(text: str) -> Any:
         return text
 
 
-def _drawn(link: FittedLink) -> Link:
-    """Bytes -> (draws,) seconds: one error of the fitted line a draw, at every size."""
-    errors = np.random.default_rng(2).standard_normal(_DRAWS)
+def describe_steps(found: OverHosts, status: SweepStatus) -> None:
+    """Print a table for weak and one for strong scaling, by family and number of hosts, and what it rests on."""
+    console = standard_output()
+    console.print()
+    console.print(f"A training step over hosts of one device each, by {found.exchange.words}: on paper", markup=False)
+    for scaling in _TITLES:
+        console.print()
+        console.print(_table(found, status, scaling))
+    console.print()
+    for line in _reservations(found):
+        console.print(line, style="dim", soft_wrap=True, markup=False)
 
-    def seconds(size: float) -> Array:
-        middle, low, high = (end(size) for end in link.links)
-        return np.asarray(np.maximum(middle + errors * (high - low) / (2 * _END), 0.0))
 
-    return seconds
+def _table(found: OverHosts, status: SweepStatus, scaling: Scaling) -> Table:
+    """Of several points of a family the median over them, in each draw."""
+    table = table_of("family", "points", "hosts", "step", "95%", "speed kept", "95%", "waits")
+    table.title = _TITLES[scaling]
+    groups: dict[str, dict[int, list[HostStep]]] = {}
+    for step in found.steps:
+        counts = groups.setdefault(status.points[step.index].model.name, {})
+        if step.scaling == scaling:
+            counts.setdefault(step.hosts, []).append(step)
+    for family, counts in groups.items():
+        for place, (count, own) in enumerate(sorted(counts.items())):
+            seconds, kept, waiting = (
+                np.median([getattr(step, what) for step in own], axis=0)
+                for what in ("seconds", "efficiency", "waiting")
+            )
+            step_time, speed = _quantiles(1e3 * seconds, _milliseconds), _quantiles(kept, "{:.0%}".format)
+            words = (str(len(own)), f"{count:,}", *step_time, *speed, f"{np.median(waiting):.0%}")
+            table.add_row("" if place else family, *words)
+    return table
+
+
+def _quantiles(draws: Array, shown: Callable[[float], str]) -> list[str]:
+    low, middle, high = (shown(value) for value in np.quantile(draws, [0.025, 0.5, 0.975]))
+    return [middle, f"{low} .. {high}"]
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"
+
+
+def _reservations(found: OverHosts) -> Iterator[str]:
+    yield "Speed kept is that of a host as a share of one alone; waits is the share of the step in which it waits"
+    yield "for gradients. Every host is like this one, with a link of its own; none is late."
+    for check in found.checks:
+        small, large = (f"{ratio:.2f} times as long at {size:,.0f} B" for size, ratio in check.ratios)
+        yield f"On {check.processes} processes {check.channel} takes {small} and {large} as predicted."
+    if found.largest > found.link.largest:
+        yield (
+            f"Messages of up to {found.largest:,.0f} B are asked for, the channel was measured to "
+            f"{found.link.largest:,.0f} B: its last line is drawn on."
+        )
+    if found.too_many:
+        yield f"Left out of strong scaling: {counted(found.too_many, 'step')} with fewer examples than hosts."
