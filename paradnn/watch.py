@@ -125,7 +125,7 @@ def _find(reader: Reader, experiment: str, sweep_id: str | None, where: str) -> 
         held = ", ".join(reader.experiments())
         raise StoreError(f"{where} has no experiment {experiment}, it has {held}: measure first, with paradnn train -m")
     query = Query((experiment,), tags={"kind": ("sweep",)}, unfinished=True, columns={"params": (), "metrics": ()})
-    sweeps = sorted(reader.read(query).rows(), key=lambda row: row.run.start_ms or 0)
+    sweeps = sorted(reader.read(query), key=lambda row: row.run.start_ms or 0)
     if not sweeps:
         raise StoreError(f"{where} has no sweep; start one, such as python -m paradnn.train -m experiment=quick")
     named = {row.tags.get("sweep_id", ""): row for row in sweeps}
@@ -146,9 +146,9 @@ def _find(reader: Reader, experiment: str, sweep_id: str | None, where: str) -> 
 def progress_of(reader: Reader, experiment: str, sweep: Row) -> Progress:
     """How a sweep stands now, given its parent run as it was at any time."""
     query = Query((experiment,), run_id=sweep.run.run_id, unfinished=True, columns={"params": (), "metrics": ()})
-    sweep = next(reader.read(query).rows(), sweep)
+    sweep = next(iter(reader.read(query)), sweep)
     tags = {"sweep_id": (sweep.tags["sweep_id"],), "kind": ("point",)}
-    points = list(reader.read(Query((experiment,), tags=tags, unfinished=True, columns=_READ)).rows())
+    points = reader.read(Query((experiment,), tags=tags, unfinished=True, columns=_READ))
     done = sorted((row for row in points if "outcome" in row.tags), key=lambda row: row.run.end_ms or 0)
     gone = _abandoned(reader, experiment)
     claimed = [row for row in points if row.run.status == "RUNNING" and "outcome" not in row.tags]

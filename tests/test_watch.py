@@ -126,7 +126,7 @@ def wide_sweep(store: Store) -> None:
 def test_no_number_is_cut_and_no_line_broken_on_a_narrow_terminal(store: Store, width: int) -> None:
     wide_sweep(store)
     reader = open_reader(address_of(store.uri))
-    [parent] = reader.read(Query(("paradnn",), tags={"kind": ("sweep",)}, unfinished=True)).rows()
+    [parent] = reader.read(Query(("paradnn",), tags={"kind": ("sweep",)}, unfinished=True))
     console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(view(progress_of(reader, "paradnn", parent)))
     assert isinstance(console.file, io.StringIO)
@@ -154,7 +154,7 @@ def test_the_expected_end_follows_from_the_mean_rate(store: Store) -> None:
     sweep = half(store)
     reader = open_reader(address_of(store.uri))
     query = Query(("paradnn",), tags={"kind": ("sweep",)}, unfinished=True)
-    [parent] = reader.read(query).rows()
+    [parent] = reader.read(query)
     progress = replace(progress_of(reader, "paradnn", parent), now=parent.run.start_ms / 1e3 + 60)
     assert progress.left == 60 / 3
     assert (len(progress.done), len(progress.running), progress.planned) == (3, 1, 4)

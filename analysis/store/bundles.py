@@ -9,7 +9,7 @@ What a bundle is says `paradnn.store.bundle`.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,9 +53,8 @@ def _rows(wanted: set[str], stores: Sequence[str], experiments: Sequence[str]) -
         reader = open_reader(address_of(uri))
         nothing_but_notes: dict[Values, tuple[str, ...]] = {"params": (), "metrics": (), "tags": (_NOTE,)}
         noted = reader.read(Query(tuple(experiments), unfinished=True, columns=nothing_but_notes))
-        notes = dict(zip(noted.index, noted.tags.get(_NOTE, []), strict=False))
-        records = reader.read(Query(tuple(experiments), unfinished=True))
-        for row in records.rows():
+        notes = {row.run.run_id: row.tags.get(_NOTE) for row in noted}
+        for row in reader.read(Query(tuple(experiments), unfinished=True)):
             run_id = row.run.run_id
             if run_id in wanted and run_id not in found:
                 found.add(run_id)
@@ -98,7 +97,7 @@ def import_bundle(
     reader = open_reader(address_of(str(path)))
     if not address_of(str(path)).is_bundle:
         raise StoreError(f"{path}: is no bundle of results; name a .zip")
-    rows = list(reader.read(Query(tuple(reader.experiments()), unfinished=True)).rows())
+    rows = reader.read(Query(tuple(reader.experiments()), unfinished=True))
     for row in rows:
         extract(row.run.artifact_uri or "", None)
     client, experiment_id = open_experiment(tracking_uri, experiment)
@@ -117,10 +116,9 @@ def import_bundle(
 def _known(tracking_uri: str | None, experiment: str) -> dict[str, str]:
     """Runs that the store holds, by the id that they had where they were measured."""
     query = Query((experiment,), unfinished=True, columns={"params": (), "metrics": (), "tags": (_ORIGIN,)})
-    records = open_reader(address_of(tracking_uri)).read(query)
-    held = {run.run_id: run.run_id for run in records.runs}
-    origins: Iterable[str | None] = records.tags.get(_ORIGIN, ())
-    return held | {origin: run.run_id for run, origin in zip(records.runs, origins, strict=False) if origin}
+    rows = open_reader(address_of(tracking_uri)).read(query)
+    held = {row.run.run_id: row.run.run_id for row in rows}
+    return held | {row.tags[_ORIGIN]: row.run.run_id for row in rows if row.tags.get(_ORIGIN)}
 
 
 def _log(client: Any, experiment_id: str, row: Row, known: Mapping[str, str]) -> str:

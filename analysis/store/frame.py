@@ -13,17 +13,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, get_args, get_type_hints
 
-from analysis.lazy import np, pd
+from analysis.lazy import np, pd, stored
 from paradnn.config.point import Measure, Optimizer, Platform
 from paradnn.core.words import counted
 from paradnn.errors import HeterogeneousError, SchemaError
 from paradnn.families import FAMILIES
 from paradnn.store.metrics import metric
-from paradnn.store.records import Records, Texts
 from paradnn.store.runs import LATER_PARAMS, protocol_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from paradnn.store.columns import Records, Texts
 
 __all__ = [
     "CORE",
@@ -85,8 +86,8 @@ def build(records: Records) -> pd.DataFrame:
     columns: dict[str, object] = {
         "run_id": _plain((run.run_id for run in records.runs), order),
         "run_name": _plain((run.run_name for run in records.runs), order),
-        "experiment": _text(Texts.of(run.experiment for run in records.runs), order),
-        "status": _text(Texts.of(run.status for run in records.runs), order),
+        "experiment": _text(stored.Texts.of(run.experiment for run in records.runs), order),
+        "status": _text(stored.Texts.of(run.status for run in records.runs), order),
         "start_time": _time((run.start_ms for run in records.runs), order),
         "end_time": _time((run.end_ms for run in records.runs), order),
         "parent_run_id": _text(_column(records.tags, "mlflow.parentRunId", records), order),
@@ -112,8 +113,10 @@ def build(records: Records) -> pd.DataFrame:
             columns[name] = _typed(tag, order, _kinds().get(name)) if name in _TYPED_TAGS else _text(tag, order)
     if "protocol_id" in records.tags and "protocol" not in columns:
         known = records.tags["protocol_id"]
-        named = Texts.of(text and protocol_name(text) for text in known.places)
-        columns["protocol"] = _text(Texts(np.append(named.array(), np.int32(-1))[known.array()], named.places), order)
+        named = stored.Texts.of(text and protocol_name(text) for text in known.places)
+        columns["protocol"] = _text(
+            stored.Texts(np.append(named.codes, np.int32(-1))[known.codes], named.places), order
+        )
     frame = pd.DataFrame(columns)
     frame.attrs["units"] = units(frame.columns)
     return frame
@@ -126,19 +129,19 @@ def _order(records: Records) -> NDArray[np.intp]:
 
 
 def _column(columns: Mapping[str, Texts], name: str, records: Records) -> Texts:
-    return columns[name] if name in columns else Texts.missing(len(records.runs))
+    return columns[name] if name in columns else stored.Texts.missing(len(records.runs))
 
 
 def _is(column: Texts, text: str) -> NDArray[np.bool_]:
     """(runs,) which runs have the text."""
-    return np.equal(column.array(), column.places.get(text, -2))
+    return np.equal(column.codes, column.places.get(text, -2))
 
 
 def _outcomes(records: Records) -> Texts:
     """How points ended. Other kinds of runs, of earlier versions, say how they ended as points do."""
     outcomes, kinds = (_column(records.tags, name, records) for name in ("outcome", "kind"))
-    points = (kinds.array() < 0) | _is(kinds, "point")
-    return Texts(np.where(points, outcomes.array(), -1), outcomes.places)
+    points = (kinds.codes < 0) | _is(kinds, "point")
+    return stored.Texts(np.where(points, outcomes.codes, -1), outcomes.places)
 
 
 def _completed(name: str, records: Records) -> Texts:
@@ -147,9 +150,9 @@ def _completed(name: str, records: Records) -> Texts:
     if name not in LATER_PARAMS:
         return values
     ours = _is(_column(records.tags, "source", records), "measured")
-    models = _column(records.params, "model.name", records).array() >= 0
+    models = _column(records.params, "model.name", records).codes >= 0
     default = np.where(ours & models, 0, -1).astype("int32")
-    return values.filled(Texts(default, {LATER_PARAMS[name]: 0}))
+    return values.filled(stored.Texts(default, {LATER_PARAMS[name]: 0}))
 
 
 class _Units(dict[str, str]):
@@ -276,7 +279,7 @@ def _plain(values: Iterable[str | None], order: NDArray[np.intp]) -> pd.Series:
 
 def _text(column: Texts, order: NDArray[np.intp]) -> pd.Series:
     distinct = pd.array([*column.places, None], dtype="str")
-    return pd.Series(distinct[column.array()[order]])
+    return pd.Series(distinct[column.codes[order]])
 
 
 def _time(milliseconds: Iterable[int | None], order: NDArray[np.intp]) -> pd.Series:
@@ -288,7 +291,7 @@ def _time(milliseconds: Iterable[int | None], order: NDArray[np.intp]) -> pd.Ser
 
 def typed(values: Sequence[str | None]) -> pd.Series:
     """Texts, as the store holds params, as the column that a frame has of them."""
-    return _typed(Texts.of(values), np.arange(len(values)))
+    return _typed(stored.Texts.of(values), np.arange(len(values)))
 
 
 @cache
@@ -320,7 +323,7 @@ def _is_of(kind: type, text: str) -> bool:
 def _typed(column: Texts, order: NDArray[np.intp], kind: type | None = None) -> pd.Series:
     """Params as the narrowest of Int64, float64, boolean and text that holds them all; "null" is missing, and what is
     not of the `kind` that is asked."""
-    codes = column.array()[order]
+    codes = column.codes[order]
     held = np.bincount(codes + 1, minlength=len(column.places) + 1)[1:] > 0
     distinct = [text if there and text != "null" else None for text, there in zip(column.places, held, strict=True)]
     if kind is not None:

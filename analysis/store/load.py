@@ -24,11 +24,12 @@ from paradnn.core.words import counted, did_you_mean
 from paradnn.errors import ConfigError, DataError, SchemaError, StoreError
 from paradnn.store.address import BUNDLE, address_of, artifact_folder, is_local, without_secrets
 from paradnn.store.bundle import read_artifact as read_bundled
-from paradnn.store.cache import CachedReader
+from paradnn.store.cache import read_columns
+from paradnn.store.columns import Records, Texts
 from paradnn.store.errors import store_errors
 from paradnn.store.files import PACKED, is_inside, unpack
 from paradnn.store.reader import Way, open_reader
-from paradnn.store.records import Query, Records, Texts, Values
+from paradnn.store.records import Query, Values
 from paradnn.store.runs import OUTCOME_TAGS, SCHEMA_VERSION
 
 __all__ = ["default_uri", "load", "load_table", "load_tables", "read_artifact"]
@@ -101,9 +102,7 @@ def _stores(tracking_uri: str | Sequence[str] | None) -> list[str | None]:
 def _read(uri: str | None, way: Way, query: Query, called: str = "") -> Records:
     """The runs of one store; `called` is its name in messages, if not its address."""
     address = address_of(uri)
-    store = CachedReader(address, way)
-    records = store.read(query)
-    known = store.experiments()
+    records, known = read_columns(address, query, way)
     for name in query.experiments:
         if name not in known:
             held = ", ".join(known) or "none"
@@ -156,10 +155,11 @@ def _check_schema(records: Records) -> None:
     """Every run that says what kind it is must be of this schema."""
     nothing = Texts.missing(len(records.runs))
     versions, kinds = records.tags.get("schema_version", nothing), records.tags.get("kind", nothing)
-    other = (kinds.array() >= 0) & (versions.array() != versions.places.get(SCHEMA_VERSION, -2))
+    other = (kinds.codes >= 0) & (versions.codes != versions.places.get(SCHEMA_VERSION, -2))
     for place in other.nonzero()[0][:1]:
+        version = list(versions)[place] or "(none)"
         raise SchemaError(
-            f"schema_version={versions[place] or '(none)'} in run {records.runs[place].run_id}, but this analysis "
+            f"schema_version={version} in run {records.runs[place].run_id}, but this analysis "
             f"reads schema_version={SCHEMA_VERSION}: choose other runs, or use the release that wrote these"
         )
 
@@ -237,8 +237,8 @@ def _artifacts_of(run_id: str, uri: str | None) -> str:
     store = open_reader(address_of(uri))
     nothing: dict[Values, Collection[str]] = dict.fromkeys(get_args(Values), ())
     query = Query(tuple(store.experiments()), run_id=run_id, unfinished=True, columns=nothing)
-    for run in store.read(query).runs:
-        return run.artifact_uri or ""
+    for row in store.read(query):
+        return row.run.artifact_uri or ""
     raise StoreError(f"no run {run_id}")
 
 

@@ -134,7 +134,7 @@ class _Store:
         return self._read(Query((self.experiment,), params=params, tags={"kind": ("point",)}, columns=columns))
 
     def _read(self, query: Query) -> list[Past]:
-        rows = self.reader.read(query).rows()
+        rows = self.reader.read(query)
         runs = [
             Past(run.run_id, (run.start_ms or 0) / 1e3, params, metrics, tags) for run, params, tags, metrics in rows
         ]
@@ -142,7 +142,7 @@ class _Store:
 
     def metrics(self, run_id: str) -> Mapping[str, float]:
         query = Query((self.experiment,), run_id=run_id, columns={"params": (), "tags": ()})
-        for row in self.reader.read(query).rows():
+        for row in self.reader.read(query):
             return row.metrics
         raise StoreError(f"{self.where}: no run {run_id}")
 

@@ -14,6 +14,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from paradnn.config.paths import HOME
@@ -179,8 +180,7 @@ _PLACES = "UPDATE experiments SET artifact_location = ? WHERE rtrim(artifact_loc
 _RUNS = "UPDATE runs SET artifact_uri = ? || substr(artifact_uri, ?) WHERE artifact_uri LIKE ? ESCAPE '!'"
 
 
-@dataclass(frozen=True)
-class Move:
+class Move(NamedTuple):
     """Addresses that begin with `old` are meant to begin with `new`; `runs`: those of recorded runs too."""
 
     old: str

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +24,7 @@ from typing import IO, Any
 from paradnn.errors import DataError, NoStoreError, SchemaError
 from paradnn.store.address import BUNDLE, StoreAddress
 from paradnn.store.files import inside, read_json, whole_file
-from paradnn.store.records import Query, Records, Row, Run
+from paradnn.store.records import Query, Row, Run
 from paradnn.store.runs import SCHEMA_VERSION
 from paradnn.worker.channel import read_message
 
@@ -69,7 +68,7 @@ def _add(target: zipfile.ZipFile, name: str, content: bytes, sums: dict[str, str
 
 
 class BundleReader:
-    """Reads a bundle as a store is read; see `paradnn.store.reader.Reader`.
+    """Reads a bundle as a store is read.
 
     Raises NoStoreError where there is no such file, DataError for a damaged one, SchemaError for another version.
     """
@@ -82,22 +81,18 @@ class BundleReader:
         """The names of its experiments."""
         return sorted({row.run.experiment for row in self._rows})
 
-    def read(self, query: Query) -> Records:
+    def read(self, query: Query) -> list[Row]:
         """The runs of a query."""
         wanted = [row for row in self._rows if row.run.experiment in query.experiments]
         rows = [row for row in wanted if query.accepts(row.run, row.params, row.tags)]
         rows.sort(key=lambda row: row.run.start_ms or 0, reverse=query.newest is not None)
-        rows = rows[: query.newest]
-        records = Records(row.run for row in rows)
-        for row in rows:
-            run_id = row.run.run_id
-            params = ((run_id, key, value) for key, value in row.params.items() if query.wants("params", key))
-            tags = ((run_id, key, value) for key, value in row.tags.items() if query.wants("tags", key))
-            records.add_text(params, records.params)
-            records.add_text(tags, records.tags)
-            metrics = ((run_id, key, value) for key, value in row.metrics.items() if query.wants("metrics", key))
-            records.add_metrics((*entry, math.isnan(entry[2])) for entry in metrics)
-        return records
+        return [_wanted(row, query) for row in rows[: query.newest]]
+
+
+def _wanted(row: Row, query: Query) -> Row:
+    params = {key: value for key, value in row.params.items() if query.wants("params", key)}
+    tags = {key: value for key, value in row.tags.items() if query.wants("tags", key)}
+    return Row(row.run, params, tags, {key: value for key, value in row.metrics.items() if query.wants("metrics", key)})
 
 
 def read_artifact(address: str, name: str) -> bytes | None:

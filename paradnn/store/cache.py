@@ -10,25 +10,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import stat
 import tempfile
 import time
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
-from functools import cached_property
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from paradnn.store.address import StoreAddress, moves_of
+from paradnn.store.columns import ABSENT_BITS, Records, Texts
 from paradnn.store.reader import Reader, Way, open_reader
-from paradnn.store.records import Query, Records, Run, Texts
-
-__all__ = ["CachedReader"]
+from paradnn.store.records import Query, Run, Values
+from paradnn.store.runs import OUTCOME_TAGS
+from paradnn.store.sql import SqlReader
 
 #: Version of the file's layout.
 #:   1  the first.
@@ -43,132 +44,125 @@ _ABOUT = "paradnn"
 _PARAM, _TAG, _METRIC = "param ", "tag ", "metric "
 
 
-class CachedReader:
-    """Reads a store as `open_reader` does, and a large SQLite store through the file of its columns.
-
-    For one reading: what it has seen of the store once, it does not look at again.
-    """
-
-    def __init__(self, address: StoreAddress, way: Way = "auto") -> None:
-        self._address = address
-        self._way = way
-
-    def experiments(self) -> list[str]:
-        """The names of the store's experiments that are not deleted."""
-        return self._store.experiments() if self._whole is None else self._whole.experiments
-
-    def read(self, query: Query) -> Records:
-        """The runs of a query."""
-        if not _answers(query) or self._whole is None:
-            return self._store.read(query)
-        return query.chosen(self._whole.records)
-
-    @cached_property
-    def _store(self) -> Reader:
-        return open_reader(self._address, self._way)
-
-    @cached_property
-    def _whole(self) -> _Whole | None:
-        """All runs, where they are read by columns; None where the store is asked itself."""
-        state = _state(self._address) if self._way != "api" else None
-        return None if state is None else _load(self._address, state) or self._make(state)
-
-    def _make(self, state: _State) -> _Whole | None:
-        """All runs, read from the store and kept; None where that is not worth it or cannot be done now."""
-        from paradnn.store.sql import SqlReader
-
-        store, path = self._store, _file(self._address)
-        if not isinstance(store, SqlReader) or not state.is_settled or not os.access(path.parent, os.W_OK):
-            return None
-        if store.size() < _WORTH:
-            return None
-        names, places = store.experiments(), store.artifact_places()
-        whole = _Whole(store.read(Query(tuple(names), unfinished=True)), names)
-        if _state(self._address) == state:
-            # A disk that takes no more costs the next reading its seconds, this one nothing.
-            with contextlib.suppress(OSError):
-                _save(whole, path, {"state": state.text, "places": places, "moves": _moves(self._address, places)})
-        return whole
-
-
-@dataclass(frozen=True)
-class _Whole:
-    """All runs of a store that are not deleted, and the names of its experiments."""
-
-    records: Records
-    experiments: list[str]
-
-
-@dataclass(frozen=True)
-class _State:
-    """What a SQLite store's files look like, which changes with every write.
-
-    `files`: inode, size, modification and change time of the database and its journals. `count`: SQLite's own of its
-    changes. `workspace`: which part of the store MLflow shows.
-    """
-
-    files: tuple[tuple[int, int, int, int] | None, ...]
-    count: str
-    workspace: str
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the last change is so long ago that another one would have another time."""
-        latest = max(time for each in self.files if each for time in each[2:])
-        return time.time_ns() - latest > _SETTLED
-
-    @property
-    def text(self) -> str:
-        """What is compared."""
-        return json.dumps([_LAYOUT, self.files, self.count, self.workspace])
-
-
-def _answers(query: Query) -> bool:
-    """Whether columns answer it: MLflow's own tags are not among them, and few runs are found faster in the tables."""
+def read_columns(address: StoreAddress, query: Query, way: Way = "auto") -> tuple[Records, list[str]]:
+    """The runs of a query, and the names of the store's experiments, read as `open_reader` does; those of a large
+    SQLite store through the file of its columns."""
+    # MLflow's own tags are not among the columns, and few runs are found faster in the tables.
     few = query.newest is not None or query.run_id is not None or query.status is not None
-    return not few and not any(key.startswith("mlflow.") for key in query.tags)
+    stored = way == "api" or few or any(key.startswith("mlflow.") for key in query.tags)
+    state = None if stored else _state(address)
+    whole = _load(address, state) if state else None
+    if whole is None:
+        store = open_reader(address, way)
+        whole = _make(address, state, store) if state else None
+    if whole is not None:
+        return _chosen(whole[0], query), whole[1]
+    return store.columns(query) if isinstance(store, SqlReader) else Records.of(store.read(query)), store.experiments()
 
 
-def _state(address: StoreAddress) -> _State | None:
-    """How the store's files are now; None where they cannot be seen."""
+def _make(address: StoreAddress, state: str, store: Reader) -> tuple[Records, list[str]] | None:
+    """All runs and the names of all experiments, kept; None where that is not worth it or cannot be done now."""
+    path = _file(address)
+    if not isinstance(store, SqlReader) or not _is_settled(address) or not os.access(path.parent, os.W_OK):
+        return None
+    if store.size() < _WORTH:
+        return None
+    names, places = store.experiments(), store.artifact_places()
+    records = store.columns(Query(tuple(names), unfinished=True))
+    if _state(address) == state:
+        about = {"state": state, "places": places, "moves": _moves(address, places), "experiments": names}
+        # A disk that takes no more costs the next reading its seconds, this one nothing.
+        with contextlib.suppress(OSError):
+            _save(records, path, about)
+    return records, names
+
+
+def _seen(address: StoreAddress) -> list[tuple[int, int, int, int] | None]:
+    """Inode, size, modification and change time of a SQLite database and its journals."""
+    found: list[tuple[int, int, int, int] | None] = []
+    for ending in ("", "-wal", "-journal"):
+        with contextlib.suppress(FileNotFoundError):
+            seen = os.stat(f"{address.database}{ending}")
+            # An empty journal says as much as none: a reader makes one.
+            found.append((seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns) if seen.st_size else None)
+            continue
+        found.append(None)
+    return found
+
+
+def _state(address: StoreAddress) -> str | None:
+    """What a SQLite store looks like, which changes with every write; None where that cannot be seen."""
     if address.database is None:
         return None
     try:
         with open(address.database, "rb") as file:
-            count = file.read(100)[24:28].hex()
-        found = [_look(Path(f"{address.database}{ending}")) for ending in ("", "-wal", "-journal")]
+            changes = file.read(100)[24:28].hex()  # SQLite's own count
+        return json.dumps([_LAYOUT, _seen(address), changes, os.environ.get("MLFLOW_WORKSPACE", "")])
     except OSError:
         return None
-    return _State(tuple(found), count, os.environ.get("MLFLOW_WORKSPACE", ""))
 
 
-def _look(path: Path) -> tuple[int, int, int, int] | None:
-    """An empty journal says as much as none: a reader makes one."""
-    try:
-        seen = path.stat()
-    except FileNotFoundError:
-        return None
-    return (seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns) if seen.st_size else None
+def _is_settled(address: StoreAddress) -> bool:
+    """Whether the last change is so long ago that another one would have another time."""
+    return time.time_ns() - max(changed for each in _seen(address) if each for changed in each[2:]) > _SETTLED
 
 
-def _moves(address: StoreAddress, places: Sequence[Sequence[str | None]]) -> list[list[Any]]:
+def _moves(address: StoreAddress, places: Any) -> list[list[Any]]:
     """How artifact addresses are to be read, which depends on folders that are there now."""
     locations, newest = places
-    return [list(astuple(move)) for move in moves_of(address, locations, lambda: newest)]
+    return [list(move) for move in moves_of(address, locations, lambda: newest)]
 
 
-def _save(whole: _Whole, path: Path, about: Mapping[str, Any]) -> None:
+def _chosen(records: Records, query: Query) -> Records:
+    """The runs that are asked for, of all runs of a store, with the values that are."""
+    since = -math.inf if query.since_ms is None else query.since_ms
+    until = math.inf if query.until_ms is None else query.until_ms
+    timed = query.since_ms is not None or query.until_ms is not None
+    keep = np.array(
+        [
+            run.experiment in query.experiments
+            and (not timed or (run.start_ms is not None and since <= run.start_ms < until))
+            for run in records.runs
+        ],
+        dtype=bool,
+    )
+    for columns, filters in ((records.params, query.params), (records.tags, query.tags)):
+        for key, allowed in filters.items():
+            column = columns[key] if key in columns else Texts.missing(len(records.runs))
+            keep &= np.isin(column.codes, [column.places.get(text, -2) for text in allowed])
+    if query.needs_outcome:
+        ended = [records.tags[name].codes >= 0 for name in OUTCOME_TAGS if name in records.tags]
+        keep &= np.logical_or.reduce(ended) if ended else False
+    return _taken(records, query, keep.nonzero()[0])
+
+
+def _taken(records: Records, query: Query, places: NDArray[np.intp]) -> Records:
+    """The runs at these places, with what they hold of the values that are wanted."""
+    every = len(places) == len(records.runs)
+    part = Records(records.runs if every else [records.runs[place] for place in places])
+    kinds: tuple[Values, ...] = ("params", "tags")
+    for kind in kinds:
+        for name, column in getattr(records, kind).items():
+            codes = column.codes if every else column.codes[places]
+            if query.wants(kind, name) and (codes >= 0).any():
+                getattr(part, kind)[name] = Texts(codes, column.places)
+    for name, held in records.metrics.items():
+        numbers = held if every else held[places]
+        if query.wants("metrics", name) and (numbers.view("int64") != ABSENT_BITS).any():
+            part.metrics[name] = numbers
+    return part
+
+
+def _save(records: Records, path: Path, about: Mapping[str, Any]) -> None:
     """Write the file whole or not at all, for those to read who may read the store."""
-    records = whole.records
     fields = zip(Run._fields, zip(*records.runs, strict=True), strict=True)
     columns: dict[str, Any] = {field: pa.array(values) for field, values in fields}
     for begin, texts in ((_PARAM, records.params), (_TAG, records.tags)):
-        columns |= {begin + name: _coded(column) for name, column in texts.items()}
-    columns |= {
-        _METRIC + name: pa.array(np.frombuffer(held, dtype="float64")) for name, held in records.metrics.items()
-    }
-    known = json.dumps({**about, "experiments": whole.experiments})
-    table = pa.table(columns).replace_schema_metadata({_ABOUT: known})
+        for name, column in texts.items():
+            codes = pa.array(column.codes, mask=column.codes < 0)
+            columns[begin + name] = pa.DictionaryArray.from_arrays(codes, pa.array(list(column.places), pa.string()))
+    columns |= {_METRIC + name: pa.array(numbers) for name, numbers in records.metrics.items()}
+    table = pa.table(columns).replace_schema_metadata({_ABOUT: json.dumps(about)})
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         os.fchmod(handle, stat.S_IMODE(path.with_suffix("").stat().st_mode) & 0o666)
@@ -188,12 +182,7 @@ def _checksum(content: Any) -> bytes:
     return zlib.crc32(content).to_bytes(4, "big")
 
 
-def _coded(column: Texts) -> Any:
-    codes = column.array()
-    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(list(column.places), pa.string()))
-
-
-def _load(address: StoreAddress, state: _State) -> _Whole | None:
+def _load(address: StoreAddress, state: str) -> tuple[Records, list[str]] | None:
     """What the file holds; None where it is not there, damaged, or of another state of the store."""
     try:
         whole = pa.memory_map(str(_file(address))).read_buffer()
@@ -203,9 +192,9 @@ def _load(address: StoreAddress, state: _State) -> _Whole | None:
         with pa.BufferReader(columns) as file:
             table = pa.ipc.open_file(file).read_all()
             about = json.loads((table.schema.metadata or {}).get(_ABOUT.encode(), b"{}"))
-            if about.get("state") != state.text or _moves(address, about["places"]) != about["moves"]:
+            if about.get("state") != state or _moves(address, about["places"]) != about["moves"]:
                 return None
-            return _Whole(_records(table), about["experiments"])
+            return _records(table), about["experiments"]
     except (OSError, pa.ArrowException, KeyError, ValueError):
         return None
 
@@ -218,17 +207,12 @@ def _records(table: pa.Table) -> Records:
         if name.startswith(_METRIC):
             records.metrics[name.removeprefix(_METRIC)] = column.to_numpy()
             continue
-        texts = Texts(column.indices.fill_null(-1).to_numpy(), _places(column.dictionary.to_pylist()))
+        places = {text: place for place, text in enumerate(column.dictionary.to_pylist())}
         kind, begin = (records.params, _PARAM) if name.startswith(_PARAM) else (records.tags, _TAG)
-        kind[name.removeprefix(begin)] = texts
+        kind[name.removeprefix(begin)] = Texts(column.indices.fill_null(-1).to_numpy(), places)
     return records
-
-
-def _places(texts: Sequence[str]) -> dict[str, int]:
-    return dict(zip(texts, range(len(texts)), strict=True))
 
 
 def _file(address: StoreAddress) -> Path:
     """Where the columns of a SQLite store are kept."""
-    database = address.database or Path()
-    return database.with_name(f"{database.name}.arrow")
+    return Path(f"{address.database}.arrow")

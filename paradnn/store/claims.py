@@ -231,7 +231,7 @@ class RunIndex:
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
         """Metrics and tags of one run, its name as MLflow's own tag; StoreError where it is not there."""
         query = Query((self._experiment,), run_id=run_id, columns={"params": ()}, unfinished=True)
-        for run, _, tags, metrics in self._reader.read(query).rows():
+        for run, _, tags, metrics in self._reader.read(query):
             return dict(metrics), {**tags, **({"mlflow.runName": run.run_name} if run.run_name else {})}
         raise StoreError(f"no run {run_id}")
 
@@ -258,12 +258,12 @@ class RunIndex:
     def sweep_rows(self, sweep_id: str) -> list[dict[str, Any]]:
         """The finished points of a sweep: run_id, name, tags and metrics in one mapping each."""
         query = Query((self._experiment,), tags={"kind": ("point",), "sweep_id": (sweep_id,)}, columns={"params": ()})
-        rows = self._reader.read(query).rows()
+        rows = self._reader.read(query)
         return [{"run_id": run.run_id, "name": run.run_name, **tags, **metrics} for run, _, tags, metrics in rows]
 
     def _entries(self, **which: Any) -> list[Entry]:
         query = Query((self._experiment,), unfinished=True, columns=_TAGS_ALONE, **which)
-        newest = sorted(self._reader.read(query).rows(), key=lambda row: row.run.start_ms or 0, reverse=True)
+        newest = sorted(self._reader.read(query), key=lambda row: row.run.start_ms or 0, reverse=True)
         entries = [Entry(run.run_id, run.status or "", tags) for run, _, tags, _ in newest]
         for entry in entries:
             if not entry.is_readable and entry.run_id not in self._unreadable:

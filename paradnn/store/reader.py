@@ -5,7 +5,6 @@ Resume, claims, planning and analysis all read here. Nothing heavy is imported b
 
 from __future__ import annotations
 
-import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from paradnn.errors import StoreError
 from paradnn.store.address import StoreAddress
 from paradnn.store.client import client_of
 from paradnn.store.errors import store_errors
-from paradnn.store.records import Query, Records, Row, Run, Values
+from paradnn.store.records import Query, Row, Run, Values, number
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -36,7 +35,7 @@ class Reader(Protocol):
     def experiments(self) -> list[str]:
         """The names of the store's experiments that are not deleted."""
 
-    def read(self, query: Query) -> Records:
+    def read(self, query: Query) -> list[Row]:
         """The runs of a query; an experiment that is not there has none."""
 
 
@@ -88,17 +87,10 @@ class SearchReader:
         with self._answers():
             return sorted(experiment.name for experiment in _pages(self._client.search_experiments))
 
-    def read(self, query: Query) -> Records:
+    def read(self, query: Query) -> list[Row]:
         """The runs of a query. The server filters what its grammar can say, the rest is filtered here."""
         with self._answers():
-            rows = list(islice(self._search(query), query.newest))
-        records = Records(row.run for row in rows)
-        for row in rows:
-            run_id = row.run.run_id
-            records.add_text(((run_id, key, value) for key, value in row.params.items()), records.params)
-            records.add_text(((run_id, key, value) for key, value in row.tags.items()), records.tags)
-            records.add_metrics((run_id, key, value, math.isnan(value)) for key, value in row.metrics.items())
-        return records
+            return list(islice(self._search(query), query.newest))
 
     @cached_property
     def _client(self) -> MlflowClient:
@@ -130,7 +122,8 @@ class SearchReader:
             if run.run_id not in seen and query.accepts(run, data.params, data.tags):
                 seen.add(run.run_id)
                 params, tags = _wanted(data.params, query, "params"), _wanted(data.tags, query, "tags")
-                yield Row(run, params, tags, _wanted(data.metrics, query, "metrics"))
+                numbers = _wanted(data.metrics, query, "metrics")
+                yield Row(run, params, tags, {key: number(value) for key, value in numbers.items() if value == value})
 
     def _id_of(self, name: str) -> str:
         """The id of an experiment; empty where there is none, or a deleted one."""

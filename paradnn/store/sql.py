@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import sqlalchemy as sa
@@ -23,10 +23,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from paradnn.errors import NoStoreError, StoreError
 from paradnn.store.address import Move, StoreAddress, moves_of
 from paradnn.store.errors import one_line_of, store_errors
-from paradnn.store.records import Query, Records, Run
+from paradnn.store.records import Query, Row, Run, Values, number
 from paradnn.store.runs import OUTCOME_TAGS
 
-__all__ = ["TABLES", "SqlReader", "engine_of"]
+if TYPE_CHECKING:
+    from paradnn.store.columns import Records
 
 #: The columns that are read.
 TABLES = {
@@ -132,45 +133,59 @@ class SqlReader:
             locations = connection.execute(sa.select(_EXPERIMENTS.c.artifact_location)).scalars().all()
             return list(locations), list(connection.execute(newest).scalars())
 
-    def read(self, query: Query) -> Records:
+    def read(self, query: Query) -> list[Row]:
         """The runs of a query. Tags are read before the rest.
 
         A run's outcome is written last: a run that has one when the tags are read has all its values when they are, so
         a store that is being written gives whole runs without a lock.
         """
-        chosen = self._selection(query)
         with self._answers(), self._engine.connect() as connection:
-            newest = chosen if query.newest is None else chosen.order_by(_RUNS.c.start_time.desc()).limit(query.newest)
-            records = Records(_run(row, self.moves) for row in _rows(connection, newest))
-            if query.newest is not None and records.runs:  # what started before the oldest of them is not wanted
-                chosen = self._selection(replace(query, since_ms=min(run.start_ms or 0 for run in records.runs)))
-            lookup = _lookup(connection, chosen, records)
-            for kind, table in (("tags", _TAGS), ("params", _PARAMS), ("metrics", _METRICS)):
-                wanted = query.columns.get(kind)  # type: ignore[call-overload]
-                if not records.runs or (wanted is not None and not wanted):
-                    continue
-                if lookup is None and len(records.runs) > _MANY and connection.dialect.name == "sqlite":
-                    self._whole(table, wanted, records)
-                    continue
-                rows = _rows(connection, _long(table, wanted, lookup))
-                if table is _METRICS:
-                    records.add_metrics(rows)
-                else:
-                    records.add_text(rows, getattr(records, kind))
+            runs, lookup = self._chosen(connection, query)
+            if self._reads_whole(runs, lookup):
+                return list(self._columns_of(connection, query, runs, lookup).rows())
+            rows = {run.run_id: Row(run, {}, {}, {}) for run in runs}
+            for kind, table, wanted in _asked(query, runs):
+                for run_id, key, value, *is_nan in _rows(connection, _long(table, wanted, lookup)):
+                    if run_id in rows and value is not None and not any(is_nan):
+                        getattr(rows[run_id], kind)[key] = number(value) if is_nan else value
+            return list(rows.values())
+
+    def columns(self, query: Query) -> Records:
+        """The same, column by column: for many runs."""
+        with self._answers(), self._engine.connect() as connection:
+            return self._columns_of(connection, query, *self._chosen(connection, query))
+
+    def _columns_of(self, connection: sa.Connection, query: Query, runs: Sequence[Run], lookup: Any) -> Records:
+        from paradnn.store.columns import Records  # its imports take time
+
+        records = Records(runs)
+        for kind, table, wanted in _asked(query, runs):
+            statement = _long(table, wanted, lookup)
+            if self._reads_whole(runs, lookup):
+                condition = statement.whereclause
+                literal = {"literal_binds": True}
+                text = "" if condition is None else str(condition.compile(self._engine, compile_kwargs=literal))
+                records.read_table(self._engine, table.name, text, getattr(records, kind))
+            else:
+                records.add(kind, _rows(connection, statement))
         return records
 
-    def _whole(self, table: sa.TableClause, wanted: Collection[str] | None, records: Records) -> None:
-        """All rows of a long table, or nearly all."""
-        from paradnn.store.bulk import Table
+    def _chosen(self, connection: sa.Connection, query: Query) -> tuple[list[Run], Any]:
+        """The runs of a query, and what a long table's run_uuid must be in: the ids of few runs, or the selection; None
+        where all rows are read."""
+        chosen = self._selection(query)
+        newest = chosen if query.newest is None else chosen.order_by(_RUNS.c.start_time.desc()).limit(query.newest)
+        runs = [_run(row, self.moves) for row in _rows(connection, newest)]
+        if len(runs) <= _FEW:
+            return runs, [run.run_id for run in runs]
+        if query.newest is not None:  # what started before the oldest of them is not wanted
+            chosen = self._selection(replace(query, since_ms=min(run.start_ms or 0 for run in runs)))
+        total = connection.execute(sa.select(sa.func.count()).select_from(_RUNS)).scalar_one()
+        return runs, chosen.with_only_columns(_RUNS.c.run_uuid) if len(runs) < _SCAN_SHARE * total else None
 
-        condition = _long(table, wanted, None).whereclause
-        literal = {"literal_binds": True}
-        text = "" if condition is None else str(condition.compile(self._engine, compile_kwargs=literal))
-        whole = Table(self._engine, table.name, text)
-        if table is _METRICS:
-            whole.add_metrics(records.index, records.metrics)
-        else:
-            whole.add_texts(records.index, records.tags if table is _TAGS else records.params)
+    def _reads_whole(self, runs: Sequence[Run], lookup: Any) -> bool:
+        """Whether SQLite's tables are read by columns: all runs or nearly all, and many."""
+        return lookup is None and len(runs) > _MANY and self._engine.dialect.name == "sqlite"
 
     @cached_property
     def _columns(self) -> dict[str, set[str]]:
@@ -231,12 +246,11 @@ def _having(
     return _RUNS.c.run_uuid.in_(sa.select(table.c.run_uuid).where(table.c.key.in_(keys), *conditions))
 
 
-def _lookup(connection: sa.Connection, chosen: sa.Select[Any], records: Records) -> Any:
-    """What a long table's run_uuid must be in: the ids of few runs, or the selection; None where all rows are read."""
-    if len(records.runs) <= _FEW:
-        return list(records.index)
-    total = connection.execute(sa.select(sa.func.count()).select_from(_RUNS)).scalar_one()
-    return chosen.with_only_columns(_RUNS.c.run_uuid) if len(records.runs) < _SCAN_SHARE * total else None
+def _asked(query: Query, runs: Sequence[Run]) -> list[tuple[Values, sa.TableClause, Collection[str] | None]]:
+    """What is to be read of these runs: kind, its table, and the keys, None for all of them."""
+    kinds: tuple[tuple[Values, sa.TableClause], ...] = (("tags", _TAGS), ("params", _PARAMS), ("metrics", _METRICS))
+    asked = [(kind, table, query.columns.get(kind)) for kind, table in kinds]
+    return [entry for entry in asked if runs and (entry[2] is None or entry[2])]
 
 
 def _long(table: sa.TableClause, wanted: Collection[str] | None, lookup: Any) -> sa.Select[Any]:

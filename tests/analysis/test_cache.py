@@ -18,14 +18,15 @@ import pytest
 
 from analysis.store.load import load
 from paradnn.errors import StoreError
-from paradnn.store import bulk, cache, sql
-from paradnn.store.records import Query, Records
+from paradnn.store import cache, columns, sql
+from paradnn.store.columns import Records
+from paradnn.store.records import Query
 from tests.analysis.test_store import QUERIES
 from tests.conftest import ROOT
 from tests.processes import PATIENCE, started
 
 #: What makes a small store, written just now, a large one that has settled.
-LARGE = ((cache, "_WORTH", 1), (cache, "_SETTLED", 0), (sql, "_MANY", 0), (bulk, "_ROWIDS", 7))
+LARGE = ((cache, "_WORTH", 1), (cache, "_SETTLED", 0), (sql, "_MANY", 0), (columns, "_ROWIDS", 7))
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def forbidden(*_: object) -> None:
 def test_columns_give_what_the_store_gives(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for query in QUERIES.values():
         check(large, **query)
-    monkeypatch.setattr(sql.SqlReader, "read", forbidden)
+    monkeypatch.setattr(sql.SqlReader, "columns", forbidden)
     for query in QUERIES.values():
         check(large, **query)
     monkeypatch.undo()
@@ -122,17 +123,17 @@ def test_a_writer_that_has_not_committed_and_one_that_has(large: Path) -> None:
 
 
 def test_what_is_written_while_it_is_read_is_not_missed(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = sql.SqlReader.read
+    read = sql.SqlReader.columns
 
     def slowly(reader: sql.SqlReader, query: Query) -> Records:
         records = read(reader, query)
         change(large, "UPDATE tags SET value = 'else' WHERE key = 'host'")
         return records
 
-    monkeypatch.setattr(sql.SqlReader, "read", slowly)
+    monkeypatch.setattr(sql.SqlReader, "columns", slowly)
     load(str(large))
     assert not kept(large).exists()
-    monkeypatch.setattr(sql.SqlReader, "read", read)
+    monkeypatch.setattr(sql.SqlReader, "columns", read)
     assert set(load(str(large))["host"]) == {"else"}
 
 
@@ -215,7 +216,7 @@ def test_two_processes_at_once(large: Path) -> None:
         [
             "import sys",
             "from analysis.store.load import load",
-            "from paradnn.store import bulk, cache, sql",
+            "from paradnn.store import cache, columns, sql",
             *settings,
             "for _ in range(20): print(len(load(sys.argv[1])))",
         ]

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from analysis.store.frame import CORE, aggregate_replicates, build, families, require_homogeneous
 from analysis.store.load import load
 from paradnn.errors import SchemaError
-from paradnn.store.records import Records, Run
+from paradnn.store.columns import Records
+from paradnn.store.records import Run
 
 
 def records_of(**params: list[str | None]) -> Records:
@@ -19,7 +20,7 @@ def records_of(**params: list[str | None]) -> Records:
     count = len(next(iter(params.values())))
     records = Records(Run(f"r{i:04}", None, "paradnn", "FINISHED", i, None, None) for i in range(count))
     for name, values in params.items():
-        records.add_text(((f"r{i:04}", name, v) for i, v in enumerate(values) if v is not None), records.params)
+        records.add("params", ((f"r{i:04}", name, v) for i, v in enumerate(values) if v is not None))
     return records
 
 
@@ -76,7 +77,7 @@ def test_a_frame_without_runs_has_its_core_columns() -> None:
 
 def test_a_param_wins_over_a_tag_run_by_run() -> None:
     records = records_of(replicate=["3", None])
-    records.add_text([("r0000", "replicate", "0"), ("r0001", "replicate", "1"), ("r9", "replicate", "7")], records.tags)
+    records.add("tags", [("r0000", "replicate", "0"), ("r0001", "replicate", "1"), ("r9", "replicate", "7")])
     assert list(build(records)["replicate"]) == [3, 1]
 
 
@@ -84,7 +85,7 @@ def test_runs_from_before_a_key_have_what_it_means_by_default() -> None:
     """Two measured runs, one of them older than `devices`, a published one, and a parent run."""
     records = records_of(**{"model.name": ["fc", "fc", "fc", None], "devices": ["2", None, None, None]})
     sources = ("measured", "measured", "published", "measured")
-    records.add_text(((f"r{i:04}", "source", source) for i, source in enumerate(sources)), records.tags)
+    records.add("tags", ((f"r{i:04}", "source", source) for i, source in enumerate(sources)))
     pd.testing.assert_series_equal(
         build(records)["devices"], pd.Series([2, 1, None, None], dtype="Int64", name="devices")
     )
@@ -95,7 +96,7 @@ def test_tasks_of_sweeps_from_before_runs_had_a_task_are_one_population() -> Non
     records = records_of(**{"model.name": ["fc", "fc"]})
     for number in range(2):
         tags = (("source", "measured"), ("task", str(number)))
-        records.add_text(((f"r{number:04}", *tag) for tag in tags), records.tags)
+        records.add("tags", ((f"r{number:04}", *tag) for tag in tags))
     frame = build(records)
     assert frame["task"].tolist() == ["step", "step"]
     assert frame["launched_task"].tolist() == ["0", "1"]
