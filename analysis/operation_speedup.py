@@ -3,7 +3,7 @@
 The speedup of single operations against their arithmetic intensity, and the bandwidth gain it implies (Figure 6).
 
 An operation left of the ridge is limited by memory: what it gains from B to A is what the memory gained. Starts from
-operation tables (`analysis.store.operations.load_types`), paired by point and type of operation.
+operation tables (`analysis.store.load.load_types`), paired by point and type of operation.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def operations_over(
     sides: Sides, on: Sequence[str] | None, given: Sequence[float], store: Sequence[str]
 ) -> OperationSpeedupResult:
     """The operations of A's profiled runs over those of B's; NotEnoughData where nothing can be paired."""
-    from analysis.store.operations import load_types
+    from analysis.store.load import load_types
 
     ridges = _ridges(sides, given)
     types = load_types(pd.concat([sides.a, sides.b], ignore_index=True), store)

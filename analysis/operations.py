@@ -113,7 +113,7 @@ def operations_of_all(
 ) -> ModelOperationsResult:
     """The types of operation of the profiled runs of a frame, one run for each point; StoreError where none was
     profiled, ConfigError for a `colour` that is no column."""
-    from analysis.store.operations import load_types
+    from analysis.store.load import load_types
 
     runs = frame[is_ok(frame)]
     types = load_types(runs, store)
@@ -189,7 +189,7 @@ class OperationRooflineResult(Result):
 def operations_of(run_id: str, frame: pd.DataFrame, store: Sequence[str]) -> OperationRooflineResult:
     """The operations of the run whose id begins so; ConfigError where not exactly one does, StoreError where it was
     not profiled."""
-    from analysis.store.operations import read_operations
+    from analysis.store.load import read_operations
 
     rows = frame[frame["run_id"].str.startswith(run_id)]
     if len(rows) != 1:
@@ -362,7 +362,7 @@ def operations_of_models(
 ) -> OperationsOfModels:
     """Place the types of operation of many models, as `operation_roofline` does those of one (paper, Figure 3b).
 
-    `types` are operation tables with the column run_id (`analysis.store.operations.load_types`), `models` says the
+    `types` are operation tables with the column run_id (`analysis.store.load.load_types`), `models` says the
     device and precision of each run_id. Without a row all parts are empty.
     """
     keyed = types.merge(models[["run_id", "device", "precision"]], on="run_id")

@@ -1,46 +1,38 @@
 """What an analysis and a choice of runs take: frozen dataclasses whose fields say how they are given.
 
-A field made by `option` holds its help text, its bounds and how it stands on a command line. `arguments` reads that
-back for the module that makes a parser of it (`analysis.cli.arguments`); `command_line` writes options as such a line.
+A field made by `option` holds its help text, its bounds and how it stands on a command line. `add_arguments` makes a
+parser of it, `read_arguments` reads what was parsed, `command_line` writes options as such a line.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
+from paradnn.core.schema import as_bounded, as_text, option
 from paradnn.errors import ConfigError
 
 __all__ = [
-    "Argument",
     "Arguments",
     "Options",
     "Selection",
     "Source",
-    "arguments",
+    "add_arguments",
     "columns_named",
     "command_line",
     "option",
+    "read_arguments",
     "unit_option",
 ]
 
+ArgumentsT = TypeVar("ArgumentsT", bound="Arguments")
 _COLUMN = re.compile(r"([\w.]+)\s*[=<>!]")  # of a condition
 _RUNS = "which runs (F, P and O take several: A,B)"
-
-
-def option(default: Any = dataclasses.MISSING, text: str = "", **how: Any) -> Any:
-    """A field with a help text; without `default` it must be given.
-
-    `names` says what its words are: "columns", or "conditions" on columns. `how` may also hold `metavar`; `above` and
-    `below`, bounds that are excluded, and `least`, one that is not; `flag`, where it is not the field's name;
-    `positional`; `several` of a tuple: "commas" (A,B in one value, the default), "repeat" (a flag for each) or "words";
-    `group`, the heading in --help; `shared` for what another class has the flag of.
-    """
-    return dataclasses.field(default=default, metadata={"help": text, **how})
 
 
 def unit_option() -> Any:
@@ -52,9 +44,14 @@ def unit_option() -> Any:
     )
 
 
-@dataclass(frozen=True)
-class Argument:
-    """A field as an argument: its `kind` is that of one value, `pairs` are KEY=VALUE, `several` as in `option`."""
+class Argument(NamedTuple):
+    """A field as an argument: its `kind` is that of one value, `pairs` are KEY=VALUE.
+
+    What a field's `option` may hold beside its bounds: `metavar`; `flag`, where it is not the field's name;
+    `positional`; `several` of a tuple: "commas" (A,B in one value, the default), "repeat" (a flag for each) or "words";
+    `group`, the heading in --help; `shared` for what another class has the flag of; `names`, what its words are:
+    "columns", or "conditions" on columns.
+    """
 
     name: str
     flag: str
@@ -83,24 +80,71 @@ class Argument:
             word for text in values for word in ([f"{self.flag}={text}"] if text.startswith("-") else [self.flag, text])
         ]
 
+    def add_to(self, parser: Any) -> None:
+        """Make it an argument of a parser. None stands for what was not given: the default is the dataclass's."""
+        positional = self.how.get("positional")
+        more: dict[str, Any] = {} if positional else {"default": None, "dest": self.name}
+        if self.kind is bool:
+            more["action"] = "store_true"
+        else:
+            kind = _pair(self.how["metavar"]) if self.pairs else _parts if self.several == "commas" else self.kind
+            more |= {"metavar": self.how.get("metavar"), "choices": self.choices or None, "type": kind}
+            more |= {"repeat": {"action": "append"}, "words": {"nargs": "+"}}.get(self.several, {})
+            if not positional:
+                more["required"] = self.default is dataclasses.MISSING
+        parser.add_argument(self.name if positional else self.flag, help=self.how["help"], **more)
 
-def arguments(cls: type[Arguments]) -> tuple[Argument, ...]:
-    """The fields of a class of `Arguments`, but for those that are `shared`."""
+
+def arguments(cls: type[Arguments]) -> list[Argument]:
+    """The fields of a class, but for those that are `shared`."""
     kinds = get_type_hints(cls)
-    fields = [entry for entry in dataclasses.fields(cls) if not entry.metadata.get("shared")]
-    return tuple(_argument(entry, kinds[entry.name]) for entry in fields)
+    return [_argument(entry, kinds[entry.name]) for entry in dataclasses.fields(cls) if "shared" not in entry.metadata]
 
 
 def _argument(entry: dataclasses.Field[Any], kind: Any) -> Argument:
-    inner = [part for part in get_args(kind) if part is not NoneType]
     if NoneType in get_args(kind):
-        kind, inner = inner[0], list(get_args(inner[0]))
+        kind = get_args(kind)[0]
+    inner = get_args(kind)
     several = entry.metadata.get("several", "commas") if get_origin(kind) is tuple else ""
     pairs = bool(several) and get_origin(inner[0]) is tuple
     choices = tuple(inner) if get_origin(kind) is Literal else ()
     one = str if pairs or choices else inner[0] if several else kind
     flag = entry.metadata.get("flag", "--" + entry.name.replace("_", "-"))
     return Argument(entry.name, flag, one, entry.default, several, pairs, choices, dict(entry.metadata))
+
+
+def add_arguments(parser: argparse.ArgumentParser, *classes: type[Arguments]) -> None:
+    """An argument for each field of the classes, under the heading that the field names."""
+    groups: dict[str, Any] = {"": parser}
+    for argument in (argument for cls in classes for argument in arguments(cls)):
+        title = argument.how.get("group", "")
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        argument.add_to(groups[title])
+
+
+def read_arguments(cls: type[ArgumentsT], given: argparse.Namespace) -> ArgumentsT:
+    """The options that a parsed command line gives; what it leaves out keeps its default."""
+    values = {entry.name: getattr(given, entry.name, None) for entry in dataclasses.fields(cls)}
+    named = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    return cls(**{name: value for name, value in named.items() if value is not None})
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    parts = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not parts:
+        raise argparse.ArgumentTypeError(f"{text!r} names nothing; write one value or several with commas between them")
+    return parts
+
+
+def _pair(shape: str) -> Callable[[str], tuple[str, str]]:
+    def pair(text: str) -> tuple[str, str]:
+        key, sign, value = text.partition("=")
+        if not sign or not key:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {shape}")
+        return key, value
+
+    return pair
 
 
 def command_line(options: Arguments) -> list[str]:
@@ -130,23 +174,11 @@ class Arguments:
     def __post_init__(self) -> None:
         for argument in arguments(type(self)):
             value = getattr(self, argument.name)
-            if argument.choices and value not in argument.choices:
-                raise ConfigError(
-                    argument.flag, value, "no such choice", f"choose one of {', '.join(argument.choices)}"
-                )
-            bounds = [f"{name} {argument.how[key]:g}" for name, key in _BOUNDS if key in argument.how]
+            if argument.choices:
+                as_text(value, {"choices": argument.choices}, argument.flag)
             for number in value if isinstance(value, tuple) else (value,):
-                if bounds and number is not None and not all(_within(number, argument.how)):
-                    raise ConfigError(argument.flag, number, f"must be {' and '.join(bounds)}", "give another number")
-
-
-_BOUNDS = (("above", "above"), ("at least", "least"), ("below", "below"))
-
-
-def _within(number: float, how: dict[str, Any]) -> Iterator[bool]:
-    yield "above" not in how or number > how["above"]
-    yield "least" not in how or number >= how["least"]
-    yield "below" not in how or number < how["below"]
+                if isinstance(number, (int, float)):
+                    as_bounded(number, argument.how, argument.flag)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -606,7 +606,7 @@ class PredictedOptions(SpaceOptions):
 
 def completed_of(frame: pd.DataFrame, metric: str | None, options: SpaceOptions) -> Completed:
     """The spaces of a frame, completed as the options say; without a metric in the one that the runs have."""
-    from analysis.store.spaces import read_space
+    from analysis.store.past import read_space
 
     given = None if options.space is None else read_space(options.space)
     if not is_ok(frame).any():  # which is then said of every group

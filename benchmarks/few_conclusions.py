@@ -34,27 +34,7 @@ _CLAIMS = ("1", "7", "8")  # those whose checks are of metrics that are predicte
 
 def archive(folder: Path) -> pd.DataFrame:
     """A row for each run of the published files, as the importer logs them."""
-    rows = [
-        {
-            "run_id": row.point_id,
-            "point_id": row.point_id,
-            "family": "fc",
-            "device": row.platform.device,
-            "environment_id": row.platform.device,
-            "protocol_id": "published",
-            "schema_version": "1",
-            "source": "published",
-            "outcome": row.outcome,
-            "platform.name": row.platform.name,
-            "precision": row.platform.precision,
-            "compile": row.platform.compile,
-            "mode": "train",
-            **dict(zip(_SIZES, row.shape, strict=True)),
-            **row.metrics,
-        }
-        for row in read_archive(folder).rows.values()
-    ]
-    return pd.DataFrame(rows)
+    return read_archive(folder).frame().assign(schema_version="1")
 
 
 def some(frame: pd.DataFrame, share: float, seed: int, design: str) -> pd.DataFrame:

@@ -23,6 +23,7 @@ from paradnn.forecast.table import Table
 
 #: Slots of RMSprop, with which the archive was trained, and bytes of a weight and of an activation on either machine.
 _WEIGHT_BYTES, _ACTIVATION_BYTES = 12, 4
+_KEYS = ("model.layers", "model.nodes", "model.input_size", "model.output_size", "batch_size")
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def archive(folder: Path, platform: str) -> Known:
     """The paper's fully connected models on `platform`, tpu or gpu."""
     rows = [row for row in _rows(folder, platform) if "step_time_ms" in row.metrics]
     table = _table(rows)
-    shapes = np.array([row.shape for row in rows], dtype=float)
+    shapes = np.array([_shape(row) for row in rows], dtype=float)
     names = ("layers", "nodes", "input_size", "output_size", "batch_size")
     varying = [index for index in range(5) if len(np.unique(shapes[:, index])) > 1]
     return Known(
@@ -65,7 +66,7 @@ def archive(folder: Path, platform: str) -> Known:
 def archive_memory(folder: Path) -> Sizes:
     """All points of the archive on TPU v2, those that ran out of memory too."""
     rows = [row for row in _rows(folder, "tpu") if row.outcome in ("ok", "oom_device")]
-    shapes = np.array([row.shape for row in rows], dtype=float)
+    shapes = np.array([_shape(row) for row in rows], dtype=float)
     layers, nodes, inputs, outputs, batch = shapes.T
     weights = nodes * (inputs + outputs) + (layers - 1) * nodes**2
     parts = np.stack([_WEIGHT_BYTES * weights, _ACTIVATION_BYTES * batch * (inputs + layers * nodes + outputs)], axis=1)
@@ -73,24 +74,28 @@ def archive_memory(folder: Path) -> Sizes:
 
 
 def _rows(folder: Path, platform: str) -> list[Any]:
-    return [row for (name, _), row in read_archive(folder).rows.items() if name == platform]
+    return [row for row in read_archive(folder).runs if row.params["platform.name"] == platform]
+
+
+def _shape(row: Any) -> list[int]:
+    return [int(row.params[key]) for key in _KEYS]
 
 
 def _table(rows: list[Any]) -> Table:
-    keys = ("model.layers", "model.nodes", "model.input_size", "model.output_size", "batch_size")
     entries, costs = [], []
     for row in rows:
-        model = dict(zip(("layers", "nodes", "input_size", "output_size"), row.shape[:4], strict=True)) | {"name": "fc"}
+        model = dict(zip(("layers", "nodes", "input_size", "output_size"), _shape(row)[:4], strict=True)) | {
+            "name": "fc"
+        }
         cost = model_of(model).costs(
-            batch_size=row.shape[4], precision=row.platform.precision, mode="train", optimizer="rmsprop"
+            batch_size=_shape(row)[4], precision=row.params["precision"], mode="train", optimizer="rmsprop"
         )
         costs.append([cost.flops_per_step, cost.bytes_per_step, cost.parameters])
-        fixed = {"model.name": "fc", "precision": row.platform.precision, "compile": row.platform.compile}
-        fixed |= {"platform.name": row.platform.name, "mode": "train", "devices": "1"}
-        entries.append(dict(zip(keys, map(str, row.shape), strict=True)) | fixed)
-    bandwidth = {"tpu": 2400e9, "gpu": 900e9}[rows[0].platform.name]
-    peaks = np.tile([rows[0].platform.peak, bandwidth, 1.0], (len(rows), 1))
-    same = [rows[0].platform.device] * len(rows)
+        known = ("model.name", "precision", "compile", "platform.name", "mode", *_KEYS)
+        entries.append({key: row.params[key] for key in known} | {"devices": "1"})
+    rates = {"tpu": (180e12, 2400e9), "gpu": (125e12, 900e9)}[rows[0].params["platform.name"]]
+    peaks = np.tile([*rates, 1.0], (len(rows), 1))
+    same = [rows[0].tags["device"]] * len(rows)
     return Table(entries, same, same, np.array(costs, dtype=float), peaks, np.full(len(rows), np.nan))
 
 

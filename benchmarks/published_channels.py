@@ -26,10 +26,10 @@ from paradnn.forecast.communication.channels import fit_transfers
 
 def series(folder: Path) -> Iterator[tuple[dict[str, object], pd.DataFrame]]:
     """What tells each machine, pattern and number of devices and hosts from others, and its columns size and us."""
-    publications, left_out = read_vidur(folder)
-    for line in left_out:
+    found = read_vidur(folder)
+    for line in found.left_out:
         print(f"left out: {line}", file=sys.stderr)
-    runs = [run for publication in publications for run in publication.runs]
+    runs = found.runs
     keys = ["device", "pattern", "devices", "hosts"]
     table = pd.DataFrame(
         {

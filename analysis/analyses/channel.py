@@ -31,7 +31,7 @@ class ChannelOptions(Options):
     command = "channel"
 
     large: int = option(
-        65536, "tell the error of the fit from so many bytes on by itself (default: 65536)", metavar="BYTES", least=1
+        65536, "tell the error of the fit from so many bytes on by itself (default: 65536)", metavar="BYTES", low=1
     )
 
 

@@ -101,8 +101,8 @@ def check_claims(frame: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
     from analysis.claims.judge import judge
     from analysis.claims.predicted import OverSpace
     from analysis.claims.sides import Data
-    from analysis.store.operations import load_types
-    from analysis.store.spaces import read_space
+    from analysis.store.load import load_types
+    from analysis.store.past import read_space
 
     claims = _only(load_claims(Path(options.file)) if options.file else observations(), options.only)
     if options.read_as:

@@ -198,7 +198,7 @@ def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Extrapolate
 
 def _chosen(frame: pd.DataFrame, options: ExtrapolateOptions) -> pd.DataFrame:
     """The rows that are to be predicted: points that are named, else the measured runs of models that are meant."""
-    from analysis.store.spaces import read_points
+    from analysis.store.past import read_points
 
     if options.run is not None and options.model is not None:
         raise ConfigError("--model", options.model, "is given beside --run", "leave one of them out")

@@ -74,7 +74,7 @@ class HeatmapOptions(PredictedOptions):
         None,
         "cut a numeric hyperparameter with more than N values into N ranges (default: 12 ranges from 25 values on)",
         metavar="N",
-        least=1,
+        low=1,
     )
 
 

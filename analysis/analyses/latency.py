@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from analysis.store.latencies import Distribution
+    from analysis.store.load import Distribution
 
 
 _CURVES = 12
@@ -123,7 +123,7 @@ def _shown(frame: pd.DataFrame) -> Iterator[Shown]:
 )
 def latency(frame: pd.DataFrame, options: LatencyOptions) -> LatencyResult:
     """Latency over rate. NotEnoughData where no run was loaded by a schedule."""
-    from analysis.store.latencies import load_distributions
+    from analysis.store.load import load_distributions
 
     curves = latency_curves(frame, f"latency_{options.quantile}_ms", options.pool)
     wanted = {_last(one) for one in curves[:_CURVES]}

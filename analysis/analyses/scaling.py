@@ -95,12 +95,12 @@ class ScalingOptions(Options):
     algorithm: Literal["ring", "tree", "halving", "parameter_server"] = option(
         "ring", "how gradients are summed (default: ring)", group=_PREDICTED
     )
-    servers: int = option(1, "parameter servers (default: 1)", metavar="N", least=1, group=_PREDICTED)
+    servers: int = option(1, "parameter servers (default: 1)", metavar="N", low=1, group=_PREDICTED)
     bucket: int | None = option(
         None,
         "gather gradients up to so many bytes, 0: each layer by itself (default: all at once, as TensorFlow does)",
         metavar="B",
-        least=0,
+        low=0,
         group=_PREDICTED,
     )
     hosts: tuple[str, ...] = option(

@@ -1,7 +1,6 @@
 """The command line: one sub-command for each analysis, all with the same options for choosing runs and for output.
 
-A new one is a `Command` in `analysis.cli.commands`, with a dataclass of options and a function (frame, options) ->
-`Result`. Its arguments, printing, --csv, --figure, --width and --log are made for it.
+Arguments, printing, --csv, --figure, --width and --log are made for each from its dataclass of options.
 """
 
 from __future__ import annotations

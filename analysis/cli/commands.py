@@ -1,54 +1,349 @@
-"""Every sub-command, in the order of --help."""
+"""Every sub-command: those of the analyses, and those about the store itself.
+
+These take its runs elsewhere, log those of others and the published ones, make the report, or read other harnesses.
+"""
 
 from __future__ import annotations
 
-from analysis.audit import AuditOptions, audit
-from analysis.cli.command import Command, of_analysis
-from analysis.cli.imports import IMPORTS
-from analysis.cli.report import ReportOptions, report
-from analysis.cli.stored import ExportOptions, ImportOptions, export, import_bundle
-from analysis.registry import ANALYSES
+import argparse
+import dataclasses
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
-__all__ = ["COMMANDS"]
+from analysis.audit import AuditOptions, audit
+from analysis.cli.answer import answer, load_chosen
+from analysis.cli.output import FigureOutput, Output, deliver, write_csv
+from analysis.options import Arguments, Options, Selection, Source, add_arguments, command_line, option, read_arguments
+from analysis.prices import price_option, read_prices
+from analysis.registry import ANALYSES, Analysis
+from paradnn.cli.console import Ticker, say
+from paradnn.core.words import counted
+from paradnn.errors import ConfigError, StoreError
+from paradnn.store.files import whole_file
+
+__all__ = ["COMMANDS", "Command"]
+
+
+class Command(NamedTuple):
+    """A sub-command, called as its options say: an analysis, or a function `act` of options and a selection.
+
+    Without `selects` it takes no options that choose runs.
+    """
+
+    options: type[Arguments]
+    summary: str
+    description: str
+    example: str
+    act: Callable[[Any, Any], None] | None = None
+    analysis: Analysis[Any, Any] | None = None
+    selects: bool = True
+
+    @property
+    def name(self) -> str:
+        """What is typed."""
+        return self.options.command
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's own arguments and the shared ones."""
+        output = () if self.analysis is None else (FigureOutput if self.analysis.draws else Output,)
+        add_arguments(parser, Selection if self.selects else Source, self.options, *output)
+
+    def execute(self, args: argparse.Namespace, command_line: list[str]) -> None:
+        """Do it, and print, write and log what came out."""
+        options, selection = read_arguments(self.options, args), read_arguments(Selection, args)
+        if self.act is not None:
+            self.act(options, selection)
+        if self.analysis is not None:
+            one, output = self.analysis, read_arguments(FigureOutput, args)
+            assert isinstance(options, Options), "what an analysis takes"
+            frame = None if one.read is None else one.read(options, selection, output)
+            if frame is None:
+                beside = options.beside_messages
+                frame = load_chosen(selection, one.columns, may_be_empty=one.counts, beside_messages=beside)
+            result = answer(one, frame, options, selection, one.one_protocol)
+            deliver(self.name, result, frame, selection, output, command_line)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(Options):
+    """Where the frame goes."""
+
+    command = "export"
+
+    file: str = option(
+        text="a .csv or .parquet file for the frame, a .zip for the runs with all their files",
+        metavar="FILE",
+        positional=True,
+    )
+
+
+def _export(options: ExportOptions, selection: Selection) -> None:
+    """Write the frame of the chosen runs to a CSV or Parquet file, or the runs to a bundle."""
+    path = Path(options.file)
+    suffix = path.suffix.lower()
+    if suffix not in (".csv", ".parquet", ".zip"):
+        raise ConfigError("FILE", options.file, "is of no known kind", "name a .csv, .parquet or .zip file")
+    if not path.parent.is_dir():
+        raise ConfigError("FILE", options.file, f"there is no folder {path.parent}", "make it first")
+    frame = load_chosen(selection)
+    if suffix == ".zip":
+        from analysis.store.write import export_bundle
+
+        count = export_bundle(frame, path, selection.store, selection.experiment or ("paradnn",))
+        size, chosen = path.stat().st_size / 1e6, f"{len(frame):,} of them chosen"
+        print(f"{counted(count, 'run')}, {chosen}, with their files written to {path} ({size:.1f} MB)")
+        print(f"Open it anywhere: python -m analysis report --store {shlex.quote(str(path))}")
+        return
+    with whole_file(path, "FILE") as making:
+        if suffix == ".csv":
+            write_csv(frame, making)
+        else:
+            frame.to_parquet(making, index=False)
+    print(f"{counted(len(frame), 'run')} with {frame.shape[1]} columns written to {path}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions(Arguments):
+    """Which bundle."""
+
+    command = "import"
+
+    file: str = option(text="a .zip that `export` wrote", metavar="FILE", positional=True)
+
+
+def _import_bundle(options: ImportOptions, selection: Selection) -> None:
+    """Log the runs of a bundle into a store."""
+    from analysis.store.write import import_bundle
+
+    experiment = _one_experiment(selection, "paradnn")
+    logged, present = import_bundle(Path(options.file), selection.written, experiment, Ticker("runs"))
+    print(f"{counted(logged, 'run')} logged, {present:,} were there already")
+
+
+def _one_experiment(selection: Selection, usual: str) -> str:
+    if len(selection.experiment) > 1:
+        raise ConfigError("--experiment", list(selection.experiment), "an import goes into one experiment", "name one")
+    return next(iter(selection.experiment), usual)
+
+
+def _published(
+    name: str,
+    folder: str,
+    example: str,
+    description: str,
+    summary: str,
+    experiment: str = "paradnn",
+    units: str = "runs",
+    then: str = "",
+) -> Command:
+    """The command that logs what `analysis.published` finds in a `folder`, into an `experiment` of its own unless it is
+    named; `then` are the words to go on with."""
+    where: Any = option(text=folder, metavar="DIR", positional=True)
+    options = dataclasses.make_dataclass(
+        "FolderOptions",
+        [("dir", str, where)],
+        bases=(Arguments,),
+        frozen=True,
+        kw_only=True,
+        namespace={"command": f"import-{name}", "__module__": __name__},
+    )
+
+    def act(options: Any, selection: Selection) -> None:
+        from analysis.published.source import log_found
+
+        module = name.removeprefix("mlperf-")
+        into = _one_experiment(selection, experiment)
+        found = getattr(import_module(f"analysis.published.{module}"), f"read_{module}")(Path(options.dir))
+        done = log_found(found, selection.written, into, Ticker(units))
+        for line in found.left_out:
+            say(f"damaged: {line}", sys.stderr)
+        for line in found.said:
+            say(line)
+        if found.summary:
+            print(found.summary.format(logged=done.logged, s="s"[: done.logged != 1], present=done.present))
+        else:
+            there = f"{done.present:,} were there already" if done.present else "none were there before"
+            there += f" ({done.completed} of them gained metrics)" if done.completed else ""
+            lost = len(found.left_out)
+            damaged = f"{lost} damaged entr{'y' if lost == 1 else 'ies'}"
+            print(f"logged {counted(done.logged, 'published run')}, {there}, left out {damaged}")
+        if then:
+            print(f"{then} --experiment {shlex.quote(into)}")
+
+    return Command(options, summary, description, example, act, selects=False)
+
+
+_PUBLISHED = (
+    _published(
+        "archive",
+        "folder with tpu_fc.json, gpu_fc.json, fc_trace_10sec*.json",
+        "python -m analysis import-archive ../paradnn-original/scripts/data",
+        "Log the data files of the ParaDnn paper's artifact as runs, marked source=published.\n"
+        "They are in github.com/Emma926/paradnn, folder scripts/data. What is there is not logged again.",
+        "log the published ParaDnn measurements (TPU v2, V100) as runs",
+    ),
+    _published(
+        "deepbench",
+        "folder with DeepBench_*.xlsx, in it or below",
+        "python -m analysis import-deepbench ../DeepBench/results",
+        "Log the timings in DeepBench's spreadsheets as runs of kernels, marked source=published.\n"
+        "They are in github.com/baidu-research/DeepBench, folder results. What is there is not logged again.",
+        "log DeepBench's published timings of kernels (V100, T4, MI25, Xeon Phi and others) as runs",
+    ),
+    _published(
+        "vidur",
+        "a clone of microsoft/vidur, or its folder data/profiling/network",
+        "python -m analysis import-vidur ../vidur",
+        "Log the times of NCCL in Vidur's profiles as runs of model=channel, marked source=published,\n"
+        "into an experiment of their own (vidur, unless --experiment names another). They are in\n"
+        "github.com/microsoft/vidur, folder data/profiling/network. What is there is not logged again.",
+        "log Vidur's published times of all-reduce and send/receive (A40, A100, H100) as runs of channels",
+        experiment="vidur",
+        then="Fit them: python -m analysis channel",
+    ),
+    _published(
+        "dawnbench",
+        "a clone of stanford-futuredata/dawn-bench-entries",
+        "python -m analysis import-dawnbench ../dawn-bench-entries",
+        "Log the series of DAWNBench's training entries, with their curves, into an experiment of their\n"
+        "own (dawnbench, unless --experiment names another). Times to the threshold are recomputed from\n"
+        "the series, and those that fall below it later are listed. What is there is not logged again.",
+        "log DAWNBench's 69 training entries as runs that learn",
+        experiment="dawnbench",
+        units="series",
+        then="Score them: python -m analysis time-to-accuracy",
+    ),
+    _published(
+        "mlperf-rcp",
+        "a clone of mlcommons/logging",
+        "python -m analysis import-mlperf-rcp ../logging",
+        "Log the reference convergence points of MLPerf Training and HPC, a run each, into an experiment\n"
+        "of their own (mlperf-rcp, unless --experiment names another), and say of each benchmark which of its\n"
+        "batch sizes decide. What is there is not logged again.",
+        "log MLPerf's reference convergence points as runs",
+        experiment="mlperf-rcp",
+        units="points",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(Options):
+    """Where the page goes, and for whom it is."""
+
+    command = "report"
+
+    audience: Literal["both", "manager", "engineer"] = option(
+        "both",
+        "verdict, results and systems (manager), every analysis (engineer), or both parts (default)",
+        flag="--for",
+        group="page",
+    )
+    price: tuple[str, ...] = price_option("adds the cost of a million examples", group="page")
+    out: str = option("report.html", "the page to write (default: report.html)", metavar="FILE")
+
+
+def _report(options: ReportOptions, selection: Selection) -> None:
+    """Read the runs, make the page, say where it is. StoreError where there is no run to report."""
+    from analysis.report import make_report
+    from paradnn.store.address import address_of
+
+    target = _page(options.out)
+    frame = load_chosen(selection, may_be_empty=True)
+    if frame.empty:
+        narrowing = command_line(dataclasses.replace(selection, store=(), experiment=()))
+        why = (
+            f"the options choose none of its runs: {shlex.join(narrowing)}"
+            if narrowing
+            else "it holds no finished run: measure first, with python -m paradnn.train -m experiment=quick"
+        )
+        where = ", ".join(address_of(uri).public for uri in selection.store or (None,))
+        raise StoreError(f"nothing to report from {where}, {why}")
+    page = make_report(
+        frame,
+        selection,
+        pool=options.pool,
+        audience=options.audience,
+        prices=read_prices(options.price, frame),
+        progress=_show if sys.stderr.isatty() else None,
+    ).encode(errors="replace")
+    with whole_file(target, "--out") as making:
+        making.write_bytes(page)
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr)
+    print(f"{target} ({len(page) / 1e6:.1f} MB, {counted(len(frame), 'run')})")
+    opener = {"darwin": "open", "win32": "start"}.get(sys.platform, "xdg-open")
+    print(f"Open it in a browser: {opener} {shlex.quote(str(target))}")
+
+
+def _page(path: str) -> Path:
+    """The file to write, if that can be; else ConfigError, before minutes are spent on it."""
+    target = Path(path).expanduser()
+    problem = ""
+    if not path.strip():
+        problem = "names no file"
+    elif target.is_dir():
+        problem = "is a folder"
+    elif not target.parent.is_dir():
+        problem = f"there is no folder {target.parent}"
+    elif not os.access(target.parent, os.W_OK) or (target.exists() and not os.access(target, os.W_OK)):
+        problem = "may not be written"
+    elif target.suffix.lower() not in (".html", ".htm"):
+        problem = "is no HTML file by its name"
+    if problem:
+        raise ConfigError("--out", path, problem, "name a file such as report.html in a folder that exists")
+    return target.absolute()
+
+
+def _show(what: str) -> None:
+    print(f"\r\033[K{what[:70]} ...", end="", file=sys.stderr, flush=True)
 
 
 _STORE = (
     Command(
         AuditOptions,
-        summary="what may be concluded from results of other harnesses: hyperfine, pytest-benchmark, asv and others",
-        description="Read result files of hyperfine, pytest-benchmark, asv, Google Benchmark, AIPerf, GuideLLM,\n"
+        "what may be concluded from results of other harnesses: hyperfine, pytest-benchmark, asv and others",
+        "Read result files of hyperfine, pytest-benchmark, asv, Google Benchmark, AIPerf, GuideLLM,\n"
         "vllm bench and LoadGen, and say what they show and what they cannot: one session a side carries\n"
         "no verdict, three or more a side do (--against).",
-        example="python -m analysis audit before-*.json --against after-*.json",
-        act=audit,
+        "python -m analysis audit before-*.json --against after-*.json",
+        audit,
         selects=False,
     ),
     Command(
         ExportOptions,
-        summary="write chosen runs to a file: their frame as CSV or Parquet, or all of them as a .zip for others",
-        description="CSV and Parquet have one row a run with params, metrics and tags; Parquet keeps types and units.\n"
+        "write chosen runs to a file: their frame as CSV or Parquet, or all of them as a .zip for others",
+        "CSV and Parquet have one row a run with params, metrics and tags; Parquet keeps types and units.\n"
         "A .zip holds the runs with their files and checksums, their sweeps and the ceilings they name:\n"
         "every command takes it as --store, and `import` logs it into a store.",
-        example="python -m analysis export fc.parquet --family fc --outcome ok",
-        act=export,
+        "python -m analysis export fc.parquet --family fc --outcome ok",
+        _export,
     ),
     Command(
         ImportOptions,
-        summary="log the runs of a .zip that `export` wrote into a store",
-        description="Log runs that were measured elsewhere, with their files, into a store. What is there is not\n"
+        "log the runs of a .zip that `export` wrote into a store",
+        "Log runs that were measured elsewhere, with their files, into a store. What is there is not\n"
         "logged again; the tag origin holds a run's id of before. To look at a .zip alone, give it as --store.",
-        example="python -m analysis import results.zip",
-        act=import_bundle,
+        "python -m analysis import results.zip",
+        _import_bundle,
         selects=False,
     ),
     Command(
         ReportOptions,
-        summary="every analysis the runs allow as one HTML page: figures, numbers, what is missing",
-        description="Write one self-contained HTML page: what was measured where, every analysis that the runs can\n"
+        "every analysis the runs allow as one HTML page: figures, numbers, what is missing",
+        "Write one self-contained HTML page: what was measured where, every analysis that the runs can\n"
         "carry with its figure, its numbers in words and its table, comparisons, claims, and what is\n"
         "missing. Heterogeneous runs stand in populations of their own. Opens without network.",
-        example="python -m analysis report --out report.html",
-        act=report,
+        "python -m analysis report --out report.html",
+        _report,
     ),
 )
-COMMANDS = tuple(sorted((*IMPORTS, *_STORE, *map(of_analysis, ANALYSES.values())), key=lambda one: one.name))
+_ANALYSES = (Command(one.options, one.summary, one.description, one.example, analysis=one) for one in ANALYSES.values())
+#: In the order of --help.
+COMMANDS = tuple(sorted((*_PUBLISHED, *_STORE, *_ANALYSES), key=lambda one: one.name))

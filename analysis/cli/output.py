@@ -1,21 +1,30 @@
-"""What becomes of a result: printed, written as a table or a figure, put back into the store."""
+"""What becomes of a result: printed, written as CSV, as a table or a figure for a paper, put back into the store.
+
+On a terminal and as CSV: few digits, as many columns as there is room for, nothing that a cell could start. What is
+left out is said, and how to get all of it. `paradnn.cli.console` shows control signs in place of obeying them.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from analysis.cli.screen import show, write_csv
-from analysis.cli.typeset import ENDINGS, typeset
+from rich.table import Table
+from rich.text import Text
+
+from analysis.format import short
+from analysis.labels import labelled
 from analysis.options import Arguments, Selection, option
-from paradnn.cli.console import say
+from paradnn.cli.console import Screen, say, si, standard_output
 from paradnn.errors import ConfigError
 from paradnn.store.files import whole_file
 
@@ -25,13 +34,23 @@ if TYPE_CHECKING:
 
     from analysis.result import Result
 
-__all__ = ["FigureOutput", "Output", "deliver"]
+__all__ = ["FigureOutput", "Output", "deliver", "show", "typeset", "write_csv"]
 
 _KINDS = (".png", ".svg", ".pdf")
 _TAG_LENGTH = 5000  # what every MLflow server accepts as a tag's value
-
-
 _GROUP = "output"
+_ROWS = 50  # of a table that are printed
+_GAP = 2  # between columns
+_WIDEST = 48  # characters of a text in a table that has no room
+_EXACT = 100_000  # columns of smaller whole numbers have all their digits
+_NONE = ("nan", "None", "<NA>", "NaT", "")
+#: What a spreadsheet would compute, or send somewhere, when it opens a file (OWASP, CSV injection).
+_FORMULA = re.compile(r"[=+\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?(\d[\d_,.]*|\.\d+)(e[+-]?\d+)?%?|[+-]inf", re.IGNORECASE)
+_DIGITS = 4  # of a number in a paper
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
+    sign: f"\\{sign}" for sign in "&%$#_{}"
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +81,7 @@ class FigureOutput(Output):
         None,
         "set the figure for print, exactly so many inches wide, such as 3.3 for a column and 7 for a page",
         metavar="INCHES",
-        least=2.5,
+        low=2.5,
         group=_GROUP,
     )
 
@@ -80,7 +99,7 @@ def deliver(
     `frame` holds the runs it rests on. What cannot be drawn or written is refused before anything is printed.
     """
     table = _writable(output.csv, "--csv") if output.csv and output.csv != "-" else None
-    paper = _named(output.typeset, "--typeset", ENDINGS, "a .tex or .md file") if output.typeset else None
+    paper = _named(output.typeset, "--typeset", (".tex", ".md"), "a .tex or .md file") if output.typeset else None
     pictures = [_named(path, "--figure", _KINDS, "a .png, .svg or .pdf file") for path in output.figure]
     if output.width is not None and not pictures:
         raise ConfigError("--width", output.width, "there is no figure to set", "name its file with --figure")
@@ -130,49 +149,150 @@ def _save(figure: Figure, path: Path, exact: bool = False) -> None:
 def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, command_line: Sequence[str]) -> str:
     """Put a result into the store; returns the run's id. All source runs stand in sources.json, and in the tag
     `sources` where they fit; `source_sweeps` names the sweeps they come from."""
-    from analysis.store.writer import held, open_experiment, writing
-    from paradnn.store.address import address_of
-    from paradnn.store.runs import ANALYSIS_OUTCOME
+    from analysis.store.write import log_run, open_experiment, writing
+    from paradnn.store.address import address_of, without_secrets
+    from paradnn.store.runs import ANALYSIS_OUTCOME, SCHEMA_VERSION
 
     client, experiment_id = open_experiment(selection.written, next(iter(selection.experiment), "paradnn"))
     sources = list(result.sources)
-    with writing(address_of(selection.written).uri), tempfile.TemporaryDirectory() as folder:
-        tags = _tags(name, result, frame, command_line)
-        run_id: str = client.create_run(experiment_id, run_name=name, tags={**tags, **held()}).info.run_id
-        files = Path(folder)
-        table = json.loads(result.table.to_json(orient="split", index=False, date_format="iso", double_precision=15))
-        (files / "result.json").write_text(json.dumps(table), encoding="utf-8")
-        (files / "sources.json").write_text(json.dumps(sources), encoding="utf-8")
-        if result.quality is not None:
-            (files / "quality.json").write_text(json.dumps(result.quality.as_json()), encoding="utf-8")
-        (files / "result.txt").write_text(result.text() + "\n", encoding="utf-8")
-        if result.drawable:
-            figure = result.figure()
-            for kind in (".png", ".svg"):
-                _save(figure, files / f"figure{kind}")
-        client.log_artifacts(run_id, folder)
-        client.set_tag(run_id, ANALYSIS_OUTCOME, "ok")
-        client.set_terminated(run_id, "FINISHED", int(time.time() * 1000))
-    return run_id
-
-
-def _tags(name: str, result: Result, frame: pd.DataFrame, command_line: Sequence[str]) -> dict[str, Any]:
-    from paradnn.store.address import without_secrets
-    from paradnn.store.runs import SCHEMA_VERSION
-
-    sources = result.sources
-    used = frame[frame["run_id"].isin(sources)]
-    sweeps = sorted(set(used["sweep_id"].dropna())) if "sweep_id" in used else []
-    listed = ",".join(sources)
+    used, listed = frame[frame["run_id"].isin(sources)], ",".join(sources)
     tags = {
         "kind": "analysis",
         "schema_version": SCHEMA_VERSION,
         "analysis": name,
-        "command_line": shlex.join(map(without_secrets, command_line))[:_TAG_LENGTH],
+        "command_line": shlex.join(map(without_secrets, command_line)),
         "source_count": str(len(sources)),
         "sources": listed if len(listed) <= _TAG_LENGTH else "see sources.json",
-        "source_sweeps": ",".join(sweeps)[:_TAG_LENGTH],
+        "source_sweeps": ",".join(sorted(set(used["sweep_id"].dropna())) if "sweep_id" in used else []),
     }
-    told = {"pooled": result.pooled, "left_out": result.quality.text() if result.quality else ""}
-    told["set_aside"] = str(result.set_aside or "")
-    return tags | {name: words[:_TAG_LENGTH] for name, words in told.items() if words}
+    said = {"pooled": result.pooled, "left_out": result.quality.text() if result.quality else ""}
+    said["set_aside"] = str(result.set_aside or "")
+    tags |= {name: words for name, words in said.items() if words}
+    table = json.loads(result.table.to_json(orient="split", index=False, date_format="iso", double_precision=15))
+    contents = {"result.json": json.dumps(table), "sources.json": json.dumps(sources)}
+    contents["result.txt"] = result.text() + "\n"
+    if result.quality is not None:
+        contents["quality.json"] = json.dumps(result.quality.as_json())
+    with writing(address_of(selection.written).uri), tempfile.TemporaryDirectory() as folder:
+        for file, content in contents.items():
+            (Path(folder) / file).write_text(content, encoding="utf-8")
+        if result.drawable:
+            figure = result.figure()
+            for kind in (".png", ".svg"):
+                _save(figure, Path(folder) / f"figure{kind}")
+        return log_run(
+            client,
+            experiment_id,
+            name,
+            {key: words[:_TAG_LENGTH] for key, words in tags.items()},
+            span=(None, int(time.time() * 1000)),
+            last={ANALYSIS_OUTCOME: "ok"},
+            files=Path(folder),
+        )
+
+
+def show(result: Result) -> None:
+    """Print the table, or its maps, and the findings in words."""
+    screen, grids = standard_output(), list(result.grids())
+    for title, cells in grids:
+        _print_table(screen, cells, [], title)
+    if not grids and len(result.table):
+        cells = result.table.head(_ROWS)
+        _print_table(screen, _texts(cells), [*cells.select_dtypes("number")])
+        if len(result.table) > _ROWS:
+            print(f"... and {len(result.table) - _ROWS:,} rows more; --csv FILE writes all of them")
+    screen.print(result.text(), soft_wrap=True, markup=False)
+
+
+def write_csv(table: pd.DataFrame, target: TextIO | Path) -> None:
+    """A table as CSV, whose texts no spreadsheet takes for a formula; numbers stay as they are."""
+    texts = {name: column.map(_inert) for name, column in table.items() if column.dtype.kind not in "biufcmM"}
+    safe = table.assign(**{str(name): column for name, column in texts.items()}).rename(columns=_inert)
+    safe.to_csv(target, index=False)
+
+
+def _inert(value: Any) -> Any:
+    """A value; of a text that begins as a formula does, one that a quotation mark makes a text."""
+    is_formula = isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value)
+    return f"'{value}" if is_formula else value
+
+
+def _texts(table: pd.DataFrame) -> pd.DataFrame:
+    """Every cell as a person reads it, without columns that hold nothing."""
+    kept = table[[name for name in table.columns if not table[name].map(_is_none).all()]]
+    return kept.apply(_column).astype(str)
+
+
+def _is_none(value: Any) -> bool:
+    return str(value) in _NONE
+
+
+def _column(values: pd.Series) -> pd.Series:
+    """The cells of a column as texts; whole numbers are settings and counts, unless they are large."""
+    numbers = [float(value) for value in values if not _is_none(value) and isinstance(value, Real)]
+    exact = all(number.is_integer() and abs(number) < _EXACT for number in numbers)
+    return values.map(lambda value: _text(value, exact))
+
+
+def _text(value: Any, exact: bool) -> str:
+    if _is_none(value):
+        return "-"
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return str(value)
+    return f"{value:.0f}" if exact else si(float(value)).strip()
+
+
+def _print_table(screen: Screen, cells: pd.DataFrame, numeric: Sequence[str], title: str = "") -> None:
+    """A table of texts; where there is no room, without what is the same in all rows, then without its last columns."""
+    if screen.is_terminal:
+        cells = cells.map(lambda text: text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…")
+    same = [name for name in cells.columns if cells[name].nunique() == 1] if len(cells) > 1 and not title else []
+    kept, notes = cells, []
+    if _width(kept) > screen.width and same and len(same) < len(kept.columns):
+        kept = kept.drop(columns=same)
+        notes.append(f"The same in all rows: {', '.join(f'{name} {cells[name].iloc[0]}' for name in same)}")
+    while _width(kept) > screen.width and len(kept.columns) > 1:
+        kept = kept.iloc[:, :-1]
+    named = {*kept.columns, *(same if notes else ())}
+    if left_out := [str(name) for name in cells.columns if name not in named]:
+        notes.append(f"Columns without room here, which --csv FILE writes: {', '.join(left_out)}")
+    if title:
+        screen.print(title, style="bold", soft_wrap=True, markup=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for place, name in enumerate(kept.columns):
+        right = name in numeric or (bool(title) and place > 0)
+        table.add_column(Text(str(name)), justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
+    for row in kept.itertuples(index=False):
+        table.add_row(*map(Text, row))
+    screen.print(table)
+    for note in notes:
+        screen.print(note, style="dim", soft_wrap=True, markup=False)
+
+
+def _width(cells: pd.DataFrame) -> int:
+    widths = [max(len(str(name)), int(cells[name].str.len().max())) for name in cells.columns]
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def typeset(table: pd.DataFrame, path: Path) -> str:
+    """The table as the file's ending says: a `tabular` for \\input, or a Markdown table. Empty columns are left out."""
+    from pandas.api import types
+
+    shown = table[[name for name in table.columns if table[name].notna().any()]]
+    numeric = [types.is_numeric_dtype(shown[name]) and not types.is_bool_dtype(shown[name]) for name in shown.columns]
+    rows = [[labelled(str(name)) for name in shown.columns]]
+    for row in shown.astype("object").itertuples(index=False):
+        rows.append(
+            [
+                "" if _is_none(value) else short(float(value), digits=_DIGITS) if number else str(value)
+                for value, number in zip(row, numeric, strict=True)
+            ]
+        )
+    if path.suffix.lower() == ".tex":
+        lines = [" & ".join("".join(_LATEX.get(sign, sign) for sign in cell) for cell in row) + " \\\\" for row in rows]
+        places = "".join("r" if number else "l" for number in numeric)
+        begin = f"% \\usepackage{{booktabs}}\n\\begin{{tabular}}{{{places}}}\n\\toprule"
+        return "\n".join([begin, lines[0], "\\midrule", *lines[1:], "\\bottomrule", "\\end{tabular}", ""])
+    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
+    cells.insert(1, ["---:" if number else "---" for number in numeric])
+    return "".join(f"| {' | '.join(row)} |\n" for row in cells)

@@ -1,4 +1,4 @@
-"""Logging DAWNBench's training entries as runs that learn.
+"""DAWNBench's training entries as runs that learn.
 
     python -m analysis import-dawnbench DIR
     python -m analysis time-to-accuracy --experiment dawnbench
@@ -9,158 +9,123 @@ with its whole curve; the time to the threshold is that of the first entry which
 
 from __future__ import annotations
 
+import csv
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from analysis.published import runs
-from analysis.published.files import DAMAGED, read_json, read_table, read_text, reason
-from analysis.published.runs import Moment, Publication, PublishedRun, digest, log_publications
+from analysis.published.source import (
+    DAMAGED,
+    Found,
+    Moment,
+    Publication,
+    PublishedRun,
+    digest,
+    read_json,
+    read_text,
+    reason,
+)
 from paradnn.errors import DataError
 from paradnn.store.runs import PUBLISHED
 
-__all__ = ["EXPERIMENT", "TASKS", "Imported", "Series", "import_dawnbench", "read_series"]
+__all__ = ["read_dawnbench"]
 
-#: Where the runs go: apart from one's own, which share neither models nor data with them.
-EXPERIMENT = "dawnbench"
-#: What entries say that an hour costs (`costPerHour`) is in this currency.
-_CURRENCY = "USD"
 _MOST = 1e9  # no epochs and no hours are as many
 #: The metric of each task as its column is called, the threshold in it, and what of it is 1.
-TASKS = {"CIFAR10": ("top1Accuracy", 94.0, 100.0), "ImageNet": ("top5Accuracy", 93.0, 100.0)}
-TASKS["SQuAD"] = ("f1Score", 0.75, 1.0)
+_TASKS = {
+    "CIFAR10": ("top1Accuracy", 94.0, 100.0),
+    "ImageNet": ("top5Accuracy", 93.0, 100.0),
+    "SQuAD": ("f1Score", 0.75, 1.0),
+}
 _ABOUT = (
     "DAWNBench's training entries for {} (github.com/stanford-futuredata/dawn-bench-entries), with their curves; see "
     "docs/learning.md."
 )
 
 
-@dataclass(frozen=True)
-class Series:
-    """One entry: epochs, hours since the start and the task's metric after each of them; `about` is its .json."""
-
-    task: str
-    name: str
-    epochs: Sequence[float]
-    hours: Sequence[float]
-    metric: Sequence[float]
-    about: dict[str, Any]
-
-    @property
-    def reached(self) -> int | None:
-        """The place of the first entry at the task's threshold or above it."""
-        threshold = TASKS[self.task][1]
-        return next((place for place, value in enumerate(self.metric) if value >= threshold), None)
-
-    @property
-    def below(self) -> int:
-        """How many entries after that are below the threshold."""
-        reached = self.reached
-        return 0 if reached is None else sum(value < TASKS[self.task][1] for value in self.metric[reached:])
-
-    @property
-    def price(self) -> float | None:
-        """What an hour costs, where the entry says so."""
-        price = self.about.get("costPerHour")
-        return float(price) if isinstance(price, (int, float)) and 0 < price < math.inf else None
-
-    def metrics(self) -> dict[str, float]:
-        """What `task=learn` would have recorded."""
-        scale, reached = TASKS[self.task][2], self.reached
-        found = {"best_accuracy": max(self.metric) / scale, "epochs": self.epochs[-1]}
-        if reached is not None:
-            found |= {"seconds_to_target": self.hours[reached] * 3600, "epochs_to_target": self.epochs[reached]}
-            found["epochs_below_target"] = float(self.below)
-        return found
-
-
-@dataclass(frozen=True)
-class Imported:
-    """All series, and what became of them."""
-
-    series: tuple[Series, ...]
-    runs: runs.Imported
-
-
-def read_series(folder: Path) -> tuple[list[Series], list[str]]:
-    """The series of all tasks, and the files that hold none, with the reason. DataError for a folder of another kind.
-
-    An entry that counts its epochs from 0 has one more of them at each line.
-    """
-    found: list[Series] = []
-    damaged: list[str] = []
-    for task in TASKS:
+def read_dawnbench(folder: Path) -> Found:
+    """The series of all tasks, how long each took and what its metric did afterwards. DataError for a folder of another
+    kind."""
+    publications, said, damaged = [], [], []
+    for task in _TASKS:
+        runs = []
         for path in sorted((folder / task / "train").glob("*.tsv")):
             try:
-                found.append(_series(task, path))
+                runs.append(_run(task, path))
             except DAMAGED as error:
                 damaged.append(f"{path.name}: {reason(error)}")
-    if not found:
+        said += [_words(task, run) for run in runs]
+        if runs:
+            about = _ABOUT.format(task)
+            publications.append(Publication(f"published, DAWNBench {task}", about, _milliseconds(""), runs))
+    if not publications:
         raise DataError(
             f"{folder}: holds no series of DAWNBench; give a clone of stanford-futuredata/dawn-bench-entries"
         )
-    return found, damaged
-
-
-def _series(task: str, path: Path) -> Series:
-    rows = [row for row in read_table(read_text(path), "\t") if any(row.values())]
-    columns = {name: [float(row[name]) for row in rows] for name in ("epoch", "hours", TASKS[task][0])}
-    if not rows or not all(0 <= value < _MOST for values in columns.values() for value in values):
-        raise ValueError("has no numbers")
-    epochs = [value + (columns["epoch"][0] == 0) for value in columns["epoch"]]
-    about = path.with_suffix(".json")
-    content = dict(read_json(about)) if about.is_file() else {}
-    return Series(task, path.stem, epochs, columns["hours"], columns[TASKS[task][0]], content)
-
-
-def import_dawnbench(
-    folder: Path,
-    tracking_uri: str | None = None,
-    experiment: str = EXPERIMENT,
-    progress: Callable[[int, int], None] | None = None,
-) -> Imported:
-    """Log the series that the store does not hold yet, one run each."""
-    series, damaged = read_series(folder)
-    publications = [
-        Publication(f"published, DAWNBench {task}", _ABOUT.format(task), _milliseconds(""), [*map(_run, entries)])
-        for task in TASKS
-        if (entries := [entry for entry in series if entry.task == task])
-    ]
-    return Imported(tuple(series), log_publications(publications, tracking_uri, experiment, damaged, progress))
-
-
-def _run(entry: Series) -> PublishedRun:
-    _, threshold, scale = TASKS[entry.task]
-    device, model, author, framework = (
-        str(entry.about.get(name) or "(not said)") for name in ("hardware", "model", "author", "framework")
+    counts = [run.metrics.get("epochs_below_target", 0) for each in publications for run in each.runs]
+    below, often = (sum(count >= least for count in counts) for least in (1, 2))
+    summary = (
+        "{logged} series logged, {present} were there already; "
+        f"{below} fall below their threshold after reaching it, {often} of them in more than one entry"
     )
-    params = {"task": "learn", "model.name": model, "data.name": entry.task, "learn.target": f"{threshold / scale:g}"}
+    return Found(publications, damaged, said, summary)
+
+
+def _run(task: str, path: Path) -> PublishedRun:
+    """One entry: epochs, hours since the start and the task's metric after each of them; about it, its .json.
+
+    An entry that counts its epochs from 0 has one more of them at each line.
+    """
+    metric, threshold, scale = _TASKS[task]
+    table = csv.DictReader(read_text(path).splitlines(), delimiter="\t")
+    rows = [row for row in table if any(row.values())]
+    epochs, hours, values = ([float(row[name]) for row in rows] for name in ("epoch", "hours", metric))
+    if not rows or not all(0 <= value < _MOST for value in (*epochs, *hours, *values)):
+        raise ValueError("has no numbers")
+    epochs = [value + (epochs[0] == 0) for value in epochs]
+    beside = path.with_suffix(".json")
+    about = dict(read_json(beside)) if beside.is_file() else {}
+    device, model, author, framework = (
+        str(about.get(name) or "(not said)") for name in ("hardware", "model", "author", "framework")
+    )
+    price = about.get("costPerHour")
+    paid = price if isinstance(price, (int, float)) and 0 < price < math.inf else None
+    reached = next((place for place, value in enumerate(values) if value >= threshold), None)
+    metrics = {"best_accuracy": max(values) / scale, "epochs": epochs[-1]}
+    if reached is not None:
+        metrics |= {"seconds_to_target": hours[reached] * 3600, "epochs_to_target": epochs[reached]}
+        metrics["epochs_below_target"] = float(sum(value < threshold for value in values[reached:]))
+    params = {"task": "learn", "model.name": model, "data.name": task, "learn.target": f"{threshold / scale:g}"}
     params |= {"framework.name": framework, "mode": "train", "seed": "0"}
-    paid = {} if entry.price is None else {"platform.price_per_hour": f"{entry.price:g}"}
     curve = [
-        Moment(step, 3600 * hours, {"heldout_accuracy": accuracy / scale, "learning_seconds": 3600 * hours})
-        for step, (hours, accuracy) in enumerate(zip(entry.hours, entry.metric, strict=True), 1)
+        Moment(step, 3600 * hour, {"heldout_accuracy": accuracy / scale, "learning_seconds": 3600 * hour})
+        for step, (hour, accuracy) in enumerate(zip(hours, values, strict=True), 1)
     ]
     return PublishedRun(
-        point_id=digest("dawnbench", entry.task, entry.name),
-        name=entry.name,
-        params=params | paid,
+        point_id=digest("dawnbench", task, path.stem),
+        name=path.stem,
+        params=params | ({"platform.price_per_hour": f"{float(paid):g}"} if paid else {}),
         tags={
             "environment_id": digest("dawnbench", device),
             "protocol_id": PUBLISHED,
             "replicate": "0",
             "device": device,
-            "mlflow.note.content": f"DAWNBench, {entry.task} training: {model} by {author}.",
-            **({"price_currency": _CURRENCY} if paid else {}),
+            "mlflow.note.content": f"DAWNBench, {task} training: {model} by {author}.",
+            **({"price_currency": "USD"} if paid else {}),
         },
-        metrics=entry.metrics(),
-        outcome="timeout" if entry.reached is None else "ok",
+        metrics=metrics,
+        outcome="timeout" if reached is None else "ok",
         curve=curve,
-        start_ms=_milliseconds(str(entry.about.get("timestamp", ""))),
+        start_ms=_milliseconds(str(about.get("timestamp", ""))),
     )
+
+
+def _words(task: str, run: PublishedRun) -> str:
+    if "seconds_to_target" not in run.metrics:
+        return f"{task} {run.name}: threshold not reached"
+    below = int(run.metrics["epochs_below_target"])
+    later = f", {below} entr{'y' if below == 1 else 'ies'} below it later" if below else ""
+    return f"{task} {run.name}: {run.metrics['seconds_to_target'] / 3600:.2f} h to the threshold{later}"
 
 
 def _milliseconds(day: str) -> int:

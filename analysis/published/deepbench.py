@@ -1,4 +1,4 @@
-"""DeepBench's published timings as runs, so that one's own kernels stand beside eighteen files of other platforms.
+"""DeepBench's published timings, so that one's own kernels stand beside eighteen files of other platforms.
 
     python -m analysis import-deepbench DIR
 
@@ -15,14 +15,22 @@ figures mean, and what else is odd.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from analysis.published.files import DAMAGED, read_sheets, reason
-from analysis.published.runs import Imported, Publication, PublishedRun, Transfer, digest, log_publications
+from analysis.published.source import (
+    DAMAGED,
+    Found,
+    Publication,
+    PublishedRun,
+    digest,
+    read_sheets,
+    reason,
+    repeated,
+    transfer,
+)
 from paradnn.config.costs import costs_of
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
@@ -32,7 +40,7 @@ from paradnn.families import FAMILIES
 from paradnn.platform.specifications import find_hardware
 from paradnn.store.runs import DEEPBENCH
 
-__all__ = ["Platform", "Timing", "import_deepbench", "read_deepbench", "read_workbook"]
+__all__ = ["Platform", "Timing", "read_deepbench", "read_workbook"]
 
 #: 7 October 2019, the last change of a spreadsheet, in Unix milliseconds.
 _PUBLISHED = 1_570_406_400_000
@@ -59,10 +67,10 @@ _LIBRARIES = {"NVIDIA": "cuda", "AMD": "rocm", "Intel": "mkl"}
 _SHARED = ("batch_size", "precision", "mode", "devices", "transport")
 _SHARED_GROUPS = ("model.", "optimizer.", "data.")
 _SOURCE = "github.com/baidu-research/DeepBench, folder results"
+_AGAIN = f"fetch it again ({_SOURCE})"
 
 
-@dataclass(frozen=True)
-class Platform:
+class Platform(NamedTuple):
     """What the sheet `Specs` says: `device` in its words, `kind` gpu or cpu, and every other line, key -> text."""
 
     device: str
@@ -72,7 +80,7 @@ class Platform:
 
 @dataclass(frozen=True)
 class Timing:
-    """One timing. `options` are the kernel's own, by the names of its dataclass, of a channel those of a `Transfer`;
+    """One timing. `options` are the kernel's own, by the names of its dataclass, of a channel those of `transfer`;
     `stated` is the rate in the sheet, FLOP/s, None where there is none; `notes` are other cells of the row that say how
     it was done."""
 
@@ -87,10 +95,9 @@ class Timing:
     notes: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _Section:
-    """A section of a sheet: its kernel, what its title says, the columns of sizes, and of times: heading ->
-    (what it says of the operation, heading of its rate)."""
+class _Section(NamedTuple):
+    """A section of a sheet: its kernel, the columns of sizes, and of times: heading -> (what it says of the operation,
+    heading of its rate)."""
 
     kernel: str
     sizes: tuple[str, ...]
@@ -129,8 +136,12 @@ _SECTIONS = {
     },
     "all-reduce": _Section("channel", ("size # floats", "processes"), {"mean all reduce time": ({}, "")}),
 }
-#: What the line `Precision` says -> of each kernel's operands.
-_PRECISIONS = (("int8", "int8"), ("16 bit inputs", "float16"), ("float", "float32"))
+#: What the line `Precision` says, of which kernels (of all where none is named) -> of their operands.
+_PRECISIONS = (
+    ("single precision", ("sparse_gemm", "rnn_kernel"), "float32"),
+    ("convolution results are still in float", ("conv2d",), "float32"),
+    *(("int8", (), "int8"), ("16 bit inputs", (), "float16"), ("float", (), "float32")),
+)
 #: First word of the algorithm of an all-reduce -> what carries it.
 _TRANSPORTS = {"nccl": "nccl", "osu": "mpi", "baidu": "baidu", "intel": "mlsl"}
 _UNITS = {"teraflops": 1e12, "gigaflops": 1e9}
@@ -140,36 +151,28 @@ _NO_TIME = ("n/a", "n/a*", "not supported", "-")
 
 def read_workbook(path: Path) -> tuple[Platform, list[Timing]]:
     """The platform of a file and its timings, in the file's order. DataError where it is not such a file."""
-    sheets = _cells(path)
+    try:
+        sheets = read_sheets(path)
+    except DAMAGED as error:
+        raise DataError(f"{path.name} is no spreadsheet: {reason(error)}; {_AGAIN}") from error
     specs = [name for name in sheets if name.strip().lower() == "specs"]
     results = [name for name in sheets if any(_title(row) in _SECTIONS for row in sheets[name])]
     if not specs or not results:
         missing = "a sheet 'Specs'" if not specs else "a sheet of results"
-        raise DataError(f"{path.name} is not DeepBench's: it lacks {missing}; fetch it again ({_SOURCE})")
+        raise DataError(f"{path.name} is not DeepBench's: it lacks {missing}; {_AGAIN}")
     timings = [timing for name in results for timing in _Sheet(path.name, name, sheets[name]).timings()]
     if not timings:
-        raise DataError(f"{path.name}: holds no timing; fetch it again ({_SOURCE})")
-    return _platform(path, sheets[specs[0]]), timings
-
-
-def _cells(path: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """Sheet -> its rows of values, None where a cell is blank."""
-    try:
-        return read_sheets(path)
-    except DAMAGED as error:
-        raise DataError(f"{path.name} is no spreadsheet: {reason(error)}; fetch it again ({_SOURCE})") from error
-
-
-def _platform(path: Path, rows: Sequence[Sequence[Any]]) -> Platform:
-    specs = {_text(row[0]): _text(row[1]) for row in rows if len(row) > 1 and _text(row[0]) and _text(row[1])}
+        raise DataError(f"{path.name}: holds no timing; {_AGAIN}")
+    said = {
+        _text(row[0]): _text(row[1]) for row in sheets[specs[0]] if len(row) > 1 and _text(row[0]) and _text(row[1])
+    }
     for key, kind in (("GPU Model", "gpu"), ("CPU Model", "cpu"), ("CPU", "cpu")):
-        if key in specs:
-            return Platform(specs[key], kind, {name: text for name, text in specs.items() if text != "-"})
-    raise DataError(f"{path.name}, sheet Specs: names neither GPU Model nor CPU; fetch it again ({_SOURCE})")
+        if key in said:
+            return Platform(said[key], kind, {name: text for name, text in said.items() if text != "-"}), timings
+    raise DataError(f"{path.name}, sheet Specs: names neither GPU Model nor CPU; {_AGAIN}")
 
 
-@dataclass(frozen=True)
-class _Sheet:
+class _Sheet(NamedTuple):
     """One sheet of results."""
 
     file: str
@@ -182,13 +185,12 @@ class _Sheet:
         stated = " ".join(_text(cell) for row in self.rows[: starts[0]] for cell in row if cell is not None)
         for start, end in zip(starts, [*starts[1:], len(self.rows)], strict=True):
             title = _title(self.rows[start])
-            section = _SECTIONS[title]
             # Headings stand beside the title or in the row below it.
             first = start if any(cell is not None for cell in self.rows[start][1:]) else start + 1
-            headings = self._headings(first, section)
-            precision = self._precision(stated, section.kernel)
+            headings = self._headings(first, _SECTIONS[title])
+            precision = self._precision(stated, _SECTIONS[title].kernel)
             for number in range(first + 1, end):
-                yield from self._row(number, title, section, headings, precision)
+                yield from self._row(number, title, headings, precision)
 
     def _headings(self, number: int, section: _Section) -> dict[str, int]:
         """Heading in one spelling -> its column. DataError without those of every size and of a time."""
@@ -202,42 +204,46 @@ class _Sheet:
         return found
 
     def _precision(self, stated: str, kernel: str) -> str:
-        text = stated.lower()
-        if kernel == "channel" or ("single precision" in text and kernel in ("sparse_gemm", "rnn_kernel")):
+        if kernel == "channel":
             return "float32"
-        if "convolution results are still in float" in text and kernel == "conv2d":
-            return "float32"
-        for words, precision in _PRECISIONS:
-            if words in text:
+        for words, kernels, precision in _PRECISIONS:
+            if words in stated.lower() and kernel in (kernels or (kernel,)):
                 return precision
         raise self._wrong(0, None, f"the precision {stated!r} is not known")
 
-    def _row(
-        self, number: int, title: str, section: _Section, headings: Mapping[str, int], precision: str
-    ) -> Iterator[Timing]:
+    def _row(self, number: int, title: str, headings: Mapping[str, int], precision: str) -> Iterator[Timing]:
         """The timings of a row; none of one that holds a remark or nothing."""
-        row = self.rows[number]
+        row, section = self.rows[number], _SECTIONS[title]
         if sum(_at(row, headings[name]) is not None for name in section.sizes) < 2:
             return
         sizes = {name: self._size(number, headings[name], name) for name in section.sizes}
+        notes = {"padded": "true"} if _at(row, headings.get("padded kernels", -1)) == 1 else {}
         if section.kernel == "channel":
-            sizes |= self._reduced(number, headings)
+            # By what it was done, and on how many hosts, which stand beside the cards without a heading.
+            notes["algorithm"] = _text(_at(row, headings.get("selected algorithm", -1)))
+            hosts = _at(row, headings["processes"] + ("# nodes" not in headings))
+            sizes["hosts"] = int(hosts) if _is_number(hosts) else 1
+            sizes["transport"] = _TRANSPORTS.get(notes["algorithm"].partition(" ")[0].lower())
+            if sizes["transport"] is None:
+                problem = f"the algorithm {notes['algorithm']!r} is not known"
+                raise self._wrong(number, headings.get("selected algorithm"), problem)
         for heading, (about, rate) in section.times.items():
             column = headings.get(heading)
-            seconds = None if column is None else self._milliseconds(number, column, heading)
-            if column is None or seconds is None:
+            milliseconds = None if column is None else self._milliseconds(number, column, heading)
+            if column is None or milliseconds is None:
                 continue
-            kernel, options, batch_size = _operation(section.kernel, title, sizes, about)
+            kernel, options = _operation(section.kernel, title, sizes, about)
+            used = _at(row, headings.get("forward algorithm", -1)) if heading == "forward" else None
             yield Timing(
                 sheet=self.name,
                 cell=f"{_letters(column)}{number + 1}",
                 kernel=kernel,
                 options=options,
-                batch_size=batch_size,
+                batch_size=sizes["n"] if kernel in ("conv2d", "rnn_kernel") else 1,
                 precision=precision,
-                seconds=seconds / 1e3,
+                seconds=milliseconds / 1e3,
                 stated=self._rate(number, rate, headings),
-                notes=_notes(row, headings, heading),
+                notes=notes if used is None else {**notes, "algorithm": _text(used)},
             )
 
     def _size(self, number: int, column: int, name: str) -> Any:
@@ -251,16 +257,6 @@ class _Sheet:
         if value < 0 or (value == 0 and not name.startswith("pad_")):
             raise self._wrong(number, column, f"{name}={value} is not positive")
         return value if name == "sparsity" else int(value)
-
-    def _reduced(self, number: int, headings: Mapping[str, int]) -> dict[str, Any]:
-        """By what an all-reduce was done, and on how many hosts, which stand beside the cards without a heading."""
-        row = self.rows[number]
-        algorithm = _text(_at(row, headings.get("selected algorithm", -1)))
-        transport = _TRANSPORTS.get(algorithm.partition(" ")[0].lower())
-        if transport is None:
-            raise self._wrong(number, headings.get("selected algorithm"), f"the algorithm {algorithm!r} is not known")
-        hosts = _at(row, headings["processes"] + ("# nodes" not in headings))
-        return {"transport": transport, "hosts": int(hosts) if _is_number(hosts) else 1}
 
     def _milliseconds(self, number: int, column: int, heading: str) -> float | None:
         value = _at(self.rows[number], column)
@@ -283,25 +279,24 @@ class _Sheet:
 
     def _wrong(self, number: int, column: int | None, problem: str) -> DataError:
         place = f"row {number + 1}" if column is None else f"cell {_letters(column)}{number + 1}"
-        return DataError(f"{self.file}, sheet {self.name!r}, {place}: {problem}; fetch it again ({_SOURCE})")
+        return DataError(f"{self.file}, sheet {self.name!r}, {place}: {problem}; {_AGAIN}")
 
 
 def _operation(
     kernel: str, title: str, sizes: Mapping[str, Any], about: Mapping[str, Any]
-) -> tuple[str, dict[str, Any], int]:
-    """The kernel, its options and its batch size."""
+) -> tuple[str, dict[str, Any]]:
+    """The kernel and its options."""
     if kernel in ("gemm", "sparse_gemm"):
         product = {name: sizes[name] for name in "mnk"}
         if kernel == "sparse_gemm" and not about:
-            return kernel, product | {"density": round(1 - sizes["sparsity"], 9)}, 1
-        return "gemm", product | {f"transpose_{side}": sizes[f"{side} transpose"] for side in "ab"}, 1
+            return kernel, product | {"density": round(1 - sizes["sparsity"], 9)}
+        return "gemm", product | {f"transpose_{side}": sizes[f"{side} transpose"] for side in "ab"}
     if kernel == "channel":
         reduced = {name: sizes[name] for name in ("transport", "processes", "hosts")}
-        return kernel, {**reduced, "pattern": "all_reduce", "size": 4 * sizes["size # floats"]}, 1
+        return kernel, {**reduced, "pattern": "all_reduce", "size": 4 * sizes["size # floats"]}
     if kernel == "rnn_kernel":
         cell = title.rpartition(" ")[2]
-        options = {"cell": cell, "hidden": sizes["hidden units"], "steps": sizes["timesteps"]}
-        return kernel, {**options, **about}, sizes["n"]
+        return kernel, {"cell": cell, "hidden": sizes["hidden units"], "steps": sizes["timesteps"], **about}
     options = {
         "channels": sizes["c"],
         "height": sizes["h"],
@@ -312,17 +307,7 @@ def _operation(
         "padding": (sizes["pad_h"], sizes["pad_w"]),
         "layout": "NCHW",
     }
-    return kernel, {**options, **about}, sizes["n"]
-
-
-def _notes(row: Sequence[Any], headings: Mapping[str, int], heading: str) -> dict[str, str]:
-    notes = {"padded": "true"} if _at(row, headings.get("padded kernels", -1)) == 1 else {}
-    algorithm = _at(row, headings.get("forward algorithm", -1))
-    if heading == "forward" and algorithm is not None:
-        notes["algorithm"] = _text(algorithm)
-    if "selected algorithm" in headings:
-        notes["algorithm"] = _text(_at(row, headings["selected algorithm"]))
-    return notes
+    return kernel, {**options, **about}
 
 
 def _heading(text: str) -> str:
@@ -358,99 +343,66 @@ def _letters(column: int) -> str:
     return str(get_column_letter(column + 1))
 
 
-def import_deepbench(
-    folder: Path,
-    tracking_uri: str | None = None,
-    experiment: str = "paradnn",
-    progress: Callable[[int, int], None] | None = None,
-) -> Imported:
-    """Log the timings of a folder's spreadsheets that the store does not hold yet, one run each.
-
-    Raises as `read_deepbench`, before the first run is logged, and StoreError.
-    """
-    return log_publications(read_deepbench(folder), tracking_uri, experiment, progress=progress)
-
-
-def read_deepbench(folder: Path) -> list[Publication]:
+def read_deepbench(folder: Path) -> Found:
     """A publication for each spreadsheet below a folder, in the order of their paths.
 
     Raises DataError where there is none, or where one of them is damaged or no such file.
     """
     paths = sorted(folder.rglob("DeepBench_*.xlsx"))
     if not paths:
-        where = "github.com/baidu-research/DeepBench, folder results"
-        raise DataError(f"{folder}: holds no DeepBench_*.xlsx; they are in {where}")
-    return [_publication(path) for path in paths]
+        raise DataError(f"{folder}: holds no DeepBench_*.xlsx; they are in {_SOURCE}")
+    return Found([_publication(path) for path in paths])
 
 
 def _publication(path: Path) -> Publication:
     platform, timings = read_workbook(path)
     use = "training" if path.parent.name == "train" else "inference"
     device = _DEVICES.get(platform.device, platform.device)
-    name = f"published, DeepBench {use} {device}"
     source = "github.com/baidu-research/DeepBench, Baidu Research, Apache-2.0"
     about = f"{len(timings):,} timings of {path.name} ({source}); see docs/published-data.md."
-    return Publication(name, about, _PUBLISHED, list(_runs(f"{use}/{path.name}", device, platform, timings)))
+    specs, file = platform.specs, f"{use}/{path.name}"
+    tags = {
+        "device": device,
+        "environment_id": digest(device, *(f"{key}={text}" for key, text in sorted(specs.items()))),
+        "protocol_id": DEEPBENCH,
+        **{
+            f"version.{key.lower().removesuffix(' version').replace(' ', '-')}": text
+            for key, text in specs.items()
+            if key.lower().endswith(" version")
+        },
+    }
+    runs = repeated((_run(timing, file, platform.kind, tags) for timing in timings), "deepbench", file)
+    return Publication(f"published, DeepBench {use} {device}", about, _PUBLISHED, runs)
 
 
-def _runs(file: str, device: str, platform: Platform, timings: Sequence[Timing]) -> Iterator[PublishedRun]:
-    """A problem that a file lists twice is measured twice: the second is a replicate."""
-    seen: Counter[str] = Counter()
-    tags = _platform_tags(device, platform)
-    library = _LIBRARIES.get(device.partition(" ")[0], "arm")
-    for timing in timings:
-        name, params, metrics = _described(timing, file, device)
-        params |= {"platform.name": platform.kind, "framework.name": library}
-        known = digest("deepbench", file, *(f"{key}={value}" for key, value in sorted(params.items())))
-        replicate = str(seen[known])
-        seen[known] += 1
-        note = f"Published timing of DeepBench on {device}, {file}, sheet {timing.sheet}, cell {timing.cell}; "
-        yield PublishedRun(
-            point_id=digest(known, replicate),
-            name=f"{name} {device}",
-            params=params | {"replicate": replicate},
-            tags={
-                **tags,
-                **timing.notes,
-                "replicate": replicate,
-                "archive_label": f"{file}, {timing.sheet}, {timing.cell}",
-                "mlflow.note.content": note + "see docs/published-data.md.",
-            },
-            metrics=metrics,
-        )
-
-
-def _described(timing: Timing, file: str, device: str) -> tuple[str, dict[str, str], dict[str, float]]:
-    """Name, params and metrics of one's own run of the same."""
+def _run(timing: Timing, file: str, kind: str, tags: Mapping[str, str]) -> PublishedRun:
+    """A timing with name, params and metrics of one's own run of the same."""
+    device = tags["device"]
     if timing.kernel == "channel":
-        transfer = Transfer(**timing.options, precision=timing.precision, seconds=timing.seconds)
-        return transfer.name, transfer.params, transfer.metrics
-    point = _point(timing, file)
-    name = f"{timing.kernel} {point.model.size} b{timing.batch_size} {timing.precision}"
-    return name, _params(point), _metrics(timing, point, device)
+        name, params, metrics = transfer(**timing.options, precision=timing.precision, seconds=timing.seconds)
+    else:
+        name, params, metrics = _kernel(timing, file, device)
+    library = _LIBRARIES.get(device.partition(" ")[0], "arm")
+    note = f"Published timing of DeepBench on {device}, {file}, sheet {timing.sheet}, cell {timing.cell}; "
+    own = {
+        "archive_label": f"{file}, {timing.sheet}, {timing.cell}",
+        "mlflow.note.content": note + "see docs/published-data.md.",
+    }
+    params = {**params, "platform.name": kind, "framework.name": library}
+    return PublishedRun("", f"{name} {device}", params, {**tags, **timing.notes, **own}, metrics)
 
 
-def _point(timing: Timing, file: str) -> Point:
-    """One's own point of the same operation; DataError where its sizes make none."""
+def _kernel(timing: Timing, file: str, device: str) -> tuple[str, dict[str, str], dict[str, float]]:
+    """Name, params and metrics of a kernel. There was no compiler: no run has `compile`. FLOPs are counted here; the
+    sheet's rate stands beside them as printed. Of int8 the width of the result is not stated, and so no traffic."""
     try:
         model = FAMILIES[timing.kernel].options(name=timing.kernel, **timing.options)
     except ConfigError as error:
         raise DataError(f"{file}, sheet {timing.sheet!r}, cell {timing.cell}: {error}") from error
     work = asked_for(forward := {"mode": "inference"}).of(forward)
-    return Point(model=model, workload=work, batch_size=timing.batch_size, precision=timing.precision)
-
-
-def _params(point: Point) -> dict[str, str]:
-    """What identifies one's own run of the point. There was no compiler: none has `compile`."""
-    params = texts(request_of(point))
-    return {key: text for key, text in params.items() if key in _SHARED or key.startswith(_SHARED_GROUPS)}
-
-
-def _metrics(timing: Timing, point: Point, device: str) -> dict[str, float]:
-    """Time and rates. FLOPs are counted here; the sheet's rate stands beside them as printed. Of int8 the width of the
-    result is not stated, and so no traffic."""
-    counted = replace(point, precision="float32") if point.precision == "int8" else point
-    costs = costs_of(counted)
+    point = Point(model=model, workload=work, batch_size=timing.batch_size, precision=timing.precision)
+    integers = timing.precision == "int8"
+    costs = costs_of(replace(point, precision="float32") if integers else point)
     rate = costs.flops_per_step / timing.seconds
     metrics: dict[str, float] = {
         "step_time_ms": timing.seconds * 1e3,
@@ -459,25 +411,14 @@ def _metrics(timing: Timing, point: Point, device: str) -> dict[str, float]:
         "flops_per_second": rate,
         "parameters": costs.parameters,
     }
-    if counted is point:
-        metrics |= {
-            "bytes_per_step": costs.bytes_per_step,
-            "arithmetic_intensity": costs.flops_per_step / costs.bytes_per_step,
-        }
+    if not integers:
+        intensity = costs.flops_per_step / costs.bytes_per_step
+        metrics |= {"bytes_per_step": costs.bytes_per_step, "arithmetic_intensity": intensity}
     if timing.stated is not None:
         metrics["published_flops_per_second"] = timing.stated
     hardware = find_hardware(device)
-    peak = hardware.peak_flops.get(timing.precision) if hardware else None
-    return metrics | ({"flops_utilization_spec": rate / peak} if peak else {})
-
-
-def _platform_tags(device: str, platform: Platform) -> dict[str, str]:
-    """Device, environment and the versions of its software."""
-    specs = platform.specs
-    versions = {
-        f"version.{key.lower().removesuffix(' version').replace(' ', '-')}": text
-        for key, text in specs.items()
-        if key.lower().endswith(" version")
-    }
-    environment = digest(device, *(f"{key}={text}" for key, text in sorted(specs.items())))
-    return {"device": device, "environment_id": environment, "protocol_id": DEEPBENCH, **versions}
+    if peak := hardware.peak_flops.get(timing.precision) if hardware else None:
+        metrics["flops_utilization_spec"] = rate / peak
+    shared = texts(request_of(point)).items()
+    params = {key: text for key, text in shared if key in _SHARED or key.startswith(_SHARED_GROUPS)}
+    return f"{timing.kernel} {model.size} b{timing.batch_size} {timing.precision}", params, metrics

@@ -10,6 +10,5 @@ options, `sections` calls them, `comparisons` sets populations against each othe
 from __future__ import annotations
 
 from analysis.report.build import make_report
-from analysis.report.write import check_target, write_page
 
-__all__ = ["check_target", "make_report", "write_page"]
+__all__ = ["make_report"]

@@ -10,8 +10,8 @@ import pandas as pd
 from analysis.format import short
 from analysis.report.populations import Population
 from analysis.report.table import Table, frame_table
-from analysis.store.environments import read_environment
 from analysis.store.frame import families, is_ok
+from analysis.store.load import read_environment
 from paradnn.core.words import counted
 
 __all__ = ["counts", "facts", "systems"]

@@ -1,10 +1,9 @@
-"""The only way from a tracking store to a frame: any query gives one tidy frame.
+"""The only way from a tracking store to a frame, and to what its runs keep as files.
 
     from analysis.store.load import load
     frame = load(family="fc", platform="cpu", outcome="ok")
 
-Stores are read by `paradnn.store`, table by table or through MLflow's search; both give the same frame
-(`analysis.store.frame`).
+Stores are read by `paradnn.store`, table by table or through MLflow's search; both give the same frame.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
+import numpy as np
 import pandas as pd
 
 from analysis.store.frame import build
@@ -32,13 +32,29 @@ from paradnn.store.reader import Way, open_reader
 from paradnn.store.records import Query, Values
 from paradnn.store.runs import OUTCOME_TAGS, SCHEMA_VERSION
 
-__all__ = ["default_uri", "load", "load_table", "load_tables", "read_artifact"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["default_uri", "load", "load_table", "load_tables"]
 
 Choice = str | Sequence[str] | None
+Stores = str | Sequence[str] | None
 Time = str | datetime | pd.Timestamp | None
 
 #: What the frame's own columns and the schema check are made from, whatever columns are asked for.
 _ALWAYS = ("model.name", "device", *OUTCOME_TAGS, "kind", "schema_version", "protocol_id", "mlflow.parentRunId")
+#: What a table of operations holds of each type: how often it ran and its own seconds in the profile, its share of the
+#: profiled time, FLOPs and bytes moved, both rates while it runs, FLOPs / bytes.
+NUMBERS = (
+    "count",
+    "self_seconds",
+    "share",
+    "flops",
+    "bytes",
+    "flops_per_second",
+    "bytes_per_second",
+    "arithmetic_intensity",
+)
 
 
 def default_uri() -> str:
@@ -47,7 +63,7 @@ def default_uri() -> str:
 
 
 def load(
-    tracking_uri: str | Sequence[str] | None = None,
+    tracking_uri: Stores = None,
     *,
     experiments: str | Sequence[str] = ("paradnn",),
     family: Choice = None,
@@ -84,22 +100,23 @@ def load(
         columns={} if columns is None else {kind: {*columns, *_ALWAYS} for kind in get_args(Values)},
     )
     stores = _stores(tracking_uri)
-    if len(stores) == 1:
-        records = _read(stores[0], reader, query, "the store")
-    else:
-        records = Records.joined([_named(_read(uri, reader, query), uri) for uri in stores])
+    parts = [_read(uri, reader, query, "the store" if len(stores) == 1 else "") for uri in stores]
+    if len(stores) > 1:
+        for uri, part in zip(stores, parts, strict=True):
+            part.tags["store"] = Texts.of([_name(uri)] * len(part.runs))
+    records = parts[0] if len(parts) == 1 else Records.joined(parts)
     _check_schema(records)
     frame = build(records)
     return frame if protocol is None else _of_protocol(frame, protocol)
 
 
-def _stores(tracking_uri: str | Sequence[str] | None) -> list[str | None]:
+def _stores(tracking_uri: Stores) -> list[str | None]:
     """The stores that are meant, each once; None is the default one."""
     given: list[str | None] = [tracking_uri] if isinstance(tracking_uri, str) else list(tracking_uri or ())
     return list(dict.fromkeys(given)) or [None]
 
 
-def _read(uri: str | None, way: Way, query: Query, called: str = "") -> Records:
+def _read(uri: str | None, way: Way, query: Query, called: str) -> Records:
     """The runs of one store; `called` is its name in messages, if not its address."""
     address = address_of(uri)
     records, known = read_columns(address, query, way)
@@ -107,12 +124,6 @@ def _read(uri: str | None, way: Way, query: Query, called: str = "") -> Records:
         if name not in known:
             held = ", ".join(known) or "none"
             raise StoreError(f"experiment={name}: no such experiment in {called or address.public}; it has {held}")
-    return records
-
-
-def _named(records: Records, uri: str | None) -> Records:
-    """The records with the tag `store`, which says where they are from."""
-    records.tags["store"] = Texts.of([_name(uri)] * len(records.runs))
     return records
 
 
@@ -142,11 +153,8 @@ def _milliseconds(name: str, value: Time) -> int | None:
     """Unix milliseconds of a time; one without a zone is taken as UTC."""
     if value is None:
         return None
-    try:
-        stamp = pd.to_datetime(value, utc=True)
-    except (ValueError, TypeError):
-        stamp = None
-    if stamp is None or pd.isna(stamp):
+    stamp = pd.to_datetime(value, utc=True, errors="coerce")
+    if pd.isna(stamp):
         raise ConfigError(name, value, "is not a time", "write for example 2026-01-31 or 2026-01-31T12:00:00+01:00")
     return int(stamp.timestamp() * 1000)
 
@@ -164,30 +172,37 @@ def _check_schema(records: Records) -> None:
         )
 
 
-def load_table(run_id: str, name: str, tracking_uri: str | Sequence[str] | None = None) -> pd.DataFrame:
+def load_table(run_id: str, name: str, tracking_uri: Stores = None) -> pd.DataFrame:
     """A run's artifact table, such as operations.json. StoreError when there is none, DataError when it is damaged."""
-    table, missing = None, StoreError(f"no run {run_id}")
+    missing = StoreError(f"no run {run_id}")
+    nothing: dict[Values, Collection[str]] = dict.fromkeys(get_args(Values), ())
     for uri in _stores(tracking_uri):
+        store = open_reader(address_of(uri))
         try:
-            table = _table(_artifacts_of(run_id, uri), run_id, name, uri)
+            query = Query(tuple(store.experiments()), run_id=run_id, unfinished=True, columns=nothing)
+            for row in store.read(query):
+                content = _artifact(row.run.artifact_uri or "", run_id, name, uri)
+                if content is not None:
+                    return _parse(content, name, run_id)
         except StoreError as error:
             missing = error
-        if table is not None:
-            return table
     raise StoreError(f"run {run_id} has no table {name}: profile it when it is measured ({missing})")
 
 
-def load_tables(frame: pd.DataFrame, name: str, tracking_uri: str | Sequence[str] | None = None) -> pd.DataFrame:
+def load_tables(frame: pd.DataFrame, name: str, tracking_uri: Stores = None) -> pd.DataFrame:
     """The artifact tables of many runs below each other, with their `run_id` as first column.
 
     Runs without such a table are passed over. Raises DataError for a damaged table.
     """
-    files = load_files(frame, name, tracking_uri)
-    found = [_labelled(_parse(text.decode(), f"{name} of run {run_id}"), run_id) for run_id, text in files.items()]
+    found = []
+    for run_id, content in load_files(frame, name, tracking_uri).items():
+        table = _parse(content, name, run_id)
+        table.insert(0, "run_id", run_id)
+        found.append(table)
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame({"run_id": pd.Series(dtype="str")})
 
 
-def load_files(frame: pd.DataFrame, name: str, tracking_uri: str | Sequence[str] | None = None) -> dict[str, bytes]:
+def load_files(frame: pd.DataFrame, name: str, tracking_uri: Stores = None) -> dict[str, bytes]:
     """Run id -> the content of an artifact; runs without it are passed over.
 
     Files in local folders and bundles are read directly; others are fetched eight at a time.
@@ -196,53 +211,39 @@ def load_files(frame: pd.DataFrame, name: str, tracking_uri: str | Sequence[str]
     given = _stores(tracking_uri)
     named = {_name(uri): uri for uri in given}
     rows = [
-        (run_id, str(uri or ""), named.get(str(store), store) if len(given) > 1 else given[0])
+        (str(uri or ""), run_id, named.get(str(store), store) if len(given) > 1 else given[0])
         for run_id, uri, store in zip(frame["run_id"], frame["artifact_uri"], stores, strict=True)
     ]
-    if any(uri.startswith("mlflow-artifacts:") and not address_of(store).is_server for _, uri, store in rows):
+    if any(uri.startswith("mlflow-artifacts:") and not address_of(store).is_server for uri, _, store in rows):
         raise StoreError(f"{name}: a tracking server keeps these files; give its address instead of the database's")
 
     def fetch(row: tuple[str, str, str | None]) -> tuple[str, bytes | None]:
-        run_id, uri, store = row
         try:
-            return run_id, read_artifact(uri, run_id, name, store, alone=True)
+            return row[1], _artifact(row[0], row[1], name, row[2])
         except StoreError:
-            return run_id, None
+            return row[1], None
 
     _warn_of_outside(rows)
-    near = [row for row in rows if _is_near(row[1])]
+    near = [row for row in rows if row[0].startswith(f"{BUNDLE}:") or is_local(row[0])]
+    far = [row for row in rows if row not in near] if len(near) < len(rows) else []
     with ThreadPoolExecutor(8) as pool:
-        files = [*map(fetch, near), *pool.map(fetch, (row for row in rows if not _is_near(row[1])))]
+        files = [*map(fetch, near), *pool.map(fetch, far)]
     return {run_id: content for run_id, content in files if content is not None}
 
 
 def _warn_of_outside(rows: Sequence[tuple[str, str, str | None]]) -> None:
     """Say so once where a store names files that are none of its own, which are passed over."""
     problems = []
-    for run_id, uri, store in rows:
+    for artifact_uri, run_id, store in rows:
         try:
-            artifact_folder(uri, run_id, [address_of(store)])
+            artifact_folder(artifact_uri, run_id, [address_of(store)])
         except StoreError as error:
             problems.append(error)
     if problems:
         warnings.warn(f"files of {counted(len(problems), 'run')} are not read: {problems[0]}", stacklevel=3)
 
 
-def _is_near(artifact_uri: str) -> bool:
-    return artifact_uri.startswith(f"{BUNDLE}:") or is_local(artifact_uri)
-
-
-def _artifacts_of(run_id: str, uri: str | None) -> str:
-    """The address of a run's artifacts; StoreError where there is no such run."""
-    store = open_reader(address_of(uri))
-    nothing: dict[Values, Collection[str]] = dict.fromkeys(get_args(Values), ())
-    query = Query(tuple(store.experiments()), run_id=run_id, unfinished=True, columns=nothing)
-    for row in store.read(query):
-        return row.run.artifact_uri or ""
-    raise StoreError(f"no run {run_id}")
-
-
-def read_artifact(artifact_uri: str, run_id: str, name: str, uri: str | None, alone: bool = False) -> bytes | None:
+def _artifact(artifact_uri: str, run_id: str, name: str, uri: str | None, alone: bool = True) -> bytes | None:
     """A file among the artifacts at an address; None where there is none, StoreError where it cannot be fetched.
 
     `alone`: a server keeps it by itself, as tables and what no program reads; other files may be packed there.
@@ -264,20 +265,71 @@ def read_artifact(artifact_uri: str, run_id: str, name: str, uri: str | None, al
     return unpack(content).get(name) if packed else content
 
 
-def _table(artifact_uri: str, run_id: str, name: str, uri: str | None) -> pd.DataFrame | None:
-    content = read_artifact(artifact_uri, run_id, name, uri, alone=True)
-    return None if content is None else _parse(content.decode(), f"{name} of run {run_id}")
+def _parse(content: bytes, name: str, run_id: str) -> pd.DataFrame:
+    """A table in the layout of mlflow.log_table: {"columns": [...], "data": [[...]]}."""
+    try:
+        value = json.loads(content.decode())
+        return pd.DataFrame(value["data"], columns=value["columns"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{name} of run {run_id} is damaged: {' '.join(str(error).split())[:200]}") from error
 
 
-def _labelled(table: pd.DataFrame, run_id: str) -> pd.DataFrame:
-    table.insert(0, "run_id", run_id)
+def read_operations(run_id: str, tracking_uri: Stores = None) -> pd.DataFrame:
+    """One row an operation, or an operation type where the run holds types alone (no column `operation` then).
+
+    StoreError for a run that was not profiled, DataError for a table that lacks columns.
+    """
+    try:
+        name, table = "operations.json", load_table(run_id, "operations.json", tracking_uri)
+    except StoreError:
+        name, table = "operation_types.json", load_table(run_id, "operation_types.json", tracking_uri)
+    if lacking := [column for column in ("type", *NUMBERS[2:]) if column not in table]:
+        raise DataError(f"{name} of run {run_id} is no operation table: it lacks {', '.join(lacking)}")
     return table
 
 
-def _parse(text: str, what: str) -> pd.DataFrame:
-    """A table in the layout of mlflow.log_table: {"columns": [...], "data": [[...]]}."""
+def load_types(frame: pd.DataFrame, tracking_uri: Stores = None) -> pd.DataFrame:
+    """The tables operation_types.json of a frame's runs: run_id, type and NUMBERS (float64, NaN where not recorded).
+
+    Runs that were not profiled are passed over. Raises DataError for a damaged table.
+    """
+    tables = load_tables(frame, "operation_types.json", tracking_uri).reindex(columns=["run_id", "type", *NUMBERS])
+    numbers = {name: pd.to_numeric(tables[name], errors="coerce").astype("float64") for name in NUMBERS}
+    return tables.assign(type=tables["type"].astype("str"), **numbers)
+
+
+def read_environment(run: Mapping[Any, Any], store: str | None) -> Mapping[str, Any]:
+    """The environment that a run (a row of the frame) of a store recorded; empty where it has none that can be read."""
+    if not run["artifact_uri"]:
+        return {}
     try:
-        value = json.loads(text)
-        return pd.DataFrame(value["data"], columns=value["columns"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{what} is damaged: {' '.join(str(error).split())[:200]}") from error
+        content = _artifact(str(run["artifact_uri"]), str(run["run_id"]), "environment.json", store, alone=False)
+        found = json.loads(content or b"{}")
+    except (OSError, ValueError, StoreError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+class Distribution(NamedTuple):
+    """`shares` (n,) of a run's queries took no longer than `milliseconds` (n,)."""
+
+    milliseconds: NDArray[np.float64]
+    shares: NDArray[np.float64]
+
+
+def load_distributions(frame: pd.DataFrame, tracking_uri: Stores = None) -> dict[str, Distribution]:
+    """Run id -> the distribution of its queries' latencies, of the runs that hold one. DataError for a damaged file."""
+    from hdrh.histogram import HdrHistogram
+
+    found = {}
+    for run_id, content in load_files(frame, "latency.hdr", tracking_uri).items():
+        try:
+            counts = HdrHistogram.decode(content.strip())
+        except Exception as error:
+            raise DataError(f"latency.hdr of run {run_id} is damaged: {error}") from error
+        values = [
+            (item.value_iterated_to, item.count_added_in_this_iter_step) for item in counts.get_recorded_iterator()
+        ]
+        microseconds, added = np.array(values, dtype="float64").T
+        found[run_id] = Distribution(microseconds / 1e3, np.cumsum(added) / added.sum())
+    return found

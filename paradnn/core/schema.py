@@ -8,6 +8,7 @@ stand alone), a mapping of strings and nested dataclasses.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import sys
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from paradnn.core.words import did_you_mean
 from paradnn.errors import ConfigError
 
-__all__ = ["memory_bytes", "option", "read"]
+__all__ = ["as_bounded", "as_text", "memory_bytes", "option", "read"]
 
 T = TypeVar("T")
 #: What was read before, by class, key, type and value: the points of a sweep differ in few of them.
@@ -39,10 +40,11 @@ _UNITS = {
 }
 
 
-def option(default: Any, text: str, **bounds: Any) -> Any:
-    """A dataclass field with help `text` and bounds.
+def option(default: Any = dataclasses.MISSING, text: str = "", **bounds: Any) -> Any:
+    """A dataclass field with help `text` and bounds; without `default` it must be given.
 
-    They are low, high, choices, length, or_length, prefixes, pattern and longest.
+    They are low and high, above and below (which exclude what they name), choices, length, or_length, prefixes, pattern
+    and longest.
     """
     metadata = {"help": text, **bounds}
     if isinstance(default, (dict, list)):
@@ -146,21 +148,21 @@ def _value(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
         inner = get_args(kind)[0]
         if inner is str:
             values = value if isinstance(value, (list, tuple)) else (value,)
-            return tuple(_text(entry, bounds, key) for entry in values)
+            return tuple(as_text(entry, bounds, key) for entry in values)
         if inner is int:
             return _integers(value, bounds, key)
         return _groups(value, key) if get_origin(inner) is tuple else _mappings(value, key)
     if get_origin(kind) is not None:
         return _strings(value, bounds, key)
     if kind is int:
-        return _bounded(_integer(value, key), bounds, key)
+        return as_bounded(_integer(value, key), bounds, key)
     if kind is float:
-        return _bounded(_number(value, key), bounds, key)
+        return as_bounded(_number(value, key), bounds, key)
     if kind is bool:
         if not isinstance(value, bool):
             raise ConfigError(key, value, "expects true or false", f"write {key}=true or {key}=false")
         return value
-    return _text(value, bounds, key)
+    return as_text(value, bounds, key)
 
 
 def _integer(value: Any, key: str) -> int:
@@ -175,7 +177,11 @@ def _number(value: Any, key: str) -> float:
     raise ConfigError(key, value, "expects a finite number", f"write for example {key}=0.5")
 
 
-def _bounded(value: Any, bounds: Mapping[str, Any], key: str) -> Any:
+def as_bounded(value: Any, bounds: Mapping[str, Any], key: str) -> Any:
+    """A number within its bounds; ConfigError, naming `key`, otherwise."""
+    excluded = [f"{name} {bounds[name]:g}" for name in ("above", "below") if name in bounds]
+    if not bounds.get("above", -math.inf) < value < bounds.get("below", math.inf) and excluded:
+        raise ConfigError(key, value, f"must be {' and '.join(excluded)}", "choose another value")
     low, high = bounds.get("low"), bounds.get("high")
     if low is not None and value < low:
         raise ConfigError(key, value, f"must be at least {low}", "choose a larger value")
@@ -190,16 +196,16 @@ def _bounded(value: Any, bounds: Mapping[str, Any], key: str) -> Any:
 def _integers(value: Any, bounds: Mapping[str, Any], key: str) -> tuple[int, ...]:
     length: int | None = bounds.get("length")
     if length is None:
-        return tuple(_bounded(_integer(entry, key), bounds, key) for entry in value)
+        return tuple(as_bounded(_integer(entry, key), bounds, key) for entry in value)
     if not isinstance(value, (list, tuple)):
-        number: int = _bounded(_integer(value, key), bounds, key)
+        number: int = as_bounded(_integer(value, key), bounds, key)
         return (number,) * length
     other: int | None = bounds.get("or_length")
     if len(value) not in (length, other):
         wanted = f"expects one number{f', {other}' if other else ''} or {length}"
         example = ",".join(map(str, (3, 4, 6, 3)[:length]))
         raise ConfigError(key, list(value), wanted, f"write for example {key}=[{example}]")
-    return tuple(_bounded(_integer(entry, key), bounds, key) for entry in value)
+    return tuple(as_bounded(_integer(entry, key), bounds, key) for entry in value)
 
 
 def _groups(value: Any, key: str) -> tuple[tuple[str, ...], ...]:
@@ -210,7 +216,7 @@ def _groups(value: Any, key: str) -> tuple[tuple[str, ...], ...]:
         not groups and value not in ([], ())
     ):
         raise ConfigError(key, value, "expects a list of keys, or several", f"write for example {key}=[[a,b],[c,d]]")
-    return tuple(tuple(_text(entry, {}, key) for entry in group) for group in groups)
+    return tuple(tuple(as_text(entry, {}, key) for entry in group) for group in groups)
 
 
 def _mappings(value: Any, key: str) -> tuple[Mapping[str, Any], ...]:
@@ -236,7 +242,8 @@ def _strings(value: Any, bounds: Mapping[str, Any], key: str) -> dict[str, str]:
     return {str(name): str(entry) for name, entry in value.items()}
 
 
-def _text(value: Any, bounds: Mapping[str, Any], key: str) -> str:
+def as_text(value: Any, bounds: Mapping[str, Any], key: str) -> str:
+    """A line of text, one of the choices where there are any; ConfigError, naming `key`, otherwise."""
     choices = bounds.get("choices")
     if choices is not None and value not in choices:
         shown = bounds.get("shown", choices)

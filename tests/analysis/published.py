@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.published.archive import OPERATION_COLUMNS, read_archive
+from analysis.published.archive import read_archive
 from tests.conftest import ROOT
 
 #: The data files of the paper's artifact: where PARADNN_ARCHIVE says, or beside this checkout.
@@ -17,35 +17,12 @@ ARCHIVE = Path(os.environ.get("PARADNN_ARCHIVE", ROOT.parent / "shared" / "refer
 
 def published_frame(folder: Path, artifacts: Path) -> pd.DataFrame:
     """One row a run; the tables of operations stand in files below `artifacts`, where `artifact_uri` finds them."""
-    rows = []
-    for row in read_archive(folder).rows.values():
-        layers, nodes, inputs, outputs, batch = row.shape
-        place = artifacts / row.point_id
-        if row.operations:
+    found = read_archive(folder)
+    for run in found.runs:
+        if "operation_types.json" in run.tables:
+            columns, rows = run.tables["operation_types.json"]
+            place = artifacts / run.point_id
             place.mkdir(parents=True)
-            table = {"columns": list(OPERATION_COLUMNS), "data": row.operations}
-            (place / "operation_types.json").write_text(json.dumps(table))
-        rows.append(
-            {
-                "run_id": row.point_id,
-                "run_name": row.label,
-                "point_id": row.point_id,
-                "artifact_uri": place.as_uri(),
-                "environment_id": row.platform.device,
-                "family": "fc",
-                "device": row.platform.device,
-                "platform.name": row.platform.name,
-                "precision": row.platform.precision,
-                "compile": row.platform.compile,
-                "outcome": row.outcome,
-                "mode": "train",
-                "source": "published",
-                "model.layers": layers,
-                "model.nodes": nodes,
-                "model.input_size": inputs,
-                "model.output_size": outputs,
-                "batch_size": batch,
-                **row.metrics,
-            }
-        )
-    return pd.DataFrame(rows)
+            (place / "operation_types.json").write_text(json.dumps({"columns": list(columns), "data": rows}))
+    frame = found.frame()
+    return frame.assign(artifact_uri=[(artifacts / run).as_uri() for run in frame["run_id"]])

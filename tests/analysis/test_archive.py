@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.published.archive import import_archive, read_archive
+from analysis.published.archive import read_archive
+from analysis.published.source import log_found
 from analysis.store.load import load, load_tables
 from paradnn.errors import DataError, StoreError
 from paradnn.store.metrics import metric
@@ -90,7 +91,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def imported(archive: Path, tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path], str]) -> str:
     """The URI of a store that holds the archive, imported once."""
     uri = blank_store(tmp_path_factory.mktemp("imported") / "mlflow.db")
-    import_archive(archive, uri)
+    log_found(read_archive(archive), uri)
     return uri
 
 
@@ -197,15 +198,15 @@ def test_damaged_captures_leave_the_trace(tmp_path: Path, rates: list[float], wa
     folder = write(tmp_path)
     content = raw(folder, "fc_trace_10sec") | {"flops_trace": [rates], "infeed_trace": [waits]}
     archive = read_archive(write(tmp_path, fc_trace_10sec=content))
-    assert [line.partition("): ")[2] for line in archive.damaged] == [f"{problem}; its single captures are left out"]
-    row = archive.rows["tpu", LABEL.format(4, 32, 64)]
+    assert [line.partition("): ")[2] for line in archive.left_out] == [f"{problem}; its single captures are left out"]
+    row = next(run for run in archive.runs if "trace_flops_utilization" in run.metrics)
     assert row.metrics["trace_flops_utilization"] == 0.05
-    assert not row.traces
+    assert "traces.json" not in row.tables
 
 
 def test_an_archive_is_imported_once(archive: Path, imported: str) -> None:
     before = load(imported)
-    again = import_archive(archive, imported)
+    again = log_found(read_archive(archive), imported)
     assert (again.logged, again.present) == (0, len(before))
     pd.testing.assert_frame_equal(load(imported), before)
 
@@ -213,15 +214,15 @@ def test_an_archive_is_imported_once(archive: Path, imported: str) -> None:
 def test_an_import_of_an_earlier_version_is_completed(tmp_path: Path, blank_store: Callable[[Path], str]) -> None:
     uri = blank_store(tmp_path / "mlflow.db")
     less = raw(write(tmp_path), "fc_trace_10sec")
-    import_archive(write(tmp_path, fc_trace_10sec=less | {"flops_trace": [[]], "infeed_trace": [[]]}), uri)
+    log_found(read_archive(write(tmp_path, fc_trace_10sec=less | {"flops_trace": [[]], "infeed_trace": [[]]})), uri)
     before = load(uri)
     assert "trace_captures" not in before
-    done = import_archive(write(tmp_path), uri)
+    done = log_found(read_archive(write(tmp_path)), uri)
     assert (done.logged, done.present, done.completed) == (0, len(before), 1)
     frame = load(uri)
     assert frame["trace_captures"].dropna().tolist() == [3]
     assert load_tables(frame, "traces.json", uri)["flops_utilization"].tolist() == [0.04, 0.05, 0.02]
-    assert import_archive(write(tmp_path), uri).completed == 0
+    assert log_found(read_archive(write(tmp_path)), uri).completed == 0
 
 
 def test_an_interrupted_import_is_finished(tmp_path: Path, blank_store: Callable[[Path], str]) -> None:
@@ -232,16 +233,16 @@ def test_an_interrupted_import_is_finished(tmp_path: Path, blank_store: Callable
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        import_archive(folder, uri, progress=interrupt)
-    finished = import_archive(folder, uri)
+        log_found(read_archive(folder), uri, progress=interrupt)
+    finished = log_found(read_archive(folder), uri)
     assert (finished.logged, finished.present) == (5, 3)
     assert load(uri)["point_id"].is_unique
 
 
 def test_metrics_are_registered_and_platforms_are_apart(tmp_path: Path) -> None:
-    rows = read_archive(write(tmp_path)).rows
-    assert {metric(name).name for row in rows.values() for name in row.metrics}
-    assert len({row.point_id for row in rows.values()}) == len(rows) == 8
+    runs = read_archive(write(tmp_path)).runs
+    assert {metric(name).name for run in runs for name in run.metrics}
+    assert len({run.point_id for run in runs}) == len(runs) == 8
 
 
 def damage(**changes: Any) -> dict[str, list[Any]]:
@@ -268,9 +269,9 @@ def test_damaged_rows_are_named_and_left_out(tmp_path: Path, content: dict[str, 
     archive = read_archive(
         write(tmp_path, tpu_fc=None, fc_trace_10sec=None, fc_trace_10sec_opbreakdown=None, gpu_fc=content)
     )
-    assert len(archive.damaged) == 1
-    assert re.search(line, archive.damaged[0])
-    assert len(archive.rows) == 2
+    assert len(archive.left_out) == 1
+    assert re.search(line, archive.left_out[0])
+    assert len(archive.runs) == 2
 
 
 def test_damaged_traces_are_named_and_left_out(tmp_path: Path) -> None:
@@ -287,7 +288,7 @@ def test_damaged_traces_are_named_and_left_out(tmp_path: Path) -> None:
     numbers = ("flops_perc", "memory_bandwidth", "intensity", "rawMB", "time_perc")
     operations = {"labels": [LABEL.format(4, 32, 64), "layer_4-x"]} | {name: [1.0, 1.0] for name in numbers}
     archive = read_archive(write(tmp_path, fc_trace_10sec=traces, fc_trace_10sec_opbreakdown=operations))
-    assert [line.partition(": ")[2] for line in archive.damaged] == [
+    assert [line.partition(": ")[2] for line in archive.left_out] == [
         "flops_perc=170.0 is over 100%; left out",
         "its label is not of a model; left out",
         *["its label is not of a model and an operation; left out"] * 2,
@@ -313,7 +314,7 @@ def test_nothing_to_import_and_nowhere_to_put_it(tmp_path: Path) -> None:
     ):
         read_archive(tmp_path)
     with pytest.raises(StoreError, match="cannot write to nonsense://x"):
-        import_archive(write(tmp_path), "nonsense://x")
+        log_found(read_archive(write(tmp_path)), "nonsense://x")
 
 
 def test_imported_runs_hang_below_a_parent_and_stand_behind_ones_own(
@@ -321,11 +322,11 @@ def test_imported_runs_hang_below_a_parent_and_stand_behind_ones_own(
 ) -> None:
     """Also those that an earlier version imported without one; a second import makes no second parent."""
     uri = blank_store(tmp_path / "mlflow.db")
-    import_archive(archive, uri)
+    log_found(read_archive(archive), uri)
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database, database:
         some = "SELECT min(run_uuid) FROM runs WHERE name LIKE 'fc%'"
         database.execute(f"DELETE FROM tags WHERE key = 'mlflow.parentRunId' AND run_uuid IN ({some})")
-    import_archive(archive, uri)
+    log_found(read_archive(archive), uri)
     [parent] = load(uri, kind="import", unfinished=True)["run_id"]
     frame = load(uri)
     assert set(frame["parent_run_id"]) == {parent}

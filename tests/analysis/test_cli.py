@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 
 import analysis.cli
 from analysis.cli import COMMANDS, main
-from analysis.cli.command import Command
+from analysis.cli.commands import Command
 from analysis.options import Options, option
+from analysis.registry import analysis as registered
 from analysis.result import Paragraph, Result
 from analysis.store.load import load
 from tests.analysis.test_archive import write
@@ -203,6 +204,13 @@ class SpeedResult(Result):
         return [Paragraph(f"{len(self.table)} groups")]
 
 
+@registered(
+    SpeedOptions,
+    summary="median speed",
+    description="Median speed by a column.",
+    example="speed --by batch_size",
+    gate="none",
+)
 def speed(frame: pd.DataFrame, options: SpeedOptions) -> SpeedResult:
     """An analysis as a new command would bring it."""
     return SpeedResult(frame=frame, by=options.by, sources=tuple(frame["run_id"]))
@@ -210,40 +218,15 @@ def speed(frame: pd.DataFrame, options: SpeedOptions) -> SpeedResult:
 
 @pytest.fixture
 def speed_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    command = Command(
-        SpeedOptions,
-        summary="median speed",
-        description="Median speed by a column.",
-        example="speed --by batch_size",
-        analyse=speed,
-        draws=True,
-    )
+    command = Command(SpeedOptions, speed.summary, speed.description, speed.example, analysis=speed)
     monkeypatch.setattr(analysis.cli, "COMMANDS", (*COMMANDS, command))
 
 
 @pytest.mark.usefixtures("speed_command")
 def test_a_new_command_gets_csv_and_figures(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [str(tmp_path / f"out.{kind}") for kind in ("csv", "png", "svg")]
-    assert (
-        main(
-            [
-                "speed",
-                "--store",
-                store,
-                "--family",
-                "fc",
-                "--outcome",
-                "ok",
-                "--csv",
-                files[0],
-                "--figure",
-                files[1],
-                "--figure",
-                files[2],
-            ]
-        )
-        == 0
-    )
+    chosen = ["speed", "--store", store, "--family", "fc", "--outcome", "ok"]
+    assert main([*chosen, "--csv", files[0], "--figure", files[1], "--figure", files[2]]) == 0
     assert capsys.readouterr().out.endswith("5 groups\n")
     frame = load(store, family="fc", outcome="ok")
     expected = frame.groupby("batch_size")["examples_per_second"].median()

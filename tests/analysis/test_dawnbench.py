@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from analysis.__main__ import main
-from analysis.published.dawnbench import read_series
+from analysis.published.dawnbench import read_dawnbench
 from paradnn.errors import DataError
 
 
@@ -30,16 +30,13 @@ def written(folder: Path) -> Path:
 
 
 def test_times_are_those_of_the_first_entry_at_the_threshold(tmp_path: Path) -> None:
-    found, damaged = read_series(written(tmp_path))
-    assert [(entry.name, entry.reached, entry.below) for entry in found] == [
-        ("one", 1, 1),
-        ("two", 1, 0),
-        ("three", None, 0),
-    ]
-    assert found[0].metrics()["seconds_to_target"] == 3600
+    found = read_dawnbench(written(tmp_path))
+    one, two, three = (run.metrics for run in found.runs)
+    assert (one["seconds_to_target"], one["epochs_below_target"], two["epochs_below_target"]) == (3600, 1, 0)
     # Epochs that are counted from 0 were two when the second had ended.
-    assert found[1].metrics()["epochs_to_target"] == 2
-    assert damaged == ["broken.tsv: could not convert string to float: 'soon'"]
+    assert two["epochs_to_target"] == 2
+    assert "seconds_to_target" not in three
+    assert found.left_out == ["broken.tsv: could not convert string to float: 'soon'"]
 
 
 def test_they_are_logged_once_and_scored_with_their_prices(
@@ -61,4 +58,4 @@ def test_they_are_logged_once_and_scored_with_their_prices(
 
 def test_a_folder_of_another_kind_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no series of DAWNBench"):
-        read_series(tmp_path)
+        read_dawnbench(tmp_path)

@@ -14,7 +14,6 @@ import pytest
 
 from analysis.cli import main
 from analysis.published.deepbench import Timing, read_deepbench, read_workbook
-from analysis.published.runs import PublishedRun
 from analysis.roofs import place_models
 from analysis.statistics.pairing import pair
 from analysis.store.load import load
@@ -29,10 +28,6 @@ from tests.analysis.deepbench import CONVOLUTION, FLOAT, GEMM, LSTM, REDUCE, SPE
 from tests.families.test_kernels import stated
 
 OWN = os.environ.get("PARADNN_DEEPBENCH")
-
-
-def runs(folder: Path) -> list[PublishedRun]:
-    return [run for publication in read_deepbench(folder) for run in publication.runs]
 
 
 def test_a_file_is_read_section_by_section(tmp_path: Path) -> None:
@@ -233,7 +228,7 @@ def test_problems_of_v100_are_those_of_its_spreadsheet(own: dict[str, list[Timin
 def test_rates_of_the_published_files_are_work_over_time(own: dict[str, list[Timing]]) -> None:
     """But for the oddities that docs/published-data.md names."""
     assert OWN is not None
-    rows = pd.DataFrame([{**run.params, **run.metrics} for run in runs(Path(OWN))])
+    rows = pd.DataFrame([{**run.params, **run.metrics} for run in read_deepbench(Path(OWN)).runs])
     rows["ratio"] = rows["published_flops_per_second"] / rows["flops_per_second"]
     odd = rows[(rows["ratio"] - 1).abs() > 1e-6]
     assert set(odd["model.name"]) == {"conv2d", "rnn_kernel", "sparse_gemm"}

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from analysis.__main__ import main
-from analysis.published import files
+from analysis.published import source
 from analysis.published.archive import read_archive
-from analysis.published.dawnbench import read_series
+from analysis.published.dawnbench import read_dawnbench
 from analysis.published.deepbench import read_deepbench, read_workbook
-from analysis.published.rcp import read_reference_points
+from analysis.published.rcp import read_rcp
 from analysis.published.vidur import read_vidur
 from paradnn.errors import DataError
 from tests.analysis.deepbench import FLOAT, SPECS, folder_of, write
@@ -39,9 +39,9 @@ ODD = [
     "[]",
 ]
 READERS: dict[str, Callable[[Path], object]] = {
-    "CIFAR10/train/a.tsv": read_series,
-    "CIFAR10/train/a.json": read_series,
-    "rcp_checker/training_5/rcps_b.json": read_reference_points,
+    "CIFAR10/train/a.tsv": read_dawnbench,
+    "CIFAR10/train/a.json": read_dawnbench,
+    "rcp_checker/training_5/rcps_b.json": read_rcp,
     "h100_dgx/all_reduce.csv": read_vidur,
     "tpu_fc.json": read_archive,
 }
@@ -108,7 +108,7 @@ def test_an_odd_entry_of_a_file_is_left_out_and_the_others_are_logged(
 
 
 def test_a_file_beyond_the_bound_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "LARGEST", 100)
+    monkeypatch.setattr(source, "LARGEST", 100)
     with pytest.raises(DataError, match=r"tpu_fc.json is damaged: has \d+ bytes, more than 100; fetch it again"):
         read_archive(written(tmp_path))
     path = folder_of(tmp_path / "results") / "train" / "DeepBench_NV_V100.xlsx"

@@ -15,7 +15,8 @@ from analysis.claims.kinds import KINDS
 from analysis.claims.load import observations
 from analysis.claims.restate import restate
 from analysis.claims.sides import Data
-from analysis.published.archive import OPERATION_COLUMNS, read_archive
+from analysis.published.archive import read_archive
+from analysis.store.load import NUMBERS
 from paradnn.errors import ConfigError
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs
 from tests.analysis.test_archive import write
@@ -47,30 +48,10 @@ def test_claims_of_a_tpu_can_be_asked_of_a_cpu() -> None:
 
 def published(folder: Path) -> Data:
     """The published files as the importer reads them, without a store."""
-    rows, tables = [], []
-    for row in read_archive(folder).rows.values():
-        layers, nodes, inputs, outputs, batch = row.shape
-        rows.append(
-            {
-                "run_id": row.point_id,
-                "point_id": row.point_id,
-                "family": "fc",
-                "device": row.platform.device,
-                "platform.name": row.platform.name,
-                "outcome": row.outcome,
-                "mode": "train",
-                "model.layers": layers,
-                "model.nodes": nodes,
-                "model.input_size": inputs,
-                "model.output_size": outputs,
-                "batch_size": batch,
-                "environment_id": row.platform.device,
-                **row.metrics,
-            }
-        )
-        tables += [[row.point_id, *operation] for operation in row.operations]
-    operations = pd.DataFrame(tables, columns=["run_id", *OPERATION_COLUMNS])
-    return Data(pd.DataFrame(rows), lambda runs: operations[operations["run_id"].isin(runs["run_id"])])
+    found = read_archive(folder)
+    own = [(run.point_id, row) for run in found.runs for row in run.tables.get("operation_types.json", ((), []))[1]]
+    operations = pd.DataFrame([[point, *row] for point, row in own], columns=["run_id", "type", *NUMBERS])
+    return Data(found.frame(), lambda runs: operations[operations["run_id"].isin(runs["run_id"])])
 
 
 def test_the_published_measurements_answer_what_they_can(tmp_path: Path) -> None:

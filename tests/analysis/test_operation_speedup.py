@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis.operation_speedup import Level, operation_speedup
-from analysis.store.operations import NUMBERS, load_types
+from analysis.store.load import NUMBERS, load_types
 from paradnn.errors import NotEnoughData
 from tests.analysis.test_pairing import side
 

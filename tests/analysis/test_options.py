@@ -14,9 +14,8 @@ from analysis.analyses.heatmap import HeatmapOptions
 from analysis.analyses.infeed import InfeedOptions
 from analysis.analyses.speedup import SpeedupOptions
 from analysis.cli import COMMANDS, make_parser
-from analysis.cli.arguments import read_arguments
-from analysis.cli.command import Command
-from analysis.options import Argument, Arguments, Selection, arguments, command_line
+from analysis.cli.commands import Command
+from analysis.options import Argument, Arguments, Selection, arguments, command_line, read_arguments
 from paradnn.errors import ConfigError
 
 

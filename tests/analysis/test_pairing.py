@@ -55,20 +55,7 @@ def published_folder(tmp_path: Path) -> Path:
 
 def published(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The frames of TPU v2 and V100 as the importer reads them."""
-    rows = [
-        {
-            "run_id": f"{key}",
-            "family": "fc",
-            "device": row.platform.device,
-            "precision": row.platform.precision,
-            "compile": row.platform.compile,
-            "outcome": row.outcome,
-            **dict(zip(SHAPE, row.shape, strict=True)),
-            **row.metrics,
-        }
-        for key, row in read_archive(folder).rows.items()
-    ]
-    frame = pd.DataFrame(rows)
+    frame = read_archive(folder).frame()
     return frame[frame["device"] == "TPU v2"], frame[frame["device"] == "V100"]
 
 

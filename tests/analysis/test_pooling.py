@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from analysis.cli import COMMANDS, main, make_parser
-from analysis.cli.arguments import read_arguments
+from analysis.options import read_arguments
 from analysis.result import Result
 from analysis.store.load import load
 from paradnn.errors import SchemaError
@@ -71,8 +71,8 @@ def unlike() -> pd.DataFrame:
 def answer(name: str, *options: str) -> Result:
     """What a command says of these runs."""
     command, frame = next(command for command in COMMANDS if command.name == name), unlike()
-    assert command.analyse
-    result = command.analyse(
+    assert command.analysis
+    result = command.analysis(
         frame, read_arguments(command.options, make_parser().parse_args([name, *POOLING[name], *options]))
     )
     assert "pooled" not in frame.attrs, "the frame that was loaded stays as it is"
@@ -82,7 +82,7 @@ def answer(name: str, *options: str) -> Result:
 def test_every_command_that_analyses_is_here() -> None:
     """But those that count runs or models, the breakdown, tested with the report, and what needs other runs."""
     others = {"runs", "parameters", "breakdown", "extrapolate", "time-to-accuracy", "frontier", "latency", "channel"}
-    assert set(POOLING) == {command.name for command in COMMANDS if command.analyse} - others
+    assert set(POOLING) == {command.name for command in COMMANDS if command.analysis} - others
 
 
 @pytest.mark.parametrize("name", POOLING)

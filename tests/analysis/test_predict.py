@@ -18,7 +18,7 @@ from analysis.options import Selection
 from analysis.prediction import Space, combined, complete, is_sparse, space_of
 from analysis.report.outline import outline
 from analysis.report.populations import Population
-from analysis.store.spaces import read_space
+from analysis.store.past import read_space
 from paradnn.errors import ConfigError, NotEnoughData, ParadnnError
 from paradnn.forecast.estimate import Estimate
 from tests.analysis.planted import POINTS, runs, side

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from analysis.__main__ import main
-from analysis.published.rcp import read_reference_points
+from analysis.published.rcp import read_rcp
 from paradnn.errors import DataError
 
 
@@ -36,13 +36,12 @@ def written(folder: Path) -> Path:
 
 
 def test_a_point_is_the_mean_that_the_rules_ask_for(tmp_path: Path) -> None:
-    found, files, damaged = read_reference_points(written(tmp_path))
-    means = {point.name: point.mean for point in found}
-    assert means == {"b_256": 6, "b_512": 8, "l_8": 1000, "u": np.mean(range(4, 36))}
-    assert files == 3
-    assert [line.split(":")[0] for line in damaged] == ["hpc_3.0.0/rcps_torn.json"]
+    found = read_rcp(written(tmp_path))
+    means = [run.metrics["epochs_to_target"] for run in found.runs]
+    assert means == [1000, np.mean(range(4, 36)), 6, 8]
+    assert [line.split(":")[0] for line in found.left_out] == ["hpc_3.0.0/rcps_torn.json"]
     with pytest.raises(DataError, match="holds no reference points of MLPerf; give a clone of mlcommons/logging"):
-        read_reference_points(tmp_path / "mlperf_logging" / "rcp_checker" / "training_5.1.0")
+        read_rcp(tmp_path / "mlperf_logging" / "rcp_checker" / "training_5.1.0")
 
 
 def test_they_are_logged_once(

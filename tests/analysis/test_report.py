@@ -197,18 +197,6 @@ def test_what_cannot_be_is_one_line(
     assert not list(tmp_path.glob("*.html"))
 
 
-def test_a_failed_write_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from analysis.report.write import write_page
-
-    target = tmp_path / "report.html"
-    target.write_text("old")
-    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(OSError, match="No space"):
-        write_page("new", target)
-    assert target.read_text() == "old"
-    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
-
-
 def test_runs_link_to_a_server_alone_and_without_credentials() -> None:
     assert ui_address("https://me:secret@host:5000/base/?token=x") == "https://host:5000/base"
     assert ui_address("sqlite:////home/me/mlflow.db") == ui_address("javascript:alert(1)") == ""

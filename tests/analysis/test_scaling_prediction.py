@@ -10,7 +10,7 @@ import pytest
 
 from analysis.analyses.extrapolate import stated_model
 from analysis.analyses.scaling import ScalingOptions, ScalingResult, scaling
-from analysis.cli.homogeneous import answer
+from analysis.cli.answer import answer
 from analysis.options import Selection
 from analysis.scaling_hosts import HostsResult, PredictedResult, seconds_at
 from paradnn.errors import ConfigError, NotEnoughData

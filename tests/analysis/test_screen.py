@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pandas as pd
 import pytest
 
-from analysis.cli import screen
+from analysis.cli import output
 from analysis.result import Paragraph, Result
 from paradnn.cli.console import Screen
 
@@ -36,8 +36,8 @@ class Planted(Result):
 def shown(monkeypatch: pytest.MonkeyPatch, width: int, rows: pd.DataFrame, **maps: pd.DataFrame) -> list[str]:
     out = io.StringIO()
     terminal = Screen(file=out, width=width, force_terminal=True, no_color=True, color_system=None)
-    monkeypatch.setattr(screen, "standard_output", lambda: terminal)
-    screen.show(Planted(sources=(), rows=rows, maps=tuple(maps.items())))
+    monkeypatch.setattr(output, "standard_output", lambda: terminal)
+    output.show(Planted(sources=(), rows=rows, maps=tuple(maps.items())))
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
@@ -82,7 +82,7 @@ def test_a_map_is_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_cell_of_a_csv_is_a_formula() -> None:
     words = ["=1+1", "+cmd", "-2e5", "-1+1", "@x", "\tx", "fine", "-inf", "+5%"]
     out = io.StringIO()
-    screen.write_csv(pd.DataFrame({"=name": words, "n": range(-4, 5), "x": [-0.5] * 9}), out)
+    output.write_csv(pd.DataFrame({"=name": words, "n": range(-4, 5), "x": [-0.5] * 9}), out)
     first, *rows = csv.reader(io.StringIO(out.getvalue()))
     assert first == ["'=name", "n", "x"]
     assert [row[0] for row in rows] == ["'=1+1", "'+cmd", "-2e5", "'-1+1", "'@x", "'\tx", "fine", "-inf", "+5%"]

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis.cli import main
-from analysis.cli.typeset import typeset
+from analysis.cli.output import typeset
 from analysis.labels import label, labelled
 
 TABLE = pd.DataFrame(

@@ -134,8 +134,7 @@ def test_numbers_that_count_nothing_are_named(rows: list[tuple[float, ...]], fau
 def test_all_rows_of_the_published_files_are_read() -> None:
     if OWN is None:
         pytest.skip("PARADNN_VIDUR names no folder")
-    publications, left_out = read_vidur(Path(OWN))
-    assert left_out == ["h100_pairwise_nvlink/send_recv.csv is a100_pairwise_nvlink/send_recv.csv, byte for byte"]
-    runs = [run for publication in publications for run in publication.runs]
+    found = read_vidur(Path(OWN))
+    assert found.left_out == ["h100_pairwise_nvlink/send_recv.csv is a100_pairwise_nvlink/send_recv.csv, byte for byte"]
     rows = sum(len(pd.read_csv(path)) for path in Path(OWN).rglob("*.csv") if path.stem in ("all_reduce", "send_recv"))
-    assert len({run.point_id for run in runs}) == len(runs) == rows - 1988
+    assert len({run.point_id for run in found.runs}) == len(found.runs) == rows - 1988

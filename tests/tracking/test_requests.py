@@ -12,7 +12,7 @@ import pytest
 
 import analysis
 from analysis.cli import main
-from analysis.store.environments import read_environment
+from analysis.store.load import read_environment
 from paradnn.core.workload import Moment
 from paradnn.record.record import Record
 from paradnn.store.mlflow_store import MlflowStore

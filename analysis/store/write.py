@@ -1,4 +1,4 @@
-"""Taking runs elsewhere: a bundle of chosen runs with all that belongs to them, and a bundle logged into a store.
+"""What is written into a store: runs of elsewhere, and bundles of runs that are taken elsewhere.
 
     python -m analysis export results.zip --family fc
     python -m analysis import results.zip
@@ -10,30 +10,93 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.store.writer import held, open_experiment, writing
 from paradnn.errors import StoreError
-from paradnn.store.address import BUNDLE, address_of, artifact_folder
+from paradnn.store.address import BUNDLE, address_of, artifact_folder, without_secrets
 from paradnn.store.bundle import artifacts_of, extract, write_bundle
+from paradnn.store.claims import RunIndex, close_abandoned, owner_tag
+from paradnn.store.client import open_experiment as open_for_writing
 from paradnn.store.errors import store_errors
 from paradnn.store.files import PACKED, unpack
+from paradnn.store.mlflow_store import view_tags
 from paradnn.store.reader import open_reader
 from paradnn.store.records import Query, Row, Run, Values
-from paradnn.store.runs import EXPIRES, OWNER
+from paradnn.store.runs import EXPIRES, OUTCOME_TAGS, OWNER
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["export_bundle", "import_bundle"]
+__all__ = ["export_bundle", "import_bundle", "log_run", "open_experiment", "writing"]
+
+Progress = Callable[[int, int], None] | None
 
 #: Of the driver that measured a run, and of no use elsewhere.
 _OWN_TAGS = {"owner", "claim_expires", OWNER, EXPIRES}
 _ENDED = ("FINISHED", "FAILED", "KILLED")
 _ORIGIN = "origin"  # the run's id where it was measured
 _PARENT, _NOTE = "mlflow.parentRunId", "mlflow.note.content"
-_BATCH = 100  # params or tags that MLflow takes at once
+_BATCH, _METRICS = 100, 800  # params or tags, and metrics, that are logged at once: MLflow takes 1,000 of all
+
+
+def open_experiment(uri: str | None, name: str) -> tuple[Any, str]:
+    """An MlflowClient and the id of the experiment, both made where they are not there yet; StoreError otherwise.
+
+    Runs of writers that were killed are ended.
+    """
+    address = address_of(uri)
+    if not address.is_sql and not address.is_server:
+        problem = "a bundle is only read" if address.is_bundle else "no tracking store"
+        raise StoreError(
+            f"cannot write to {address.public}: {problem}; give sqlite:///path/of/mlflow.db or an http address"
+        )
+    with writing(address.uri):
+        if address.folder is not None:
+            address.folder.mkdir(parents=True, exist_ok=True)
+        client, experiment_id = open_for_writing(address, name, view_tags())
+        close_abandoned(RunIndex(open_reader(address, client=client), name), lambda: client)
+        return client, experiment_id
+
+
+def writing(uri: str) -> AbstractContextManager[None]:
+    """What goes wrong inside becomes a StoreError of one line."""
+    return store_errors(f"cannot write to {without_secrets(uri)}")
+
+
+def log_run(
+    client: Any,
+    experiment_id: str,
+    name: str | None,
+    tags: Mapping[str, str],
+    *,
+    span: tuple[int | None, int],
+    params: Mapping[str, str] | None = None,
+    metrics: Sequence[tuple[str, float, int, int]] = (),
+    last: Mapping[str, str] | None = None,
+    files: Path | None = None,
+    status: str = "FINISHED",
+) -> str:
+    """One run with the files of a folder; its id. `span` are its first and last Unix millisecond, `metrics` are key,
+    value, millisecond and step, and the tags `last` are written last, how it ended at the very end: should this process
+    be killed, the next writer ends the run."""
+    from mlflow.entities import Metric, Param, RunTag
+
+    made = client.create_run(experiment_id, start_time=span[0], tags={**tags, OWNER: owner_tag()}, run_name=name)
+    run_id = str(made.info.run_id)
+    if files is not None:
+        client.log_artifacts(run_id, str(files))
+    numbers = [Metric(*metric) for metric in metrics]
+    settings = [Param(key, value) for key, value in (params or {}).items()]
+    ending = sorted((last or {}).items(), key=lambda tag: tag[0] not in OUTCOME_TAGS)
+    words = [RunTag(key, value) for key, value in ending]
+    batches = max(-(-len(numbers) // _METRICS), -(-len(settings) // _BATCH), -(-len(words) // _BATCH))
+    for place in reversed(range(batches)):
+        own, many = (slice(size * place, size * (place + 1)) for size in (_BATCH, _METRICS))
+        client.log_batch(run_id, metrics=numbers[many], params=settings[own], tags=words[own])
+    client.set_terminated(run_id, status, span[1])
+    return run_id
 
 
 def export_bundle(frame: pd.DataFrame, path: Path, stores: Sequence[str], experiments: Sequence[str]) -> int:
@@ -74,9 +137,8 @@ def _files(run: Run, stores: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         return
     from mlflow.artifacts import download_artifacts
 
-    server = next((uri for uri in stores if address_of(uri).is_server), None)
+    uri = address_of(next((uri for uri in stores if address_of(uri).is_server), None)).uri
     with tempfile.TemporaryDirectory() as target, store_errors(f"the files of run {run.run_id}"):
-        uri = address_of(server).uri
         for name, content in _below(Path(download_artifacts(run_id=run.run_id, dst_path=target, tracking_uri=uri))):
             yield from unpack(content).items() if name == PACKED else [(name, content)]
 
@@ -87,9 +149,7 @@ def _below(folder: Path) -> Iterator[tuple[str, bytes]]:
             yield path.relative_to(folder).as_posix(), path.read_bytes()
 
 
-def import_bundle(
-    path: Path, tracking_uri: str | None, experiment: str, progress: Callable[[int, int], None] | None = None
-) -> tuple[int, int]:
+def import_bundle(path: Path, tracking_uri: str | None, experiment: str, progress: Progress = None) -> tuple[int, int]:
     """Log the runs of a bundle that the store does not hold yet; how many were logged, and how many it held.
 
     A run's id of before stands in its tag `origin`. Every file is checked before the first run is logged.
@@ -103,8 +163,7 @@ def import_bundle(
     client, experiment_id = open_experiment(tracking_uri, experiment)
     known = _known(tracking_uri, experiment)
     todo = [row for row in rows if row.run.run_id not in known]
-    # Parents first: their runs name them.
-    todo.sort(key=lambda row: _PARENT in row.tags)
+    todo.sort(key=lambda row: _PARENT in row.tags)  # parents first: their runs name them
     with writing(address_of(tracking_uri).uri):
         for number, row in enumerate(todo, 1):
             known[row.run.run_id] = _log(client, experiment_id, row, known)
@@ -122,33 +181,27 @@ def _known(tracking_uri: str | None, experiment: str) -> dict[str, str]:
 
 
 def _log(client: Any, experiment_id: str, row: Row, known: Mapping[str, str]) -> str:
-    """One run with its files; its outcome is written last."""
-    from mlflow.entities import Metric, Param, RunTag
-
+    """One run of a bundle with its files."""
     run = row.run
-    tags = {key: value for key, value in row.tags.items() if key not in _OWN_TAGS} | {_ORIGIN: row.run.run_id}
+    tags = {key: value for key, value in row.tags.items() if key not in _OWN_TAGS} | {_ORIGIN: run.run_id}
     first = {key: tags.pop(key) for key in (_PARENT, _NOTE, "kind", "schema_version") if key in tags}
     if _PARENT in first:
         first[_PARENT] = known.get(first[_PARENT], first[_PARENT])
     start = run.start_ms or 0
-    made = client.create_run(experiment_id, start_time=start, tags={**first, **held()}, run_name=run.run_name)
-    run_id = str(made.info.run_id)
+    end = run.end_ms or start
+    metrics = [(key, value, end, 0) for key, value in row.metrics.items()]
+    status = run.status if run.status in _ENDED else "KILLED"
     with tempfile.TemporaryDirectory() as folder:
         extract(run.artifact_uri or "", Path(folder))
-        client.log_artifacts(run_id, folder)
-    end = run.end_ms or start
-    metrics = [Metric(key, value, end, 0) for key, value in row.metrics.items()]
-    params = [Param(key, value) for key, value in row.params.items()]
-    for part in _parts(params, _BATCH):
-        client.log_batch(run_id, params=part)
-    for numbers in _parts(metrics, 10 * _BATCH):
-        client.log_batch(run_id, metrics=numbers)
-    for words in _parts([RunTag(key, value) for key, value in tags.items()], _BATCH):
-        client.log_batch(run_id, tags=words)
-    client.set_terminated(run_id, run.status if run.status in _ENDED else "KILLED", end)
-    return run_id
-
-
-def _parts(values: list[Any], size: int) -> Iterator[list[Any]]:
-    for first in range(0, len(values), size):
-        yield values[first : first + size]
+        return log_run(
+            client,
+            experiment_id,
+            run.run_name,
+            first,
+            span=(start, end),
+            params=row.params,
+            metrics=metrics,
+            last=tags,
+            files=Path(folder),
+            status=status,
+        )

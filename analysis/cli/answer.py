@@ -1,0 +1,209 @@
+"""The runs that a selection chooses, and what an analysis says of them.
+
+A choice that no run can meet is answered with what there is. Runs of different protocols or environments are never
+mixed unasked: where an analysis meets some, it is made again of fewer, of one protocol in each environment, then of one
+protocol and environment on each device, then of one in all, the one with most runs first.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from analysis.options import Options, Selection, command_line
+from analysis.result import Paragraph, Result
+from analysis.store.conditions import parse, select
+from paradnn.config.outcome import OUTCOMES
+from paradnn.core.words import counted, did_you_mean
+from paradnn.errors import ConfigError, HeterogeneousError, ParadnnError
+from paradnn.families import FAMILIES, message_families
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.report.populations import Population
+
+__all__ = ["answer", "load_chosen"]
+
+_PLATFORMS = ("cpu", "gpu", "tpu")
+_LISTED = 4  # groups whose command is told
+
+
+def load_chosen(
+    selection: Selection,
+    columns: Collection[str] | None = None,
+    *,
+    may_be_empty: bool = False,
+    beside_messages: bool = False,
+) -> pd.DataFrame:
+    """The frame of the runs that a selection chooses; `columns` limits what is read.
+
+    `beside_messages`: a protocol is that of steps, and runs of messages are taken of any protocol.
+
+    ConfigError for a word that is none, and, unless the frame `may_be_empty`, ParadnnError where no run matches.
+    """
+    if columns is not None:
+        columns = {*columns, *(parse(condition).column for condition in selection.where)}
+    frame = _load(selection, columns)
+    if beside_messages and selection.protocol is not None:
+        every = _load(replace(selection, protocol=None), columns)
+        frame = every[every["run_id"].isin(frame["run_id"]) | every["family"].isin(message_families())]
+    frame = select(frame, selection.where)
+    held = {str(name) for name in frame["family"].dropna()}
+    for flag, values, known in (
+        ("--family", selection.family, [*FAMILIES, *sorted(held.difference(FAMILIES))]),
+        ("--platform", selection.platform, _PLATFORMS),
+        ("--outcome", selection.outcome, OUTCOMES),
+    ):
+        # A typing mistake among several values would go unseen.
+        for value in (value for value in values if value not in known):
+            remedy = f"{did_you_mean(value, known)}choose of {', '.join(known)}"
+            raise ConfigError(flag, value, "there is no such thing", remedy)
+    if frame.empty and not may_be_empty:
+        raise ParadnnError(_nothing(selection))
+    return frame
+
+
+def _load(selection: Selection, columns: Collection[str] | None) -> pd.DataFrame:
+    from analysis.store.load import load
+
+    return load(
+        selection.store,
+        experiments=selection.experiment or ("paradnn",),
+        family=selection.family or None,
+        platform=selection.platform or None,
+        outcome=selection.outcome or None,
+        since=selection.since,
+        until=selection.until,
+        tags=dict(selection.tag) | ({"device": selection.device} if selection.device else {}),
+        protocol=selection.protocol,
+        unfinished=selection.unfinished,
+        columns=columns,
+        reader=selection.reader,
+    )
+
+
+def _nothing(selection: Selection) -> str:
+    """Why no run matches, in words: what was asked for that the store does not hold, and what it holds."""
+    frame = _load(replace(Selection(), store=selection.store, experiment=selection.experiment), ("platform.name",))
+    if frame.empty:
+        return "no run in the store; measure first, with python -m paradnn.train -m experiment=quick"
+    lacking = []
+    for flag, values, column in (
+        ("--family", selection.family, "family"),
+        ("--platform", selection.platform, "platform.name"),
+        ("--device", (selection.device,) if selection.device else (), "device"),
+        ("--outcome", selection.outcome, "outcome"),
+    ):
+        held = sorted({str(value) for value in frame[column].dropna()}) if column in frame else []
+        for value in (value for value in values if value not in held):
+            lacking.append(f"{flag} {value}: {did_you_mean(value, held)}the store has {', '.join(held) or 'none'}")
+    narrowing = shlex.join(command_line(replace(selection, store=(), experiment=())))
+    why = "; ".join(lacking) or f"no run meets all of {narrowing}"
+    return f"no run matches, of {counted(len(frame), 'run')} in the store; {why}"
+
+
+def answer(
+    analyse: Callable[[pd.DataFrame, Any], Result],
+    frame: pd.DataFrame,
+    options: Options,
+    selection: Selection,
+    one_protocol: bool = False,
+) -> Result:
+    """What an analysis says of a frame; of heterogeneous runs, what it says of their largest group, and of which.
+
+    `selection` chose the frame: the commands for other groups narrow it. Where no group will do, the error of all of
+    them; where they lack different things that of the largest, and what sets them apart. One that takes `one_protocol`
+    refuses nothing as a whole: in each environment it sees one protocol alone.
+    """
+    beside = frame["family"].isin(message_families() if options.beside_messages else ())
+    apart = frame[~beside].reset_index(drop=True)
+    if one_protocol:
+        chosen, others, how = next(_choices(frame, selection), ([], [], ""))
+        if not others or options.pool:
+            return analyse(frame, options)
+        result = analyse(_rows(frame, chosen), options)
+        return replace(result, set_aside=_said(frame, chosen, others, how, options))
+    try:
+        return analyse(frame, options)
+    except HeterogeneousError as error:
+        refusal = error
+    lacking: list[ParadnnError] = []
+    for chosen, others, how in _choices(apart, selection):
+        try:
+            result = analyse(_rows(frame, chosen, beside), options)
+        except ParadnnError as error:
+            lacking += [] if isinstance(error, HeterogeneousError) else [error]
+            continue
+        return replace(result, set_aside=_said(apart, chosen, others, how, options))
+    if not lacking:
+        raise refusal
+    if len({str(error) for error in lacking}) == 1:
+        raise lacking[0]
+    raise HeterogeneousError(f"{lacking[0]}; that is of the most runs that go together: {refusal}") from lacking[0]
+
+
+def _choices(frame: pd.DataFrame, selection: Selection) -> Iterator[tuple[list[Population], list[Population], str]]:
+    """Which populations are taken and which are not, fewer and fewer taken, and in words what they share."""
+    from analysis.report.populations import split
+    from analysis.store.frame import is_ok
+
+    def size(each: Population) -> tuple[int, Any]:
+        rows = each.rows
+        return int(is_ok(rows).sum()), rows["start_time"].max() if "start_time" in rows else 0
+
+    populations = sorted(split(frame, selection), key=size, reverse=True)
+    counts: Counter[str | None] = Counter()
+    for each in populations:
+        counts[each.value("protocol_id")] += size(each)[0]
+    common = sorted(populations, key=lambda each: -counts[each.value("protocol_id")])
+    for ordered, keys, how in (
+        (common, ("device", "environment_id"), "one protocol"),
+        (populations, ("device",), "one protocol and environment"),
+        (populations, (), "one protocol and environment"),
+    ):
+        first: dict[object, Population] = {}
+        for each in ordered:
+            first.setdefault(tuple(each.value(key) for key in keys), each)
+        chosen = list(first.values())
+        yield chosen, [each for each in populations if each not in chosen], how
+    for each in populations[1:]:
+        yield [each], [other for other in populations if other is not each], how
+
+
+def _rows(frame: pd.DataFrame, chosen: Sequence[Population], beside: pd.Series | None = None) -> pd.DataFrame:
+    """The runs of populations, and those `beside` them, in the order of the frame."""
+    wanted = frame["run_id"].isin({run for each in chosen for run in each.rows["run_id"]})
+    return frame[wanted if beside is None else wanted | beside].reset_index(drop=True)
+
+
+def _said(
+    frame: pd.DataFrame, chosen: Sequence[Population], others: Sequence[Population], how: str, options: Options
+) -> Paragraph:
+    """Which runs were taken, and the commands for the others."""
+    every = [*chosen, *others]
+    taken = sum(len(each.rows) for each in chosen)
+    what = "; ".join(_label(each, every) for each in chosen[:_LISTED])
+    head = f"Of these {len(frame):,} runs, {taken:,} of {how} were taken: {what}. Not taken:"
+    points = []
+    for each in others[:_LISTED]:
+        words = [options.command, *command_line(options), *command_line(each.selection)]
+        command = shlex.join(["python", "-m", "analysis", *words])
+        points.append(f"{counted(len(each.rows), 'run')} of {_label(each, every)}: {command}")
+    if len(others) > _LISTED:
+        points.append(f"and {len(others) - _LISTED} more groups; python -m analysis report shows each by itself")
+    return Paragraph(head, tuple(points))
+
+
+def _label(population: Population, every: Sequence[Population]) -> str:
+    """What tells a group from the others: its protocol, and device and environment where there are several."""
+    words = [f"protocol {population.value('protocol') or population.value('protocol_id') or '(none)'}"]
+    same = [each for each in every if each.device == population.device]
+    if len({each.value("environment_id") for each in same}) > 1:
+        words.append(f"environment {(population.value('environment_id') or '(none)')[:8]}")
+    if len({each.value("task") for each in every}) > 1:
+        words.append(f"task {population.value('task') or '(none)'}")
+    return ", ".join([population.device, *words] if len(same) < len(every) else words)
