@@ -32,8 +32,8 @@ def planted() -> pd.DataFrame:
 def test_every_name_is_there_and_every_analysis_among_them() -> None:
     assert all(getattr(analysis, name) is not None for name in analysis.__all__)
     assert set(analysis.__all__) <= set(dir(analysis))
-    analyses = [command for command in COMMANDS if command.analyse is not None]
-    assert {command.analyse.__name__ for command in analyses if command.analyse} <= set(analysis.__all__)
+    analyses = [command for command in COMMANDS if command.analysis is not None]
+    assert {command.analysis.__name__ for command in analyses if command.analysis} <= set(analysis.__all__)
     with pytest.raises(AttributeError, match="no attribute 'sensitivities'"):
         _ = analysis.sensitivities
 
@@ -41,7 +41,7 @@ def test_every_name_is_there_and_every_analysis_among_them() -> None:
 def test_options_cost_no_heavy_import() -> None:
     code = "import sys; from analysis import SensitivityOptions, sensitivity; print(*sys.modules)"
     loaded = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split()
-    assert not {"mlflow", "pandas", "numpy", "matplotlib", "argparse"}.intersection(loaded)
+    assert not {"mlflow", "pandas", "numpy", "matplotlib"}.intersection(loaded)
 
 
 def test_the_example_of_the_documentation_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -72,4 +72,4 @@ def test_a_result_shows_table_and_sentences_in_a_notebook() -> None:
 
 
 def test_options_are_shared() -> None:
-    assert all(issubclass(command.options, Options) for command in COMMANDS if command.analyse is not None)
+    assert all(issubclass(command.options, Options) for command in COMMANDS if command.analysis is not None)

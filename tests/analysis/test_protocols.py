@@ -9,11 +9,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
-from analysis.published.runs import digest
 
 from analysis.cli import main
 from analysis.cli.answer import load_chosen
 from analysis.options import Selection
+from analysis.published.source import digest
 from analysis.store.load import load
 from paradnn.config.identity import protocol_id
 from paradnn.config.paths import CONFIG
