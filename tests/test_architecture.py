@@ -175,7 +175,9 @@ def test_options_and_costs_need_the_standard_library_alone() -> None:
 
 #: Where a path is made of a name that stands in the code, or in a file that this user's own process wrote.
 OWN_NAMES = {
+    "analysis.cli.output",
     "analysis.published.archive",
+    "analysis.published.source",
     "analysis.report.page",
     "paradnn.platform.findings",
     "paradnn.worker.input.generated",
