@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from analysis.store.quality import Quality
 
-__all__ = ["Headline", "Paragraph", "Result", "joined", "pooled_within", "require_runs"]
+__all__ = ["Answer", "Headline", "Paragraph", "Result", "joined", "pooled_within", "require_runs"]
 
 
 class Paragraph(NamedTuple):
@@ -108,6 +108,40 @@ class Result(ABC):
             for head, points in self.paragraphs()
         )
         return f"{self.table.to_html(max_rows=20, index=False)}{words}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Answer(Result):
+    """What an analysis answers: numbers, sentences, and where there is something to draw what draws it.
+
+    `stands_out` is what a page says first, `rows` what a terminal shows in place of the numbers.
+    """
+
+    numbers: pd.DataFrame
+    sentences: Sequence[Paragraph | str]
+    picture: Callable[[], Figure] | None = None
+    stands_out: Headline | None = None
+    rows: Sequence[tuple[str, pd.DataFrame]] = ()
+
+    @property
+    def table(self) -> pd.DataFrame:
+        return self.numbers
+
+    @property
+    def drawable(self) -> bool:
+        return self.picture is not None and len(self.numbers) > 0
+
+    def headline(self) -> Headline | None:
+        return self.stands_out
+
+    def grids(self) -> Iterable[tuple[str, pd.DataFrame]]:
+        return self.rows
+
+    def _paragraphs(self) -> Iterable[Paragraph | str]:
+        return self.sentences
+
+    def _figure(self) -> Figure:
+        return Result._figure(self) if self.picture is None else self.picture()
 
 
 def pooled_within(frame: pd.DataFrame, by: Sequence[str], pool: bool) -> str:

@@ -15,7 +15,7 @@ import analysis
 from analysis.analyses.breakdown import breakdown
 from analysis.analyses.claims import draw_claims
 from analysis.analyses.infeed import draw_infeed, input_waits
-from analysis.analyses.layers import divide_sessions, draw_layers
+from analysis.analyses.layers import layers
 from analysis.analyses.parameters import draw_parameters, parameter_ranges
 from analysis.analyses.roofline import draw_roofline
 from analysis.analyses.scaling import draw_scaling, fit_scaling
@@ -127,7 +127,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "roofline": lambda: _roofline(slice(None)),
     "near the ridge": lambda: _roofline(slice(12, 16)),
     "scaling": lambda: draw_scaling(fit_scaling(test_scaling.planted(0.1, 0.05))),
-    "layers": lambda: draw_layers(divide_sessions(test_layers.planted())),
+    "layers": lambda: layers(test_layers.planted())._figure(),
     "overhead": lambda: analysis.overhead(test_overhead.points())._figure(),
 }
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.analyses.layers import LAYERS, LayersOptions, LayersResult, divide_sessions, share_of
+from analysis.analyses.layers import LAYERS, LayersOptions, divide_sessions, share_of, shares_of
 from analysis.analyses.layers import layers as analyse
 from analysis.claims.judge import judge
 from analysis.claims.load import load_claims, parse_claims
@@ -81,7 +81,7 @@ def test_every_layer_is_what_was_planted_and_they_add_up_to_the_wall_clock() -> 
     local = found.sessions.iloc[-1]
     assert local["queue"] == local["task start"] == 0
     np.testing.assert_allclose(found.sessions[list(LAYERS)].sum(axis=1), found.sessions["wall"])
-    assert found.shares.groupby("group")["share"].sum().to_dict() == pytest.approx({"slurm": 1, "local": 1})
+    assert shares_of(found).groupby("group")["share"].sum().to_dict() == pytest.approx({"slurm": 1, "local": 1})
 
 
 def test_steps_that_are_messages_are_communication() -> None:
@@ -101,7 +101,7 @@ def test_shares_are_of_all_sessions_of_a_launcher_and_their_intervals_over_them(
     each = 6.0 * np.array([1, 2, 3, 4]) / slurm["wall"]
     assert 0 <= share.low < share.value < share.high <= 1
     assert share.low < each.mean() < share.high
-    rows = found.shares.set_index(["group", "layer"])
+    rows = shares_of(found).set_index(["group", "layer"])
     assert set(rows.loc["slurm", "sample"]) == {"sessions"}
     # One session: what points have is over points, what it has once is not known.
     assert rows.loc[("local", "build"), "sample"] == "points"
@@ -168,7 +168,6 @@ def test_the_talk_s_claims_are_asked_of_launched_sweeps(scale: float, expected: 
 def test_the_command_says_and_draws_who_took_the_time(tmp_path: Path) -> None:
     frame = planted()
     result = analyse(frame)
-    assert isinstance(result, LayersResult)
     text = result.text()
     assert "slurm: 24 points in 4 sessions took " in text
     assert "local: 6 points in 1 session took " in text
