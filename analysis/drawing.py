@@ -647,7 +647,7 @@ def _panels_height(figure: Figure) -> float:
 
 def figure(width: float = 7.0, height: float = 4.5, rows: int = 1, columns: int = 1) -> tuple[Figure, Any]:
     """As `paradnn.plotting.figure`."""
-    rcParams.update({"font.size": 10.0, "text.parse_math": True})
+    rcParams.update({"font.size": 10.0, "text.parse_math": True, "legend.fontsize": "medium"})
     return plotting.figure(width, height, rows, columns)
 
 

@@ -217,7 +217,7 @@ def found_under(frame: pd.DataFrame, unit: Unit) -> dict[str, tuple[float, float
 
     whole = np.sqrt(0.9**2 + 0.8**2 + 0.6**2)
     share, middle = float(stats.norm.cdf(0.5 / whole)), 1 / (1 + np.exp(-0.5))
-    box = box_statistics(frame, "examples_per_second", ["family"], unit=unit).table.iloc[0]
+    box = box_statistics(frame, "examples_per_second", ["family"], unit=unit).iloc[0]
     part = measure_shares(frame, unit).types.iloc[0]
     roof = under_roof(place_models(frame, lambda _: None).points, unit).iloc[0]
     waits = input_waits(frame, "parameters", 0.5, unit=unit).groups[0]
